@@ -1,0 +1,1 @@
+"""The gateway: HTTP in every dialect, and the command line."""

@@ -1,0 +1,1 @@
+"""The master candidate: decides for the cluster while it holds the term."""

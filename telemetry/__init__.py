@@ -1,0 +1,1 @@
+"""Telemetry: measures this node, publishes readings, takes diagnostics."""

@@ -1,0 +1,1 @@
+"""The worker: makes this node match the cluster state."""
