@@ -1,0 +1,104 @@
+"""What can go wrong, said once: whose fault it is and what to do now.
+
+Pure. Expected refusals (no capacity, unknown model, queue full) are values (`Refusal`),
+not exceptions. Exceptions are for what the caller of a function could not have known.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+FailReason = Literal[
+    "overloaded",
+    "context_length",
+    "model_unavailable",
+    "runner_lost",
+    "deadline",
+    "bad_request",
+    "memory_pressure",
+    "internal",
+]
+"""How a request may end without finishing."""
+
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+"""How a choice may end well."""
+
+RefusalReason = Literal[
+    "queue_full",
+    "context_length",
+    "bad_request",
+    "draining",
+    "not_ready",
+    "wrong_generation",
+    "unknown_model",
+    "no_capacity",
+    "insufficient_memory",
+    "unsupported",
+    "not_holder",
+    "no_majority",
+    "protocol",
+    "conflict",
+    "unknown_instance",
+    "pending",
+]
+
+
+class Refusal(BaseModel):
+    """A 'no' that was to be expected, with the numbers that explain it.
+
+    `field` names the offending request field where there is one. `retry_after_s` is set
+    when the same call may succeed later; `position` is the place in a full queue.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reason: RefusalReason
+    message: str
+    field: str | None = None
+    retry_after_s: float | None = None
+    position: int | None = None
+    facts: dict[str, Any] = {}
+
+
+class ShoalError(Exception):
+    """The root of everything that shoal raises on purpose."""
+
+
+class BadMessage(ShoalError):
+    """A peer sent bytes that are not one of our messages: too big, unknown kind, wrong field."""
+
+
+class ProtocolMismatch(ShoalError):
+    """Two processes share no protocol version; both ranges are in the text."""
+
+
+class AlreadyRunning(ShoalError):
+    """Another process holds the lock of this role."""
+
+
+class Unavailable(ShoalError):
+    """What was asked cannot be reached now; the wait that ran out is named."""
+
+
+class ConfigError(ShoalError):
+    """A setting is wrong; the text names the setting, its source and what it accepts."""
+
+
+class BadRequest(ShoalError):
+    """The caller's request is at fault. `field` is the path of the field in the caller's terms."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class ContextOverflow(ShoalError):
+    """The prompt (with the tokens it asks for) does not fit the context."""
+
+    def __init__(self, *, prompt_tokens: int, limit_tokens: int) -> None:
+        super().__init__(f"prompt is too long: {prompt_tokens} tokens > {limit_tokens} maximum")
+        self.prompt_tokens = prompt_tokens
+        self.limit_tokens = limit_tokens

@@ -1,0 +1,1 @@
+"""Everything that may cross a wire, as frozen, tagged, closed types."""

@@ -1,0 +1,19 @@
+"""The shape that every message shares: frozen, closed, tagged by `kind`.
+
+Pure. An unknown field is refused, an unknown kind is refused; a field may be added only
+with a default and a new protocol version.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+"""The range of protocol versions that this build speaks; said in every hello."""
+
+
+class Message(BaseModel):
+    """A value that may cross a wire. Subclasses that are sent alone carry `kind`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())

@@ -1,0 +1,200 @@
+"""The seam between deciding and computing: what a step is told and what it answers.
+
+Pure. `schedule` decides; an `Engine` computes. The `StepPlan` is the engine's *only*
+input after loading: it is serialisable, numbered, and the same plan given to every rank
+of a group makes every rank do the same operations in the same order.
+
+Order within a step: release and preempt; evict; admit and prefix hits; prefill groups in
+order; decode of all rows named; prefix insertions. A row whose last prompt chunk is in this
+step's prefill has its first token sampled in this step; it may decode from the next
+step on. The engine is kept one step ahead: `issue(n + 1)` comes before `read(n)`, so that a
+row found finished in n still runs in n + 1, and what it makes there is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NewType, Protocol
+
+from bus.ids import TokenId
+from bus.messages.requests import Sampling
+
+RowId = NewType("RowId", int)
+"""One choice of one request, or one resumed life of it; never reused within a generation."""
+EntryId = NewType("EntryId", int)
+"""One kept prefix in the engine's prefix cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """Text that the row's output must match, compiled off the hot path by `text`.
+
+    `compiled` is the grammar in the library's own serialised form; two rows with equal
+    `key` share one compilation.
+    """
+
+    key: str
+    compiled: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpec:
+    """All that an engine needs to know of a row; sent once, with the plan that admits it.
+
+    `tokens` are the prompt and, when the row resumes after a preemption, the tokens that it
+    had already made (`made` of them, at the end): penalties, grammar and the random stream
+    continue exactly where they stopped, for the random key of a token depends on
+    (`seed`, its position) alone. `seed` is always set here. `logprobs` None: not computed;
+    k: the chosen token's and the k likeliest.
+    """
+
+    row: RowId
+    tokens: tuple[TokenId, ...]
+    sampling: Sampling
+    seed: int
+    made: int = 0
+    logprobs: int | None = None
+    grammar: GrammarSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """Start `row` from the first `length` tokens of the kept prefix `entry`
+    (0 < length < len(row tokens): at least one token is always computed)."""
+
+    row: RowId
+    entry: EntryId
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixInsert:
+    """Keep the KV of the row's first `length` tokens as `entry` (all of them are computed
+    by the end of this step)."""
+
+    entry: EntryId
+    row: RowId
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Compute tokens[start:stop] of the row. Chunks of a row come in order, without gaps."""
+
+    row: RowId
+    start: int
+    stop: int
+
+
+PrefillGroup = tuple[PrefillChunk, ...]
+"""Chunks run as one padded batch; the scheduler keeps padding within 25 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One numbered step. Empty tuples mean nothing of that sort."""
+
+    step: int
+    release: tuple[RowId, ...] = ()
+    preempt: tuple[RowId, ...] = ()
+    evict: tuple[EntryId, ...] = ()
+    admit: tuple[RowSpec, ...] = ()
+    hits: tuple[PrefixHit, ...] = ()
+    prefill: tuple[PrefillGroup, ...] = ()
+    decode: tuple[RowId, ...] = ()
+    insert: tuple[PrefixInsert, ...] = ()
+    digest: int = 0
+    """Running CRC-32 of all tokens committed before this plan; followers check it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """One token of one row. `logprob` is NaN unless the row asked for logprobs; `top` holds
+    (token id, logprob), likeliest first."""
+
+    row: RowId
+    token: TokenId
+    logprob: float = float("nan")
+    top: tuple[tuple[TokenId, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """The row alone is lost; every other row of the step has its token."""
+
+    row: RowId
+    reason: Literal["bad_request", "internal", "memory_pressure"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step made, with its costs in seconds, measured by the engine.
+
+    `prefill_s` and `decode_s` are wall-clock of the two parts where they can be told
+    apart (synchronised steps), else the whole step is in `step_s` and the scheduler's cost
+    model splits it.
+    """
+
+    step: int
+    tokens: tuple[SampledToken, ...]
+    failures: tuple[RowFailure, ...] = ()
+    step_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What is true of a loaded model, for scheduling and for memory arithmetic.
+
+    `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant
+    part per row (rotating windows, recurrent state). `batches_ragged` False: rows of
+    unlike length must not share a batch, the scheduler runs one row at a time.
+    `trims` False: prefixes can be kept and reused only whole, at their full length.
+    `wants_sync` grammar rows make the step synchronous.
+    """
+
+    model_id: str
+    weights_bytes: int
+    context_tokens: int
+    vocabulary: int
+    kv_bytes_per_token: int
+    kv_bytes_fixed: int
+    batches_ragged: bool
+    trims: bool
+    eos_token_ids: frozenset[int]
+    memory_limit_bytes: int
+    backend: str
+    extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """Bytes now: all of MLX's live memory, row caches, kept prefixes, and the peak so far."""
+
+    active_bytes: int
+    kv_bytes: int
+    prefix_bytes: int
+    peak_bytes: int
+
+
+class Engine(Protocol):
+    """Computes plans. Every call is made from the one thread that loaded the model.
+
+    `issue` starts a step and returns before it is done (but waits for the host where a
+    plan's rows need it, such as grammar rows). `read` waits for the oldest unread step. A
+    row's own trouble (a grammar that dead-ends, a sampler that raises) is a
+    `RowFailure`; an exception from either call is fatal to the group.
+    """
+
+    facts: EngineFacts
+
+    def issue(self, plan: StepPlan) -> None: ...
+
+    def read(self) -> StepResult: ...
+
+    def memory(self) -> EngineMemory: ...
+
+    def close(self) -> None: ...
