@@ -66,10 +66,10 @@ class Reactor(Protocol):
 
 
 class PollReactor:
-    """A loop over `zmq.Poller`, for the services. `run` returns after `stop`."""
+    """A loop over `Poller`, for the services. `run` returns after `stop`."""
 
     def __init__(self) -> None:
-        self._poller = zmq.Poller()
+        self._poller = Poller()
         self._watched: dict[Any, Callable[[], bool]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
@@ -79,7 +79,7 @@ class PollReactor:
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         self._calls: list[Callable[[], None]] = []
-        self._poller.register(self._wake_r, zmq.POLLIN)
+        self._poller.register(self._wake_r, READABLE)
 
     def now(self) -> float:
         return clock_now()
@@ -96,7 +96,7 @@ class PollReactor:
             return True
 
         self._watched[link.socket] = drain
-        self._poller.register(link.socket, zmq.POLLIN)
+        self._poller.register(link.socket, READABLE)
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
         monitor = link.monitor()
@@ -107,7 +107,7 @@ class PollReactor:
             return False
 
         self._watched[monitor] = drain
-        self._poller.register(monitor, zmq.POLLIN)
+        self._poller.register(monitor, READABLE)
 
     def watch_file(self, fileno: int, on_ready: Callable[[], None]) -> None:
         """Call back while a plain descriptor is readable (or at its end)."""
@@ -117,7 +117,7 @@ class PollReactor:
             return False
 
         self._watched[fileno] = ready
-        self._poller.register(fileno, zmq.POLLIN)
+        self._poller.register(fileno, READABLE)
 
     def unwatch_file(self, fileno: int) -> None:
         """Stop watching a plain descriptor."""
