@@ -97,7 +97,7 @@ class BusClient:
             self._ins["control"].subscribe("term")
         reactor.every(UPKEEP_S, self._upkeep)
 
-    # --- publishing and hearing ------------------------------------------------------------
+    # --- publishing and hearing ----------
 
     def publish(self, topic: str, message: Message) -> None:
         """Publish by the table of topics; retained values are kept here and sent again
@@ -125,7 +125,7 @@ class BusClient:
         speaker = self.speaker
         return Envelope(speaker.node, speaker.process, speaker.boot, self._seq, message)
 
-    # --- the holder ------------------------------------------------------------------------------
+    # --- the holder ----------
 
     @property
     def state(self) -> ClusterState:
@@ -154,7 +154,7 @@ class BusClient:
             self.reactor.unwatch(link)
             link.close()
 
-    # --- what arrives -----------------------------------------------------------------------------
+    # --- what arrives ----------
 
     def _subscribed(self, frames: list[bytes]) -> None:
         """The switchboard (re)subscribed: it has forgotten us, or wants a topic on demand."""
@@ -236,7 +236,7 @@ class BusClient:
         for callback in self.on_state:
             callback(state)
 
-    # --- asking --------------------------------------------------------------------------------------
+    # --- asking ----------
 
     def _connect_holder(self, beat: TermHeartbeat) -> None:
         local = beat.holder == self.speaker.node

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from bus.clock import now as clock_now
-from bus.transport import Change, Frames, Link, fileno_of, read_change
+from bus.transport import READABLE, Change, Frames, Link, Poller, fileno_of, read_change
 
 OnFrames = Callable[[Frames], None]
 BUDGET = 256
