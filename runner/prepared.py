@@ -38,8 +38,8 @@ class PreparedRequest:
     `0 < len(tokens)`, `0 < max_tokens` and `len(tokens) + max_tokens <= context tokens`.
     A sampled token in `stop_token_ids` ends the choice with "stop" (and is still pushed). The set
     is empty under `ignore_eos`, unless a grammar holds: a finished grammar must be able to end.
-    `opening` is the state that each choice's text starts in; `reads_tools` says whether
-    tool-call markup in the output is read as calls.
+    `opening` is the state that each choice's text starts in; `reads_thinking` and `reads_tools`
+    say whether thinking and tool-call markup in the output are read as such.
     """
 
     request: GenerationRequest
@@ -50,6 +50,7 @@ class PreparedRequest:
     grammar: GrammarSpec | None = None
     stops: tuple[str, ...] = ()
     opening: SpanState = "text"
+    reads_thinking: bool = False
     reads_tools: bool = False
 
     @property
