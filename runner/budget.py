@@ -5,7 +5,7 @@ cost here. `PrefillAccount` turns one setting, the prefill share s, into chunks:
 decode, prefill earns s / (1 - s) seconds for each second of decoding, and a chunk is run when
 it is paid for. So ITL grows by 1 / (1 - s) and a prompt takes 1 / s of its time alone, whatever
 the chunk. A single chunk is kept under a bound as well, so that the tail of the ITL follows its
-mean: with it a mixed step stays under 1.3 / (1 - s) of a decode step. Chunked prefill mixed with
+mean: with it a mixed step stays under 1.35 / (1 - s) of a decode step. Chunked prefill mixed with
 decodes is Sarathi-Serve's; the budget in seconds instead of tokens is ours.
 """
 
@@ -20,9 +20,9 @@ MEMORY = 0.25
 """Weight of the newest measurement."""
 OUTLIER = 3.0
 """A measurement counts as at most this many times what was expected."""
-TAIL = 1.3
+TAIL = 1.35
 """Bound of a mixed step, in units of the mean step 1 / (1 - s)."""
-CHUNK_STEP = 16
+CHUNK_STEP = 8
 """Chunks are multiples of this many tokens, the last of a prompt excepted."""
 
 
@@ -82,7 +82,7 @@ class CostModel:
         return cost + (next_cost - cost) * (tokens - size) / (next_size - size)
 
     def tokens_within(self, limit_s: float, *, least: int, most: int) -> int:
-        """The largest chunk, in steps of 16 tokens, expected to take at most `limit_s`."""
+        """The largest chunk, in whole `CHUNK_STEP`s, expected to take at most `limit_s`."""
         low, high = max(least // CHUNK_STEP, 1), max(most // CHUNK_STEP, 1)
         while low < high:
             middle = (low + high + 1) // 2
@@ -146,9 +146,10 @@ class PrefillAccount:
         """Seconds of prefill earned by a second of decoding."""
         return self.share / (1.0 - self.share)
 
-    def earn(self, decode_s: float, *, most_s: float) -> None:
-        """A decode step happens; savings never exceed one chunk."""
-        self.balance_s = min(self.balance_s + self.rate * decode_s, most_s)
+    def earn(self, decode_s: float, *, chunk_s: float) -> None:
+        """A decode step happens; savings never exceed one chunk of `chunk_s` beside it."""
+        earned_s = self.rate * decode_s
+        self.balance_s = min(self.balance_s + earned_s, chunk_s + earned_s)
 
     def affords(self, prefill_s: float) -> bool:
         return self.balance_s >= prefill_s * 0.999
@@ -156,10 +157,10 @@ class PrefillAccount:
     def spend(self, prefill_s: float) -> None:
         self.balance_s -= prefill_s
 
-    def correct(self, *, decode_s: float, prefill_s: float, most_s: float) -> None:
-        """What a step took beyond what was booked (either may be negative)."""
-        corrected = self.balance_s + self.rate * decode_s - prefill_s
-        self.balance_s = max(min(corrected, most_s), -most_s)
+    def correct(self, *, decode_s: float, prefill_s: float, chunk_s: float) -> None:
+        """What a step took beyond what was booked (either may be negative); a debt never
+        exceeds one chunk of `chunk_s`."""
+        self.balance_s = max(self.balance_s + self.rate * decode_s - prefill_s, -chunk_s)
 
     def forgive(self) -> None:
         """Nothing decodes: nobody is owed."""

@@ -317,7 +317,7 @@ class Scheduler:
             table.account.correct(
                 decode_s=decode_s - issued.decode_s,
                 prefill_s=prefill_s - issued.prefill_s,
-                most_s=max(limit_s, issued.prefill_s),
+                chunk_s=max(limit_s, issued.prefill_s),
             )
         elif issued.groups:
             prefill_s = prefill_s or result.step_s

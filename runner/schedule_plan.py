@@ -9,57 +9,12 @@ preemption by recomputation vLLM's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from runner.budget import CHUNK_STEP
-from runner.engine import (
-    EntryId,
-    PrefillChunk,
-    PrefillGroup,
-    PrefixHit,
-    PrefixInsert,
-    RowId,
-    RowSpec,
-    StepPlan,
-)
+from runner.engine import PrefixHit, RowId, StepPlan
 from runner.prefix import PrefixMatch
 from runner.rows import Row, RowEvent, RowFailed, RowStarted
+from runner.schedule_draft import Draft, keep_prefix
+from runner.schedule_prefill import choose_prefill
 from runner.schedule_rows import Issued, RowTable
-
-
-@dataclass(slots=True)
-class Draft:
-    """A plan being made, with what must be remembered until its result is read."""
-
-    now: float
-    release: list[RowId] = field(default_factory=list[RowId])
-    preempt: list[RowId] = field(default_factory=list[RowId])
-    evict: list[EntryId] = field(default_factory=list[EntryId])
-    admit: list[RowSpec] = field(default_factory=list[RowSpec])
-    hits: list[PrefixHit] = field(default_factory=list[PrefixHit])
-    prefill: list[PrefillGroup] = field(default_factory=list[PrefillGroup])
-    decode: list[RowId] = field(default_factory=list[RowId])
-    insert: list[PrefixInsert] = field(default_factory=list[PrefixInsert])
-    needed: set[EntryId] = field(default_factory=set[EntryId])
-    """Entries that this step reads or makes: not to be evicted by it."""
-    samples: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
-    progress: list[tuple[Row, int]] = field(default_factory=list[tuple[Row, int]])
-    groups: list[int] = field(default_factory=list[int])
-    decode_s: float = 0.0
-    prefill_s: float = 0.0
-    events: list[RowEvent] = field(default_factory=list[RowEvent])
-
-    @property
-    def is_empty(self) -> bool:
-        return not (
-            self.decode
-            or self.prefill
-            or self.release
-            or self.preempt
-            or self.evict
-            or self.admit
-            or self.insert
-        )
 
 
 def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
@@ -72,7 +27,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     _grow(table, draft)
     _admit(table, draft)
     _decode(table, draft)
-    _prefill(table, draft)
+    choose_prefill(table, draft)
     if draft.is_empty:
         return None, draft.events
     table.step += 1
@@ -111,31 +66,14 @@ def _retire(table: RowTable, draft: Draft) -> None:
         table.drop_held(row)
         if not row.kept_output and row.finish in ("stop", "length"):
             row.kept_output = True
-            if _keep(table, draft, row, row.length - 1 if table.facts.trims else row.computed):
+            if keep_prefix(
+                table, draft, row, row.length - 1 if table.facts.trims else row.computed
+            ):
                 staying.append(row)
                 continue
         draft.release.append(row.row_id)
         del table.live[row.row_id]
     table.retiring = staying
-
-
-def _keep(table: RowTable, draft: Draft, row: Row, length: int) -> bool:
-    """Plan to keep the row's first `length` tokens; False where it is not worth it."""
-    if table.prefixes.limit_bytes <= 0 or not 0 < length <= min(row.computed, row.length):
-        return False
-    kept = table.prefixes.keep(
-        row.chain(),
-        length,
-        room_bytes=table.kv_bytes - table.live_bytes(),
-        hit_now=draft.needed,
-    )
-    if kept is None:
-        return False
-    assert row.row_id is not None
-    draft.evict.extend(kept.evict)
-    draft.insert.append(PrefixInsert(kept.entry, row.row_id, length))
-    draft.needed.add(kept.entry)
-    return True
 
 
 def _grow(table: RowTable, draft: Draft) -> None:
@@ -202,7 +140,7 @@ def _admit(table: RowTable, draft: Draft) -> None:
         if row.in_flight or row.paused_at is not None:
             continue
         match = table.prefixes.find(row.chain())
-        if _shares_soon(table, row, match):
+        if _shares_soon(table, row, match) or (match and match.entry in draft.fresh):
             continue
         if not _make_place(table, draft, row):
             return
@@ -285,7 +223,7 @@ def _enter(table: RowTable, draft: Draft, row: Row) -> None:
     row.waited_s += draft.now - row.waiting_since
     table.live[row_id] = row
     draft.admit.append(row.spec(row_id))
-    if match is not None:
+    if match is not None and match.entry not in draft.fresh:
         draft.hits.append(PrefixHit(row_id, match.entry, match.length))
         draft.needed.add(match.entry)
         table.prefixes.hold(match.entry)
@@ -305,96 +243,3 @@ def _decode(table: RowTable, draft: Draft) -> None:
             row.in_flight += 1
             row.computed += 1
     draft.decode_s = table.costs.decode_s(len(draft.decode))
-
-
-def _prefill(table: RowTable, draft: Draft) -> None:
-    """Choose chunks: as much as is efficient alone, as much as is paid for beside decodes."""
-    rows = sorted(
-        (row for row in table.live.values() if row.status == "prefilling"),
-        key=lambda row: row.order,
-    )
-    account, settings, costs = table.account, table.settings, table.costs
-    if draft.decode:
-        limit_s = min(account.chunk_limit_s(draft.decode_s), settings.longest_step_s)
-        account.earn(draft.decode_s, most_s=max(limit_s, costs.prefill_s(CHUNK_STEP)))
-    else:
-        limit_s = settings.longest_step_s
-    if not rows:
-        return
-    most = settings.prefill_tokens if costs.knows_prefill else settings.first_chunk_tokens
-    tokens = costs.tokens_within(limit_s, least=CHUNK_STEP, most=most)
-    groups = _choose_groups(table, rows, tokens)
-    sizes = [len(group) * max(stop - start for _, start, stop in group) for group in groups]
-    prefill_s = sum(costs.prefill_s(size) for size in sizes)
-    if draft.decode:
-        while len(groups) > 1 and not account.affords(prefill_s):
-            groups.pop()
-            prefill_s -= costs.prefill_s(sizes.pop())
-        if not account.affords(prefill_s):
-            return
-        account.spend(prefill_s)
-    else:
-        account.forgive()
-    draft.groups, draft.prefill_s = sizes, prefill_s
-    for group in groups:
-        _advance(table, draft, group)
-
-
-RowChunk = tuple[Row, int, int]
-
-
-def _choose_groups(table: RowTable, rows: list[Row], tokens: int) -> list[list[RowChunk]]:
-    """Chunks of at most `tokens` in all, padding counted; the first row is always served, and
-    rows of like length share a group with at most a quarter of it padding."""
-    groups: list[list[RowChunk]] = []
-    waiting = list(rows)
-    left = tokens
-    while waiting and (not groups or left >= CHUNK_STEP):
-        first = waiting.pop(0)
-        piece = _piece(table, first, left)
-        group = [(first, first.computed, first.computed + piece)]
-        longest, total = piece, piece
-        for row in list(waiting):
-            if len(group) >= table.settings.prefill_rows:
-                break
-            other = _piece(table, row, max(left, piece))
-            top, count = max(longest, other), len(group) + 1
-            padded = top * count
-            if padded > left or total + other < (1 - table.settings.padding) * padded:
-                continue
-            group.append((row, row.computed, row.computed + other))
-            waiting.remove(row)
-            longest, total = top, total + other
-        groups.append(group)
-        left -= longest * len(group)
-    return groups
-
-
-def _piece(table: RowTable, row: Row, most: int) -> int:
-    """How much of the row's prompt the next chunk may take. Where caches do not trim, a
-    chunk ends before the prompt's last token, to be kept there."""
-    end = row.life_tokens
-    if not table.facts.trims and not row.made and row.computed < end - 1:
-        end = end - 1 if _keeps_prompt(table, row) else end
-    return min(end - row.computed, most)
-
-
-def _keeps_prompt(table: RowTable, row: Row) -> bool:
-    return row.prompt.length > table.settings.block_tokens and table.prefixes.limit_bytes > 0
-
-
-def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
-    chunks: list[PrefillChunk] = []
-    for row, start, stop in group:
-        assert row.row_id is not None
-        chunks.append(PrefillChunk(row.row_id, start, stop))
-        row.computed = stop
-        draft.progress.append((row, stop))
-        if stop == row.life_tokens:
-            row.move("prompt_done")
-            row.in_flight += 1
-            draft.samples[row.row_id] = row
-        kept_at = row.prompt.length if table.facts.trims else row.prompt.length - 1
-        if stop == kept_at and not row.made:
-            _keep(table, draft, row, kept_at)
-    draft.prefill.append(tuple(chunks))
