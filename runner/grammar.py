@@ -24,17 +24,19 @@ from runner.engine import GrammarSpec
 from runner.prepared import SpanState
 from runner.spans import Marks
 
-SCHEMA_BYTES = 128 * 1024
+SCHEMA_BYTES = 64 * 1024
 SCHEMA_DEPTH = 48
 CALLS_AT_MOST = 16
 """Tool calls that one choice may make under a grammar."""
-KEPT_GRAMMARS = 256
+KEPT_GRAMMARS = 128
+PROBED_TOKENS = 24
+"""How far a new grammar is tried out: what is too complex to run usually shows at once."""
 
 _BLANK = r"[ \t\n]{0,24}"
 """White space between JSON tokens: enough for indentation, too little to drift away in."""
 _GUIDANCE: dict[str, Any] = {
     "lenient": False,
-    "coerce_one_of": True,
+    "coerce_one_of": False,
     "whitespace_pattern": _BLANK,
 }
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -173,11 +175,27 @@ class Grammars:
         try:
             spec = GrammarSpec(key, LLMatcher.grammar_from_lark(lark))
             matcher = open_matcher(self._guide, spec)
-            if not matcher.is_error():
-                matcher.compute_bitmask()
+            _probe(matcher, self._guide.eos_tokens)
         except Exception as problem:
             return str(problem)[:500]
         return _plain(matcher.get_error()) if matcher.is_error() else spec
+
+
+def _probe(matcher: LLMatcher, eos: Sequence[int]) -> None:
+    """Take a few tokens, a different corner of the vocabulary each time."""
+    for turn in range(PROBED_TOKENS):
+        if matcher.is_stopped():
+            return
+        mask = matcher.compute_bitmask()
+        corner = turn * 2654435761 % len(mask)
+        turned = mask[corner:] + mask[:corner]
+        skipped = len(turned) - len(turned.lstrip(b"\0"))
+        if skipped == len(turned):
+            return
+        lowest = turned[skipped] & -turned[skipped]
+        token = (corner + skipped) % len(mask) * 8 + lowest.bit_length() - 1
+        if token in eos or not matcher.consume_token(token):
+            return
 
 
 def check_size(schema: Mapping[str, Any], field: str) -> None:
@@ -217,11 +235,12 @@ def _plain(error: str) -> str:
 
 
 def _limits() -> LLParserLimits:
+    """At these a hostile pattern costs some 50 ms in all, and a large honest schema passes."""
     return LLParserLimits(
-        initial_lexer_fuel=2_000_000,
-        step_lexer_fuel=200_000,
+        initial_lexer_fuel=100_000,
+        step_lexer_fuel=100_000,
         step_max_items=50_000,
         max_lexer_states=50_000,
-        max_grammar_size=100_000,
+        max_grammar_size=200_000,
         verbose_errors=False,
     )
