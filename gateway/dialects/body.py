@@ -37,6 +37,8 @@ class Closed(BaseModel):
     )
 
 
+Unused = Any
+"""The type of a field that is accepted without effect."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -110,19 +112,25 @@ def take_extras(fields: dict[str, Any]) -> Extras:
     )
 
 
-def validate(model: type[Model], fields: dict[str, Any], table: FieldTable) -> Model:
-    """`fields` as `model`. Takes the harmless ones out first; BadRequest for the first fault."""
+def validate(
+    model: type[Model], fields: dict[str, Any], table: FieldTable, *, within: str = ""
+) -> Model:
+    """`fields` as `model`. Takes the harmless ones out first; BadRequest for the first fault.
+
+    `within` is the path of the object that `fields` are, when it is not the body itself.
+    """
     for name in [name for name in fields if name in table.harmless]:
         del fields[name]
     for name in [name for name in fields if name in table.refused]:
         # a null asks for nothing: many clients send every field they know
         if fields[name] is not None:
-            raise BadRequest(f"{name} is not offered here: {table.refused[name]}", field=name)
+            path = path_of((within, name))
+            raise BadRequest(f"{path} is not offered here: {table.refused[name]}", field=path)
         del fields[name]
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        _translate(error, model, table)
+        _translate(error, model, table, within)
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
@@ -131,20 +139,22 @@ def path_of(location: tuple[int | str, ...]) -> str:
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
-        elif not step.startswith("~"):
+        elif step and not step.startswith("~"):
             path += f".{step}" if path else step
     return path
 
 
-def _translate(error: ValidationError, model: type[BaseModel], table: FieldTable) -> NoReturn:
+def _translate(
+    error: ValidationError, model: type[BaseModel], table: FieldTable, within: str
+) -> NoReturn:
     errors = error.errors(include_url=False, include_input=False)
     first = errors[0]
-    path = path_of(first["loc"])
+    path = path_of((within, *first["loc"]))
     if first["type"].startswith(_BY_FIELD):
         path = f"{path}.{first['type'].removeprefix(_BY_FIELD)}"
     match first["type"]:
         case "extra_forbidden":
-            said = f"unknown field '{path}'{_nearest(path, model, table)}"
+            said = f"unknown field '{path}'{_nearest(first['loc'], model, table)}"
         case "missing":
             said = f"{path} is required"
         case _:
@@ -155,10 +165,11 @@ def _translate(error: ValidationError, model: type[BaseModel], table: FieldTable
     raise BadRequest(said, field=path or None) from error
 
 
-def _nearest(path: str, model: type[BaseModel], table: FieldTable) -> str:
-    if "." in path:
+def _nearest(location: tuple[int | str, ...], model: type[BaseModel], table: FieldTable) -> str:
+    if len(location) != 1:
         return ""
-    near = difflib.get_close_matches(path, [*model.model_fields, *table.harmless], n=1, cutoff=0.7)
+    known = [*model.model_fields, *table.harmless]
+    near = difflib.get_close_matches(str(location[0]), known, n=1, cutoff=0.7)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

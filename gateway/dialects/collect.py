@@ -2,6 +2,7 @@
 
 Pure. Holds the same entries that a stream would have rendered, in the order they came, so
 that the two can only say the same. Entries of requests it was not told of are refused.
+A prompt that is no conversation has no channel for reasoning: all that comes is text.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Collector:
             for request in requests
         }
         self._all = tuple(self._open.values())
+        self._raw = {one.request_id for one in requests if one.prompt.kind != "chat"}
         self._pieces: dict[tuple[RequestId, int, str], list[str]] = {}
 
     @property
@@ -94,9 +96,10 @@ class Collector:
             whole = self._open[entry.request_id]
             match entry:
                 case TokenDelta():
-                    key = (entry.request_id, entry.choice, entry.channel)
+                    channel = "text" if entry.request_id in self._raw else entry.channel
+                    key = (entry.request_id, entry.choice, channel)
                     self._pieces.setdefault(key, []).append(entry.text)
-                    if entry.logprobs and entry.channel == "text":
+                    if entry.logprobs and channel == "text":
                         whole.choices[entry.choice].logprobs.extend(entry.logprobs)
                 case ToolCallDelta():
                     _add_call(whole.choices[entry.choice].calls, entry)

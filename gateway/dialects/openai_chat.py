@@ -31,20 +31,22 @@ from gateway.dialects.faults import Fault
 from gateway.dialects.openai_bodies import (
     CHAT_TABLE,
     AllowedChoiceBody,
-    AssistantMessageBody,
     ChatCompletionsBody,
-    ImagePartBody,
     JsonObjectFormatBody,
     JsonSchemaFormatBody,
-    MessageBody,
     NamedChoiceBody,
+    ToolBody,
+)
+from gateway.dialects.openai_chat_render import ChatStream, render_chat
+from gateway.dialects.openai_messages import (
+    AssistantMessageBody,
+    ImagePartBody,
+    MessageBody,
     RefusalPartBody,
     SystemMessageBody,
     TextPartBody,
-    ToolBody,
     ToolMessageBody,
 )
-from gateway.dialects.openai_chat_render import ChatStream, render_chat
 from gateway.dialects.openai_shapes import error_answer
 
 EFFORT_THINKS: Mapping[str, bool] = {
