@@ -18,7 +18,7 @@ import stat
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,7 +96,7 @@ def run_service(
 
 
 @contextlib.contextmanager
-def role_lock(endpoints: Endpoints, process: str) -> Iterator[None]:
+def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
     """Hold the lock of a role, `<runtime>/<process>.role`, with our pid in it.
 
     Raises AlreadyRunning, naming the pid that holds it.
@@ -153,7 +153,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 @contextlib.contextmanager
-def stack_sampler(endpoints: Endpoints, speaker: Speaker) -> Iterator[None]:
+def stack_sampler(endpoints: Endpoints, speaker: Speaker) -> Generator[None]:
     """Answer `AskStacks` from a thread of our own, and dump all stacks to standard error on
     SIGUSR2 even while a C call holds the interpreter."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
