@@ -60,6 +60,9 @@ class ModelTokenizer:
         )
         self.tool_format: str | None = hf.init_kwargs.get("tool_parser_type")
         self.table: TokenTable | None = self._token_table()
+        self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
+        """No token stands for more characters than this: its name's length, and some room for
+        normalisers that shorten text."""
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Token ids of `text`; markup of added tokens in it becomes those tokens. `special`
