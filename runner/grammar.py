@@ -87,7 +87,7 @@ class Grammars:
         """
         must = calls is not None and calls.need == "must"
         if form.kind == "text" and not must:
-            return None if calls is None else self._free(calls)
+            return None if calls is None else self._free(calls, think)
         rules: list[str] = []
         bodies: list[str] = []
         if not must:
@@ -107,7 +107,7 @@ class Grammars:
         field = "tools" if must else "response_format"
         return self._checked("\n".join(start + rules), field)
 
-    def _free(self, calls: Calls) -> GrammarSpec | None:
+    def _free(self, calls: Calls, think: ThinkFirst | None) -> GrammarSpec | None:
         """Any text, with calls in it that keep to their schemas. Only where the markers are tokens
         can a call be told from text that looks like one; elsewhere nothing is held."""
         marks = (calls.marks.start, calls.marks.end)

@@ -189,7 +189,7 @@ def test_with_a_format_and_tools_the_output_is_either() -> None:
 def test_a_strict_tool_that_may_be_called_leaves_the_text_around_its_calls_free() -> None:
     strict = WEATHER.model_copy(update={"strict": True})
     calls = Calls(CALLS, (strict, CLOCK), parallel=True, need="may")
-    spec = GRAMMARS.output(OutputFormat(), think=None, calls=calls)
+    spec = GRAMMARS.output(OutputFormat(), think=ThinkFirst(THINK, "text"), calls=calls)
     assert spec is not None
     good = '{"name": "get_weather", "arguments": {"city": "Paris", "unit": "C"}}'
     bad = '{"name": "get_weather", "arguments": {"town": "Paris"}}'
