@@ -171,11 +171,17 @@ class BusClient:
                 self._outs[plane.plane].send(topic.encode(), encode(self.envelope(message)))
 
     def _heard(self, frames: list[bytes]) -> None:
-        if len(frames) != 2:
-            return
-        topic = frames[0].decode(errors="replace")
+        if len(frames) == 2:
+            self._heard_one(frames[0], frames[1])
+        elif len(frames) % 2:
+            # The retained values that match a new subscription come as one bundle.
+            for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
+                self._heard_one(topic, payload)
+
+    def _heard_one(self, raw_topic: bytes, payload: bytes) -> None:
+        topic = raw_topic.decode(errors="replace")
         try:
-            envelope = decode(frames[1])
+            envelope = decode(payload)
         except BadMessage as error:
             self.log.warning("dropped a message", topic=topic[:80], error=str(error)[:200])
             return

@@ -166,6 +166,11 @@ class PollReactor:
                 self._more = True
         self._run_timers()
 
+    def close(self) -> None:
+        """Give up the wake-up pipe; the links are their owners' to close."""
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+
     def _stop(self) -> None:
         self._running = False
 

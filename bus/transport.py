@@ -142,8 +142,8 @@ class Link:
             return None
 
     def manual_subscriptions(self) -> None:
-        """An XPUB that decides itself, and whose sends reach the newest subscriber alone
-        right after `accept` (XPUB_MANUAL_LAST_VALUE)."""
+        """An XPUB that decides itself, and whose one next send after each subscription message
+        reaches that subscriber alone (XPUB_MANUAL_LAST_VALUE; decision 0001)."""
         self.socket.setsockopt(zmq.XPUB_MANUAL_LAST_VALUE, 1)
 
     def accept(self, prefix: bytes, *, wanted: bool) -> None:
