@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: the rows that decode together, and how rows join and leave them.
 
 The batch lives over steps. Its layers are slabs where the model's KV is plain, and mlx-lm's
