@@ -230,8 +230,9 @@ def _quoted(text: str) -> str:
 
 
 def _plain(error: str) -> str:
-    """The first line of llguidance's message; the rest is its parser's state."""
-    return error.strip().split("\n", 1)[0][:500]
+    """llguidance's message in one line, without its parser's state."""
+    words = error.split("<state>")[0].split("<non-verbose/>")[0]
+    return " ".join(words.split())[:400]
 
 
 def _limits() -> LLParserLimits:
