@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from bus.clock import now as clock_now
 from runner.engine import Engine, EngineFacts, EngineMemory, LoadProgress
 from runner.rows import RowEvent
-from runner.schedule import STEPS_AHEAD, Scheduler
+from runner.schedule import STEPS_AHEAD, Load, Scheduler
 
 MEMORY_EVERY_S = 1.0
 
-Load = Callable[[Callable[[LoadProgress], None]], Engine]
+LoadEngine = Callable[[Callable[[LoadProgress], None]], Engine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class EngineThread:
 
     def __init__(
         self,
-        load: Load,
+        load: LoadEngine,
         schedule: Callable[[EngineFacts], Scheduler],
         post: Callable[[News], None],
     ) -> None:
-        self._load = load
+        self._load_engine = load
         self._schedule = schedule
         self._post = post
         self._wake = threading.Event()
@@ -99,16 +99,21 @@ class EngineThread:
 
     def expected_s(self) -> float:
         """What the engine is expected to take over what it has been given."""
-        if self.scheduler is None or not self.lock.acquire(timeout=1.0):
+        if self.scheduler is None:
             return 0.0
-        try:
+        with self.lock:
             return self.scheduler.expected_s()
-        finally:
-            self.lock.release()
+
+    def load(self) -> Load | None:
+        """What the scheduler has to do now; None before the model is loaded."""
+        if self.scheduler is None:
+            return None
+        with self.lock:
+            return self.scheduler.load()
 
     def _run(self) -> None:
         try:
-            engine = self._load(self._progressed)
+            engine = self._load_engine(self._progressed)
         except Exception as error:
             traceback.print_exc()
             self._post(LoadFailed(str(error) or type(error).__name__))

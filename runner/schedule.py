@@ -55,6 +55,7 @@ class Load:
     kv_limit_bytes: int
     prefix_bytes: int
     prefix_entries: int
+    preemptions: int
 
 
 class Scheduler:
@@ -245,6 +246,7 @@ class Scheduler:
             kv_limit_bytes=table.kv_bytes,
             prefix_bytes=table.prefixes.used_bytes,
             prefix_entries=len(table.prefixes),
+            preemptions=table.preemptions,
         )
 
     def validate_state(self) -> None:
