@@ -23,7 +23,8 @@ TokenId = NewType("TokenId", int)
 Term = tuple[int, NodeId]
 """(counter, holder): ordered by counter, then by node id."""
 
-MODEL_ID_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)?(?::[A-Za-z0-9._-]+)?$")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+MODEL_ID_PATTERN = re.compile(rf"^{_NAME}(?:/{_NAME})?(?::[A-Za-z0-9._-]+)?$")
 
 
 def request_id(node: NodeId, http_process: str, boot: Boot, count: int) -> RequestId:

@@ -180,6 +180,16 @@ class EngineMemory:
     peak_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Where a load stands. `phase` is one of `reading`, `weights`, `probing`, `ready`; the
+    bytes are of weights as they will lie in memory, and stay full once `weights` is over."""
+
+    phase: Literal["reading", "weights", "probing", "ready"]
+    done_bytes: int
+    total_bytes: int
+
+
 class Engine(Protocol):
     """Computes plans. Every call is made from the one thread that loaded the model.
 

@@ -197,7 +197,7 @@ class Failed:
     reason: FailReason
     message: str
     usage: Usage = field(default_factory=Usage)
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 Entry = TokenDelta | ToolCallDelta | ChoiceEnd | PrefillProgress | Finished | Failed

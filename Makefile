@@ -1,0 +1,92 @@
+# shoal: everything from a fresh clone, with Python >= 3.11 and GNU make >= 3.81.
+#
+#   make up      set up .venv, start a node with the bundled tiny model, show a streamed answer
+#   make test    the tests (the README's test command)
+#   make check   format, lint, types, import contracts, fast tests
+#   make bench   one table against raw mlx-lm and mlx_lm.server
+#   make prove   the promises at full size (hours; see docs/operations/proving.md)
+#   make down    stop the node
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	&& echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PACKAGES := bus master worker runner gateway telemetry conf
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: up down test check fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean
+
+$(READY): pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "shoal needs Python 3.11 or newer; none found on PATH (set PYTHON=...)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+up: $(READY)
+	@$(BIN)/shoal up
+	@$(BIN)/shoal run shoal-tiny "What is shoal?"
+	@$(BIN)/shoal status
+
+down: $(READY)
+	@$(BIN)/shoal down
+
+test: $(READY)
+	$(PYTEST) tests
+
+check: $(READY)
+	$(BIN)/ruff format --check $(PACKAGES) tests
+	$(BIN)/ruff check $(PACKAGES) tests
+	$(BIN)/pyright
+	$(BIN)/python tests/harness/protocol_page.py --check
+	$(PYTEST) tests --ignore=tests/processes --ignore=tests/clients -m "not slow"
+
+fmt: $(READY)
+	$(BIN)/ruff format $(PACKAGES) tests
+	$(BIN)/ruff check --fix $(PACKAGES) tests
+
+docs: $(READY)
+	$(BIN)/python tests/harness/protocol_page.py
+
+lock:
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --extra dev --no-annotate --no-header \
+		--python-version 3.11 pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) build *.egg-info bench-results prove-results .pytest_cache .ruff_cache
+
+# --- the promises at full size; each part can be run alone and takes under 45 minutes --------
+
+PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench.serve
+
+prove: prove-properties prove-clients prove-faults prove-soak prove-latency prove-bench prove-table
+
+.PHONY: prove-properties prove-latency
+
+prove-properties: $(READY)
+	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients
+
+prove-clients: $(READY)
+	$(PROVE) tests/clients
+
+prove-faults: $(READY)
+	rm -f prove-results/faults.jsonl
+	$(PROVE) tests/processes/test_faults.py
+
+prove-soak: $(READY)
+	$(PROVE) tests/processes/test_soak.py
+
+prove-latency: $(READY)
+	$(BIN)/python -m tests.bench.latency
+	$(BIN)/python -m tests.bench.mirror
+
+prove-bench: bench
+
+prove-table: $(READY)
+	@$(BIN)/python -m tests.harness.prove_table

@@ -1,0 +1,299 @@
+"""Talks to the switchboard and the holder on behalf of a service: publish, hear, ask, tell.
+
+One `BusClient` per process. It keeps a mirror of the cluster's state (when `follow`), tells facts
+from the outbox until they are indexed, republishes retained values when the switchboard comes
+back, and repeats a command until it is answered or its deadline passes. Callbacks run in
+the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bus.codec import MAX_TELEMETRY_BYTES, Envelope, decode, encode
+from bus.endpoints import Endpoints
+from bus.errors import BadMessage, Refusal
+from bus.ids import Boot, CommandId, NodeId
+from bus.logs import Log
+from bus.loops import Reactor
+from bus.messages.commands import Acknowledged, Command, CommandRefused
+from bus.messages.control import (
+    AskCommand,
+    EventsFound,
+    FactTaken,
+    NotHolder,
+    Snapshot,
+    TermHeartbeat,
+)
+from bus.messages.events import Event, Fact
+from bus.messages.wire import Message
+from bus.mirror import Mirror
+from bus.outbox import Outbox
+from bus.state import ClusterState
+from bus.topics import event_topic, rule_for
+from bus.transport import Link
+
+OnEnvelope = Callable[[str, Envelope], None]
+OnAnswer = Callable[[Acknowledged | CommandRefused], None]
+COMMAND_REPEAT_S = 1.0
+UPKEEP_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who speaks: written into every envelope."""
+
+    node: NodeId
+    process: str
+    boot: Boot
+
+
+@dataclass(slots=True)
+class _OpenCommand:
+    command: Command
+    on_answer: OnAnswer
+    deadline_at: float
+    asked_at: float
+
+
+class BusClient:
+    """A service's connection to its node's switchboard and to the holder."""
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        endpoints: Endpoints,
+        reactor: Reactor,
+        log: Log,
+        *,
+        follow: bool = True,
+    ) -> None:
+        self.speaker = speaker
+        self.endpoints = endpoints
+        self.reactor = reactor
+        self.log = log
+        self.mirror = Mirror()
+        self.outbox = Outbox(speaker.node, speaker.process, speaker.boot)
+        self.on_state: list[Callable[[ClusterState], None]] = []
+        self.wanted: set[str] = set()
+        self._follow = follow
+        self._seq = 0
+        self._hearers: list[tuple[str, OnEnvelope]] = []
+        self._retained: dict[str, Message] = {}
+        self._commands: dict[CommandId, _OpenCommand] = {}
+        self._holder: Link | None = None
+        self._holder_address: str | None = None
+        self._outs = {plane: Link("xpub") for plane in ("control", "telemetry")}
+        self._ins = {plane: Link("sub") for plane in ("control", "telemetry")}
+        for plane, link in self._outs.items():
+            link.connect(endpoints.plane_in(plane))
+            reactor.watch(link, self._subscribed)
+        for plane, link in self._ins.items():
+            link.connect(endpoints.plane_out(plane))
+            reactor.watch(link, self._heard)
+        if follow:
+            self._ins["control"].subscribe("event.")
+            self._ins["control"].subscribe("term")
+        reactor.every(UPKEEP_S, self._upkeep)
+
+    # --- publishing and hearing ----------
+
+    def publish(self, topic: str, message: Message) -> None:
+        """Publish by the table of topics; retained values are kept here and sent again
+        whenever the switchboard (re)appears. Never blocks; may drop."""
+        rule = rule_for(topic)
+        if rule is None or not isinstance(message, rule.message):
+            raise ValueError(f"{type(message).__name__} may not be published on {topic!r}")
+        if rule.retained:
+            self._retained[topic] = message
+        if rule.on_demand and rule.prefix not in self.wanted:
+            return
+        self._outs[rule.plane].send(topic.encode(), encode(self.envelope(message)))
+
+    def hear(self, prefix: str, on_envelope: OnEnvelope) -> None:
+        """Call back with (topic, envelope) for each topic that begins with `prefix`."""
+        rule = rule_for(prefix.rstrip(".")) or rule_for(prefix)
+        planes = ("control", "telemetry") if rule is None else (rule.plane,)
+        self._hearers.append((prefix, on_envelope))
+        for plane in planes:
+            self._ins[plane].subscribe(prefix)
+
+    def envelope(self, message: Message) -> Envelope:
+        """The message in the next envelope of this speaker."""
+        self._seq += 1
+        speaker = self.speaker
+        return Envelope(speaker.node, speaker.process, speaker.boot, self._seq, message)
+
+    # --- the holder ----------
+
+    @property
+    def state(self) -> ClusterState:
+        """The mirrored state (empty until the first snapshot)."""
+        return self.mirror.state
+
+    def tell(self, fact: Fact) -> None:
+        """Have a fact indexed, whoever the holder is or becomes."""
+        self.outbox.add(fact)
+        self._tell_due()
+
+    def command(self, command: Command, on_answer: OnAnswer, *, deadline_s: float = 15.0) -> None:
+        """Ask the holder; `on_answer` is called exactly once, with a refusal of reason
+        `pending` when no holder answered within `deadline_s`."""
+        now = self.reactor.now()
+        open_command = _OpenCommand(command, on_answer, now + deadline_s, now)
+        self._commands[command.command_id] = open_command
+        self._ask(AskCommand(command=command))
+
+    def close(self) -> None:
+        """Close every link."""
+        links = [*self._outs.values(), *self._ins.values()]
+        if self._holder is not None:
+            links.append(self._holder)
+        for link in links:
+            self.reactor.unwatch(link)
+            link.close()
+
+    # --- what arrives ----------
+
+    def _subscribed(self, frames: list[bytes]) -> None:
+        """The switchboard (re)subscribed: it has forgotten us, or wants a topic on demand."""
+        wants, prefix = frames[0][:1] == b"\x01", frames[0][1:].decode(errors="replace")
+        rule = rule_for(prefix)
+        if rule is not None and rule.on_demand:
+            (self.wanted.add if wants else self.wanted.discard)(rule.prefix)
+            return
+        if not wants:
+            return
+        for topic, message in self._retained.items():
+            plane = rule_for(topic)
+            if plane is not None:
+                self._outs[plane.plane].send(topic.encode(), encode(self.envelope(message)))
+
+    def _heard(self, frames: list[bytes]) -> None:
+        if len(frames) == 2:
+            self._heard_one(frames[0], frames[1])
+        elif len(frames) % 2:
+            # The retained values that match a new subscription come as one bundle.
+            for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
+                self._heard_one(topic, payload)
+
+    def _heard_one(self, raw_topic: bytes, payload: bytes) -> None:
+        topic = raw_topic.decode(errors="replace")
+        try:
+            envelope = decode(payload)
+        except BadMessage as error:
+            self.log.warning("dropped a message", topic=topic[:80], error=str(error)[:200])
+            return
+        if self._follow and isinstance(envelope.message, Event):
+            self._event(envelope.message)
+        elif self._follow and isinstance(envelope.message, TermHeartbeat):
+            self._heartbeat(envelope.message)
+        for prefix, on_envelope in self._hearers:
+            if topic.startswith(prefix):
+                on_envelope(topic, envelope)
+
+    def _heartbeat(self, beat: TermHeartbeat) -> None:
+        before = self.mirror.state.index
+        ask = self.mirror.heard_heartbeat(beat, self.reactor.now())
+        if beat.holder == self.mirror.holder:
+            self._connect_holder(beat)
+        if ask is not None:
+            self._ask(ask)
+        self._moved(before)
+
+    def _event(self, event: Event) -> None:
+        before = self.mirror.state.index
+        ask = self.mirror.heard_event(event, self.reactor.now())
+        if ask is not None:
+            self._ask(ask)
+        self._moved(before)
+
+    def _answered(self, frames: list[bytes]) -> None:
+        try:
+            message = decode(frames[-1]).message
+        except BadMessage as error:
+            self.log.warning("dropped an answer", error=str(error)[:200])
+            return
+        before, now = self.mirror.state.index, self.reactor.now()
+        ask = None
+        match message:
+            case Snapshot():
+                ask = self.mirror.heard_snapshot(message, now)
+            case EventsFound():
+                ask = self.mirror.heard_found(message, now)
+            case Acknowledged() | CommandRefused():
+                done = self._commands.pop(message.command_id, None)
+                if done is not None:
+                    done.on_answer(message)
+            case FactTaken() | NotHolder():
+                pass
+            case _:
+                self.log.warning("unexpected answer", kind=type(message).__name__)
+        if ask is not None:
+            self._ask(ask)
+        self._moved(before)
+
+    def _moved(self, before: int) -> None:
+        state = self.mirror.state
+        if state.index == before:
+            return
+        self.outbox.seen(state)
+        for callback in self.on_state:
+            callback(state)
+
+    # --- asking ----------
+
+    def _connect_holder(self, beat: TermHeartbeat) -> None:
+        local = beat.holder == self.speaker.node
+        address = self.endpoints.candidate if local else next(iter(beat.addresses), None)
+        if address is None or address == self._holder_address:
+            return
+        if self._holder is not None:
+            self.reactor.unwatch(self._holder)
+            self._holder.close()
+        speaker = self.speaker
+        self._holder = Link("dealer", identity=f"{speaker.node}/{speaker.process}/{speaker.boot}")
+        self._holder.connect(address)
+        self._holder_address = address
+        self.reactor.watch(self._holder, self._answered)
+        self.outbox.told_at.clear()
+
+    def _ask(self, question: Message) -> None:
+        if self._holder is not None:
+            self._holder.send(encode(self.envelope(question)))
+
+    def _tell_due(self) -> None:
+        if self._holder is None:
+            return
+        for fact in self.outbox.due(self.reactor.now()):
+            self._ask(fact)
+
+    def _upkeep(self) -> None:
+        now = self.reactor.now()
+        self._tell_due()
+        if self._follow and (ask := self.mirror.due(now)) is not None:
+            self._ask(ask)
+        for command_id, waiting in list(self._commands.items()):
+            if now >= waiting.deadline_at:
+                del self._commands[command_id]
+                waiting.on_answer(_no_holder(command_id))
+            elif now - waiting.asked_at >= COMMAND_REPEAT_S:
+                waiting.asked_at = now
+                self._ask(AskCommand(command=waiting.command))
+
+
+def _no_holder(command_id: CommandId) -> CommandRefused:
+    text = "no holder of the term answered in time; see `shoal status` (is `master` running?)"
+    refusal = Refusal(reason="pending", message=text, retry_after_s=2.0)
+    return CommandRefused(command_id=command_id, refusal=refusal)
+
+
+def topic_of(event: Event) -> str:
+    """Where an event is published."""
+    return event_topic(event.body.kind)
+
+
+def telemetry_limit() -> int:
+    """The largest telemetry message that is accepted, in bytes."""
+    return MAX_TELEMETRY_BYTES

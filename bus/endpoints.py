@@ -1,0 +1,65 @@
+"""Where each socket of a node lies: names to addresses, all in one short private folder.
+
+Pure. Local sockets are `ipc://<runtime folder>/<name>`; a path stays under 100 bytes (the
+system's limit is 107). TCP ports come from the table in `conf.ports`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_PATH_BYTES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """The addresses of one node's local sockets. `folder` is its runtime folder."""
+
+    folder: str
+
+    def _ipc(self, name: str) -> str:
+        path = f"{self.folder}/{name}"
+        if len(path.encode()) > MAX_PATH_BYTES:
+            raise ValueError(f"socket path {path!r} is over {MAX_PATH_BYTES} bytes")
+        return f"ipc://{path}"
+
+    def plane_in(self, plane: str) -> str:
+        """Where a service publishes to a plane (`control`, `telemetry`)."""
+        return self._ipc(f"{plane}.in")
+
+    def plane_out(self, plane: str) -> str:
+        """Where a service subscribes to a plane."""
+        return self._ipc(f"{plane}.out")
+
+    @property
+    def tap(self) -> str:
+        """A SUB socket here sees both planes; it drops rather than blocks."""
+        return self._ipc("tap")
+
+    @property
+    def candidate(self) -> str:
+        """The master candidate's ROUTER; useful only where it holds the term."""
+        return self._ipc("master.ask")
+
+    @property
+    def worker(self) -> str:
+        """The worker's ROUTER for its runner slots."""
+        return self._ipc("worker.slots")
+
+    @property
+    def telemetry(self) -> str:
+        """The telemetry service's ROUTER for diagnoses."""
+        return self._ipc("telemetry.ask")
+
+    def runner(self, slot: str) -> str:
+        """A runner's data ROUTER. `slot` is supervisord's number for it, two digits."""
+        return self._ipc(f"runner-{slot}.data")
+
+    def stacks(self, process: str) -> str:
+        """A process's own stack sampler, for where ptrace is forbidden."""
+        return self._ipc(f"{process.replace(':', '-')}.stacks")
+
+    @property
+    def supervisor(self) -> str:
+        """supervisord's unix socket, as a plain path."""
+        return f"{self.folder}/supervisor.sock"

@@ -1,0 +1,92 @@
+"""The life of an instance: a loaded copy of a model, in numbered generations.
+
+Pure. A generation is one attempt to hold the model: new processes, new ports, new group. A
+fact about an older generation changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from bus.ids import InstanceId, ModelId, NodeId
+from bus.messages.wire import Message
+
+Status = Literal["placed", "ready", "draining", "failed"]
+Signal = Literal["all_ready", "rank_lost", "reopened", "drain", "gave_up"]
+
+NEXT: Mapping[Status, Mapping[Signal, Status]] = {
+    "placed": {
+        "all_ready": "ready",
+        "rank_lost": "placed",
+        "reopened": "placed",
+        "drain": "draining",
+        "gave_up": "failed",
+    },
+    "ready": {
+        "rank_lost": "placed",
+        "reopened": "placed",
+        "drain": "draining",
+        "gave_up": "failed",
+    },
+    "draining": {},
+    "failed": {"reopened": "placed", "drain": "draining"},
+}
+"""`placed` waits for its ranks; `draining` ends only by removal."""
+
+
+class Shard(Message):
+    """One rank's part: layers [first_layer, last_layer) on one node."""
+
+    rank: int
+    node: NodeId
+    first_layer: int
+    last_layer: int
+    bytes_reserved: int
+
+
+class RankReady(Message):
+    """What a rank announced when it was ready. `addresses` are candidates, best first."""
+
+    rank: int
+    node: NodeId
+    process: str
+    addresses: tuple[str, ...]
+    pid: int
+
+
+class Instance(Message):
+    """Desired state of one loaded copy, and what is known of its ranks.
+
+    `context_tokens` was computed once, at placement; every rank and gateway reads it
+    here. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
+    endings of past generations, newest last, at most eight.
+    """
+
+    instance: InstanceId
+    model: ModelId
+    shards: tuple[Shard, ...]
+    sharding: Literal["none", "pipeline", "tensor"] = "none"
+    backend: str = "mlx-cpu"
+    generation: int = 1
+    status: Status = "placed"
+    context_tokens: int
+    keep_alive_s: float
+    pinned: bool = False
+    priority: int = 10
+    ready: tuple[RankReady, ...] = ()
+    failures: tuple[str, ...] = ()
+    drain_deadline_s: float | None = None
+    why: str = ""
+
+    @property
+    def lead(self) -> RankReady | None:
+        """Rank 0's announcement, once every rank is ready."""
+        if self.status not in ("ready", "draining"):
+            return None
+        return next((r for r in self.ready if r.rank == 0), None)
+
+
+def signalled(status: Status, signal: Signal) -> Status:
+    """The next status; a signal that the table does not list changes nothing."""
+    return NEXT[status].get(signal, status)

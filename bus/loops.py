@@ -1,0 +1,280 @@
+"""Talks to the event loops: `PollReactor` for the services, `AsyncioReactor` for a gateway.
+
+`Reactor` is the seam between a service and its loop: it calls back with messages, timers and
+changes of connection, always in one thread. No callback may wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from bus.clock import now as clock_now
+from bus.transport import READABLE, Change, Frames, Link, Poller, fileno_of, read_change
+
+OnFrames = Callable[[Frames], None]
+BUDGET = 256
+"""Messages drained from one link before others get their turn."""
+
+
+class Timer:
+    """Something to be done at a time. `cancel` is enough to forget it."""
+
+    __slots__ = ("action", "at", "cancelled", "period_s")
+
+    def __init__(self, at: float, action: Callable[[], None], period_s: float | None) -> None:
+        self.at = at
+        self.action = action
+        self.period_s = period_s
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """It will not be done (again)."""
+        self.cancelled = True
+
+
+class Reactor(Protocol):
+    """What a service needs of a loop. All callbacks run in the loop's one thread."""
+
+    def watch(self, link: Link, on_frames: OnFrames) -> None:
+        """Call back with each message of the link."""
+        ...
+
+    def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
+        """Call back when a connection of the link is made or lost."""
+        ...
+
+    def unwatch(self, link: Link) -> None:
+        """Stop calling back; to be called before the link is closed."""
+        ...
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        """Once, after `delay_s`."""
+        ...
+
+    def every(self, period_s: float, action: Callable[[], None]) -> Timer:
+        """Now and then, first after `period_s`."""
+        ...
+
+    def now(self) -> float:
+        """The monotonic clock of `bus.clock`."""
+        ...
+
+
+class PollReactor:
+    """A loop over `Poller`, for the services. `run` returns after `stop`."""
+
+    def __init__(self) -> None:
+        self._poller = Poller()
+        self._watched: dict[Any, Callable[[], bool]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._count = itertools.count()
+        self._running = False
+        self._more = False
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        self._calls: list[Callable[[], None]] = []
+        self._poller.register(self._wake_r, READABLE)
+
+    def now(self) -> float:
+        return clock_now()
+
+    def watch(self, link: Link, on_frames: OnFrames) -> None:
+        def drain() -> bool:
+            for _ in range(BUDGET):
+                if link.socket.closed:
+                    return False
+                frames = link.receive()
+                if frames is None:
+                    return False
+                on_frames(frames)
+            return True
+
+        self._watched[link.socket] = drain
+        self._poller.register(link.socket, READABLE)
+
+    def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
+        monitor = link.monitor()
+
+        def drain() -> bool:
+            while not monitor.closed and (change := read_change(monitor)) is not None:
+                on_change(change)
+            return False
+
+        self._watched[monitor] = drain
+        self._poller.register(monitor, READABLE)
+
+    def watch_file(self, fileno: int, on_ready: Callable[[], None]) -> None:
+        """Call back while a plain descriptor is readable (or at its end)."""
+
+        def ready() -> bool:
+            on_ready()
+            return False
+
+        self._watched[fileno] = ready
+        self._poller.register(fileno, READABLE)
+
+    def unwatch_file(self, fileno: int) -> None:
+        """Stop watching a plain descriptor."""
+        if self._watched.pop(fileno, None) is not None:
+            self._poller.unregister(fileno)
+
+    def unwatch(self, link: Link) -> None:
+        for socket in link.sockets:
+            if self._watched.pop(socket, None) is not None:
+                self._poller.unregister(socket)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        return self._add(Timer(self.now() + delay_s, action, None))
+
+    def every(self, period_s: float, action: Callable[[], None]) -> Timer:
+        return self._add(Timer(self.now() + period_s, action, period_s))
+
+    def call(self, action: Callable[[], None]) -> None:
+        """From any thread: have the loop do this soon."""
+        self._calls.append(action)
+        try:
+            os.write(self._wake_w, b"!")
+        except BlockingIOError:
+            return
+
+    def stop(self) -> None:
+        """From any thread: `run` returns after the current turn."""
+        self.call(self._stop)
+
+    def run(self) -> None:
+        """Serve links and timers until stopped. An exception of a callback ends the loop."""
+        self._running = True
+        while self._running:
+            self.turn(self._patience())
+
+    def turn(self, timeout_s: float | None = 0.0) -> None:
+        """One turn: wait at most `timeout_s` (None: until something happens)."""
+        wait = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
+        ready = dict(self._poller.poll(0 if self._more else wait))
+        self._more = False
+        if self._wake_r in ready:
+            self._run_calls()
+        for watched in list(ready):
+            drain = self._watched.get(watched)
+            if drain is not None and drain():
+                self._more = True
+        self._run_timers()
+
+    def close(self) -> None:
+        """Give up the wake-up pipe; the links are their owners' to close."""
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+
+    def _stop(self) -> None:
+        self._running = False
+
+    def _run_calls(self) -> None:
+        try:
+            while os.read(self._wake_r, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        while self._calls:
+            self._calls.pop(0)()
+
+    def _add(self, timer: Timer) -> Timer:
+        heapq.heappush(self._timers, (timer.at, next(self._count), timer))
+        return timer
+
+    def _patience(self) -> float | None:
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - self.now()) if self._timers else None
+
+    def _run_timers(self) -> None:
+        now = self.now()
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.cancelled:
+                continue
+            timer.action()
+            if timer.period_s is not None and not timer.cancelled:
+                timer.at = max(timer.at + timer.period_s, now)
+                self._add(timer)
+
+
+class AsyncioReactor:
+    """The same over an asyncio (or uvloop) loop, draining ZMQ_FD by hand: `zmq.asyncio` costs
+    ten times as much per message (measured). A send can swallow the edge of ZMQ_FD, so each
+    send on a watched link schedules a drain."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._filenos: set[int] = set()
+
+    def now(self) -> float:
+        return clock_now()
+
+    def watch(self, link: Link, on_frames: OnFrames) -> None:
+        due = False
+
+        def drain() -> None:
+            nonlocal due
+            due = False
+            for _ in range(BUDGET):
+                if link.socket.closed:
+                    return
+                frames = link.receive()
+                if frames is None:
+                    return
+                on_frames(frames)
+            soon()
+
+        def soon() -> None:
+            nonlocal due
+            if not due:
+                due = True
+                self._loop.call_soon(drain)
+
+        link.on_sent = soon
+        self._add(fileno_of(link.socket), drain)
+
+    def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
+        monitor = link.monitor()
+
+        def drain() -> None:
+            while not monitor.closed and (change := read_change(monitor)) is not None:
+                on_change(change)
+
+        self._add(fileno_of(monitor), drain)
+
+    def unwatch(self, link: Link) -> None:
+        link.on_sent = None
+        for socket in link.sockets:
+            fileno = fileno_of(socket)
+            if fileno in self._filenos:
+                self._filenos.discard(fileno)
+                self._loop.remove_reader(fileno)
+
+    def _add(self, fileno: int, drain: Callable[[], None]) -> None:
+        self._filenos.add(fileno)
+        self._loop.add_reader(fileno, drain)
+        self._loop.call_soon(drain)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(self.now() + delay_s, action, None)
+        self._loop.call_later(delay_s, self._fire, timer)
+        return timer
+
+    def every(self, period_s: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(self.now() + period_s, action, period_s)
+        self._loop.call_later(period_s, self._fire, timer)
+        return timer
+
+    def _fire(self, timer: Timer) -> None:
+        if timer.cancelled:
+            return
+        timer.action()
+        if timer.period_s is not None and not timer.cancelled:
+            self._loop.call_later(timer.period_s, self._fire, timer)

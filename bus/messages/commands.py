@@ -1,0 +1,78 @@
+"""Commands want. Each is sent to the holder and answered once: acknowledged or refused.
+
+Pure. A command carries its own id and may be repeated safely: the holder answers a repeat
+with the first answer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from bus.errors import Refusal
+from bus.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.messages.wire import Message
+
+
+class PlaceModel(Message):
+    """Load a copy of a model. With `dry_run` nothing changes and the plan is answered.
+
+    `if_absent`: an existing placed or ready instance of the model is the answer instead.
+    """
+
+    kind: Literal["place_model"] = "place_model"
+    command_id: CommandId
+    model: ModelId
+    context_tokens: int | None = Field(default=None, ge=1)
+    keep_alive_s: float | None = None
+    pinned: bool = False
+    priority: int = 10
+    excluded_nodes: tuple[NodeId, ...] = ()
+    min_nodes: int = Field(default=1, ge=1)
+    if_absent: bool = True
+    dry_run: bool = False
+
+
+class DeleteInstance(Message):
+    """Drain, then unload. Open requests may finish for `drain_s` seconds, then they end with
+    a terminal error; nothing is cut without one."""
+
+    kind: Literal["delete_instance"] = "delete_instance"
+    command_id: CommandId
+    instance: InstanceId
+    drain_s: float = Field(default=0.0, ge=0.0, le=3600.0)
+    why: str = "asked to"
+
+
+class KeepAlive(Message):
+    """Change how long an idle instance stays; below 0 means for ever."""
+
+    kind: Literal["keep_alive"] = "keep_alive"
+    command_id: CommandId
+    instance: InstanceId
+    keep_alive_s: float
+
+
+Command = Annotated[PlaceModel | DeleteInstance | KeepAlive, Field(discriminator="kind")]
+
+
+class Acknowledged(Message):
+    """The command's effect has this place in the log. `durability` says what that is worth:
+    `majority`, `replicated`, `local` (this node's disk) or `volatile` (journal degraded)."""
+
+    kind: Literal["acknowledged"] = "acknowledged"
+    command_id: CommandId
+    term: int
+    index: int
+    durability: Literal["majority", "replicated", "local", "volatile"]
+    instance: InstanceId | None = None
+    plan: dict[str, Any] | None = None
+
+
+class CommandRefused(Message):
+    """The command changed nothing, and why."""
+
+    kind: Literal["command_refused"] = "command_refused"
+    command_id: CommandId
+    refusal: Refusal

@@ -1,0 +1,147 @@
+"""Readings were measured. Latest wins; nothing here is ever in the state.
+
+Pure. Each is published retained on `reading.<kind>.<node>[.<process>]` with a TTL.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from bus.cards import NodeCard
+from bus.ids import InstanceId, ModelId, NodeId
+from bus.messages.control import Phase
+from bus.messages.wire import Message
+
+
+class ProcessReading(Message):
+    """One supervised process. `cpu_s` is user + system since its start."""
+
+    name: str
+    pid: int
+    status: str
+    cpu_s: float
+    cpu_ratio: float
+    resident_bytes: int
+    threads: int
+    uptime_s: float
+    description: str = ""
+
+
+class HealthFinding(Message):
+    """Something an operator should know about `node`, and what to do about it.
+
+    `node` is the node that is concerned: a node's telemetry speaks of itself, and of peers that
+    fell silent. `code` is stable and fit for an alert rule.
+    """
+
+    node: NodeId
+    level: Literal["warn", "error"]
+    code: str
+    message: str
+    remediation: str
+
+
+class NodeReading(Message):
+    """A node's memory, processor and disk, and its processes. Sent every second.
+
+    `cpu_ratio` is 0..1 over all cores; a process's counts cores (2.0 is two of them).
+    `findings` come worst first; without one about itself the node is well.
+    """
+
+    kind: Literal["node_reading"] = "node_reading"
+    node: NodeId
+    memory_total_bytes: int
+    memory_available_bytes: int
+    cpu_ratio: float
+    load_1m: float
+    disk_total_bytes: int
+    disk_free_bytes: int
+    processes: tuple[ProcessReading, ...] = ()
+    findings: tuple[HealthFinding, ...] = ()
+    measured_at_s: float
+
+
+class RunnerReading(Message):
+    """A runner's queue and speed, every second. Ratios are 0..1; per_s over the last second.
+
+    `best_waiting_priority` is the smallest among waiting rows. `last_used_ago_s` counts from
+    the last time that any request was open.
+    """
+
+    kind: Literal["runner_reading"] = "runner_reading"
+    node: NodeId
+    process: str
+    instance: InstanceId | None
+    model: ModelId | None
+    generation: int
+    phase: Phase
+    running: int
+    waiting: int
+    max_running: int
+    max_waiting: int
+    best_waiting_priority: int | None
+    prompt_tokens: int
+    generation_tokens: int
+    prompt_tokens_per_s: float
+    generation_tokens_per_s: float
+    kv_bytes: int
+    kv_limit_bytes: int
+    prefix_bytes: int
+    prefix_hits: int
+    prefix_hit_tokens: int
+    preemptions: int
+    active_bytes: int
+    peak_bytes: int
+    step: int
+    step_ms: float
+    last_used_ago_s: float
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+class ModelDemand(Message):
+    """Requests that wait at a gateway for a model that is not ready."""
+
+    model: ModelId
+    waiting: int
+    best_priority: int
+    oldest_s: float
+
+
+class DemandReading(Message):
+    """The unmet demand at one gateway process; it is what loads models."""
+
+    kind: Literal["demand_reading"] = "demand_reading"
+    node: NodeId
+    process: str
+    models: tuple[ModelDemand, ...] = ()
+
+
+class CardReading(Message):
+    """A node's capability card."""
+
+    kind: Literal["card_reading"] = "card_reading"
+    card: NodeCard
+
+
+class TokenTap(Message):
+    """A copy of what a runner sends to one request; exists only while somebody taps."""
+
+    kind: Literal["token_tap"] = "token_tap"
+    instance: InstanceId
+    request_id: str
+    choice: int
+    channel: str
+    text: str
+    step: int
+
+
+class LogReading(Message):
+    """One warning or error of a process, for the tap and the dashboard."""
+
+    kind: Literal["log_reading"] = "log_reading"
+    node: NodeId
+    process: str
+    level: str
+    message: str
+    at_s: float

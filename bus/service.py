@@ -1,0 +1,207 @@
+"""Talks to the operating system for every service: one life, from lock to clean end.
+
+`run_service` is the whole of a service's outer shell: a lock per role refuses doubles, the
+process dies with its supervisor, SIGTERM and SIGINT end the loop in good order, and a sampler
+thread answers for this process's stacks where ptrace is forbidden. Exit codes: 0 stopped, 1
+failed, 3 another holds the role.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import fcntl
+import os
+import signal
+import stat
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import setproctitle
+
+from bus.client import Speaker
+from bus.codec import Envelope, decode, encode
+from bus.endpoints import Endpoints
+from bus.errors import AlreadyRunning, BadMessage
+from bus.identity import new_boot
+from bus.ids import NodeId
+from bus.logs import Log
+from bus.loops import PollReactor
+from bus.messages.control import AskStacks, StackSample
+from bus.transport import Link
+
+EXIT_FAILED = 1
+EXIT_ROLE_TAKEN = 3
+EXIT_ORPHANED = 75
+ORPHAN_GRACE_S = 3.0
+_PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61
+
+
+class Closeable(Protocol):
+    """What `build` returns: the service, closed at the end."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What a service is given at its birth."""
+
+    speaker: Speaker
+    endpoints: Endpoints
+    reactor: PollReactor
+    log: Log
+
+
+def run_service(
+    process: str,
+    *,
+    node: NodeId,
+    endpoints: Endpoints,
+    log_level: str,
+    build: Callable[[Shell], Closeable],
+) -> int:
+    """Run a service until it is told to stop; returns the exit code."""
+    log = Log(node=node, process=process, level=log_level)
+    setproctitle.setproctitle(f"shoal {process} {node}")
+    reactor = PollReactor()
+    try:
+        with role_lock(endpoints, process):
+            die_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda _n, _f: reactor.stop())
+            shell = Shell(Speaker(node, process, new_boot()), endpoints, reactor, log)
+            with stack_sampler(endpoints, shell.speaker):
+                service = build(shell)
+                log.info("started", pid=os.getpid(), boot=shell.speaker.boot)
+                try:
+                    reactor.run()
+                finally:
+                    service.close()
+    except AlreadyRunning as error:
+        log.error(str(error))
+        return EXIT_ROLE_TAKEN
+    except Exception:
+        log.critical("ended by a defect", error=traceback.format_exc())
+        return EXIT_FAILED
+    log.info("stopped")
+    return 0
+
+
+@contextlib.contextmanager
+def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
+    """Hold the lock of a role, `<runtime>/<process>.role`, with our pid in it.
+
+    Raises AlreadyRunning, naming the pid that holds it.
+    """
+    path = Path(endpoints.folder) / f"{process.replace(':', '-')}.role"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(path, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise AlreadyRunning(f"{process} is already running (pid {owner})") from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+
+def die_with_supervisor(end: Callable[[], None]) -> None:
+    """Have `end` called when supervisord dies, and leave for certain 3 s later.
+
+    Two ways, for neither covers everything: the parent-death signal (Linux), and end of file
+    on the pipe that supervisord keeps on our standard input (everywhere).
+    """
+    _prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1).value)
+    if not os.environ.get("SUPERVISOR_ENABLED"):
+        return
+    parent = os.getppid()
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(EXIT_ORPHANED)
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        threading.Thread(target=_watch_stdin, args=(end,), name="orphan-watch", daemon=True).start()
+
+
+def _watch_stdin(end: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    leave = threading.Timer(ORPHAN_GRACE_S, os._exit, (EXIT_ORPHANED,))
+    leave.daemon = True
+    leave.start()
+    end()
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def stack_sampler(endpoints: Endpoints, speaker: Speaker) -> Generator[None]:
+    """Answer `AskStacks` from a thread of our own, and dump all stacks to standard error on
+    SIGUSR2 even while a C call holds the interpreter."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        faulthandler.register(signal.SIGUSR2, all_threads=True)
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=_sample, args=(endpoints, speaker, stop), name="stack-sampler", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(1.0)
+
+
+def _sample(endpoints: Endpoints, speaker: Speaker, stop: threading.Event) -> None:
+    link = Link("router")
+    try:
+        link.bind(endpoints.stacks(speaker.process))
+        while not stop.is_set():
+            if not link.socket.poll(250):
+                continue
+            frames = link.receive()
+            if frames is None or len(frames) != 2:
+                continue
+            try:
+                question = decode(frames[1]).message
+            except BadMessage:
+                continue
+            if isinstance(question, AskStacks):
+                answer = StackSample(threads=tuple(own_stacks()))
+                envelope = Envelope(speaker.node, speaker.process, speaker.boot, 0, answer)
+                link.send(frames[0], encode(envelope))
+    except AlreadyRunning:
+        return
+    finally:
+        link.close()
+
+
+def own_stacks() -> list[dict[str, Any]]:
+    """The stacks of this process's threads, innermost frame first, without locals."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found: list[dict[str, Any]] = []
+    for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
+        frames = [
+            {"name": entry.name, "filename": entry.filename, "line": entry.lineno}
+            for entry in reversed(traceback.extract_stack(frame))
+        ]
+        found.append({"thread_id": ident, "thread_name": names.get(ident), "frames": frames})
+    return found

@@ -1,0 +1,126 @@
+"""Talks to the disk: where everything lies, one table for the whole suite.
+
+| folder    | with `--home DIR` | without it                | holds                        |
+|-----------|-------------------|---------------------------|------------------------------|
+| `config`  | `DIR/config`      | `$XDG_CONFIG_HOME/shoal`  | `shoal.toml`                 |
+| `data`    | `DIR/data`        | `$XDG_DATA_HOME/shoal`    | `models/`                    |
+| `state`   | `DIR/state`       | `$XDG_STATE_HOME/shoal`   | node id, journal, run/, logs/|
+| `runtime` | `/tmp/shoal-<uid>/<hash of the home>`, both   || sockets and their locks      |
+
+(macOS has its own places for the XDG folders.)
+The runtime folder does not follow TMPDIR: every process of a home has to find the same
+sockets whatever shell it was started from, and socket paths must stay short.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from bus.errors import ConfigError
+
+HOME_VARIABLE = "SHOAL_HOME"
+PRIVATE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The folders of one home. `chosen` says that the home was given, not the system's."""
+
+    home: Path
+    chosen: bool
+    config: Path
+    data: Path
+    state: Path
+    runtime: Path
+
+    @property
+    def models(self) -> Path:
+        """One folder per model, named by its id (`owner/name` or `name`)."""
+        return self.data / "models"
+
+    @property
+    def logs(self) -> Path:
+        """What supervisord keeps of each process's output."""
+        return self.state / "logs"
+
+    @property
+    def run(self) -> Path:
+        """The working directory of every process."""
+        return self.state / "run"
+
+    @property
+    def journal(self) -> Path:
+        """The master's journal."""
+        return self.state / "journal"
+
+    @property
+    def config_file(self) -> Path:
+        """`shoal.toml`."""
+        return self.config / "shoal.toml"
+
+    @property
+    def up_file(self) -> Path:
+        """The flags that `shoal up` was given, so that later commands agree with it."""
+        return self.state / "up.json"
+
+    @property
+    def supervisord_conf(self) -> Path:
+        """What supervisord was started with."""
+        return self.state / "supervisord.conf"
+
+    @property
+    def supervisord_pid(self) -> Path:
+        """supervisord's process id."""
+        return self.state / "supervisord.pid"
+
+
+def find_paths(home: Path | None = None) -> Paths:
+    """The table for `home`, or for $SHOAL_HOME, or for this system. Makes nothing."""
+    given = str(home) if home is not None else os.environ.get(HOME_VARIABLE, "")
+    if given:
+        root = Path(given).expanduser().resolve()
+        return Paths(
+            home=root,
+            chosen=True,
+            config=root / "config",
+            data=root / "data",
+            state=root / "state",
+            runtime=_runtime(root),
+        )
+    state = Path(platformdirs.user_state_dir("shoal", appauthor=False)).resolve()
+    return Paths(
+        home=state,
+        chosen=False,
+        config=Path(platformdirs.user_config_dir("shoal", appauthor=False)).resolve(),
+        data=Path(platformdirs.user_data_dir("shoal", appauthor=False)).resolve(),
+        state=state,
+        runtime=_runtime(state),
+    )
+
+
+def make_folders(paths: Paths) -> None:
+    """Make every folder, private to this user. Raises ConfigError when the runtime folder
+    belongs to somebody else (anybody may make names under /tmp)."""
+    for folder in (paths.runtime.parent, paths.runtime):
+        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise ConfigError(
+                f"{folder} belongs to somebody else; remove it, for sockets of this home lie there"
+            )
+        folder.chmod(PRIVATE)
+    for folder in (paths.config, paths.data, paths.models, paths.state, paths.logs, paths.run):
+        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+
+
+def _runtime(home: Path) -> Path:
+    root = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())
+    digest = hashlib.sha256(str(home).encode()).hexdigest()[:10]
+    return root.resolve() / f"shoal-{os.getuid()}" / digest

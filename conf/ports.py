@@ -1,0 +1,44 @@
+"""Which TCP port is whose: one stated table, all below the systems' ephemeral ranges.
+
+Pure. Linux hands out 32768-60999 to clients, macOS 49152-65535; a fixed port in there can be
+taken by anybody's outgoing connection. HTTP alone lies there by default (52415, what users of
+this kind of software expect). A `base_port` moves everything, HTTP included, to
+`base_port + offset`, so that two nodes can share a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DEFAULT_HTTP_PORT = 52415
+DEFAULT_BASE_PORT = 24150
+SPAN = 100
+"""Ports from the base on that belong to one node."""
+HIGHEST_BASE_PORT = 32768 - SPAN
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A row of the table: `count` ports from `offset` on."""
+
+    offset: int
+    count: int
+    use: str
+
+
+TABLE: Mapping[str, Port] = {
+    "http": Port(0, 1, "the HTTP API and the dashboard (52415 unless a base port is given)"),
+    "control": Port(1, 1, "switchboard, control plane, beyond this machine"),
+    "telemetry": Port(2, 1, "switchboard, telemetry plane, beyond this machine"),
+    "candidate": Port(3, 1, "the master candidate, beyond this machine"),
+    "data": Port(10, 16, "runners' data sockets, one per slot, beyond this machine"),
+    "ring": Port(32, 64, "MLX's ring: ranks of a group, fresh ones for each generation"),
+}
+
+
+def port_of(use: str, base_port: int | None) -> int:
+    """The (first) port of a use under `base_port`, None for the default base."""
+    if use == "http" and base_port is None:
+        return DEFAULT_HTTP_PORT
+    return (DEFAULT_BASE_PORT if base_port is None else base_port) + TABLE[use].offset

@@ -1,0 +1,340 @@
+"""Talks to the disk and the environment: settings, from four layers that only add up here.
+
+In rising order: `conf/default.toml` (which documents every key), `<config>/shoal.toml`, what
+`shoal up` was told (so that later commands agree with the running node), `SHOAL_*` variables
+(`SHOAL_RUNNER__MAX_ROWS` reaches into a table), flags. A key that nobody knows is refused
+with the one that was probably meant. Only composition roots call `load_settings`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from bus.endpoints import Endpoints
+from bus.errors import ConfigError
+from conf.paths import Paths, find_paths
+from conf.ports import HIGHEST_BASE_PORT, port_of
+
+DEFAULTS_FILE = Path(__file__).parent / "default.toml"
+PREFIX = "SHOAL_"
+NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KEY"})
+"""Variables with our prefix that say something else: home, slot of a runner, CLI's target."""
+FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE_")
+LOOPBACK = ("127.", "localhost", "::1")
+
+Words = Annotated[tuple[str, ...], NoDecode]
+"""A list of words: in TOML an array, in the environment separated by commas."""
+
+
+class RunnerSettings(BaseModel):
+    """What every runner is told. Units in the names; meanings in default.toml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_rows: int = Field(ge=1, le=1024)
+    max_waiting: int = Field(ge=0, le=10_000)
+    prefill_share: float = Field(gt=0.0, lt=1.0)
+    prefix_cache_bytes: int = Field(ge=0)
+    default_max_tokens: int = Field(ge=1)
+    drop_idle_s: float = Field(gt=0.0)
+    load_deadline_s: float = Field(gt=0.0)
+
+
+class Settings(BaseSettings):
+    """All settings of one node, resolved. Meanings in default.toml.
+
+    `api_keys` are `sha256:<hex>` whatever was written; `preload` holds real model names;
+    `http_processes` is at least 1. `paths`, `endpoints` and `sources` come from where the
+    settings were found.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__"
+    )
+
+    node_name: str
+    http_host: str
+    http_port: int = Field(ge=1, le=65535)
+    base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
+    http_processes: int = Field(ge=0, le=64)
+    api_keys: Words
+    slots: int = Field(ge=1, le=99)
+    log_level: Literal["debug", "info", "warning", "error", "critical"]
+    default_model: str = Field(min_length=1)
+    preload: Words
+    keep_alive_s: float
+    request_timeout_s: float = Field(ge=0.0)
+    memory_bytes: int = Field(ge=0)
+    model_folders: Words
+    runner: RunnerSettings
+
+    _paths: Paths
+    _sources: dict[str, str]
+    _flags: dict[str, Any]
+
+    @property
+    def paths(self) -> Paths:
+        """The folders of this home."""
+        return self._paths
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Where this node's sockets lie."""
+        return Endpoints(str(self._paths.runtime))
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Where each value came from, by dotted key."""
+        return self._sources
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """What was given as flags, by key; the children of `shoal up` get it as variables."""
+        return self._flags
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches the HTTP API."""
+        host = "127.0.0.1" if self.http_host in ("0.0.0.0", "") else self.http_host
+        host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
+        return f"http://{host}:{self.http_port}"
+
+    def port_of(self, use: str) -> int:
+        """The first port of a use in the table of `conf.ports`."""
+        return self.http_port if use == "http" else port_of(use, self.base_port or None)
+
+    def rows(self) -> list[tuple[str, Any, str]]:
+        """(dotted key, value, source) of every setting, for `shoal config show`."""
+        flat = _flat(self.model_dump())
+        return [(key, value, self._sources.get(key, "derived")) for key, value in flat.items()]
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """`load_settings` merges the layers, for it has to tell where each value is from."""
+        return (init_settings,)
+
+    @field_validator("api_keys", "preload", "model_folders", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(word.strip() for word in value.split(",") if word.strip())
+        return value
+
+    @field_validator("api_keys")
+    @classmethod
+    def _hashed(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(key if _is_hash(key) else hash_key(key) for key in keys)
+
+    @field_validator("node_name")
+    @classmethod
+    def _named(cls, name: str) -> str:
+        return name or socket.gethostname().split(".")[0] or "node"
+
+    @field_validator("http_processes")
+    @classmethod
+    def _counted(cls, count: int) -> int:
+        return count or max(1, min(4, (os.cpu_count() or 1) // 2))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_preloaded(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            given = cast(dict[str, Any], values)
+            words = cls._words(given.get("preload", ()))
+            default = given.get("default_model")
+            if isinstance(words, list | tuple):
+                items = cast(list[Any], words)
+                return {**given, "preload": [default if w == "default" else w for w in items]}
+        return cast(Any, values)
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Settings:
+        if not self.http_host.startswith(LOOPBACK) and not self.api_keys:
+            raise ValueError(
+                f"http_host {self.http_host!r} is reachable from other machines, so api_keys "
+                "needs at least one key (or listen on 127.0.0.1)"
+            )
+        return self
+
+
+def hash_key(key: str) -> str:
+    """An API key as it is kept: `sha256:<hex>`."""
+    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+def load_settings(
+    *,
+    home: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    remembered: bool = True,
+) -> Settings:
+    """The settings of `home` (or $SHOAL_HOME, or this system's folders).
+
+    `flags` by dotted key; those that are None were not given. `remembered` False leaves out
+    what `shoal up` was told last (for `shoal up` itself). Raises ConfigError, which names the
+    setting, its source and what it accepts.
+    """
+    paths = find_paths(home)
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    layers: list[tuple[str, dict[str, Any]]] = [
+        ("default", _read_toml(DEFAULTS_FILE)),
+        (f"file {paths.config_file}", _read_toml(paths.config_file)),
+        ("shoal up", _nested(_read_json(paths.up_file)) if remembered else {}),
+        ("environment", _environment()),
+        ("flag", _nested(given)),
+    ]
+    merged: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for label, values in layers:
+        for key, value in _flat(values).items():
+            sources[key] = f"environment {_variable(key)}" if label == "environment" else label
+            _put(merged, key, value)
+    base_port = _as_int(merged.get("base_port"))
+    if base_port and sources.get("http_port") == "default":
+        merged["http_port"] = port_of("http", base_port)
+        sources["http_port"] = f"base_port ({sources['base_port']})"
+    try:
+        settings = Settings.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(_explained(error, sources)) from None
+    settings._paths = paths  # pyright: ignore[reportPrivateUsage] - its own factory
+    settings._sources = sources  # pyright: ignore[reportPrivateUsage]
+    settings._flags = given  # pyright: ignore[reportPrivateUsage]
+    return settings
+
+
+def _environment() -> dict[str, Any]:
+    known = set(Settings.model_fields)
+    for variable in os.environ:
+        if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
+            continue
+        key = variable.removeprefix(PREFIX).lower().split("__")[0]
+        if key not in known and not variable.startswith(FOREIGN_PREFIXES):
+            hint = _meant(key, known)
+            hint = f"; did you mean {_variable(hint)}?" if hint else ""
+            raise ConfigError(f"environment: {variable} is not a setting{hint}")
+    try:
+        return EnvSettingsSource(Settings)()
+    except SettingsError as error:
+        raise ConfigError(f"environment: {error}") from error
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return cast(dict[str, Any], json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def remember_flags(settings: Settings) -> None:
+    """Keep the flags of this `shoal up` for the commands that come later."""
+    path = settings.paths.up_file
+    path.write_text(json.dumps(dict(settings.flags), default=str))
+
+
+def _explained(error: ValidationError, sources: Mapping[str, str]) -> str:
+    detail = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in detail["loc"] if isinstance(part, str))
+    source = sources.get(key) or next(
+        (label for name, label in sources.items() if name.startswith(key + ".")), "default"
+    )
+    if detail["type"] == "extra_forbidden":
+        table, _, name = key.rpartition(".")
+        fields = RunnerSettings.model_fields if table == "runner" else Settings.model_fields
+        hint = _meant(name, set(fields))
+        hint = f"; did you mean {hint}?" if hint else ""
+        return f"{source}: {key} is not a setting{hint}"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if not key:
+        return message
+    return f"{source}: {key} = {detail['input']!r}: {message}"
+
+
+def _meant(word: str, known: set[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)), None)
+
+
+def _variable(key: str) -> str:
+    return PREFIX + key.replace(".", "__").upper()
+
+
+def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
+    """Flags as the variables that mean the same."""
+    return {_variable(key): _word(value) for key, value in flags.items()}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat.update(_flat(cast(dict[str, Any], value), f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        _put(nested, key, value)
+    return nested
+
+
+def _put(nested: dict[str, Any], key: str, value: Any) -> None:
+    *tables, name = key.split(".")
+    for table in tables:
+        found = nested.get(table)
+        if not isinstance(found, dict):
+            found = nested[table] = {}
+        nested = cast(dict[str, Any], found)
+    nested[name] = value
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, cast(list[Any], value)))
+    return str(value)
+
+
+def _as_int(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isdigit() else None
+
+
+def _is_hash(key: str) -> bool:
+    return re.fullmatch(r"sha256:[0-9a-f]{64}", key) is not None

@@ -1,0 +1,207 @@
+"""Talks to the disk: supervisord's configuration, rendered from the settings.
+
+The bus comes first and goes last; the gateway goes first, so that open requests end in words
+and not with a vanished runner. A service that is killed comes back without end: retries are
+as good as unlimited, and a second of life counts as a start. A runner slot is started by the
+worker alone and never by itself. Logs are bounded at 10 MB x 3 a program, standard error with
+them. Every `%` of a path is doubled, for supervisord expands single ones.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bus.errors import ConfigError
+from conf.openblas import find_openblas, preload
+from conf.paths import HOME_VARIABLE, make_folders
+from conf.settings import Settings, environment_of
+
+LOG_BYTES = "10MB"
+LOG_BACKUPS = 3
+NEVER_FATAL = 1_000_000
+RUNNER_STOP_S = 5
+"""From SIGTERM to SIGKILL, when a runner is stopped (S17)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One service. `priority` orders starting (rising) and stopping (falling)."""
+
+    name: str
+    priority: int
+    stop_wait_s: int
+
+
+PROGRAMS: tuple[Program, ...] = (
+    Program("bus", 10, 5),
+    Program("master", 20, 5),
+    Program("worker", 30, 5),
+    Program("telemetry", 40, 5),
+    Program("gateway", 60, 10),
+)
+RUNNER_PRIORITY = 50
+SERVICES: tuple[str, ...] = tuple(program.name for program in PROGRAMS)
+
+
+def slot_names(slots: int) -> list[str]:
+    """supervisord's numbers for the slots: `00`, `01`, ..."""
+    return [f"{number:02d}" for number in range(slots)]
+
+
+def render(
+    settings: Settings, *, python: str, openblas: Path | None, user: str | None = None
+) -> str:
+    """The whole configuration. `user` is named only where supervisord runs as root, which it
+    otherwise warns of. Raises ConfigError for a path that supervisord cannot express."""
+    paths = settings.paths
+    socket = _plain(settings.endpoints.supervisor)
+    environment = _environment(settings)
+    sections = [
+        _section("unix_http_server", {"file": socket, "chmod": "0700"}),
+        _section(
+            "supervisord",
+            {
+                "identifier": "shoal",
+                "logfile": _plain(str(paths.logs / "supervisord.log")),
+                "logfile_maxbytes": LOG_BYTES,
+                "logfile_backups": str(LOG_BACKUPS),
+                "loglevel": "info",
+                "pidfile": _plain(str(paths.supervisord_pid)),
+                "childlogdir": _plain(str(paths.logs)),
+                "directory": _plain(str(paths.run)),
+                "nodaemon": "false",
+                "umask": "077",
+                "minfds": "1024",
+                **({} if user is None else {"user": user}),
+            },
+        ),
+        _section(
+            "rpcinterface:supervisor",
+            {"supervisor.rpcinterface_factory": ("supervisor.rpcinterface:make_main_rpcinterface")},
+        ),
+        _section("supervisorctl", {"serverurl": f"unix://{socket}", "prompt": "shoal"}),
+    ]
+    sections += [_service(settings, program, python, environment) for program in PROGRAMS]
+    sections.append(_runners(settings, python, {**environment, **preload(openblas)}))
+    return "\n".join(sections)
+
+
+def write_conf(settings: Settings, *, beside_python: bool = False) -> Path:
+    """Make the folders, write `<state>/supervisord.conf`, and return its path.
+
+    `beside_python` writes the same into `<environment>/etc/`, where a plain `supervisorctl` of
+    this environment looks first.
+    """
+    make_folders(settings.paths)
+    text = render(
+        settings,
+        python=sys.executable,
+        openblas=find_openblas(),
+        user=pwd.getpwuid(0).pw_name if os.getuid() == 0 else None,
+    )
+    path = settings.paths.supervisord_conf
+    _write(path, text)
+    if beside_python:
+        folder = Path(sys.prefix) / "etc"
+        folder.mkdir(exist_ok=True)
+        _write(folder / "supervisord.conf", text)
+    return path
+
+
+def supervisord_command(settings: Settings, *extra: str) -> list[str]:
+    """What starts supervisord; it puts itself into the background (`-n` keeps it here)."""
+    conf = str(settings.paths.supervisord_conf)
+    return [sys.executable, "-P", "-m", "supervisor.supervisord", "-c", conf, *extra]
+
+
+def _service(
+    settings: Settings, program: Program, python: str, environment: Mapping[str, str]
+) -> str:
+    return _section(
+        f"program:{program.name}",
+        {
+            **_common(settings, python, program.name, program.name),
+            "priority": str(program.priority),
+            "autostart": "true",
+            "autorestart": "true",
+            "startsecs": "1",
+            "startretries": str(NEVER_FATAL),
+            "stopwaitsecs": str(program.stop_wait_s),
+            "environment": _pairs(environment),
+        },
+    )
+
+
+def _runners(settings: Settings, python: str, environment: Mapping[str, str]) -> str:
+    slot = "%(process_num)02d"
+    return _section(
+        "program:runner",
+        {
+            **_common(settings, python, "runner", f"runner-{slot}"),
+            "process_name": slot,
+            "numprocs": str(settings.slots),
+            "numprocs_start": "0",
+            "priority": str(RUNNER_PRIORITY),
+            "autostart": "false",
+            "autorestart": "false",
+            "startsecs": "0",
+            "startretries": "0",
+            "stopwaitsecs": str(RUNNER_STOP_S),
+            "environment": f"{_pairs(environment)},SHOAL_SLOT={slot}",
+        },
+    )
+
+
+def _common(settings: Settings, python: str, package: str, log: str) -> dict[str, str]:
+    # supervisord 4 expands a log file's name twice
+    folder = _plain(_plain(str(settings.paths.logs)))
+    return {
+        "command": _plain(f"{shlex.quote(python)} -P -m {package}", quoted=True),
+        "directory": _plain(str(settings.paths.run)),
+        "stopsignal": "TERM",
+        "stopasgroup": "true",
+        "killasgroup": "true",
+        "redirect_stderr": "true",
+        "stdout_logfile": f"{folder}/{log}.log",
+        "stdout_logfile_maxbytes": LOG_BYTES,
+        "stdout_logfile_backups": str(LOG_BACKUPS),
+    }
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    home = {HOME_VARIABLE: str(settings.paths.home)} if settings.paths.chosen else {}
+    return {"PYTHONUNBUFFERED": "1", **home, **environment_of(settings.flags)}
+
+
+def _pairs(variables: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_plain(value)}"' for name, value in sorted(variables.items()))
+
+
+def _plain(text: str, *, quoted: bool = False) -> str:
+    """Text as supervisord reads it back: `%` doubled, and what no escape exists for refused
+    (a quote ends a value, ` ;` and ` #` begin a comment)."""
+    bad = ("\n", "\r", '"', " ;", " #") if quoted else ("\n", "\r", '"', "'", " ;", " #")
+    for token in bad:
+        if token in text:
+            raise ConfigError(
+                f"{text!r} holds {token!r}, which supervisord's configuration cannot; "
+                "choose another folder (`--home DIR`)"
+            )
+    return text.replace("%", "%%")
+
+
+def _section(name: str, values: Mapping[str, str]) -> str:
+    return "\n".join([f"[{name}]", *(f"{key}={value}" for key, value in values.items()), ""])
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.chmod(0o600)
+    fresh.replace(path)

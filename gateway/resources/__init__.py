@@ -1,0 +1,1 @@
+"""The gateway's HTTP resources, one family a file."""

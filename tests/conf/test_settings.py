@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bus.errors import ConfigError
+from conf.settings import (
+    DEFAULTS_FILE,
+    RunnerSettings,
+    Settings,
+    environment_of,
+    hash_key,
+    load_settings,
+    remember_flags,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "state").mkdir()
+    return tmp_path
+
+
+def write(home: Path, text: str) -> None:
+    (home / "config" / "shoal.toml").write_text(text)
+
+
+def test_the_defaults_file_names_every_setting_and_no_other() -> None:
+    defaults = tomllib.loads(DEFAULTS_FILE.read_text())
+    assert set(defaults) == set(Settings.model_fields)
+    assert set(defaults["runner"]) == set(RunnerSettings.model_fields)
+
+
+def test_layers_win_in_rising_order_and_each_value_names_its_source(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(home, 'keep_alive_s = 10\nslots = 3\nlog_level = "debug"\n[runner]\nmax_rows = 7\n')
+    monkeypatch.setenv("SHOAL_SLOTS", "4")
+    monkeypatch.setenv("SHOAL_RUNNER__MAX_WAITING", "2")
+    settings = load_settings(home=home, flags={"log_level": "error", "slots": None})
+    assert (settings.keep_alive_s, settings.slots, settings.log_level) == (10.0, 4, "error")
+    assert (settings.runner.max_rows, settings.runner.max_waiting) == (7, 2)
+    assert settings.sources["keep_alive_s"] == f"file {home / 'config' / 'shoal.toml'}"
+    assert settings.sources["slots"] == "environment SHOAL_SLOTS"
+    assert settings.sources["log_level"] == "flag"
+    assert settings.sources["runner.max_rows"].startswith("file ")
+    assert settings.sources["runner.prefill_share"] == "default"
+    keys = [key for key, _, _ in settings.rows()]
+    assert "runner.max_rows" in keys and "runner" not in keys
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("slot = 3\n", "slot is not a setting; did you mean slots?"),
+        ("[runner]\nmax_row = 3\n", "runner.max_row is not a setting; did you mean max_rows?"),
+        ("slots = 0\n", "slots = 0: Input should be greater than or equal to 1"),
+        ('log_level = "loud"\n', "log_level = 'loud'"),
+        ("slots = \n", "shoal.toml"),
+    ],
+)
+def test_a_wrong_line_is_refused_with_what_was_meant(home: Path, text: str, said: str) -> None:
+    write(home, text)
+    with pytest.raises(ConfigError) as refused:
+        load_settings(home=home)
+    assert said in str(refused.value)
+    assert "shoal.toml" in str(refused.value)
+
+
+def test_an_unknown_variable_is_refused_with_what_was_meant(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_HTTPPORT", "1")
+    with pytest.raises(ConfigError, match="did you mean SHOAL_HTTP_PORT"):
+        load_settings(home=home)
+
+
+def test_a_base_port_moves_http_too_unless_http_has_its_own(home: Path) -> None:
+    assert load_settings(home=home).http_port == 52415
+    moved = load_settings(home=home, flags={"base_port": 30000})
+    assert (moved.http_port, moved.port_of("control")) == (30000, 30001)
+    both = load_settings(home=home, flags={"base_port": 30000, "http_port": 8080})
+    assert (both.http_port, both.port_of("control")) == (8080, 30001)
+    with pytest.raises(ConfigError, match="base_port"):
+        load_settings(home=home, flags={"base_port": 40000})
+
+
+def test_what_shoal_up_was_told_holds_for_later_commands_but_not_for_the_next_up(
+    home: Path,
+) -> None:
+    remember_flags(load_settings(home=home, flags={"base_port": 30000}, remembered=False))
+    assert load_settings(home=home).http_port == 30000
+    assert load_settings(home=home, remembered=False).http_port == 52415
+
+
+def test_flags_reach_children_as_variables(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {"preload": ["a", "b"], "runner.max_rows": 3, "base_port": 30000}
+    given = load_settings(home=home, flags=flags)
+    for name, value in environment_of(given.flags).items():
+        monkeypatch.setenv(name, value)
+    child = load_settings(home=home)
+    assert child.model_dump() == given.model_dump()
+
+
+def test_keys_are_kept_as_hashes_only_and_guard_other_than_loopback(home: Path) -> None:
+    with pytest.raises(ConfigError, match="api_keys"):
+        load_settings(home=home, flags={"http_host": "0.0.0.0"})
+    settings = load_settings(home=home, flags={"http_host": "0.0.0.0", "api_keys": ["secret"]})
+    assert settings.api_keys == (hash_key("secret"),)
+    assert settings.url == "http://127.0.0.1:52415"
+
+
+def test_preload_names_real_models(home: Path) -> None:
+    assert load_settings(home=home).preload == ("shoal-tiny",)
+    assert load_settings(home=home, flags={"preload": []}).preload == ()
+    settings = load_settings(home=home, flags={"preload": "x/y,default", "default_model": "z"})
+    assert settings.preload == ("x/y", "z")

@@ -1,0 +1,254 @@
+"""A real node for tests: its own home, free ports, real supervisord; ended by its own pids."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
+MODEL = "shoal-tiny"
+
+
+def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """The first true value of `condition`, polled; fails, naming `what`, after `seconds`."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(0.02)
+
+
+def free_base_port() -> int:
+    """A port with a run of free ones after it, below the ephemeral range."""
+    start = 20_000 + os.getpid() % 500 * 20
+    for base in range(start, 32_000, 20):
+        with contextlib.suppress(OSError):
+            for port in (base, base + 1, base + 2):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return base
+    raise AssertionError("no free ports")
+
+
+def shoal(*words: str, env: dict[str, str] | None = None, timeout: float = 120.0) -> Any:
+    """Run the command line as a user would; returns the completed process (text)."""
+    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *words],
+        cwd=tempfile.gettempdir(),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@dataclass
+class Stream:
+    """One streamed chat completion, read in a thread of its own."""
+
+    text: str = ""
+    finish: str | None = None
+    usage: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    status: int | None = None
+    done: bool = False
+    ended_at: float | None = None
+    broken: str | None = None
+    at: list[float] = field(default_factory=list[float])
+    comments: list[str] = field(default_factory=list[str])
+    thread: threading.Thread | None = None
+    started_at: float = 0.0
+
+    def wait(self, seconds: float) -> Stream:
+        """Wait for the end of the stream; fails when it is still open then."""
+        assert self.thread is not None
+        self.thread.join(seconds)
+        assert not self.thread.is_alive(), f"stream still open after {seconds:g} s"
+        return self
+
+    def flowing(self, tokens: int = 5, seconds: float = 60.0) -> Stream:
+        """Wait until some tokens have come."""
+        eventually(
+            lambda: len(self.at) >= tokens or self.ended_at is not None, seconds, "tokens flow"
+        )
+        assert self.ended_at is None, f"ended early: {self.error or self.broken or self.text!r}"
+        return self
+
+    def take(self, line: str) -> None:
+        """One line of the event stream."""
+        if line.startswith(":"):
+            self.comments.append(line[1:].strip())
+        if not line.startswith("data: "):
+            return
+        if line == "data: [DONE]":
+            self.done = True
+            return
+        data = json.loads(line[6:])
+        if "error" in data:
+            self.error = data["error"]
+            return
+        self.usage = data.get("usage") or self.usage
+        for choice in data["choices"]:
+            content = choice["delta"].get("content")
+            if content:
+                self.text += content
+                self.at.append(time.monotonic())
+            self.finish = choice.get("finish_reason") or self.finish
+
+
+class Node:
+    """One node in a temporary home."""
+
+    def __init__(self, **settings: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="shoal-test-")
+        self.home = Path(self._folder.name) / "home"
+        self.base_port = free_base_port()
+        self.url = f"http://127.0.0.1:{self.base_port}"
+        self.env = {"SHOAL_HOME": str(self.home), **settings}
+        self.http = httpx.Client(base_url=self.url, timeout=60.0)
+
+    def up(self, seconds: float = 90.0) -> None:
+        """`shoal up`; returns when the node serves."""
+        done = shoal(
+            "up", "--home", str(self.home), "--base-port", str(self.base_port),
+            env=self.env, timeout=seconds,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr + self.logs()
+
+    def down(self) -> Any:
+        """`shoal down`."""
+        return self.shoal("down")
+
+    def shoal(self, *words: str, timeout: float = 120.0) -> Any:
+        """The command line, for this node."""
+        return shoal(*words, env=self.env, timeout=timeout)
+
+    def close(self) -> None:
+        """End whatever of this node is left, by pid, and remove its home."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.down()
+        for process in self.all_processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.http.close()
+        self._folder.cleanup()
+
+    def all_processes(self) -> list[psutil.Process]:
+        """Every living process whose environment names this home."""
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                alive = process.status() != psutil.STATUS_ZOMBIE
+                if alive and process.environ().get("SHOAL_HOME") == str(self.home):
+                    found.append(process)
+        return found
+
+    def logs(self) -> str:
+        """The ends of all logs, for a failing test."""
+        parts: list[str] = []
+        for path in sorted(self.home.rglob("*.log")):
+            if path.name == "events.log":
+                continue
+            parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}")
+        return "\n".join(parts)
+
+    def processes(self) -> dict[str, int]:
+        """Supervised processes that run: name to pid."""
+        done = self.shoal("status", "--json")
+        data = json.loads(done.stdout)
+        return {p["name"]: p["pid"] for p in data["processes"] if p.get("pid")}
+
+    def pid(self, process: str) -> int:
+        """The pid of one supervised process, by supervisord's own account."""
+        return self.processes()[process]
+
+    def runner(self) -> tuple[str, int]:
+        """(name, pid) of the first running runner."""
+        name, pid = next((n, p) for n, p in self.processes().items() if n.startswith("runner:"))
+        return name, pid
+
+    def state(self) -> dict[str, Any]:
+        """`GET /state`."""
+        return self.http.get("/state").json()
+
+    def ready(self) -> bool:
+        """Whether the model answers."""
+        with contextlib.suppress(httpx.HTTPError):
+            return self.http.get("/readyz").status_code == 200
+        return False
+
+    def chat(self, text: str, **fields: Any) -> httpx.Response:
+        """A chat completion, not streamed."""
+        messages = [{"role": "user", "content": text}]
+        body = {"model": MODEL, "messages": messages, "temperature": 0, **fields}
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def stream(self, text: str, **fields: Any) -> Stream:
+        """A streamed chat completion, read in the background from now on."""
+        body = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **fields,
+        }
+        stream = Stream(started_at=time.monotonic())
+        stream.thread = threading.Thread(target=self._read, args=(stream, body), daemon=True)
+        stream.thread.start()
+        return stream
+
+    def _read(self, stream: Stream, body: dict[str, Any]) -> None:
+        try:
+            with httpx.stream(
+                "POST", self.url + "/v1/chat/completions", json=body, timeout=180.0
+            ) as response:
+                stream.status = response.status_code
+                if response.status_code != 200:
+                    stream.error = json.loads(response.read())["error"]
+                    return
+                for line in response.iter_lines():
+                    stream.take(line)
+        except httpx.HTTPError as error:
+            stream.broken = repr(error)
+        finally:
+            stream.ended_at = time.monotonic()
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> float:
+    """Send a signal to a process that the test owns; returns when."""
+    os.kill(pid, number)
+    return time.monotonic()
+
+
+@contextlib.contextmanager
+def running_node(**settings: str) -> Iterator[Node]:
+    """A node that serves, for as long as the block lasts."""
+    node = Node(**settings)
+    try:
+        node.up()
+        yield node
+    finally:
+        node.close()

@@ -1,0 +1,111 @@
+"""Write docs/protocol.md from the code: topics, kinds, data frames. `--check` only compares."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import typing
+from pathlib import Path
+
+from bus import codec
+from bus.errors import FailReason, FinishReason, RefusalReason
+from bus.messages import tokens
+from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.topics import TABLE
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+HEAD = f"""# Protocol
+
+Generated from the code by `make docs`; do not edit. Protocol versions
+spoken: {PROTOCOL_MIN} to {PROTOCOL_MAX}.
+
+Every envelope (control and telemetry planes) is one msgpack array:
+`[version, kind, node, process, boot, seq, body]`. On a PUB/SUB socket it follows a frame with
+its topic; the retained values that match a new subscription come as one message
+`[prefix, topic, payload, topic, payload, ...]`. Data frames are msgpack arrays `[tag, *fields]`.
+"""
+
+
+def first_paragraph(thing: object) -> str:
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+
+
+def type_name(annotation: object) -> str:
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
+    for noise in ("typing.", "bus.messages.", "bus.", "<class '", "'>"):
+        text = text.replace(noise, "")
+    return text.replace("|", "\\|")
+
+
+def topics() -> str:
+    rows = [
+        f"| `{row.prefix}` | {row.plane} | `{row.message.model_fields['kind'].default}` | "
+        f"{'yes' if row.retained else 'no'} | {f'{row.ttl_s:g} s' if row.ttl_s else '-'} | "
+        f"{row.promise} |"
+        for row in TABLE
+    ]
+    head = "| topic | plane | kind | retained | TTL | promise |\n|---|---|---|---|---|---|\n"
+    return "## Topics\n\n" + head + "\n".join(rows) + "\n"
+
+
+def kind_section(kind: str, cls: type[Message]) -> str:
+    rows = [
+        f"| `{name}` | `{type_name(field.annotation)}` | {'yes' if field.is_required() else 'no'} |"
+        for name, field in cls.model_fields.items()
+        if name != "kind"
+    ]
+    table = "| field | type | required |\n|---|---|---|\n" + "\n".join(rows) if rows else ""
+    return f"### `{kind}`\n\n{first_paragraph(cls)}\n\n{table}".rstrip() + "\n"
+
+
+def kinds() -> str:
+    parts = [kind_section(kind, cls) for kind, cls in sorted(codec.KINDS.items())]
+    return "## Kinds\n\n" + "\n".join(parts)
+
+
+def frames() -> str:
+    found = [
+        value
+        for value in vars(tokens).values()
+        if dataclasses.is_dataclass(value) and isinstance(value, type)
+    ]
+    parts: list[str] = []
+    for cls in found:
+        fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(cls))
+        parts.append(f"- **{cls.__name__}** ({fields}): {first_paragraph(cls)}")
+    return "## Data frames\n\n" + "\n".join(parts) + "\n"
+
+
+def reasons() -> str:
+    lists = {
+        "A request fails because of": FailReason,
+        "A choice finishes because of": FinishReason,
+        "A refusal is because of": RefusalReason,
+    }
+    parts = [
+        f"{text} " + ", ".join(f"`{r}`" for r in typing.get_args(kind)) + "."
+        for text, kind in lists.items()
+    ]
+    return "## Reasons\n\n" + "\n\n".join(parts) + "\n"
+
+
+def page() -> str:
+    return "\n".join([HEAD, topics(), kinds(), frames(), reasons()])
+
+
+def main() -> int:
+    wanted = page()
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text() != wanted:
+            sys.stderr.write("docs/protocol.md is out of date: run `make docs` and commit it\n")
+            return 1
+        return 0
+    PAGE.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""One real node shared by the process tests, and the ledger of what faults cost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.nodes import ROOT, Node, running_node
+
+PROVING = bool(os.environ.get("SHOAL_PROVE"))
+RESULTS = ROOT / "prove-results"
+Ledger = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    with running_node() as made:
+        yield made
+
+
+@pytest.fixture
+def ledger(request: pytest.FixtureRequest) -> Ledger:
+    """Note what a fault cost, print it, and hold it to its bound: three times the bound in a
+    test run, the bound itself when proving."""
+
+    def note(fault: str, *, saw: str, seconds: float, bound_s: float, reloaded: int) -> None:
+        row = {
+            "fault": fault,
+            "client saw": saw,
+            "seconds": round(seconds, 2),
+            "bound": bound_s,
+            "models reloaded": reloaded,
+            "test": request.node.name,
+        }
+        RESULTS.mkdir(exist_ok=True)
+        with open(RESULTS / "faults.jsonl", "a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row))  # noqa: T201 - the figure is the point
+        assert seconds <= (bound_s if PROVING else 3 * bound_s)
+
+    return note
+
+
+def results_folder() -> Path:
+    RESULTS.mkdir(exist_ok=True)
+    return RESULTS
