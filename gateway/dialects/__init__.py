@@ -1,0 +1,1 @@
+"""Every HTTP API that shoal speaks, one pure file each: parse in, render out."""

@@ -1,0 +1,251 @@
+"""From bytes to a closed model: JSON, limits, `x_*` fields, and errors that name the field.
+
+Pure. Every dialect reads bodies through here, so that all of them refuse alike: the first
+fault is said with its path in the client's terms (`messages[2].content[0].text`), an
+unknown field with the nearest known one. A field that is accepted without effect stands in
+the dialect's own table with the reason why; nothing else is ignored.
+
+Unions are told apart by functions whose tags begin with `~`, so that a path never shows them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar, cast
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
+
+from bus.errors import BadRequest
+from gateway.dialects.dialect import Extras, Limits
+
+PRIORITIES: Mapping[str, int] = {"urgent": 1, "high": 5, "normal": 10, "low": 20, "batch": 50}
+_BY_FIELD = "union_by_"
+"""Begins the type of an error that lies in a field which tells a union's members apart."""
+MAX_PRIORITY = 1000
+MAX_SECONDS = 7 * 24 * 3600.0
+
+
+class Closed(BaseModel):
+    """A client's object: unknown fields refused, types exact, numbers finite."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+Unused = Any
+"""The type of a field that is accepted without effect."""
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTable:
+    """What a dialect does with fields that its model does not have.
+
+    `harmless`: accepted without effect -> why. `refused`: known and not offered -> advice.
+    """
+
+    harmless: Mapping[str, str] = field(default_factory=dict[str, str])
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def by_field(name: str, *known: str) -> Discriminator:
+    """Tells the members of a union apart by the value of one of their fields."""
+
+    def tag(value: Any) -> str | None:
+        if isinstance(value, Mapping):
+            found = cast(Mapping[str, Any], value).get(name)
+        else:
+            found = getattr(value, name, None)
+        return f"~{found}" if isinstance(found, str) and found in known else None
+
+    choices = ", ".join(f"'{one}'" for one in known)
+    return Discriminator(
+        tag,
+        custom_error_type=f"{_BY_FIELD}{name}",
+        custom_error_message=f"must be one of {choices}",
+    )
+
+
+def by_shape(expected: str, tag: Callable[[Any], str | None]) -> Discriminator:
+    """Tells the members of a union apart by the kind of JSON value. Tags begin with `~`."""
+    return Discriminator(
+        tag, custom_error_type="union_shape", custom_error_message=f"must be {expected}"
+    )
+
+
+def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
+    """The body's top-level object. BadRequest for anything else, or for too deep a one."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        value = _with_odd_numbers(body, error)
+    if not isinstance(value, dict):
+        raise BadRequest("the request body must be a JSON object")
+    found = cast(dict[str, Any], value)
+    if _deeper_than(found, limits.depth):
+        raise BadRequest(f"the request body is nested deeper than {limits.depth} levels")
+    return found
+
+
+def take_extras(fields: dict[str, Any]) -> Extras:
+    """Take every `x_*` field out of `fields`; read those that we know."""
+    taken = {name: fields.pop(name) for name in list(fields) if name.startswith("x_")}
+    client_id = taken.pop("x_client_id", None)
+    if client_id is not None and not (isinstance(client_id, str) and 0 < len(client_id) <= 200):
+        raise BadRequest("x_client_id must be a string of 1 to 200 characters", field="x_client_id")
+    trace = taken.pop("x_trace", None)
+    if trace is not None and not isinstance(trace, bool):
+        raise BadRequest("x_trace must be true or false", field="x_trace")
+    return Extras(
+        client_id=client_id,
+        priority=_priority(taken.pop("x_priority", None)),
+        stay_warm_s=_seconds("x_stay_warm", taken),
+        cooldown_s=_seconds("x_cooldown", taken),
+        timeout_s=_seconds("x_timeout_s", taken, above=0.0),
+        trace=bool(trace),
+        stripped=tuple(taken),
+    )
+
+
+def validate(
+    model: type[Model], fields: dict[str, Any], table: FieldTable, *, within: str = ""
+) -> Model:
+    """`fields` as `model`. Takes the harmless ones out first; BadRequest for the first fault.
+
+    `within` is the path of the object that `fields` are, when it is not the body itself.
+    """
+    for name in [name for name in fields if name in table.harmless]:
+        del fields[name]
+    for name in [name for name in fields if name in table.refused]:
+        # a null asks for nothing: many clients send every field they know
+        if fields[name] is not None:
+            path = path_of((within, name))
+            raise BadRequest(f"{path} is not offered here: {table.refused[name]}", field=path)
+        del fields[name]
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        _translate(error, model, table, within)
+
+
+def path_of(location: tuple[int | str, ...]) -> str:
+    """`("messages", 2, "~parts", "text")` -> `messages[2].text`."""
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step and not step.startswith("~"):
+            path += f".{step}" if path else step
+    return path
+
+
+def _translate(
+    error: ValidationError, model: type[BaseModel], table: FieldTable, within: str
+) -> NoReturn:
+    errors = error.errors(include_url=False, include_input=False)
+    first = errors[0]
+    path = path_of((within, *first["loc"]))
+    if first["type"].startswith(_BY_FIELD):
+        path = f"{path}.{first['type'].removeprefix(_BY_FIELD)}"
+    match first["type"]:
+        case "extra_forbidden":
+            said = f"unknown field '{path}'{_nearest(first['loc'], model, table)}"
+        case "missing":
+            said = f"{path} is required"
+        case _:
+            said = f"{path}: {_lower_first(first['msg'])}"
+    more = len(errors) - 1
+    if more:
+        said += f" (and {more} more)"
+    raise BadRequest(said, field=path or None) from error
+
+
+def _nearest(location: tuple[int | str, ...], model: type[BaseModel], table: FieldTable) -> str:
+    if len(location) != 1:
+        return ""
+    known = [*model.model_fields, *table.harmless]
+    near = difflib.get_close_matches(str(location[0]), known, n=1, cutoff=0.7)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
+    """A body that is JSON but for NaN or an infinity, so that the field can be named.
+
+    Raises BadRequest with the parser's own words for every other fault, and whenever
+    nothing odd is found that the model would refuse.
+    """
+    refusal = BadRequest(f"the request body is not valid JSON: {error}")
+    if not any(word in body for word in (b"NaN", b"Infinity")):
+        raise refusal from error
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise refusal from error
+    path = _odd_number(value)
+    if path is None:
+        raise refusal from error
+    raise BadRequest(f"{path}: must be a finite number", field=path) from error
+
+
+def _odd_number(value: Any) -> str | None:
+    """The path of the first NaN or infinity in `value`. Iterative: bodies may be deep."""
+    waiting: list[tuple[tuple[int | str, ...], Any]] = [((), value)]
+    while waiting:
+        location, one = waiting.pop()
+        if isinstance(one, float) and (one != one or one in (float("inf"), float("-inf"))):
+            return path_of(location) or None
+        if isinstance(one, dict):
+            inner = cast(dict[str, Any], one)
+            waiting.extend(((*location, name), inner[name]) for name in reversed(inner))
+        elif isinstance(one, list):
+            items = cast(list[Any], one)
+            waiting.extend(((*location, index), item) for index, item in enumerate(items))
+    return None
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level: list[Any] = [value]
+    for _ in range(limit):
+        level = [
+            child
+            for node in level
+            for child in (cast(dict[str, Any], node).values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return PRIORITIES["normal"]
+    if isinstance(value, str) and value in PRIORITIES:
+        return PRIORITIES[value]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_PRIORITY:
+        return value
+    names = ", ".join(PRIORITIES)
+    raise BadRequest(
+        f"x_priority must be one of {names}, or an integer from 0 to {MAX_PRIORITY}",
+        field="x_priority",
+    )
+
+
+def _seconds(name: str, taken: dict[str, Any], *, above: float = -1.0) -> float | None:
+    value = taken.pop(name, None)
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+        if max(0.0, above) <= seconds <= MAX_SECONDS and seconds > above:
+            return seconds
+    raise BadRequest(f"{name} must be a number of seconds, at most 7 days", field=name)

@@ -1,0 +1,143 @@
+"""Entries folded into whole answers, for clients that do not stream.
+
+Pure. Holds the same entries that a stream would have rendered, in the order they came, so
+that the two can only say the same. Entries of requests it was not told of are refused.
+A prompt that is no conversation has no channel for reasoning: all that comes is text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from bus.errors import FinishReason
+from bus.ids import RequestId
+from bus.messages.requests import GenerationRequest, Usage
+from bus.messages.tokens import (
+    ChoiceEnd,
+    Entry,
+    Failed,
+    Finished,
+    PrefillProgress,
+    TokenDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
+
+
+@dataclass(slots=True)
+class CollectedCall:
+    """One tool call; `arguments` is JSON text, unless the choice ran out of length."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class CollectedChoice:
+    """One choice. `logprobs` are those of the text, not of the reasoning."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[CollectedCall] = field(default_factory=list[CollectedCall])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    finish_reason: FinishReason = "stop"
+    stop: str | None = None
+
+
+@dataclass(slots=True)
+class Collected:
+    """One request, whole. `failed` is set when it ended early."""
+
+    request_id: RequestId
+    choices: list[CollectedChoice]
+    usage: Usage = field(default_factory=Usage)
+    failed: Failed | None = None
+
+
+class Collector:
+    """Folds the entries of some requests. Done when each has had its terminal."""
+
+    def __init__(self, requests: Sequence[GenerationRequest]) -> None:
+        self._open = {
+            request.request_id: Collected(
+                request.request_id, [CollectedChoice() for _ in range(request.n)]
+            )
+            for request in requests
+        }
+        self._all = tuple(self._open.values())
+        self._raw = {one.request_id for one in requests if one.prompt.kind != "chat"}
+        self._pieces: dict[tuple[RequestId, int, str], list[str]] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether every request has ended, well or not."""
+        return not self._open
+
+    @property
+    def collected(self) -> tuple[Collected, ...]:
+        """What came, in the order of the requests; complete once `ended`."""
+        for (request_id, choice, channel), pieces in self._pieces.items():
+            for one in self._all:
+                if one.request_id == request_id:
+                    setattr(one.choices[choice], channel, "".join(pieces))
+        return self._all
+
+    @property
+    def failed(self) -> Failed | None:
+        """The first request's failure, if one failed."""
+        return next((one.failed for one in self._all if one.failed is not None), None)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Fold these in. KeyError for a request that has ended or was never ours."""
+        for entry in entries:
+            whole = self._open[entry.request_id]
+            match entry:
+                case TokenDelta():
+                    channel = "text" if entry.request_id in self._raw else entry.channel
+                    key = (entry.request_id, entry.choice, channel)
+                    self._pieces.setdefault(key, []).append(entry.text)
+                    if entry.logprobs and channel == "text":
+                        whole.choices[entry.choice].logprobs.extend(entry.logprobs)
+                case ToolCallDelta():
+                    _add_call(whole.choices[entry.choice].calls, entry)
+                case ChoiceEnd():
+                    whole.choices[entry.choice].finish_reason = entry.finish_reason
+                    whole.choices[entry.choice].stop = entry.stop
+                case PrefillProgress():
+                    pass
+                case Finished():
+                    whole.usage = entry.usage
+                    del self._open[entry.request_id]
+                case Failed():
+                    whole.usage = entry.usage
+                    whole.failed = entry
+                    del self._open[entry.request_id]
+                case _:
+                    assert_never(entry)
+
+
+def _add_call(calls: list[CollectedCall], delta: ToolCallDelta) -> None:
+    while len(calls) <= delta.call:
+        calls.append(CollectedCall("", "", ""))
+    call = calls[delta.call]
+    call.call_id = call.call_id or delta.call_id or ""
+    call.name = call.name or delta.name or ""
+    call.arguments += delta.arguments
+
+
+def total(usages: Sequence[Usage]) -> Usage:
+    """Usage of several requests answered together: counts added, the longest seconds."""
+    if len(usages) == 1:
+        return usages[0]
+    return Usage(
+        prompt_tokens=sum(one.prompt_tokens for one in usages),
+        completion_tokens=sum(one.completion_tokens for one in usages),
+        cached_tokens=sum(one.cached_tokens for one in usages),
+        reasoning_tokens=sum(one.reasoning_tokens for one in usages),
+        queue_s=max((one.queue_s for one in usages), default=0.0),
+        prefill_s=max((one.prefill_s for one in usages), default=0.0),
+        decode_s=max((one.decode_s for one in usages), default=0.0),
+    )

@@ -1,0 +1,45 @@
+"""JSON bytes that survive every client's idea of a line.
+
+Pure. JSON allows U+0085, U+2028 and U+2029 as they stand inside strings, but clients that
+split a stream with `str.splitlines` (the official `ollama` one among them) break there, so
+they leave here escaped. Log-probabilities leave finite, because JSON has no infinities.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+LEAST_LOGPROB = -9999.0
+"""Stands for "impossible", as OpenAI's reference says."""
+
+_BREAKS = re.compile(rb"\xc2\x85|\xe2\x80[\xa8\xa9]")
+_ESCAPES = {b"\xc2\x85": b"\\u0085", b"\xe2\x80\xa8": b"\\u2028", b"\xe2\x80\xa9": b"\\u2029"}
+
+
+def _escaped(match: re.Match[bytes]) -> bytes:
+    return _ESCAPES[match.group()]
+
+
+def text_bytes(text: str) -> bytes:
+    """`text` as a JSON string, quotes included, without a byte that could end a line."""
+    if text.isascii():
+        return orjson.dumps(text)
+    return _BREAKS.sub(_escaped, orjson.dumps(text))
+
+
+def json_bytes(value: Any) -> bytes:
+    """`value` as JSON on one line; keys in the order given."""
+    return _BREAKS.sub(_escaped, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+
+
+def finite_logprob(logprob: float) -> float:
+    """`logprob`, or -9999.0 where it is minus infinity or not a number."""
+    return max(LEAST_LOGPROB, logprob)
+
+
+def token_bytes(text: str) -> list[int] | None:
+    """The UTF-8 bytes of a token, or None for one that is only part of a character."""
+    return None if "\ufffd" in text else list(text.encode())

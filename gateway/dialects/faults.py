@@ -1,0 +1,193 @@
+"""What went wrong, as HTTP sees it: one table from our reasons to statuses and codes.
+
+Pure. A `Fault` is in no dialect; each dialect puts it in its own envelope. Its message is
+fit for the client and says what to do now. `Retry-After` is there exactly when trying again
+may help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bus.errors import BadRequest, ContextOverflow, FailReason, Refusal, RefusalReason
+from bus.messages.tokens import Failed
+
+OVERLOADED_RETRY_S = 1.0
+"""Said with a full queue, when the refusal does not know better."""
+UNAVAILABLE_RETRY_S = 5.0
+"""Said when a model is loading, draining or lost."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """A failure. `code` is stable and meant for programs; `field` is in the client's terms.
+
+    `facts` are numbers that explain it (position, prompt_tokens, limit_tokens, ...).
+    """
+
+    status: int
+    code: str
+    message: str
+    field: str | None = None
+    retry_after_s: float | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Row:
+    status: int
+    code: str
+    retry_after_s: float | None = None
+
+
+REFUSALS: Mapping[RefusalReason, _Row] = {
+    "queue_full": _Row(429, "queue_full", OVERLOADED_RETRY_S),
+    "context_length": _Row(400, "context_length_exceeded"),
+    "bad_request": _Row(400, "invalid_value"),
+    "draining": _Row(503, "draining", UNAVAILABLE_RETRY_S),
+    "not_ready": _Row(503, "model_not_ready", UNAVAILABLE_RETRY_S),
+    "wrong_generation": _Row(503, "model_unavailable", UNAVAILABLE_RETRY_S),
+    "unknown_model": _Row(404, "model_not_found"),
+    "no_capacity": _Row(503, "no_capacity", UNAVAILABLE_RETRY_S),
+    "insufficient_memory": _Row(507, "insufficient_memory"),
+    "unsupported": _Row(400, "unsupported"),
+    "not_holder": _Row(503, "not_holder", UNAVAILABLE_RETRY_S),
+    "no_majority": _Row(503, "no_majority", UNAVAILABLE_RETRY_S),
+    "protocol": _Row(503, "protocol_mismatch"),
+    "conflict": _Row(409, "conflict"),
+    "unknown_instance": _Row(404, "instance_not_found"),
+    "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
+}
+
+FAILURES: Mapping[FailReason, _Row] = {
+    "overloaded": _Row(429, "overloaded", OVERLOADED_RETRY_S),
+    "context_length": _Row(400, "context_length_exceeded"),
+    "model_unavailable": _Row(503, "model_unavailable", UNAVAILABLE_RETRY_S),
+    "runner_lost": _Row(503, "runner_lost", UNAVAILABLE_RETRY_S),
+    "deadline": _Row(504, "deadline_exceeded"),
+    "bad_request": _Row(400, "invalid_value"),
+    "memory_pressure": _Row(507, "memory_pressure", UNAVAILABLE_RETRY_S),
+    "internal": _Row(500, "internal_error"),
+}
+
+
+def of_refusal(refusal: Refusal) -> Fault:
+    """A refusal, with its own retry time and place in the queue where it has them."""
+    row = REFUSALS[refusal.reason]
+    facts = dict(refusal.facts)
+    if refusal.position is not None:
+        facts["position"] = refusal.position
+    return Fault(
+        status=row.status,
+        code=row.code,
+        message=refusal.message,
+        field=refusal.field,
+        retry_after_s=_first(refusal.retry_after_s, row.retry_after_s),
+        facts=facts,
+    )
+
+
+def of_failed(failed: Failed) -> Fault:
+    """A request that ended early; `details` may name the `field` and `retry_after_s`."""
+    row = FAILURES[failed.reason]
+    facts = dict(failed.details)
+    named = facts.pop("field", None)
+    retry_after_s = facts.pop("retry_after_s", None)
+    return Fault(
+        status=row.status,
+        code=row.code,
+        message=failed.message,
+        field=named if isinstance(named, str) else None,
+        retry_after_s=_first(
+            float(retry_after_s) if isinstance(retry_after_s, int | float) else None,
+            row.retry_after_s,
+        ),
+        facts=facts,
+    )
+
+
+def of_bad_request(error: BadRequest) -> Fault:
+    """A body that cannot be honoured as it stands."""
+    return Fault(400, "invalid_value", error.message, field=error.field)
+
+
+def of_overflow(error: ContextOverflow) -> Fault:
+    """A prompt that does not fit, in the words that clients parse."""
+    return Fault(
+        400,
+        "context_length_exceeded",
+        str(error),
+        facts={"prompt_tokens": error.prompt_tokens, "limit_tokens": error.limit_tokens},
+    )
+
+
+def unknown_model(model: str, known: Sequence[str] = ()) -> Fault:
+    """A model that is not on this cluster. Never a surprise download: it names the command."""
+    near = difflib.get_close_matches(model, known, n=1)
+    hint = f"did you mean '{near[0]}'? Otherwise fetch" if near else "fetch"
+    return Fault(
+        404,
+        "model_not_found",
+        f"model '{model}' is not here; {hint} it with: shoal pull {model}",
+        field="model",
+    )
+
+
+def not_found(what: str) -> Fault:
+    """A path, or a thing named in one, that does not exist."""
+    return Fault(404, "not_found", f"{what} does not exist")
+
+
+def method_not_allowed(method: str, allowed: Sequence[str]) -> Fault:
+    """A path that exists, asked in a way that it does not answer."""
+    names = ", ".join(sorted(allowed))
+    return Fault(
+        405,
+        "method_not_allowed",
+        f"{method} is not answered here; use {names}",
+        headers=(("allow", names),),
+    )
+
+
+def unauthorized(message: str) -> Fault:
+    """No key, or one that is not ours."""
+    return Fault(401, "invalid_api_key", message, headers=(("www-authenticate", "Bearer"),))
+
+
+def forbidden(message: str) -> Fault:
+    """A key that is ours and may not do this."""
+    return Fault(403, "forbidden", message)
+
+
+def too_large(limit_bytes: int) -> Fault:
+    """A body beyond the limit; it has not been read to its end."""
+    return Fault(
+        413,
+        "body_too_large",
+        f"the request body is larger than {limit_bytes} bytes",
+        facts={"limit_bytes": limit_bytes},
+    )
+
+
+def internal(reference: str) -> Fault:
+    """Our own failure. The text holds nothing of it but where to look in the log."""
+    return Fault(500, "internal_error", f"something went wrong here; the log has it as {reference}")
+
+
+def headers_of(fault: Fault) -> tuple[tuple[str, str], ...]:
+    """Headers that every dialect sends: `Retry-After` in whole seconds, at least one."""
+    headers: list[tuple[str, str]] = [("content-type", "application/json"), *fault.headers]
+    if fault.retry_after_s is not None:
+        headers.append(("retry-after", str(max(1, math.ceil(fault.retry_after_s)))))
+    if "position" in fault.facts:
+        headers.append(("x-queue-position", str(fault.facts["position"])))
+    return tuple(headers)
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)

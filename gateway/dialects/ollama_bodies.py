@@ -1,0 +1,238 @@
+"""What Ollama's clients send: the closed types of chat, generate, show.
+
+Pure. Shapes and ranges only. Options that change how the text is made are honoured, or
+refused unless they say what happens anyway; options about a llama.cpp process mean nothing
+to ours and are accepted (each with its reason below).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag
+
+from gateway.dialects.body import Closed, FieldTable, by_field, by_shape
+
+HARMLESS_OPTIONS = {
+    "num_gpu": "placement decides where layers live",
+    "main_gpu": "as num_gpu",
+    "num_thread": "the runner chooses its threads",
+    "num_batch": "the scheduler sizes prefill chunks",
+    "numa": "about a llama.cpp process",
+    "low_vram": "as num_gpu",
+    "f16_kv": "the model's card says how the KV cache is kept",
+    "use_mmap": "about a llama.cpp process",
+    "use_mlock": "about a llama.cpp process",
+    "num_keep": "a context is never shifted, so nothing need be kept",
+    "mirostat_tau": "says nothing without mirostat",
+    "mirostat_eta": "says nothing without mirostat",
+}
+"""Options that change nothing about the answer, and why."""
+
+NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "mirostat": (0,),
+    "tfs_z": (1,),
+    "typical_p": (1,),
+    "logits_all": (False,),
+    "vocab_only": (False,),
+    "embedding_only": (False,),
+}
+"""Options that are accepted with these values alone, which ask for nothing."""
+
+OPTIONS_TABLE = FieldTable(
+    harmless=HARMLESS_OPTIONS,
+    refused={"penalize_newline": "repeat_penalty covers every token alike"},
+)
+CHAT_TABLE = FieldTable(
+    refused={
+        "prompt": "it belongs to /api/generate; send 'messages'",
+        "template": "the model's own template is used",
+        "system": "send a message with role 'system'",
+    }
+)
+GENERATE_TABLE = FieldTable(
+    refused={
+        "template": "the model's own template is used; send 'raw' with a finished prompt",
+        "messages": "they belong to /api/chat",
+        "tools": "they belong to /api/chat",
+        "width": "answers are text",
+        "height": "answers are text",
+        "steps": "answers are text",
+    }
+)
+SHOW_TABLE = FieldTable()
+
+
+class OllamaOptionsBody(Closed):
+    """How tokens are chosen. `num_predict` -1 or -2: as many as fit."""
+
+    num_predict: Annotated[int, Field(ge=-2)] | None = None
+    num_ctx: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=0.0, le=10.0)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    stop: list[str] | None = None
+
+
+class OllamaCalledFunctionBody(Closed):
+    """A function that was called, with its arguments as an object."""
+
+    name: str = Field(min_length=1)
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
+    index: int | None = None  # the order of the list says it already
+
+
+class OllamaToolCallBody(Closed):
+    """A call that the assistant made. Older clients send no id."""
+
+    function: OllamaCalledFunctionBody
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+Images = list[str]
+
+
+class OllamaSystemMessageBody(Closed):
+    """What the model is told about its task."""
+
+    role: Literal["system"]
+    content: str
+
+
+class OllamaUserMessageBody(Closed):
+    """What the user says; images are base64."""
+
+    role: Literal["user"]
+    content: str | None = None
+    images: Images | None = None
+
+
+class OllamaAssistantMessageBody(Closed):
+    """What the assistant said, as clients send our own answers back."""
+
+    role: Literal["assistant"]
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: list[OllamaToolCallBody] | None = None
+    images: None = None
+    tool_name: None = None
+
+
+class OllamaToolMessageBody(Closed):
+    """What a tool answered; `tool_name` says which, where there is no id."""
+
+    role: Literal["tool"]
+    content: str
+    tool_name: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+
+
+MessageBody = Annotated[
+    Annotated[OllamaSystemMessageBody, Tag("~system")]
+    | Annotated[OllamaUserMessageBody, Tag("~user")]
+    | Annotated[OllamaAssistantMessageBody, Tag("~assistant")]
+    | Annotated[OllamaToolMessageBody, Tag("~tool")],
+    by_field("role", "system", "user", "assistant", "tool"),
+]
+
+
+class OllamaFunctionBody(Closed):
+    """A function that the model may call."""
+
+    name: str = Field(min_length=1, max_length=128)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class OllamaToolBody(Closed):
+    """A tool. Only functions are offered."""
+
+    type: Literal["function"] | None = None
+    function: OllamaFunctionBody
+
+
+def _format_tag(value: Any) -> str | None:
+    return "~word" if isinstance(value, str) else "~schema" if isinstance(value, dict) else None
+
+
+FormatBody = Annotated[
+    Annotated[Literal["", "json"], Tag("~word")] | Annotated[dict[str, Any], Tag("~schema")],
+    by_shape("'json' or a JSON schema", _format_tag),
+]
+
+
+def _think_tag(value: Any) -> str | None:
+    return "~switch" if isinstance(value, bool) else "~level" if isinstance(value, str) else None
+
+
+ThinkBody = Annotated[
+    Annotated[bool, Tag("~switch")]
+    | Annotated[Literal["low", "medium", "high", "max"], Tag("~level")],
+    by_shape("true, false, 'low', 'medium', 'high' or 'max'", _think_tag),
+]
+
+
+def _duration_tag(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "~text"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "~seconds" if is_number else None
+
+
+DurationBody = Annotated[
+    Annotated[str, Tag("~text")] | Annotated[float, Tag("~seconds")],
+    by_shape("a number of seconds or a duration such as '5m'", _duration_tag),
+]
+
+
+class SharedBody(Closed):
+    """The fields that chat and generate have in common. Streams unless told otherwise."""
+
+    model: str
+    stream: bool | None = None
+    format: FormatBody | None = None
+    think: ThinkBody | None = None
+    options: dict[str, Any] | None = Field(
+        # validated apart, after the harmless ones are taken out; documented here
+        default=None,
+        json_schema_extra={"properties": OllamaOptionsBody.model_json_schema()["properties"]},
+    )
+    keep_alive: DurationBody | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
+
+
+class OllamaChatBody(SharedBody):
+    """The body of `POST /api/chat`. Without messages it loads or unloads the model."""
+
+    messages: list[MessageBody] | None = None
+    tools: list[OllamaToolBody] | None = None
+
+
+class OllamaGenerateBody(SharedBody):
+    """The body of `POST /api/generate`. Without a prompt it loads or unloads the model."""
+
+    prompt: str | None = None
+    suffix: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+    images: Images | None = None
+    context: list[int] | None = None
+
+
+class OllamaShowBody(Closed):
+    """The body of `POST /api/show`; `name` is the older word for `model`."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool | None = None

@@ -1,0 +1,154 @@
+"""The OpenAPI document, made from a table of routes and the models that parse their bodies.
+
+Pure. The composition root gives the table, so that a route without a line in it can be
+found by a test; the document says nothing that the code does not check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
+Envelope = Literal["openai", "ollama"]
+
+_PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
+_REFERENCE = "#/components/schemas/{model}"
+
+_ENVELOPES: Mapping[Envelope, dict[str, Any]] = {
+    "openai": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["message", "type", "param", "code"],
+                "properties": {
+                    "message": {"type": "string"},
+                    "type": {"type": "string"},
+                    "param": {"type": ["string", "null"]},
+                    "code": {"type": "string"},
+                },
+            }
+        },
+    },
+    "ollama": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"type": "string"}},
+    },
+}
+_ERROR_NAMES: Mapping[Envelope, str] = {"openai": "Error", "ollama": "OllamaError"}
+
+_ERROR_TEXTS: Mapping[int, str] = {
+    400: "The body cannot be honoured as it stands; the field is named.",
+    401: "No key, or one that is not ours.",
+    403: "The key may not do this.",
+    404: "No such model or thing.",
+    409: "It contradicts what is there.",
+    413: "The body is too large.",
+    429: "The queue is full; `Retry-After` and the position are said.",
+    500: "Our own failure.",
+    503: "The model is not ready; `Retry-After` is said.",
+    504: "The deadline passed; the work has stopped.",
+    507: "Not enough memory.",
+}
+GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 503, 504, 507)
+"""What any route that generates text may answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path. `path` is written as the router has it (`/v1/models/{id:path}`).
+
+    `body` is the model that parses it. `streams` is the content type of a streamed answer.
+    """
+
+    method: Method
+    path: str
+    summary: str
+    tag: str
+    body: type[BaseModel] | None = None
+    answers: str = "application/json"
+    streams: str | None = None
+    errors: tuple[int, ...] = ()
+    envelope: Envelope = "openai"
+
+
+def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:
+    """An OpenAPI 3.1 document: every route, every body's schema, the error envelopes."""
+    bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
+    _, schema = models_json_schema(
+        [(body, "validation") for body in bodies], ref_template=_REFERENCE
+    )
+    schemas: dict[str, Any] = dict(schema.get("$defs", {}))
+    for envelope, shape in _ENVELOPES.items():
+        if any(route.envelope == envelope for route in routes):
+            schemas[_ERROR_NAMES[envelope]] = shape
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        path = _PARAMETER.sub(r"{\1}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+        "security": [{}, {"bearer": []}, {"key": []}],
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(route),
+        "summary": route.summary,
+        "tags": [route.tag],
+        "responses": {"200": _answer(route), **_errors(route)},
+    }
+    names: list[str] = _PARAMETER.findall(route.path)
+    if names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    if route.body is not None:
+        reference = {"$ref": _REFERENCE.format(model=route.body.__name__)}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": reference}},
+        }
+    return operation
+
+
+def _operation_id(route: Route) -> str:
+    words = re.sub(r"\W+", "_", _PARAMETER.sub(r"\1", route.path)).strip("_") or "root"
+    return f"{route.method.lower()}_{words}"
+
+
+def _answer(route: Route) -> dict[str, Any]:
+    content: dict[str, Any] = {route.answers: {}}
+    if route.streams is not None:
+        content[route.streams] = {}
+    return {"description": route.summary, "content": content}
+
+
+def _errors(route: Route) -> dict[str, Any]:
+    reference = {"$ref": _REFERENCE.format(model=_ERROR_NAMES[route.envelope])}
+    return {
+        str(status): {
+            "description": _ERROR_TEXTS[status],
+            "content": {"application/json": {"schema": reference}},
+        }
+        for status in route.errors
+    }

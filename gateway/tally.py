@@ -1,0 +1,69 @@
+"""Counts of what passes, kept plain so that a token costs next to nothing.
+
+Pure. Tokens are counted per model as they arrive; `drain` gives what has gathered since the last
+time, for the shell to put where Prometheus reads it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+ITL_BOUNDS_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.02,
+    0.03,
+    0.04,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    1.0,
+    2.5,
+    float("inf"),
+)
+"""Upper bounds, inclusive, of inter-token latency."""
+
+
+@dataclass(slots=True)
+class ModelTally:
+    """One model's tokens since the last drain. `itl_counts[i]` goes with ITL_BOUNDS_S[i]."""
+
+    tokens: int = 0
+    itl_sum_s: float = 0.0
+    itl_counts: list[int] = field(default_factory=lambda: [0] * len(ITL_BOUNDS_S))
+
+
+@dataclass(slots=True)
+class Tally:
+    """All models' counts."""
+
+    models: dict[str, ModelTally] = field(default_factory=dict[str, ModelTally])
+
+    def of(self, model: str) -> ModelTally:
+        """This model's counts, to be added to."""
+        found = self.models.get(model)
+        if found is None:
+            found = self.models[model] = ModelTally()
+        return found
+
+    def tokens(self, model: str, count: int, gap_s: float | None) -> None:
+        """`count` tokens came together, `gap_s` after the ones before (None: the first).
+
+        Tokens that come together share the gap, as if evenly spaced."""
+        mine = self.of(model)
+        mine.tokens += count
+        if gap_s is not None and count:
+            mine.itl_sum_s += gap_s
+            mine.itl_counts[bisect_left(ITL_BOUNDS_S, gap_s / count)] += count
+
+    def drain(self) -> dict[str, ModelTally]:
+        """What has gathered, by model; the counts begin anew."""
+        models, self.models = self.models, {}
+        return models

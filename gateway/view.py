@@ -1,0 +1,98 @@
+"""What one HTTP process knows of the cluster beside the state: cards and readings.
+
+Readings that were not renewed within their time are forgotten when asked for; a card outlives
+its own time here as long as its node is in the state, for weights do not move by themselves.
+Talks only to the bus client that it is given.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from bus.cards import ModelCard, NodeCard
+from bus.client import BusClient
+from bus.codec import Envelope
+from bus.ids import InstanceId, ModelId, NodeId
+from bus.messages.readings import CardReading, DemandReading, NodeReading, RunnerReading
+
+Key = TypeVar("Key")
+Reading = TypeVar("Reading")
+READING_TTL_S = 15.0
+CARD_TTL_S = 600.0
+
+
+class View:
+    """Latest cards and readings, with when they were heard."""
+
+    def __init__(self, bus: BusClient) -> None:
+        self._bus = bus
+        self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
+        self._nodes: dict[NodeId, tuple[NodeReading, float]] = {}
+        self._runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
+        self._demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
+        for prefix in ("card", "reading.node", "reading.runner", "reading.demand"):
+            bus.hear(prefix, self._heard)
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was heard to say that a model does not exist."""
+        return self._bus.mirror.live and bool(self._cards)
+
+    def cards(self) -> list[NodeCard]:
+        """Cards of nodes, by node id."""
+        now = self._bus.reactor.now()
+        fresh = [card for card, at in self._cards.values() if now - at < CARD_TTL_S]
+        return sorted(fresh, key=lambda card: str(card.node))
+
+    def models(self) -> dict[ModelId, ModelCard]:
+        """Models on disk anywhere; the first node's card of each."""
+        found: dict[ModelId, ModelCard] = {}
+        for card in self.cards():
+            for model in card.models:
+                found.setdefault(model.model, model)
+        return found
+
+    def model_names(self) -> set[ModelId]:
+        """Models on disk, and those that instances hold."""
+        held = {one.model for one in self._bus.state.instances.values()}
+        return held | set(self.models())
+
+    def runners(self) -> list[RunnerReading]:
+        """Fresh readings of runners."""
+        return self._fresh(self._runners)
+
+    def runner_of(self, instance: InstanceId) -> RunnerReading | None:
+        """The newest reading of an instance's runner."""
+        mine = [one for one in self.runners() if one.instance == instance]
+        return max(mine, key=lambda one: one.generation, default=None)
+
+    def nodes(self) -> list[tuple[NodeReading, float]]:
+        """Each node's latest reading, however old, and its age in seconds."""
+        now = self._bus.reactor.now()
+        return [(reading, now - at) for reading, at in self._nodes.values()]
+
+    def demands(self) -> list[DemandReading]:
+        """Fresh readings of demand, from all gateway processes that are heard."""
+        return self._fresh(self._demands)
+
+    def _fresh(self, readings: dict[Key, tuple[Reading, float]]) -> list[Reading]:
+        now = self._bus.reactor.now()
+        for key in [key for key, (_, at) in readings.items() if now - at >= READING_TTL_S]:
+            del readings[key]
+        return [reading for reading, _ in readings.values()]
+
+    def _heard(self, topic: str, envelope: Envelope) -> None:
+        now = self._bus.reactor.now()
+        match envelope.message:
+            case CardReading(card=card):
+                known = self._cards.get(card.node)
+                if known is None or card.announced_at_s >= known[0].announced_at_s:
+                    self._cards[card.node] = (card, now)
+            case NodeReading() as reading:
+                self._nodes[reading.node] = (reading, now)
+            case RunnerReading() as reading:
+                self._runners[(reading.node, reading.process)] = (reading, now)
+            case DemandReading() as reading:
+                self._demands[(reading.node, reading.process)] = (reading, now)
+            case _:
+                return
