@@ -167,7 +167,9 @@ class EngineFacts:
     eos_token_ids: frozenset[int]
     memory_limit_bytes: int
     backend: str
-    extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    extra: Mapping[str, str | int | float | bool] = field(
+        default_factory=dict[str, str | int | float | bool]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import falcon
 import falcon.asgi
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bus.client import Speaker
 from bus.codec import first_problem
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, Unavailable
@@ -36,6 +37,7 @@ from bus.state import ClusterState
 REPORT_DEADLINE_S = 2.0
 STACKS_DEADLINE_S = 20.0
 PROFILE_SLACK_S = 20.0
+READING_FRESH_S = 15.0
 MAX_BODY_BYTES = 64 << 10
 PACKAGES = ("shoal", "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "pydantic")
 
@@ -46,17 +48,22 @@ class Ask(Protocol):
     async def ask(self, address: str, message: Message, deadline_s: float) -> Message: ...
 
 
-class LocalNode(Protocol):
-    """What an HTTP process knows of its own node: the mirror and the readings it heard."""
+class Bus(Protocol):
+    """What is read of the bus client: who we are, where the services are, the mirror."""
 
     @property
-    def node(self) -> NodeId: ...
+    def speaker(self) -> Speaker: ...
     @property
     def endpoints(self) -> Endpoints: ...
     @property
     def state(self) -> ClusterState: ...
-    def node_reading(self) -> NodeReading | None: ...
-    def runner_readings(self) -> Sequence[RunnerReading]: ...
+
+
+class Readings(Protocol):
+    """What was heard of nodes (with its age in seconds) and runners."""
+
+    def nodes(self) -> Sequence[tuple[NodeReading, float]]: ...
+    def runners(self) -> Sequence[RunnerReading]: ...
 
 
 class ProfileOrder(BaseModel):
@@ -72,41 +79,44 @@ class ProfileOrder(BaseModel):
 class NodeDiagnostics:
     """`GET /v1/diagnostics/node`."""
 
-    def __init__(self, node: LocalNode, asker: Ask) -> None:
-        self._node = node
+    def __init__(self, bus: Bus, readings: Readings, asker: Ask) -> None:
+        self._bus = bus
+        self._readings = readings
         self._asker = asker
 
     async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Runtime, processes, runners with their own accounts, memory, warnings."""
-        node = self._node
-        reading = node.node_reading()
-        readings = {r.process: r for r in node.runner_readings() if r.node == node.node}
+        node, state = self._bus.speaker.node, self._bus.state
+        reading = next(
+            (r for r, age_s in self._readings.nodes() if _is_fresh(r, age_s, node)), None
+        )
+        readings = {r.process: r for r in self._readings.runners() if r.node == node}
         warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
         if reading is None:
-            warnings.append(_warning(node.node, "telemetry_silent", "telemetry sends no readings"))
+            warnings.append(_warning(node, "telemetry_silent", "telemetry sends no readings"))
         reports, failed = await self._reports()
-        warnings += [_warning(node.node, "runner_silent", text) for text in failed]
+        warnings += [_warning(node, "runner_silent", text) for text in failed]
         runners = [_runner(report, readings.get(_process_of(report))) for report in reports]
         told = {runner["process"] for runner in runners}
         runners += [_runner(None, r) for name, r in sorted(readings.items()) if name not in told]
         capability = await self._capability()
         resp.media = {
-            "node": node.node,
+            "node": node,
             "runtime": runtime(),
             "diagnosis": capability,
             "memory": _memory(reading),
             "processes": [p.model_dump() for p in reading.processes] if reading else [],
             "runners": runners,
-            "state": {"term": node.state.term, "index": node.state.index},
+            "state": {"term": state.term, "index": state.index},
             "warnings": warnings,
         }
 
     async def _reports(self) -> tuple[list[RunnerReport], list[str]]:
-        node = self._node
+        node = self._bus.speaker.node
         mine = [
             instance.instance
-            for instance in node.state.instances.values()
-            if any(rank.node == node.node for rank in instance.ready)
+            for instance in self._bus.state.instances.values()
+            if any(rank.node == node for rank in instance.ready)
         ]
         found = await asyncio.gather(*(self._report(instance) for instance in mine))
         reports = [report for report in found if isinstance(report, RunnerReport)]
@@ -115,7 +125,7 @@ class NodeDiagnostics:
     async def _report(self, instance: InstanceId) -> RunnerReport | str:
         question = AskRunner(instance=instance)
         try:
-            answer = await self._asker.ask(self._node.endpoints.worker, question, REPORT_DEADLINE_S)
+            answer = await self._asker.ask(self._bus.endpoints.worker, question, REPORT_DEADLINE_S)
         except (Unavailable, BadMessage) as error:
             return f"no account of {instance}: {error}"
         if isinstance(answer, RunnerReport):
@@ -127,7 +137,7 @@ class NodeDiagnostics:
         question = AskDiagnosis(want="capability")
         try:
             answer = await self._asker.ask(
-                self._node.endpoints.telemetry, question, REPORT_DEADLINE_S
+                self._bus.endpoints.telemetry, question, REPORT_DEADLINE_S
             )
         except (Unavailable, BadMessage) as error:
             return {"py_spy": None, "reason": str(error)}
@@ -139,8 +149,8 @@ class NodeDiagnostics:
 class ProcessStacks:
     """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
 
-    def __init__(self, node: LocalNode, asker: Ask) -> None:
-        self._node = node
+    def __init__(self, bus: Bus, asker: Ask) -> None:
+        self._endpoints = bus.endpoints
         self._asker = asker
 
     async def on_get(
@@ -151,7 +161,7 @@ class ProcessStacks:
         if form not in ("json", "text"):
             raise falcon.HTTPBadRequest(description=f"format: {form!r} is neither json nor text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await _asked(self._asker, self._node, question, STACKS_DEADLINE_S)
+        found = await _asked(self._asker, self._endpoints, question, STACKS_DEADLINE_S)
         if form == "text":
             resp.content_type = falcon.MEDIA_TEXT
             resp.text = stacks_text(json.loads(found.content))
@@ -163,8 +173,8 @@ class ProcessStacks:
 class ProcessProfile:
     """`POST /v1/diagnostics/node/processes/{name}/profile`."""
 
-    def __init__(self, node: LocalNode, asker: Ask) -> None:
-        self._node = node
+    def __init__(self, bus: Bus, asker: Ask) -> None:
+        self._endpoints = bus.endpoints
         self._asker = asker
 
     async def on_post(
@@ -186,16 +196,18 @@ class ProcessProfile:
             format="flamegraph" if order.format == "flamegraph" else "speedscope",
         )
         deadline_s = order.seconds + PROFILE_SLACK_S
-        found = await _asked(self._asker, self._node, question, deadline_s)
+        found = await _asked(self._asker, self._endpoints, question, deadline_s)
         resp.content_type = found.content_type
         resp.data = found.content
 
 
-def add_diagnostics(app: falcon.asgi.App[Any, Any], node: LocalNode, asker: Ask) -> None:
+def add_diagnostics(
+    app: falcon.asgi.App[Any, Any], bus: Bus, readings: Readings, asker: Ask
+) -> None:
     """The routes of this module. One of several processes under a name is `gateway/1`."""
     root = "/v1/diagnostics/node"
-    app.add_route(root, NodeDiagnostics(node, asker))
-    stacks, profile = ProcessStacks(node, asker), ProcessProfile(node, asker)
+    app.add_route(root, NodeDiagnostics(bus, readings, asker))
+    stacks, profile = ProcessStacks(bus, asker), ProcessProfile(bus, asker)
     for name in ("{name}", "{name}/{part}"):
         app.add_route(f"{root}/processes/{name}/stacks", stacks)
         app.add_route(f"{root}/processes/{name}/profile", profile)
@@ -231,6 +243,10 @@ def stacks_text(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _is_fresh(reading: NodeReading, age_s: float, node: NodeId) -> bool:
+    return reading.node == node and age_s < READING_FRESH_S
+
+
 def _named(name: str, part: str) -> str:
     return f"{name}/{part}" if part else name
 
@@ -240,11 +256,11 @@ def _process_of(report: RunnerReport) -> str:
 
 
 async def _asked(
-    asker: Ask, node: LocalNode, question: AskDiagnosis, deadline_s: float
+    asker: Ask, endpoints: Endpoints, question: AskDiagnosis, deadline_s: float
 ) -> Diagnosis:
     """Telemetry's diagnosis, or the HTTP error that its refusal or silence stands for."""
     try:
-        answer = await asker.ask(node.endpoints.telemetry, question, deadline_s)
+        answer = await asker.ask(endpoints.telemetry, question, deadline_s)
     except Unavailable as error:
         text = f"telemetry does not answer: {error}; see `shoal status`"
         raise falcon.HTTPServiceUnavailable(description=text, retry_after=2) from error
