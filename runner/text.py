@@ -79,11 +79,12 @@ class Text:
         """A reader for one choice."""
         tokenizer, request = self._tokenizer, prepared.request
         prompt = request.prompt
-        tools = tool_objects(prompt.tools if isinstance(prompt, ChatPrompt) else ())
+        chat = isinstance(prompt, ChatPrompt)
+        tools = tool_objects(prompt.tools if chat else ())
         return ChoiceText(
             request_id=request.request_id,
             choice=choice,
-            detokeniser=tokenizer.detokeniser(),
+            detokeniser=tokenizer.detokeniser(begins=chat and not prompt.continue_final),
             reader=SpanReader(
                 think=tokenizer.think if prepared.reads_thinking else None,
                 calls=tokenizer.calls if prepared.reads_tools else None,
