@@ -49,9 +49,7 @@ def test_rows_that_join_and_leave_say_what_they_would_say_alone(drive, new_row, 
                 done.append(row)
         cut = chance.randrange(len(group) + 1)
         groups = tuple(part for part in (tuple(group[:cut]), tuple(group[cut:])) if part)
-        player.step(
-            release=tuple(gone), admit=tuple(admit), prefill=groups, decode=tuple(running)
-        )
+        player.step(release=tuple(gone), admit=tuple(admit), prefill=groups, decode=tuple(running))
         gone = [row for row in running if len(player.ids(row)) >= lengths[row]]
         running = [row for row in running if row not in gone] + done
         for row in done:

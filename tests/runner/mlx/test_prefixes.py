@@ -12,9 +12,7 @@ def start(player, row, *, upto=None, entry=None, length=0, **parts):
     """Admit a row and compute the rest of its prompt, from a hit where one is given."""
     hits = (PrefixHit(row.row, entry, length),) if entry is not None else ()
     stop = upto or len(row.tokens)
-    player.step(
-        admit=(row,), hits=hits, prefill=((PrefillChunk(row.row, length, stop),),), **parts
-    )
+    player.step(admit=(row,), hits=hits, prefill=((PrefillChunk(row.row, length, stop),),), **parts)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama"])

@@ -16,9 +16,7 @@ from runner.mlx.truncation import Cuts, Truncation
 
 
 def draw_of(sampling: Sampling, *, seed=1, tokens=(1, 2, 3), made=0, top=None, vocabulary=50):
-    return start_draw(
-        sampling, seed=seed, tokens=tokens, made=made, top=top, vocabulary=vocabulary
-    )
+    return start_draw(sampling, seed=seed, tokens=tokens, made=made, top=top, vocabulary=vocabulary)
 
 
 def kept_by_numpy(logits, *, top_k=0, top_p=1.0, min_p=0.0):
@@ -184,9 +182,7 @@ def test_a_row_says_the_same_alone_in_a_batch_and_after_a_preemption(drive, new_
     assert [player.ids(row.row) for row in batch] == alone
     cut = 9
     for row, whole, prompt, sampling in zip(batch, alone, prompts, SETTINGS, strict=True):
-        resumed = new_row(
-            [*prompt, *whole[:cut]], made=cut, sampling=sampling, seed=row.seed
-        )
+        resumed = new_row([*prompt, *whole[:cut]], made=cut, sampling=sampling, seed=row.seed)
         assert player.alone(resumed, count - cut) == whole[cut:]
 
 
@@ -200,7 +196,9 @@ def test_rows_come_and_go_without_disturbing_each_others_penalties(drive, new_ro
         )
         for i in range(4)
     ]
-    alone = [player.alone(new_row(row.tokens, seed=row.seed, sampling=row.sampling), 24) for row in rows]
+    alone = [
+        player.alone(new_row(row.tokens, seed=row.seed, sampling=row.sampling), 24) for row in rows
+    ]
     running = []
     for row in rows:
         player.step(
@@ -224,9 +222,7 @@ def test_rows_come_and_go_without_disturbing_each_others_penalties(drive, new_ro
 def test_a_row_gets_as_many_likeliest_as_it_asked_for(drive, new_row):
     player = drive("qwen3")
     rows = [new_row([5, 6, 7], logprobs=k) for k in (0, 3, None, 20)]
-    player.step(
-        admit=tuple(rows), prefill=tuple((PrefillChunk(row.row, 0, 3),) for row in rows)
-    )
+    player.step(admit=tuple(rows), prefill=tuple((PrefillChunk(row.row, 0, 3),) for row in rows))
     for _ in range(3):
         player.step(decode=tuple(row.row for row in rows))
     player.finish(*(row.row for row in rows))
