@@ -20,7 +20,7 @@ from runner.grammar import Calls, Grammars, ThinkFirst
 from runner.prepared import PreparedChoice, PreparedRequest, SpanState, choice_seed
 from runner.spans import SpanReader
 from runner.stops import automaton
-from runner.template import render_chat, tool_objects
+from runner.template import Rendered, render_chat, tool_objects
 from runner.tokenizer import ModelTokenizer
 
 DEFAULT_MAX_TOKENS = 4096
@@ -71,8 +71,8 @@ class Text:
     def count(self, request: GenerationRequest) -> int | Refusal:
         """How many tokens the prompt has, template and tools included."""
         try:
-            return len(self._prompt(request).tokens)
-        except BadRequest as problem:
+            return len(self._prompt(request, None).tokens)
+        except (BadRequest, ContextOverflow) as problem:
             return _refusal(problem)
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText:
@@ -89,8 +89,8 @@ class Text:
                 calls=tokenizer.calls if prepared.reads_tools else None,
                 parse=lambda raw: tokenizer.parse_calls(raw, tools),
                 opening=prepared.opening,
+                stops=automaton(prepared.stops),
             ),
-            stops=automaton(prepared.stops),
             stop_token_ids=prepared.stop_token_ids,
             one_call=prepared.reads_tools and not request.parallel_tool_calls,
             token_text=None if request.top_logprobs is None else tokenizer.token_text,
@@ -99,7 +99,7 @@ class Text:
     def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
         _check_stops(request.stop)
         self._check_bias(request.sampling.logit_bias)
-        prompt = self._prompt(request)
+        prompt = self._prompt(request, context_tokens)
         if not prompt.tokens:
             raise BadRequest("the prompt is empty", field="prompt")
         room = context_tokens - len(prompt.tokens)
@@ -131,22 +131,37 @@ class Text:
             return False
         return grammar is None or prompt.thinking or prompt.opening == "reasoning"
 
-    def _prompt(self, request: GenerationRequest) -> _Prompt:
+    def _prompt(self, request: GenerationRequest, context_tokens: int | None) -> _Prompt:
+        """The tokens of the prompt. `context_tokens` None: however many there are."""
         prompt = request.prompt
         if isinstance(prompt, ChatPrompt):
-            return self._chat(request, prompt)
+            rendered, thinking, tools = self._chat(request, prompt)
+            self._check_length(rendered.text, context_tokens)
+            tokens = self._encode(rendered.text, field="messages")
+            return _Prompt(tokens, rendered.opening, thinking, tools)
         if request.tool_choice.mode in ("required", "named"):
             raise BadRequest("tools need messages, not a raw prompt", field="tool_choice")
         if request.thinking:
             raise BadRequest("thinking needs messages, not a raw prompt", field="thinking")
         if isinstance(prompt, TextPrompt):
+            self._check_length(prompt.text + (prompt.suffix or ""), context_tokens)
             return _Prompt(self._raw(prompt))
         width = self._tokenizer.vocabulary
-        if any(not 0 <= token < width for token in prompt.token_ids):
+        ids = prompt.token_ids
+        if ids and not 0 <= min(ids) <= max(ids) < width:
             raise BadRequest(f"token ids must be in 0..{width - 1}", field="prompt")
-        return _Prompt(list(prompt.token_ids))
+        return _Prompt(list(ids))
 
-    def _chat(self, request: GenerationRequest, prompt: ChatPrompt) -> _Prompt:
+    def _check_length(self, text: str, context_tokens: int | None) -> None:
+        """Refuse what is hopelessly too long before it is tokenised, which would take seconds."""
+        longest = self._tokenizer.longest_token
+        if context_tokens is not None and len(text) > longest * context_tokens:
+            at_least = len(text) // longest
+            raise ContextOverflow(prompt_tokens=at_least, limit_tokens=context_tokens - 1)
+
+    def _chat(
+        self, request: GenerationRequest, prompt: ChatPrompt
+    ) -> tuple[Rendered, bool, tuple[ToolSpec, ...]]:
         if not self._tokenizer.has_template:
             raise Unsupported(
                 "this model has no chat template; give it a raw prompt (completions)",
@@ -157,8 +172,7 @@ class Text:
         tools = self._tools(request, prompt)
         thinking = self._thinking(request)
         rendered = render_chat(self._tokenizer, prompt, tools=tools, thinking=thinking)
-        tokens = self._encode(rendered.text, field="messages")
-        return _Prompt(tokens, rendered.opening, thinking, tools)
+        return rendered, thinking, tools
 
     def _thinking(self, request: GenerationRequest) -> bool:
         if self._tokenizer.think is not None:
@@ -199,9 +213,9 @@ class Text:
             raise BadRequest(f"this text cannot be tokenised: {problem}", field=field) from problem
 
     def _grammar(self, request: GenerationRequest, prompt: _Prompt) -> GrammarSpec | None:
-        mode = request.tool_choice.mode
-        must = mode in ("required", "named")
-        if request.output.kind == "text" and not must:
+        must = request.tool_choice.mode in ("required", "named")
+        strict = any(tool.strict for tool in prompt.tools)
+        if request.output.kind == "text" and not must and not strict:
             return None
         if self._grammars is None:
             self._grammars = Grammars(self._tokenizer.guide, self._tokenizer.added_ids)
@@ -218,6 +232,8 @@ class Text:
         if marks is None or not tools:
             return None
         if self._tokenizer.tool_format != FORCIBLE_FORMAT:
+            if not must and request.output.kind == "text":
+                return None
             raise Unsupported(
                 f"tool calls in this model's format ({self._tokenizer.tool_format}) can be neither "
                 "required nor combined with a response format",

@@ -33,12 +33,19 @@ class ModelTokenizer:
     """The tokenizer of one model. `vocabulary` is the width of the model's logits."""
 
     def __init__(self, path: Path, *, vocabulary: int | None = None) -> None:
-        """Opens `path`. `vocabulary` None means what `config.json` says."""
+        """Opens `path`. `vocabulary` None means what `config.json` says. Nothing is fetched from
+        anywhere, and no code that lies there is run. Raises TokenizerError."""
+        if not path.is_dir():
+            raise TokenizerError(f"{path} is not a directory with a model in it")
         config = _read_json(path / "config.json")
         generation = _read_json(path / "generation_config.json")
         eos = generation.get("eos_token_id", config.get("eos_token_id"))
         try:
-            self._wrapper: Any = load_tokenizer(path, eos_token_ids=_ids(eos) or None)
+            self._wrapper: Any = load_tokenizer(
+                path,
+                {"trust_remote_code": False, "local_files_only": True},
+                eos_token_ids=_ids(eos) or None,
+            )
         except Exception as problem:  # foreign code, any of whose errors mean the same here
             raise TokenizerError(f"cannot open the tokenizer in {path}: {problem}") from problem
         hf: Any = self._wrapper._tokenizer
@@ -60,6 +67,9 @@ class ModelTokenizer:
         )
         self.tool_format: str | None = hf.init_kwargs.get("tool_parser_type")
         self.table: TokenTable | None = self._token_table()
+        self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
+        """No token stands for more characters than this: its name's length, and some room for
+        normalisers that shorten text."""
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Token ids of `text`; markup of added tokens in it becomes those tokens. `special`

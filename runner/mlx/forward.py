@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: the forwards of a step, of prompts and of the decode batch.
 
 Chunks of a group run as one padded batch where the model's KV allows, else one after the
@@ -63,9 +65,9 @@ class Forward:
 
     def _follows(self, work: Work, outcome: Outcome) -> bool:
         row, chunk = work
-        if row.computed <= chunk.start < chunk.stop <= len(row.spec.tokens) and not row.batched:
-            if row.computed == chunk.start or row.computed == 0:
-                return True
+        follows = row.computed in (0, chunk.start) and not row.batched
+        if follows and chunk.start < chunk.stop <= len(row.spec.tokens):
+            return True
         outcome.failures.append(
             RowFailure(
                 row.name,
@@ -254,7 +256,7 @@ class Forward:
                 allowed[index] = row.matcher.allowed()
             except DeadEnd as error:
                 outcome.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
-        return mx.array(allowed)
+        return mx.array(allowed)  # pyright: ignore[reportArgumentType]
 
     def _record(
         self, into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]

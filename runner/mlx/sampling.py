@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: from a step's logits to one token per row, all on the device.
 
 A `Sampler` is made for a fixed set of rows, one per slot, and does for all rows at once
@@ -88,7 +90,7 @@ def start_draw(
     if draw.repeats:
         seen = np.zeros(vocabulary, dtype=np.bool_)
         seen[np.asarray(tokens, dtype=np.int64)] = True
-        draw.seen = mx.array(seen)
+        draw.seen = mx.array(seen)  # pyright: ignore[reportArgumentType]
     return draw
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
 
 from runner.detokenise import TokenTable, WholeTextDetokeniser
+from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
 
 
 def reference(tokens: list[int]) -> str:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
 
 from bus.errors import Refusal
 from bus.ids import ModelId, RequestId, TokenId
@@ -34,6 +33,7 @@ from runner.prepared import (
     choice_seed,
 )
 from runner.text import Text
+from tests.harness.toy_tokenizer import FILL_IN, MARKERS, VOCABULARY, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 TEXT: TextWorks = Text(TOKENIZER)
@@ -210,6 +210,43 @@ def test_models_without_template_thinking_or_tools_say_so() -> None:
     assert (refusal.reason, refusal.field) == ("unsupported", "tools")
 
 
+def test_a_suffix_is_filled_in_before_where_the_tokenizer_has_the_tokens() -> None:
+    filler = toy_tokenizer(None, (*MARKERS, *FILL_IN))
+    prepared = Text(filler).prepare(request(TextPrompt(text="def run", suffix="return 42")), 4096)
+    assert isinstance(prepared, PreparedRequest)
+    assert filler._backend.decode(list(prepared.tokens), skip_special_tokens=False) == (
+        "<|fim_prefix|>def run<|fim_suffix|>return 42<|fim_middle|>"
+    )
+
+
+def test_a_hopelessly_long_prompt_is_refused_before_it_is_tokenised() -> None:
+    for prompt in (TextPrompt(text="a" * 1_000_000), chat("a" * 1_000_000)):
+        refusal = refused(request(prompt), 100)
+        assert refusal.reason == "context_length"
+        assert 100 < refusal.facts["prompt_tokens"] <= 1_000_000
+
+
+OPENING = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt and enable_thinking %}<think>\n{% endif %}"
+)
+
+
+def test_a_prompt_that_opens_thinking_makes_the_output_begin_in_it() -> None:
+    text = Text(toy_tokenizer(OPENING))
+    json_wanted = OutputFormat(kind="json_object")
+    prepared = text.prepare(request(chat("hi"), thinking=True, output=json_wanted), 4096)
+    assert isinstance(prepared, PreparedRequest)
+    assert (prepared.opening, prepared.reads_thinking) == ("reasoning", True)
+    reader = text.choice(prepared, 0)
+    pieces, _ = push(reader, TOKENIZER.encode("hm\n</think>\n\n{}"))
+    said = {"reasoning": "", "text": ""}
+    for piece in pieces:
+        assert isinstance(piece, TextPiece)
+        said[piece.channel] += piece.text
+    assert said == {"reasoning": "hm", "text": "{}"}
+
+
 # --- room and endings -------------------------------------------------------------------
 
 
@@ -316,6 +353,8 @@ def test_call_ids_depend_on_request_choice_and_place_alone() -> None:
 def test_required_calls_come_with_a_grammar_and_so_does_json() -> None:
     tools = chat("x", tools=(TOOL,))
     assert ready(request(tools)).grammar is None
+    strict = TOOL.model_copy(update={"strict": True})
+    assert ready(request(chat("x", tools=(strict,)))).grammar is not None
     assert ready(request(tools, tool_choice=ToolChoice(mode="required"))).grammar is not None
     held = ready(request(output=OutputFormat(kind="json_object")))
     assert held.grammar is not None
