@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,20 +23,7 @@ from gateway.cli.problems import Problem
 from gateway.cli.screen import size
 from gateway.cli.verb import Invocation, verb
 
-WORDS = [
-    "shoal",
-    "reef",
-    "tide",
-    "current",
-    "school",
-    "silver",
-    "kelp",
-    "drift",
-    "salt",
-    "wave",
-    "turn",
-    "gather",
-]
+WORDS = ("shoal", "reef", "tide", "current", "school", "silver", "kelp", "drift", "salt", "wave")
 
 
 def register(app: typer.Typer) -> None:
@@ -148,7 +135,7 @@ def ask_one(api: NodeApi, model: str, prompt: str, tokens: int) -> Answered:
 
 
 def _spoke(choice: dict[str, Any]) -> bool:
-    delta = choice.get("delta") or {}
+    delta = cast(dict[str, Any], choice.get("delta") or {})
     return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls"))
 
 

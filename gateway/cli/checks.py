@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from bus.errors import ShoalError
 from bus.processes import Supervisor
@@ -65,8 +65,9 @@ def run_checks(settings: Settings) -> Iterable[Check]:
 
 def _python(_settings: Settings, _running: bool) -> Check:
     found = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info < (3, 11):
-        return Check("python", "error", found, "install Python 3.11 or later")
+    if sys.prefix == sys.base_prefix:
+        remedy = "install shoal into a virtual environment of its own"
+        return Check("python", "warn", f"{found}, the system's own", remedy)
     return Check("python", "ok", found)
 
 
@@ -200,10 +201,10 @@ def _gateway(settings: Settings, running: bool) -> Check:
         health = NodeApi(settings.url, api_key()).get("/health", timeout_s=5.0)
     except Problem as problem:
         return Check("HTTP API", "error", problem.message, "see `shoal logs gateway`")
-    problems = health.get("problems") or []
+    problems = cast(list[str], health.get("problems") or [])
     if problems:
         return Check("HTTP API", "warn", "; ".join(problems), "see `shoal status`")
-    ready = ", ".join(health.get("models_ready") or []) or "none"
+    ready = ", ".join(cast(list[str], health.get("models_ready") or [])) or "none"
     return Check("HTTP API", "ok", f"answers at {settings.url}; models ready: {ready}")
 
 

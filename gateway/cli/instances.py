@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -76,7 +76,8 @@ def load(
     answer = api.post("/place_instance", body)
     if dry_run:
         screen.document(answer)
-        screen.table(("", ""), [(k, _word(k, v)) for k, v in (answer.get("plan") or {}).items()])
+        plan = cast(dict[str, Any], answer.get("plan") or {})
+        screen.table(("", ""), [(key, _word(key, value)) for key, value in plan.items()])
         return
     instance = wait_ready(api, str(answer["instance"]), screen, wait_s)
     screen.document({"model": instance.model, "instance": instance.instance, "status": "ready"})

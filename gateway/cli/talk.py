@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -92,7 +92,7 @@ class Said:
             self.usage = event["usage"]
         for choice in event.get("choices", []):
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
-            delta = choice.get("delta") or {}
+            delta = cast(dict[str, Any], choice.get("delta") or {})
             if delta.get("reasoning_content"):
                 self.reasoning += delta["reasoning_content"]
                 return "reasoning", delta["reasoning_content"]

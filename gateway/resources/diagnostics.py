@@ -11,18 +11,14 @@ import asyncio
 import importlib.metadata
 import json
 import platform
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
-from falcon.asgi import App, Request, Response
+from falcon.asgi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bus.client import Speaker
 from bus.codec import first_problem
-from bus.endpoints import Endpoints
 from bus.errors import BadMessage, BadRequest, Unavailable
 from bus.ids import InstanceId, NodeId
-from bus.loops import Reactor
 from bus.messages.control import (
     AskDiagnosis,
     AskRunner,
@@ -32,12 +28,13 @@ from bus.messages.control import (
 )
 from bus.messages.readings import NodeReading, RunnerReading
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from bus.state import ClusterState
 from gateway.asking import Asker
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import Fault, too_large
 from gateway.faulted import Faulted
+from gateway.service import HttpService, Seat
 
+ROOT = "/v1/diagnostics/node"
 REPORT_DEADLINE_S = 2.0
 STACKS_DEADLINE_S = 20.0
 PROFILE_SLACK_S = 20.0
@@ -52,42 +49,6 @@ CODES = {
 }
 """What telemetry's refusals are called."""
 PACKAGES = ("shoal", "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "pydantic")
-
-
-class Bus(Protocol):
-    """What is read of the bus client: who we are, where the services are, the mirror."""
-
-    @property
-    def speaker(self) -> Speaker: ...
-    @property
-    def endpoints(self) -> Endpoints: ...
-    @property
-    def state(self) -> ClusterState: ...
-
-
-class Readings(Protocol):
-    """What was heard of nodes (with its age in seconds) and runners."""
-
-    def nodes(self) -> Sequence[tuple[NodeReading, float]]: ...
-    def runners(self) -> Sequence[RunnerReading]: ...
-
-
-class Service(Protocol):
-    """What is read of an HTTP process's service."""
-
-    @property
-    def bus(self) -> Bus: ...
-    @property
-    def view(self) -> Readings: ...
-    @property
-    def reactor(self) -> Reactor: ...
-
-
-class Seat(Protocol):
-    """Where resources find the service of their process, once it has started."""
-
-    @property
-    def service(self) -> Service: ...
 
 
 class ProfileOrder(BaseModel):
@@ -187,17 +148,17 @@ class ProcessProfile:
         resp.data = found.content
 
 
-def add_diagnostics(app: App[Request, Response], seat: Seat) -> None:
-    """The routes of this module. One of several processes under a name is `gateway/1`."""
-    root = "/v1/diagnostics/node"
-    app.add_route(root, NodeDiagnostics(seat))
+def resources(seat: Seat) -> dict[str, object]:
+    """What answers at which path. One of several processes under a name is `gateway/1`."""
     stacks, profile = ProcessStacks(seat), ProcessProfile(seat)
+    found: dict[str, object] = {ROOT: NodeDiagnostics(seat)}
     for name in ("{name}", "{name}/{part}"):
-        app.add_route(f"{root}/processes/{name}/stacks", stacks)
-        app.add_route(f"{root}/processes/{name}/profile", profile)
+        found[f"{ROOT}/processes/{name}/stacks"] = stacks
+        found[f"{ROOT}/processes/{name}/profile"] = profile
+    return found
 
 
-async def _reports(service: Service) -> tuple[list[RunnerReport], list[str]]:
+async def _reports(service: HttpService) -> tuple[list[RunnerReport], list[str]]:
     node = service.bus.speaker.node
     mine = [
         instance.instance
@@ -209,7 +170,7 @@ async def _reports(service: Service) -> tuple[list[RunnerReport], list[str]]:
     return reports, [text for text in found if isinstance(text, str)]
 
 
-async def _report(service: Service, instance: InstanceId) -> RunnerReport | str:
+async def _report(service: HttpService, instance: InstanceId) -> RunnerReport | str:
     question = AskRunner(instance=instance)
     try:
         answer = await _ask(service, service.bus.endpoints.worker, question, REPORT_DEADLINE_S)
@@ -221,7 +182,7 @@ async def _report(service: Service, instance: InstanceId) -> RunnerReport | str:
     return f"no account of {instance}: {said}"
 
 
-async def _capability(service: Service) -> dict[str, Any]:
+async def _capability(service: HttpService) -> dict[str, Any]:
     question = AskDiagnosis(want="capability")
     try:
         answer = await _ask(service, service.bus.endpoints.telemetry, question, REPORT_DEADLINE_S)
@@ -232,7 +193,7 @@ async def _capability(service: Service) -> dict[str, Any]:
     return {"py_spy": None, "reason": f"telemetry answered {type(answer).__name__}"}
 
 
-async def _asked(service: Service, question: AskDiagnosis, deadline_s: float) -> Diagnosis:
+async def _asked(service: HttpService, question: AskDiagnosis, deadline_s: float) -> Diagnosis:
     """Telemetry's diagnosis. Raises Faulted for what its refusal or silence stands for."""
     try:
         answer = await _ask(service, service.bus.endpoints.telemetry, question, deadline_s)
@@ -250,7 +211,7 @@ async def _asked(service: Service, question: AskDiagnosis, deadline_s: float) ->
     raise Faulted(Fault(502, "bad_answer", f"telemetry answered {type(answer).__name__}"))
 
 
-async def _ask(service: Service, address: str, question: Message, deadline_s: float) -> Message:
+async def _ask(service: HttpService, address: str, question: Message, deadline_s: float) -> Message:
     asker = Asker(service.bus.speaker, service.reactor)
     return await asker.ask(address, question, deadline_s)
 
