@@ -82,11 +82,12 @@ def up(
     if supervisor.is_up():
         _already(invocation, supervisor, flags)
         return
-    _clear_the_way(settings, screen)
-    write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
-    remember_flags(settings)
     began = time.monotonic()
-    child = _start(settings, foreground=foreground)
+    with host.alone(settings.paths):
+        _clear_the_way(settings, screen)
+        write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
+        remember_flags(settings)
+        child = _start(settings, foreground=foreground)
     with _ended_with_us(child):
         wait_until_up(settings, supervisor, screen, wait_s)
         took_s = time.monotonic() - began
