@@ -57,3 +57,36 @@ lock:
 
 clean:
 	rm -rf $(VENV) build *.egg-info bench-results prove-results .pytest_cache .ruff_cache
+
+# --- the promises at full size; each part can be run alone and takes under 45 minutes --------
+
+PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench.serve
+
+prove: prove-properties prove-clients prove-faults prove-soak prove-latency prove-bench prove-table
+
+.PHONY: prove-properties prove-latency
+
+prove-properties: $(READY)
+	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients
+
+prove-clients: $(READY)
+	$(PROVE) tests/clients
+
+prove-faults: $(READY)
+	rm -f prove-results/faults.jsonl
+	$(PROVE) tests/processes/test_faults.py
+
+prove-soak: $(READY)
+	$(PROVE) tests/processes/test_soak.py
+
+prove-latency: $(READY)
+	$(BIN)/python -m tests.bench.latency
+	$(BIN)/python -m tests.bench.mirror
+
+prove-bench: bench
+
+prove-table: $(READY)
+	@$(BIN)/python -m tests.harness.prove_table

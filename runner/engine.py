@@ -167,7 +167,9 @@ class EngineFacts:
     eos_token_ids: frozenset[int]
     memory_limit_bytes: int
     backend: str
-    extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    extra: Mapping[str, str | int | float | bool] = field(
+        default_factory=dict[str, str | int | float | bool]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,16 @@ class EngineMemory:
     kv_bytes: int
     prefix_bytes: int
     peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Where a load stands. `phase` is one of `reading`, `weights`, `probing`, `ready`; the
+    bytes are of weights as they will lie in memory, and stay full once `weights` is over."""
+
+    phase: Literal["reading", "weights", "probing", "ready"]
+    done_bytes: int
+    total_bytes: int
 
 
 class Engine(Protocol):

@@ -27,8 +27,26 @@ class ProcessReading(Message):
     description: str = ""
 
 
+class HealthFinding(Message):
+    """Something an operator should know about `node`, and what to do about it.
+
+    `node` is the node that is concerned: a node's telemetry speaks of itself, and of peers that
+    fell silent. `code` is stable and fit for an alert rule.
+    """
+
+    node: NodeId
+    level: Literal["warn", "error"]
+    code: str
+    message: str
+    remediation: str
+
+
 class NodeReading(Message):
-    """A node's memory, processor and disk, and its processes. Sent every second."""
+    """A node's memory, processor and disk, and its processes. Sent every second.
+
+    `cpu_ratio` is 0..1 over all cores; a process's counts cores (2.0 is two of them).
+    `findings` come worst first; without one about itself the node is well.
+    """
 
     kind: Literal["node_reading"] = "node_reading"
     node: NodeId
@@ -39,6 +57,7 @@ class NodeReading(Message):
     disk_total_bytes: int
     disk_free_bytes: int
     processes: tuple[ProcessReading, ...] = ()
+    findings: tuple[HealthFinding, ...] = ()
     measured_at_s: float
 
 

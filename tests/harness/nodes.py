@@ -39,8 +39,8 @@ def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 def free_base_port() -> int:
     """A port with a run of free ones after it, below the ephemeral range."""
-    start = 20_000 + os.getpid() % 500 * 20
-    for base in range(start, 32_000, 20):
+    start = 20_000 + os.getpid() % 100 * 100
+    for base in range(start, 32_000, 100):
         with contextlib.suppress(OSError):
             for port in (base, base + 1, base + 2):
                 with socket.socket() as probe:

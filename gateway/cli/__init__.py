@@ -1,0 +1,1 @@
+"""What an operator types: `shoal VERB`. One file a theme."""

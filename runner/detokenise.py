@@ -1,0 +1,174 @@
+"""From token ids to text, one token at a time, without splitting a character.
+
+Pure. A `TokenTable` holds the bytes of every token and is made once per model; each choice
+owns a detokeniser, which costs a microsecond to make. An incomplete UTF-8 sequence at the end
+is held back until it is complete; bytes that can never become a character are U+FFFD, as
+the tokenizer's own decode would have them. The pieces joined equal the decode of the whole.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+_SPACE = "▁"
+
+
+class Detokeniser(Protocol):
+    """The text that each token completes. `flush` ends the text; `held` tells whether bytes of
+    an incomplete character are waiting."""
+
+    def add(self, token: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+    @property
+    def held(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """`bytes_of[id]` is what the token adds to the output; hidden special tokens add nothing.
+    Ids beyond the table (padding of the model's vocabulary) add nothing either.
+    `strips_space`: the first space of the output belongs to the tokenizer, not to the text."""
+
+    bytes_of: tuple[bytes, ...]
+    strips_space: bool = False
+
+    @staticmethod
+    def build(
+        names: Sequence[str],
+        decoder: Mapping[str, Any] | None,
+        *,
+        added: Mapping[int, bytes],
+        hidden: frozenset[int],
+    ) -> TokenTable | None:
+        """The table of a byte-level or a byte-fallback vocabulary, by the `decoder` entry of its
+        `tokenizer.json`; None where the decoder is of another kind."""
+        kinds = _kinds(decoder)
+        if "ByteLevel" in kinds:
+            read = _byte_level
+        elif "ByteFallback" in kinds and "Replace" in kinds:
+            read = _byte_fallback
+        else:
+            return None
+        table = [read(name) for name in names]
+        for index, content in added.items():
+            table[index] = content
+        for index in hidden:
+            table[index] = b""
+        return TokenTable(tuple(table), strips_space="Strip" in kinds)
+
+    def text(self, token: int) -> str:
+        """One token alone, for log-probabilities; parts of characters are U+FFFD."""
+        table = self.bytes_of
+        return table[token].decode("utf-8", "replace") if 0 <= token < len(table) else ""
+
+    def detokeniser(self) -> ByteDetokeniser:
+        return ByteDetokeniser(self)
+
+
+class ByteDetokeniser:
+    """Detokenises by the byte table."""
+
+    __slots__ = ("_bytes_of", "_decode", "_decoder", "_strip")
+
+    def __init__(self, table: TokenTable) -> None:
+        self._bytes_of = table.bytes_of
+        self._decoder = _UTF8("replace")
+        self._decode = self._decoder.decode
+        self._strip = table.strips_space
+
+    def add(self, token: int) -> str:
+        table = self._bytes_of
+        if not 0 <= token < len(table):
+            return ""
+        text = self._decode(table[token])
+        if self._strip and text:
+            self._strip = False
+            return text.removeprefix(" ")
+        return text
+
+    def flush(self) -> str:
+        return self._decode(b"", True)
+
+    @property
+    def held(self) -> bool:
+        return self._decoder.getstate()[0] != b""
+
+
+class StreamingDecoder(Protocol):
+    """The part of mlx-lm's streaming detokenizers that is used here."""
+
+    @property
+    def last_segment(self) -> str: ...
+
+    def add_token(self, token: int) -> object: ...
+
+    def finalize(self) -> object: ...
+
+
+class WholeTextDetokeniser:
+    """Detokenises with the model library's own decoder, for vocabularies of other kinds."""
+
+    __slots__ = ("_contents", "_decoder", "_hidden", "_waiting")
+
+    def __init__(
+        self, decoder: StreamingDecoder, hidden: frozenset[int], contents: Mapping[int, str]
+    ) -> None:
+        self._decoder = decoder
+        self._hidden = hidden
+        self._contents = contents
+        self._waiting = False
+
+    def add(self, token: int) -> str:
+        if token in self._hidden:
+            return ""
+        self._decoder.add_token(token)
+        text = self._decoder.last_segment
+        self._waiting = not text
+        return text
+
+    def flush(self) -> str:
+        self._decoder.finalize()
+        self._waiting = False
+        return self._decoder.last_segment
+
+    @property
+    def held(self) -> bool:
+        return self._waiting
+
+
+def _kinds(decoder: Mapping[str, Any] | None) -> set[str]:
+    if decoder is None:
+        return set()
+    parts: Sequence[Mapping[str, Any]] = decoder.get("decoders") or [decoder]
+    return {str(part.get("type")) for part in parts}
+
+
+def _printable_bytes() -> dict[str, int]:
+    """The byte alphabet of byte-level BPE (GPT-2): printable Latin-1 stands for itself, the
+    other 68 bytes are 256, 257, ... in order."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = sorted(set(range(256)) - set(plain))
+    alphabet = {chr(byte): byte for byte in plain}
+    return alphabet | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_ALPHABET = _printable_bytes()
+
+
+def _byte_level(name: str) -> bytes:
+    try:
+        return bytes([_ALPHABET[letter] for letter in name])
+    except KeyError:
+        return name.encode()
+
+
+def _byte_fallback(name: str) -> bytes:
+    if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+        return bytes([int(name[3:5], 16)])
+    return name.replace(_SPACE, " ").encode()

@@ -1,0 +1,216 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
+"""Talks to MLX: executes step plans. The one way into this package.
+
+Every call is made from the thread that called `load_engine`. A step's work is put on the
+device's queue by `issue`, which does not wait for it; the token sampled in one step is the
+input of the next without passing through the host. The exception is rows that follow a
+grammar: their step's forward is queued first, then their last token awaited, and only the
+choice of their next one depends on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+
+from runner.engine import (
+    EngineFacts,
+    EngineMemory,
+    EntryId,
+    LoadProgress,
+    RowFailure,
+    RowId,
+    RowSpec,
+    StepPlan,
+    StepResult,
+)
+from runner.mlx.facts import measure, try_out
+from runner.mlx.forward import Forward
+from runner.mlx.head import NarrowHead
+from runner.mlx.load import (
+    LoadedModel,
+    Precision,
+    UnloadableModel,
+    context_of,
+    end_tokens,
+    load_weights,
+)
+from runner.mlx.matching import Grammars
+from runner.mlx.outcome import Outcome, result_of
+from runner.mlx.prefixes import PrefixStore, copy_of, evaluated
+from runner.mlx.row import EngineRow, RowTrouble, admitted
+
+STEPS_BETWEEN_CLEARS = 256
+
+__all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
+
+
+def load_engine(
+    path: Path,
+    *,
+    dtype: Precision = "auto",
+    memory_limit_bytes: int,
+    context_tokens: int | None = None,
+    progress: Callable[[LoadProgress], None] = lambda _: None,
+) -> MlxEngine:
+    """Load the model in `path` into the calling thread. UnloadableModel says why not.
+
+    `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
+    lower, never raise, what the model was made for.
+    """
+    loaded = load_weights(path, dtype, progress)
+    progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
+    mx.set_memory_limit(memory_limit_bytes)
+    try:
+        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens)
+    except Exception as error:
+        raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
+    progress(LoadProgress("ready", loaded.weights_bytes, loaded.weights_bytes))
+    return engine
+
+
+class MlxEngine:
+    """Computes plans for one loaded model: see `runner.engine.Engine`."""
+
+    def __init__(
+        self,
+        path: Path,
+        loaded: LoadedModel,
+        memory_limit_bytes: int,
+        context_tokens: int | None,
+    ) -> None:
+        shape = measure(loaded.model)
+        head = NarrowHead(loaded.model)
+        trial = try_out(loaded.model, shape, head)
+        head.narrows = trial.narrows
+        self.facts = EngineFacts(
+            model_id=path.name,
+            weights_bytes=loaded.weights_bytes,
+            context_tokens=context_of(loaded.config, context_tokens),
+            vocabulary=shape.vocabulary,
+            kv_bytes_per_token=shape.kv_bytes_per_token,
+            kv_bytes_fixed=shape.kv_bytes_fixed,
+            batches_ragged=trial.batches_ragged,
+            trims=shape.trims,
+            eos_token_ids=end_tokens(loaded.config),
+            memory_limit_bytes=memory_limit_bytes,
+            backend="metal" if mx.metal.is_available() else "cpu",
+            extra={
+                "dtype": loaded.precision,
+                "groups_prefill": trial.groups,
+                "narrow_head": trial.narrows,
+                "plain_kv": all(shape.plain),
+            },
+        )
+        self._grammars = Grammars(
+            path, vocabulary=shape.vocabulary, eos_token_ids=self.facts.eos_token_ids
+        )
+        self._forward = Forward(loaded.model, shape, trial, head)
+        self._prefixes = PrefixStore()
+        self._rows: dict[RowId, EngineRow] = {}
+        self._failed: set[RowId] = set()
+        self._pending: deque[Outcome] = deque()
+        self._last_done = 0.0
+        self._issued = 0
+        mx.clear_cache()
+
+    def issue(self, plan: StepPlan) -> None:
+        """Start a step. Raises only when the device is lost."""
+        outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
+        self._drop((*plan.release, *plan.preempt))
+        for entry in plan.evict:
+            self._prefixes.evict(entry)
+        for spec in plan.admit:
+            self._admit(spec, outcome)
+        for hit in plan.hits:
+            if (row := self._rows.get(hit.row)) is not None:
+                row.start_from(self._prefixes, hit)
+        for group in plan.prefill:
+            chunks = [
+                (row, chunk)
+                for chunk in group
+                if (row := self._named(chunk.row, outcome)) is not None
+            ]
+            self._forward.prefill(chunks, outcome)
+        rows = [row for name in plan.decode if (row := self._named(name, outcome)) is not None]
+        if rows:
+            self._forward.decode(rows, outcome)
+        for insert in plan.insert:
+            if (row := self._rows.get(insert.row)) is not None:
+                self._keep(insert.entry, row, insert.length)
+        for failure in outcome.failures:
+            self._fail(failure)
+        self._pending.append(outcome)
+        self._tidy()
+
+    def read(self) -> StepResult:
+        """Wait for the oldest step that was issued and not read."""
+        outcome = self._pending.popleft()
+        result, self._last_done = result_of(outcome, self._last_done)
+        return result
+
+    def memory(self) -> EngineMemory:
+        rows = sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
+        return EngineMemory(
+            active_bytes=mx.get_active_memory(),
+            kv_bytes=rows + self._forward.batch.nbytes,
+            prefix_bytes=self._prefixes.nbytes,
+            peak_bytes=mx.get_peak_memory(),
+        )
+
+    def close(self) -> None:
+        """Give back everything. The engine is of no use afterwards."""
+        mx.synchronize()
+        self._pending.clear()
+        self._rows.clear()
+        self._prefixes.clear()
+        self._forward.close()
+        mx.clear_cache()
+
+    def _admit(self, spec: RowSpec, outcome: Outcome) -> None:
+        try:
+            self._rows[spec.row] = admitted(spec, self.facts, self._grammars, self._forward)
+        except RowTrouble as trouble:
+            outcome.failures.append(RowFailure(spec.row, trouble.reason, trouble.message))
+            self._failed.add(spec.row)
+
+    def _named(self, name: RowId, outcome: Outcome) -> EngineRow | None:
+        """The row, or None when it has failed; a row never heard of fails now."""
+        if name in self._rows:
+            return self._rows[name]
+        if name not in self._failed:
+            outcome.failures.append(RowFailure(name, "internal", f"row {name} is not admitted"))
+            self._failed.add(name)
+        return None
+
+    def _keep(self, entry: EntryId, row: EngineRow, length: int) -> None:
+        try:
+            caches = copy_of(self._forward.caches_of(row), length)
+        except Exception:
+            return  # A hit on an entry that is not there is computed instead.
+        mx.async_eval(evaluated(caches))
+        self._prefixes.keep(entry, caches, length)
+
+    def _fail(self, failure: RowFailure) -> None:
+        row = self._rows.pop(failure.row, None)
+        if row is not None:
+            self._forward.leave([row])
+            self._failed.add(failure.row)
+
+    def _drop(self, names: tuple[RowId, ...]) -> None:
+        gone = [row for name in names if (row := self._rows.pop(name, None)) is not None]
+        self._failed.difference_update(names)
+        if gone:
+            self._forward.leave(gone)
+            if not self._rows:
+                mx.clear_cache()
+
+    def _tidy(self) -> None:
+        self._issued += 1
+        if self._issued % STEPS_BETWEEN_CLEARS == 0:
+            mx.clear_cache()

@@ -1,0 +1,271 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
+"""Talks to MLX: the forwards of a step, of prompts and of the decode batch.
+
+Chunks of a group run as one padded batch where the model's KV allows, else one after the
+other. Rows that decode share the decode batch; a model whose rows cannot share one computes
+them one by one, each on its own caches. What is sampled stays on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from runner.engine import PrefillChunk, RowFailure
+from runner.mlx.batch import DecodeBatch
+from runner.mlx.facts import Shape, Trial, new_caches
+from runner.mlx.group import GroupKV, GroupShape
+from runner.mlx.head import NarrowHead
+from runner.mlx.matching import DeadEnd
+from runner.mlx.outcome import DrawnRows, Outcome
+from runner.mlx.prefixes import evaluated
+from runner.mlx.row import EngineRow
+from runner.mlx.sampling import Drawn, Sampler
+
+Work = tuple[EngineRow, PrefillChunk]
+
+
+class Forward:
+    """One model, its decode batch, and how rows pass through both."""
+
+    def __init__(self, model: Any, shape: Shape, trial: Trial, head: NarrowHead) -> None:
+        self._model = model
+        self._shape = shape
+        self._trial = trial
+        self._head = head
+        self.batch = DecodeBatch(shape.plain)
+        self._in_batch: dict[int, EngineRow] = {}
+        self._sampler: Sampler | None = None
+
+    def new_caches(self, reserve: int) -> list[Any]:
+        """A row's own empty caches with room for `reserve` tokens."""
+        return new_caches(self._model, self._shape.plain, reserve)
+
+    def caches_of(self, row: EngineRow) -> list[Any]:
+        """The row's caches; copies when they are in the batch."""
+        return self.batch.take(row.name)[0] if row.batched else row.caches
+
+    def close(self) -> None:
+        self._sampler = None
+        self._in_batch = {}
+        self.batch = DecodeBatch(self._shape.plain)
+
+    # Prompts.
+
+    def prefill(self, group: Sequence[Work], outcome: Outcome) -> None:
+        """Compute chunks; rows whose last one this is get their first token."""
+        fit = [work for work in group if self._follows(work, outcome)]
+        together = self._trial.groups and len(fit) > 1
+        for part in [fit] if together else [[work] for work in fit]:
+            self._prefill_part(part, outcome)
+
+    def _follows(self, work: Work, outcome: Outcome) -> bool:
+        row, chunk = work
+        follows = row.computed in (0, chunk.start) and not row.batched
+        if follows and chunk.start < chunk.stop <= len(row.spec.tokens):
+            return True
+        outcome.failures.append(
+            RowFailure(
+                row.name,
+                "internal",
+                f"chunk {chunk.start}..{chunk.stop} of a row with {row.computed} computed",
+            )
+        )
+        return False
+
+    def _prefill_part(self, part: Sequence[Work], outcome: Outcome) -> None:
+        if not part:
+            return
+        try:
+            arrays = self._chunks(part, outcome)
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            outcome.failures.extend(RowFailure(row.name, "internal", message) for row, _ in part)
+            return
+        mx.async_eval(arrays)
+        outcome.prefilled.extend(arrays)
+
+    def _chunks(self, part: Sequence[Work], outcome: Outcome) -> list[mx.array]:
+        starts = [row.computed for row, _ in part]
+        lengths = [chunk.stop - start for (_, chunk), start in zip(part, starts, strict=True)]
+        widest = max(lengths)
+        tokens = np.zeros((len(part), widest), dtype=np.int32)
+        for index, ((row, chunk), start) in enumerate(zip(part, starts, strict=True)):
+            tokens[index, : lengths[index]] = row.spec.tokens[start : chunk.stop]
+        if len(part) == 1:
+            caches = part[0][0].caches
+        else:
+            shape = GroupShape(starts, lengths)
+            own = [row.caches for row, _ in part]
+            caches = [GroupKV(shape, layer) for layer in zip(*own, strict=True)]
+        inputs = mx.array(tokens)
+        for row, chunk in part:
+            row.computed = chunk.stop
+        last = [index for index, (row, _) in enumerate(part) if row.prefilled]
+
+        def run() -> mx.array:
+            return self._model(inputs, cache=caches)
+
+        if not last:
+            run()
+            return evaluated(caches)
+        logits = self._head.logits(run, last, [lengths[index] - 1 for index in last])
+        drawn = self._first_tokens([part[index][0] for index in last], logits, outcome)
+        return [*drawn.arrays(), *evaluated(caches)]
+
+    def _first_tokens(self, rows: Sequence[EngineRow], logits: mx.array, outcome: Outcome) -> Drawn:
+        sampler = Sampler([row.draw for row in rows], self._shape.vocabulary)
+        drawn = sampler.draw(logits, self._allowed(rows, outcome))
+        sampler.close()
+        for index, row in enumerate(rows):
+            row.token = drawn.tokens[index : index + 1]
+        self._record(outcome.first, drawn, list(enumerate(rows)))
+        return drawn
+
+    # Decoding.
+
+    def decode(self, rows: Sequence[EngineRow], outcome: Outcome) -> None:
+        """One token for each row; all have been prefilled."""
+        ready = [row for row in rows if self._can_decode(row, outcome)]
+        if not ready:
+            return
+        if self._trial.batches_ragged:
+            self._decode_together(ready, outcome)
+            return
+        for row in ready:
+            self._decode_alone(row, outcome)
+
+    def leave(self, rows: Sequence[EngineRow]) -> None:
+        """Forget rows, in the batch or not."""
+        inside = [row for row in rows if row.batched]
+        for row in rows:
+            row.caches = []
+            row.batched = False
+        if inside:
+            self._settle()
+            self._reslot(self.batch.leave([row.name for row in inside]))
+
+    def _can_decode(self, row: EngineRow, outcome: Outcome) -> bool:
+        if row.prefilled and (row.batched or row.token is not None):
+            return True
+        message = f"decode of a row with {row.computed} of {len(row.spec.tokens)} computed"
+        outcome.failures.append(RowFailure(row.name, "internal", message))
+        return False
+
+    def _decode_together(self, rows: Sequence[EngineRow], outcome: Outcome) -> None:
+        self._seat(rows)
+        self.batch.open_step()
+        inputs = self.batch.tokens[:, None]
+        logits = self._model(inputs, cache=self.batch.caches())[:, -1]
+        seated = list(self._in_batch.items())
+        if self._sampler is None:
+            draws = [
+                row.draw if (row := self._in_batch.get(slot)) is not None else None
+                for slot in range(len(self.batch))
+            ]
+            self._sampler = Sampler(draws, self._shape.vocabulary)
+        slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
+        drawn = self._sampler.draw(logits, self._allowed(slots, outcome, after=logits))
+        mx.async_eval(drawn.arrays())
+        self.batch.close_step(drawn.tokens)
+        self._record(outcome.decoded, drawn, seated)
+
+    def _decode_alone(self, row: EngineRow, outcome: Outcome) -> None:
+        assert row.token is not None
+        logits = self._model(row.token[None], cache=row.caches)[:, -1]
+        sampler = Sampler([row.draw], self._shape.vocabulary)
+        drawn = sampler.draw(logits, self._allowed([row], outcome, after=logits))
+        sampler.close()
+        mx.async_eval(drawn.arrays())
+        row.token = drawn.tokens
+        self._record(outcome.decoded, drawn, [(0, row)])
+
+    def _seat(self, rows: Sequence[EngineRow]) -> None:
+        """Make the batch hold exactly these rows."""
+        wanted = {row.name for row in rows}
+        parked = [row for row in self._in_batch.values() if row.name not in wanted]
+        joining = [row for row in rows if not row.batched]
+        if parked or joining:
+            self._settle()
+        for row in parked:
+            row.caches, row.token = self.batch.take(row.name)
+            mx.eval(evaluated(row.caches), row.token)
+            row.batched = False
+        if parked:
+            self._reslot(self.batch.leave([row.name for row in parked]))
+        for row in joining:
+            self._join(row)
+        if self.batch.holes:
+            kept = self.batch.close_holes()
+            if kept is not None:
+                self._settle()
+                self._reslot(kept)
+
+    def _join(self, row: EngineRow) -> None:
+        assert row.token is not None
+        length = row.draw.position - 1
+        slot = self.batch.join(row.name, row.caches, length, row.token)
+        self._in_batch[slot] = row
+        row.caches, row.token, row.batched = [], None, True
+
+    def _settle(self) -> None:
+        """The batch's slots are about to change: give the rows their own state back."""
+        if self._sampler is not None:
+            self._sampler.close()
+            self._sampler = None
+
+    def _reslot(self, kept: list[int] | None) -> None:
+        if kept is None:
+            self._in_batch = {s: row for s, row in self._in_batch.items() if row.batched}
+        else:
+            self._in_batch = {
+                new: self._in_batch[old]
+                for new, old in enumerate(kept)
+                if old in self._in_batch and self._in_batch[old].batched
+            }
+
+    # Both.
+
+    def _allowed(
+        self,
+        rows: Sequence[EngineRow | None],
+        outcome: Outcome,
+        after: mx.array | None = None,
+    ) -> mx.array | None:
+        """What grammars allow next, (rows, vocabulary); None when no row has a grammar.
+
+        Waits for the last tokens of such rows, after starting on `after`. A row whose
+        grammar has come to a dead end fails.
+        """
+        bound = [i for i, row in enumerate(rows) if row is not None and row.matcher is not None]
+        if not bound:
+            return None
+        if after is not None:
+            mx.async_eval(after)
+        allowed = np.ones((len(rows), self._shape.vocabulary), dtype=np.bool_)
+        for index in bound:
+            row = rows[index]
+            if row is None or row.matcher is None:
+                continue
+            try:
+                row.read_token()
+                allowed[index] = row.matcher.allowed()
+            except DeadEnd as error:
+                outcome.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
+        return mx.array(allowed)  # pyright: ignore[reportArgumentType]
+
+    def _record(
+        self, into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]
+    ) -> None:
+        for index, row in rows:
+            if row.matcher is not None:
+                row.unread = (drawn.tokens, index)
+        into.append(
+            DrawnRows(
+                drawn, tuple((index, row.name, row.spec.logprobs or 0) for index, row in rows)
+            )
+        )

@@ -1,0 +1,108 @@
+"""Talks to MLX: top-k, top-p and min-p as one threshold per row.
+
+The order is temperature, then top-k, then top-p over what is left, then min-p against the
+likeliest. Each of them keeps the tokens at or above some logit, so the three together are
+one threshold per row, the highest. Rows that use none of it get minus infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log
+
+import mlx.core as mx
+
+MAX_PARTITION = 1024
+MAX_SORTED = 1 << 14
+HALVINGS = 26
+SPAN = 48.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Per-row settings as columns, and which of them are in use at all."""
+
+    top_k: tuple[int, ...]
+    top_p: tuple[float, ...]
+    min_p: tuple[float, ...]
+
+    @property
+    def none(self) -> bool:
+        return not (any(self.top_k) or min(self.top_p) < 1.0 or any(self.min_p))
+
+
+class Truncation:
+    """The thresholds of a fixed set of rows; arrays are made once, when the set changes."""
+
+    def __init__(self, cuts: Cuts, vocabulary: int) -> None:
+        self._ks = [k if 0 < k < vocabulary else 0 for k in cuts.top_k]
+        self._has_k = mx.array([k > 0 for k in self._ks])[:, None]
+        self._last = mx.array([max(k - 1, 0) for k in self._ks])[:, None]
+        self._k_max = max(self._ks)
+        self._uses_p = min(cuts.top_p) < 1.0
+        self._p_within_k = all(k or p >= 1.0 for k, p in zip(self._ks, cuts.top_p, strict=True))
+        self._cut_p = mx.array([p < 1.0 for p in cuts.top_p])[:, None]
+        self._p = mx.array(cuts.top_p)[:, None]
+        self._uses_min = any(cuts.min_p)
+        self._min = mx.array(_logs(cuts.min_p))[:, None]
+
+    def threshold(self, scores: mx.array) -> mx.array:
+        """(rows, 1) from tempered logits (rows, vocabulary)."""
+        nothing = mx.array(-float("inf"))
+        lowest = mx.full((scores.shape[0], 1), -float("inf"))
+        best: mx.array | None = None
+        if self._k_max:
+            best = self._likeliest(scores)
+            kth = mx.take_along_axis(best, self._last, axis=1)
+            lowest = mx.where(self._has_k, kth, nothing)
+        if self._uses_p:
+            if best is not None and self._p_within_k:
+                nucleus = _nucleus_of_sorted(mx.where(best >= lowest, best, nothing), self._p)
+            elif scores.size <= MAX_SORTED:
+                kept = mx.where(scores >= lowest, scores, nothing)
+                nucleus = _nucleus_of_sorted(_descending(kept), self._p)
+            else:
+                nucleus = _nucleus_by_halving(mx.where(scores >= lowest, scores, nothing), self._p)
+            lowest = mx.maximum(lowest, mx.where(self._cut_p, nucleus, nothing))
+        if self._uses_min:
+            lowest = mx.maximum(lowest, mx.max(scores, axis=1, keepdims=True) + self._min)
+        return lowest
+
+    def _likeliest(self, scores: mx.array) -> mx.array:
+        if self._k_max > MAX_PARTITION:
+            return _descending(scores)
+        return _descending(mx.topk(scores, self._k_max, axis=1))
+
+
+def _descending(scores: mx.array) -> mx.array:
+    return -mx.sort(-scores, axis=1)
+
+
+def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
+    """The least likely score kept: a token stays while those before it sum to less than p."""
+    mass = mx.softmax(best, axis=1)
+    stays = (mx.cumsum(mass, axis=1) - mass) < p
+    count = mx.maximum(mx.sum(stays, axis=1, keepdims=True), 1)
+    return mx.take_along_axis(best, count - 1, axis=1)
+
+
+def _nucleus_by_halving(scores: mx.array, p: mx.array) -> mx.array:
+    """As above without a sort: halve the span that holds the highest cut whose mass is p.
+
+    Scores closer together than SPAN / 2**HALVINGS count as equal; what lies SPAN below the
+    likeliest has no mass that a float32 could tell.
+    """
+    top = mx.max(scores, axis=1, keepdims=True)
+    mass = mx.exp(scores - top)
+    wanted = p * mx.sum(mass, axis=1, keepdims=True)
+    low, high = top - SPAN, top
+    for _ in range(HALVINGS):
+        middle = (low + high) * 0.5
+        enough = mx.sum(mx.where(scores >= middle, mass, 0.0), axis=1, keepdims=True) >= wanted
+        low, high = mx.where(enough, middle, low), mx.where(enough, high, middle)
+    return low
+
+
+def _logs(values: Sequence[float]) -> list[float]:
+    return [log(value) if value > 0.0 else -inf for value in values]

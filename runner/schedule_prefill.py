@@ -1,0 +1,105 @@
+"""Which chunks of which prompts a step computes: what prefill may take, well filled.
+
+Pure. Alone, prefill takes large chunks; beside decodes it takes what its account affords
+(`budget`), rows first in order first, and rows of like length share one padded group.
+"""
+
+from __future__ import annotations
+
+from runner.budget import CHUNK_STEP
+from runner.engine import PrefillChunk
+from runner.rows import Row
+from runner.schedule_draft import Draft, keep_prefix
+from runner.schedule_rows import RowTable
+
+RowChunk = tuple[Row, int, int]
+
+
+def choose_prefill(table: RowTable, draft: Draft) -> None:
+    """Choose chunks: as much as is efficient alone, as much as is paid for beside decodes."""
+    rows = sorted(
+        (row for row in table.live.values() if row.status == "prefilling"),
+        key=lambda row: row.order,
+    )
+    account, settings, costs = table.account, table.settings, table.costs
+    if draft.decode:
+        limit_s = min(account.chunk_limit_s(draft.decode_s), settings.longest_step_s)
+        account.earn(draft.decode_s, chunk_s=max(limit_s, costs.prefill_s(CHUNK_STEP)))
+    else:
+        limit_s = settings.longest_step_s
+    if not rows:
+        return
+    most = settings.prefill_tokens if costs.knows_prefill else settings.first_chunk_tokens
+    tokens = costs.tokens_within(limit_s, least=CHUNK_STEP, most=most)
+    groups = _choose_groups(table, rows, tokens)
+    sizes = [len(group) * max(stop - start for _, start, stop in group) for group in groups]
+    prefill_s = sum(costs.prefill_s(size) for size in sizes)
+    if draft.decode:
+        while len(groups) > 1 and not account.affords(prefill_s):
+            groups.pop()
+            prefill_s -= costs.prefill_s(sizes.pop())
+        if not account.affords(prefill_s):
+            return
+        account.spend(prefill_s)
+    else:
+        account.forgive()
+    draft.groups, draft.prefill_s = sizes, prefill_s
+    for group in groups:
+        _advance(table, draft, group)
+
+
+def _choose_groups(table: RowTable, rows: list[Row], tokens: int) -> list[list[RowChunk]]:
+    """Chunks of at most `tokens` in all, padding counted; the first row is always served, and
+    rows of like length share a group with at most a quarter of it padding."""
+    groups: list[list[RowChunk]] = []
+    waiting = list(rows)
+    left = tokens
+    while waiting and (not groups or left >= CHUNK_STEP):
+        first = waiting.pop(0)
+        piece = _piece(table, first, left)
+        group = [(first, first.computed, first.computed + piece)]
+        longest, total = piece, piece
+        for row in list(waiting):
+            if len(group) >= table.settings.prefill_rows:
+                break
+            other = _piece(table, row, max(left, piece))
+            top, count = max(longest, other), len(group) + 1
+            padded = top * count
+            if padded > left or total + other < (1 - table.settings.padding) * padded:
+                continue
+            group.append((row, row.computed, row.computed + other))
+            waiting.remove(row)
+            longest, total = top, total + other
+        groups.append(group)
+        left -= longest * len(group)
+    return groups
+
+
+def _piece(table: RowTable, row: Row, most: int) -> int:
+    """How much of the row's prompt the next chunk may take. Where caches do not trim, a
+    chunk ends before the prompt's last token, to be kept there."""
+    end = row.life_tokens
+    if not table.facts.trims and not row.made and row.computed < end - 1:
+        end = end - 1 if _keeps_prompt(table, row) else end
+    return min(end - row.computed, most)
+
+
+def _keeps_prompt(table: RowTable, row: Row) -> bool:
+    return row.prompt.length > table.settings.block_tokens and table.prefixes.limit_bytes > 0
+
+
+def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
+    chunks: list[PrefillChunk] = []
+    for row, start, stop in group:
+        assert row.row_id is not None
+        chunks.append(PrefillChunk(row.row_id, start, stop))
+        row.computed = stop
+        draft.progress.append((row, stop))
+        if stop == row.life_tokens:
+            row.move("prompt_done")
+            row.in_flight += 1
+            draft.samples[row.row_id] = row
+        kept_at = row.prompt.length if table.facts.trims else row.prompt.length - 1
+        if stop == kept_at and not row.made:
+            keep_prefix(table, draft, row, kept_at)
+    draft.prefill.append(tuple(chunks))

@@ -1,0 +1,121 @@
+"""Finds strings in text that arrives in pieces, and holds back no more than it must.
+
+Pure. A match is the string that is *complete* first; of those that end at the same
+character, the longest. So what is found never depends on how the text was cut into pieces.
+Text is held back exactly while it is the beginning of a sought string. The method is Aho and
+Corasick's: one pass, constant work per character however many or long the strings are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+
+class Automaton:
+    """Compiled strings, shared by all scans for them. Empty strings are not allowed."""
+
+    __slots__ = ("_source", "depth", "first", "matched", "step")
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self.step: list[dict[str, int]] = [{}]
+        self.depth: list[int] = [0]
+        """How many characters are held back in each state."""
+        self._source: list[str] = [""]
+        self.matched: list[str | None] = [None]
+        sought = tuple(dict.fromkeys(strings))
+        for string in sought:
+            self._insert(string)
+        self._link()
+        letters = "".join(sorted({re.escape(string[0]) for string in sought}))
+        self.first = re.compile(f"[{letters}]") if letters else None
+        """Finds the first character at which anything could begin."""
+
+    def held(self, state: int) -> str:
+        """The text that a state stands for."""
+        return self._source[state][: self.depth[state]]
+
+    def _insert(self, string: str) -> None:
+        state = 0
+        for place, letter in enumerate(string, 1):
+            following = self.step[state].get(letter)
+            if following is None:
+                following = len(self.step)
+                self.step[state][letter] = following
+                self.step.append({})
+                self.depth.append(place)
+                self._source.append(string)
+                self.matched.append(None)
+            state = following
+        self.matched[state] = string
+
+    def _link(self) -> None:
+        """Complete the transitions breadth first: every state gets those of the longest suffix
+        that is itself a state, so that scanning needs no failure links."""
+        queue = list(self.step[0].values())
+        suffix = dict.fromkeys(queue, 0)
+        for state in queue:
+            back = suffix[state]
+            if self.matched[state] is None:
+                self.matched[state] = self.matched[back]
+            own = dict(self.step[state])
+            for letter, following in own.items():
+                suffix[following] = self.step[back].get(letter, 0)
+                queue.append(following)
+            self.step[state] = self.step[back] | own
+
+
+@lru_cache(maxsize=256)
+def automaton(strings: tuple[str, ...]) -> Automaton:
+    """The automaton of these strings; compiled once for requests that share them."""
+    return Automaton(strings)
+
+
+class Scan:
+    """One text being searched. After a match the scan is at its beginning again."""
+
+    __slots__ = ("_automaton", "_state")
+
+    def __init__(self, strings: Automaton) -> None:
+        self._automaton = strings
+        self._state = 0
+
+    @property
+    def held(self) -> str:
+        return self._automaton.held(self._state)
+
+    def feed(self, text: str) -> tuple[str, str | None, str]:
+        """(text that is clear now, the string found, what came after it).
+
+        Clear text includes what was held back before. Without a match the third is empty; with
+        one, the second and third were not searched further.
+        """
+        strings = self._automaton
+        if self._state == 0:
+            begins = strings.first.search(text) if strings.first is not None else None
+            if begins is None:
+                return text, None, ""
+            return self._walk(text, begins.start())
+        held = self.held
+        return self._walk(held + text, len(held))
+
+    def flush(self) -> str:
+        """What is still held back, as ordinary text."""
+        held = self.held
+        self._state = 0
+        return held
+
+    def _walk(self, text: str, start: int) -> tuple[str, str | None, str]:
+        strings = self._automaton
+        step, matched = strings.step, strings.matched
+        state = self._state
+        for place in range(start, len(text)):
+            state = step[state].get(text[place], 0)
+            found = matched[state]
+            if found is not None:
+                self._state = 0
+                return text[: place + 1 - len(found)], found, text[place + 1 :]
+        self._state = state
+        held = strings.depth[state]
+        return (text[:-held] if held else text), None, ""

@@ -1,0 +1,163 @@
+"""Talks to py-spy: stacks and profiles of a live process, from outside of it.
+
+py-spy runs as a program of its own, always under a deadline, and is never given the locals
+option: what a person wrote to a model stays out of a diagnosis. Nothing is tried with more rights
+than this process has; what the system forbids is said (`Forbidden`) with the way out.
+Calls wait, so they belong in a thread of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from bus.errors import ShoalError
+
+Format = Literal["speedscope", "flamegraph"]
+CONTENT_TYPES: dict[Format, str] = {
+    "speedscope": "application/json",
+    "flamegraph": "image/svg+xml",
+}
+DUMP_TIMEOUT_S = 5.0
+RECORD_SLACK_S = 15.0
+"""On top of the seconds asked for: finding symbols, writing the file."""
+MAX_CAPTURE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """Whether py-spy may read processes of this user here; `reason` says why (not)."""
+
+    allowed: bool
+    reason: str
+    program: str | None = None
+
+
+class CaptureFailed(ShoalError):
+    """py-spy ran and brought nothing; the text says why."""
+
+
+class Forbidden(CaptureFailed):
+    """The system does not let py-spy read that process."""
+
+
+def find_pyspy() -> str | None:
+    """The py-spy of this environment, else one on the PATH."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def probe(program: str | None = None) -> Capability:
+    """Try it once, on this very process: a sibling is neither easier nor harder to read.
+
+    The sampling does not pause us, so that we can wait for it.
+    """
+    program = program or find_pyspy()
+    if program is None:
+        return Capability(False, "py-spy is not installed; `pip install py-spy`")
+    try:
+        _run([program, "dump", "--json", "--nonblocking", "--pid", str(os.getpid())], 10.0)
+    except CaptureFailed as error:
+        return Capability(False, str(error), program)
+    return Capability(True, "py-spy may read this user's processes", program)
+
+
+def stacks(program: str, pids: Sequence[int]) -> list[dict[str, Any]]:
+    """What each thread of each process is at, as `threads_of` shapes it; frames innermost first.
+
+    Raises Forbidden, or CaptureFailed when a process is gone or py-spy overran its deadline.
+    """
+    found: list[dict[str, Any]] = []
+    for pid in pids:
+        text = _run([program, "dump", "--json", "--pid", str(pid)], DUMP_TIMEOUT_S)
+        found += threads_of(json.loads(text))
+    return found
+
+
+def threads_of(dump: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """py-spy's JSON with the fields we promise and no other (locals above all)."""
+    return [
+        {
+            "pid": thread["pid"],
+            "thread_id": thread["os_thread_id"] or thread["thread_id"],
+            "name": thread["thread_name"] or "",
+            "active": thread["active"],
+            "owns_gil": thread["owns_gil"],
+            "frames": [
+                {"name": frame["name"], "filename": frame["filename"], "line": frame["line"]}
+                for frame in cast(list[dict[str, Any]], thread["frames"])
+            ],
+        }
+        for thread in dump
+    ]
+
+
+def profile(
+    program: str, pid: int, *, seconds: float, rate_hz: int, form: Format, children: Sequence[int]
+) -> bytes:
+    """Sample one process (and its children, when it has any) for `seconds`.
+
+    Answers a speedscope JSON or an SVG. Raises as `stacks` does.
+    """
+    with tempfile.TemporaryDirectory(prefix="shoal-profile-") as folder:
+        path = Path(folder) / "capture"
+        command = [program, "record", "--pid", str(pid), "--format", form]
+        command += ["--duration", str(max(1, round(seconds)))]
+        command += ["--rate", str(rate_hz), "--threads", "--output", str(path)]
+        if children:
+            command.append("--subprocesses")
+        _run(command, seconds + RECORD_SLACK_S)
+        if not path.exists():
+            raise CaptureFailed("py-spy saw nothing: the process was idle or ended meanwhile")
+        if path.stat().st_size > MAX_CAPTURE_BYTES:
+            raise CaptureFailed(
+                f"the capture is over {MAX_CAPTURE_BYTES >> 20} MB; ask for fewer seconds or hertz"
+            )
+        return path.read_bytes()
+
+
+def _run(command: list[str], timeout_s: float) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env={**os.environ, "RUST_BACKTRACE": "0"},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CaptureFailed(f"py-spy did not finish within {timeout_s:.0f} s") from error
+    except OSError as error:
+        raise CaptureFailed(f"py-spy could not be started: {error}") from error
+    if done.returncode != 0:
+        raise refusal_of(done.stderr)
+    return done.stdout
+
+
+def refusal_of(said: str) -> CaptureFailed:
+    """What py-spy's standard error means, and what to do about it."""
+    if "permission denied" in said.lower() or "operation not permitted" in said.lower():
+        if sys.platform == "darwin":
+            return Forbidden(
+                "macOS lets only root read other processes (py-spy: permission denied)"
+            )
+        return Forbidden(
+            "the system forbids ptrace (py-spy: permission denied); allow it with "
+            "`sysctl kernel.yama.ptrace_scope=0`, in a container with SYS_PTRACE"
+        )
+    if "root" in said.lower() and sys.platform == "darwin":
+        return Forbidden("macOS lets only root read other processes (py-spy asks for root)")
+    if "process executable name" in said or "No such process" in said:
+        return CaptureFailed("the process is gone")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return CaptureFailed(f"py-spy: {lines[0] if lines else 'no reason given'}")

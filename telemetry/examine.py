@@ -1,0 +1,184 @@
+"""Talks to py-spy's thread and to the processes' own samplers: answers questions about a process.
+
+Only processes that supervisord knows are examined (and gunicorn's HTTP processes, which are the
+gateway's children: `gateway/1`, `gateway/2`, ...), one at a time. Where ptrace is forbidden, or
+py-spy fails, stacks come from the process itself, and the answer says why; a profile is
+refused with the reason. Everything here waits, so it runs in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from bus.client import Speaker
+from bus.codec import Envelope, decode, encode
+from bus.endpoints import Endpoints
+from bus.errors import BadMessage
+from bus.messages.control import (
+    AskDiagnosis,
+    AskStacks,
+    Diagnosis,
+    DiagnosisRefused,
+    StackSample,
+)
+from bus.transport import Link
+from telemetry import diagnose
+from telemetry.diagnose import Capability, CaptureFailed
+
+SAMPLE_TIMEOUT_S = 2.0
+Answer = Diagnosis | DiagnosisRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A process that may be examined; `pid` 0 when it does not run. `children` are examined
+    with it (the HTTP processes of a gateway)."""
+
+    name: str
+    pid: int
+    status: str
+    children: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Examiner:
+    """Takes one question at a time. `targets` asks supervisord anew."""
+
+    speaker: Speaker
+    endpoints: Endpoints
+    capability: Capability
+    targets: Callable[[], Mapping[str, Target]]
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, ask: AskDiagnosis, done: Callable[[Answer], None]) -> None:
+        """Answer through `done`, exactly once, in another thread (at once, in this one, when
+        nothing has to be waited for)."""
+        if ask.want == "capability":
+            done(self._capability())
+            return
+        if not self._turn.acquire(blocking=False):
+            text = "another examination is under way on this node; try again when it has ended"
+            done(DiagnosisRefused(status=429, message=text))
+            return
+
+        def examine() -> None:
+            try:
+                answer = self.examine(ask)
+            except Exception as error:
+                # A thread's exception would leave the question without an answer.
+                text = f"the examination broke off: {type(error).__name__}: {error}"
+                answer = DiagnosisRefused(status=500, message=text)
+            finally:
+                self._turn.release()
+            done(answer)
+
+        threading.Thread(target=examine, name="examiner", daemon=True).start()
+
+    def examine(self, ask: AskDiagnosis) -> Answer:
+        """Find the process and look into it. Waits."""
+        targets = self.targets()
+        target = targets.get(ask.process)
+        if target is None:
+            known = ", ".join(sorted(targets)) or "none"
+            text = f"supervisord knows no process {ask.process!r}; it knows {known}"
+            return DiagnosisRefused(status=404, message=text)
+        if target.pid == 0:
+            text = f"{target.name} does not run now ({target.status})"
+            return DiagnosisRefused(status=409, message=text)
+        return self._stacks(target) if ask.want == "stacks" else self._profile(target, ask)
+
+    def _capability(self) -> Diagnosis:
+        can = self.capability
+        content = {"py_spy": can.allowed, "reason": can.reason}
+        return Diagnosis(
+            method="py-spy" if can.allowed else "in-process",
+            note=can.reason,
+            content=json.dumps(content).encode(),
+        )
+
+    def _stacks(self, target: Target) -> Answer:
+        note = self.capability.reason
+        if self.capability.allowed and self.capability.program is not None:
+            try:
+                pids = (target.pid, *target.children)
+                threads = diagnose.stacks(self.capability.program, pids)
+                return stacks_found(target, "py-spy", "", threads)
+            except CaptureFailed as error:
+                note = str(error)
+        sampled = self._own_sample(target)
+        if sampled is None:
+            text = f"no stacks of {target.name}: {note}; and it does not answer for itself"
+            return DiagnosisRefused(status=504, message=text)
+        return stacks_found(target, "in-process", note, sampled)
+
+    def _profile(self, target: Target, ask: AskDiagnosis) -> Answer:
+        program = self.capability.program
+        if not self.capability.allowed or program is None:
+            text = f"no profiles on this node: {self.capability.reason}; stacks can still be had"
+            return DiagnosisRefused(status=501, message=text)
+        try:
+            content = diagnose.profile(
+                program,
+                target.pid,
+                seconds=ask.seconds,
+                rate_hz=ask.rate_hz,
+                form=ask.format,
+                children=target.children,
+            )
+        except diagnose.Forbidden as error:
+            return DiagnosisRefused(status=501, message=str(error))
+        except CaptureFailed as error:
+            return DiagnosisRefused(status=500, message=f"no profile of {target.name}: {error}")
+        kind = diagnose.CONTENT_TYPES[ask.format]
+        return Diagnosis(method="py-spy", content_type=kind, content=content)
+
+    def _own_sample(self, target: Target) -> list[dict[str, Any]] | None:
+        """The process's account of its own threads, or None when it does not answer."""
+        link = Link("dealer")
+        try:
+            link.connect(self.endpoints.stacks(target.name.replace("/", "-")))
+            who = self.speaker
+            link.send(encode(Envelope(who.node, who.process, who.boot, 0, AskStacks())))
+            if not link.socket.poll(int(SAMPLE_TIMEOUT_S * 1000)):
+                return None
+            frames = link.receive()
+            message = decode(frames[-1]).message if frames else None
+        except BadMessage:
+            return None
+        finally:
+            link.close()
+        if not isinstance(message, StackSample):
+            return None
+        return [sampled_thread(target.pid, thread) for thread in message.threads]
+
+
+def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
+    """An in-process sample in the shape that py-spy's stacks have; what a process cannot know
+    about its own threads (running or not) is None."""
+    return {
+        "pid": pid,
+        "thread_id": thread.get("thread_id", 0),
+        "name": thread.get("thread_name") or "",
+        "active": None,
+        "owns_gil": None,
+        "frames": cast(list[dict[str, Any]], thread.get("frames", [])),
+    }
+
+
+def stacks_found(
+    target: Target, method: str, note: str, threads: list[dict[str, Any]]
+) -> Diagnosis:
+    """Stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
+    owns_gil, frames: [{name, filename, line}]}]}, frames innermost first."""
+    content = {
+        "process": target.name,
+        "pid": target.pid,
+        "method": method,
+        "note": note,
+        "threads": threads,
+    }
+    return Diagnosis(method=method, note=note, content=json.dumps(content).encode())

@@ -1,0 +1,160 @@
+"""What is wrong with a node, said with a code, a sentence and a way out.
+
+Pure: facts in, findings out, worst first; no finding about a node means that it is well.
+The rules are a list of small functions, each of which knows one fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bus.ids import NodeId
+from bus.messages.readings import HealthFinding, ProcessReading
+
+DISK_FULL_BYTES = 2 << 30
+DISK_LOW_BYTES = 10 << 30
+UNREACHABLE_S = 15.0
+MEMORY_LOW_RATIO = 0.10
+WIRED_IDLE_BYTES = 5 << 30
+
+CODES: dict[str, str] = {
+    "disk_full": "under 2 GB are free where models and journals are kept",
+    "disk_low": "under 10 GB are free there",
+    "download_failed": "a model could not be fetched",
+    "model_failed": "a model was given up after repeated failures",
+    "process_down": "a supervised process is not running",
+    "process_restarting": "a supervised process keeps ending",
+    "memory_low": "under a tenth of the memory is available",
+    "memory_wired": "much memory is wired although no runner lives",
+    "unreachable": "a node has been silent for 15 s",
+}
+"""Every code that a finding may carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilentPeer:
+    """A node that has joined and has not been heard for `silent_s`."""
+
+    node: NodeId
+    name: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of one node. `failed_downloads` and `failed_models` are (model, why)."""
+
+    node: NodeId
+    disk_free_bytes: int
+    memory_total_bytes: int
+    memory_available_bytes: int
+    wired_bytes: int | None = None
+    processes: tuple[ProcessReading, ...] = ()
+    failed_downloads: tuple[tuple[str, str], ...] = ()
+    failed_models: tuple[tuple[str, str], ...] = ()
+    silent_peers: tuple[SilentPeer, ...] = ()
+
+
+def findings(facts: NodeFacts) -> tuple[HealthFinding, ...]:
+    """All that is wrong, errors before warnings, in the order of the rules within each."""
+    found = [finding for rule in _RULES for finding in rule(facts)]
+    return tuple(sorted(found, key=lambda finding: finding.level != "error"))
+
+
+def _disk(facts: NodeFacts) -> Iterable[HealthFinding]:
+    free = facts.disk_free_bytes
+    if free >= DISK_LOW_BYTES:
+        return
+    left = f"{free / (1 << 30):.1f} GB are free where models and journals are kept"
+    way_out = "free some space, or `shoal rm` a model that is not needed"
+    if free < DISK_FULL_BYTES:
+        yield _error(facts, "disk_full", left, way_out)
+    else:
+        yield _warn(facts, "disk_low", left, way_out)
+
+
+def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for model, why in facts.failed_downloads:
+        yield _error(
+            facts,
+            "download_failed",
+            f"{model} could not be fetched: {why}",
+            "see to the cause and ask for the model again; what was fetched is kept",
+        )
+
+
+def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for process in facts.processes:
+        # An empty slot is an unloaded model: what became of a runner is the worker's to say.
+        slot = process.name.startswith("runner:")
+        if process.status == "fatal" or (process.status == "exited" and not slot):
+            yield _error(
+                facts,
+                "process_down",
+                f"{process.name} is down ({process.status}): {process.description}".rstrip(": "),
+                f"read why with `shoal logs {process.name}`, then `shoal down` and `shoal up`",
+            )
+        elif process.status == "backoff":
+            yield _warn(
+                facts,
+                "process_restarting",
+                f"{process.name} ended right after its start: {process.description}".rstrip(": "),
+                f"read why with `shoal logs {process.name}`",
+            )
+
+
+def _models(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for model, why in facts.failed_models:
+        yield _warn(
+            facts,
+            "model_failed",
+            f"{model} was given up: {why}",
+            f"read the runner's log with `shoal logs`, then `shoal load {model}` to try again",
+        )
+
+
+def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
+    total, available = facts.memory_total_bytes, facts.memory_available_bytes
+    if total > 0 and available < MEMORY_LOW_RATIO * total:
+        yield _warn(
+            facts,
+            "memory_low",
+            f"{available / (1 << 30):.1f} of {total / (1 << 30):.1f} GB of memory are available",
+            "`shoal ps` shows which models are loaded, `shoal stop` unloads one",
+        )
+    runners = any(p.name.startswith("runner:") and p.pid for p in facts.processes)
+    if facts.wired_bytes is not None and facts.wired_bytes > WIRED_IDLE_BYTES and not runners:
+        yield _warn(
+            facts,
+            "memory_wired",
+            f"{facts.wired_bytes / (1 << 30):.1f} GB are wired although no runner lives",
+            "if it stays so for a minute a GPU driver leaks it: a reboot frees it",
+        )
+
+
+def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for peer in facts.silent_peers:
+        if peer.silent_s >= UNREACHABLE_S:
+            yield HealthFinding(
+                node=peer.node,
+                level="warn",
+                code="unreachable",
+                message=f"{peer.name} has not been heard for {peer.silent_s:.0f} s",
+                remediation="see that the machine is awake, `shoal status` there, and the network",
+            )
+
+
+def _error(facts: NodeFacts, code: str, message: str, remediation: str) -> HealthFinding:
+    return HealthFinding(
+        node=facts.node, level="error", code=code, message=message, remediation=remediation
+    )
+
+
+def _warn(facts: NodeFacts, code: str, message: str, remediation: str) -> HealthFinding:
+    return HealthFinding(
+        node=facts.node, level="warn", code=code, message=message, remediation=remediation
+    )
+
+
+_RULES = (_disk, _downloads, _processes, _models, _memory, _peers)

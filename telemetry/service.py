@@ -1,0 +1,260 @@
+"""Talks to the bus for telemetry: a reading each second, and answers about processes.
+
+Measuring waits (supervisord, the file system), so a thread of its own does it and hands what it
+found to the loop, which alone publishes. A measurement that failed is logged once and tried again
+a second later; a supervisord that does not answer leaves the processes out, never the rest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bus.client import BusClient
+from bus.clock import now as clock_now
+from bus.clock import wall
+from bus.codec import Envelope, decode, encode
+from bus.errors import BadMessage, ShoalError
+from bus.ids import NodeId
+from bus.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
+from bus.messages.readings import NodeReading, ProcessReading
+from bus.service import Shell
+from bus.topics import reading_topic
+from bus.transport import Link
+from telemetry import diagnose, probes
+from telemetry.examine import Examiner, Target
+from telemetry.health import UNREACHABLE_S, NodeFacts, SilentPeer, findings
+from telemetry.window import Rates
+
+PERIOD_S = 1.0
+RATE_SPAN_S = 3.0
+GATEWAY = "gateway"
+
+
+class Supervised(Protocol):
+    """A process as supervisord tells of it. `pid` is 0 when it does not run."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def description(self) -> str: ...
+
+
+ListProcesses = Callable[[], Sequence[Supervised]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One look at the machine."""
+
+    memory: probes.Memory
+    disk: probes.Disk
+    cpu_ratio: float
+    load_1m: float
+    processes: tuple[ProcessReading, ...]
+
+
+class Meter:
+    """Turns probes into ratios; remembers the last seconds of every counter. One thread."""
+
+    def __init__(self, list_processes: ListProcesses, folder: Path) -> None:
+        self._list_processes = list_processes
+        self._folder = folder
+        self._rates = Rates(RATE_SPAN_S)
+
+    def measure(self) -> Measured:
+        """Everything, now. Waits for supervisord."""
+        at = clock_now()
+        busy = self._rates.rate("cpu", at, probes.cpu_busy_s())
+        keys: set[object] = {"cpu"}
+        processes: list[ProcessReading] = []
+        for supervised in self._list_processes():
+            processes.append(self._process(supervised.name, supervised, keys))
+            if supervised.name == GATEWAY and supervised.pid:
+                for count, pid in enumerate(probes.children(supervised.pid), 1):
+                    child = _HttpProcess(f"{GATEWAY}/{count}", pid)
+                    processes.append(self._process(child.name, child, keys))
+        self._rates.keep(keys)
+        return Measured(
+            memory=probes.memory(),
+            disk=probes.disk(self._folder),
+            cpu_ratio=min(1.0, max(0.0, busy / probes.cores())),
+            load_1m=probes.load_1m(),
+            processes=tuple(processes),
+        )
+
+    def _process(self, name: str, supervised: Supervised, keys: set[object]) -> ProcessReading:
+        sample = probes.process(supervised.pid) if supervised.pid else None
+        ratio = 0.0
+        if sample is not None:
+            key = (sample.pid, sample.started_at_s)
+            keys.add(key)
+            ratio = self._rates.rate(key, clock_now(), sample.cpu_s)
+        return ProcessReading(
+            name=name,
+            pid=supervised.pid,
+            status=supervised.status,
+            cpu_s=sample.cpu_s if sample else 0.0,
+            cpu_ratio=ratio,
+            resident_bytes=sample.resident_bytes if sample else 0,
+            threads=sample.threads if sample else 0,
+            uptime_s=max(0.0, wall() - sample.started_at_s) if sample else 0.0,
+            description=supervised.description,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _HttpProcess:
+    """A gateway's child: gunicorn's, so supervisord has no word on it."""
+
+    name: str
+    pid: int
+    status: str = "running"
+    description: str = "HTTP process of the gateway"
+
+
+class Telemetry:
+    """The service."""
+
+    def __init__(self, shell: Shell, list_processes: ListProcesses, folder: Path) -> None:
+        self.shell = shell
+        self.node: NodeId = shell.speaker.node
+        self.client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log)
+        self._list_processes = list_processes
+        self._meter = Meter(self._listed, folder)
+        self._complaint: str | None = None
+        self._started_at = shell.reactor.now()
+        self._peer_heard_at: dict[NodeId, float] = {}
+        self._stop = threading.Event()
+        capability = diagnose.probe()
+        shell.log.info("py-spy", allowed=capability.allowed, reason=capability.reason)
+        self.examiner = Examiner(shell.speaker, shell.endpoints, capability, self.targets)
+        self._questions = Link("router")
+        self._questions.bind(shell.endpoints.telemetry)
+        shell.reactor.watch(self._questions, self._asked)
+        self.client.hear("reading.node", self._peer_heard)
+        self._thread = threading.Thread(target=self._measure, name="meter", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop measuring and close every link."""
+        self._stop.set()
+        self.shell.reactor.unwatch(self._questions)
+        self._questions.close()
+        self.client.close()
+
+    def targets(self) -> Mapping[str, Target]:
+        """What may be examined now, by name. Waits for supervisord."""
+        found: dict[str, Target] = {}
+        for supervised in self._list_processes():
+            name, pid = supervised.name, supervised.pid
+            children = tuple(probes.children(pid)) if name == GATEWAY and pid else ()
+            found[name] = Target(name, pid, supervised.status, children)
+            for count, child in enumerate(children, 1):
+                found[f"{name}/{count}"] = Target(f"{name}/{count}", child, "running")
+        return found
+
+    # --- readings -------------------------------------------------------------------------
+
+    def _listed(self) -> Sequence[Supervised]:
+        try:
+            processes = self._list_processes()
+        except (OSError, ShoalError) as error:
+            self._complain(f"supervisord does not answer: {error}")
+            return ()
+        self._complain(None)
+        return processes
+
+    def _complain(self, text: str | None) -> None:
+        if text is not None and text != self._complaint:
+            self.shell.log.warning(text)
+        self._complaint = text
+
+    def _measure(self) -> None:
+        while not self._stop.is_set():
+            began = clock_now()
+            try:
+                measured = self._meter.measure()
+            except Exception as error:
+                # Nothing that a probe may meet is worth the end of all readings.
+                self._complain(f"could not measure: {type(error).__name__}: {error}")
+            else:
+                self.shell.reactor.call(lambda found=measured: self._publish(found))
+            self._stop.wait(max(0.05, PERIOD_S - (clock_now() - began)))
+
+    def _publish(self, measured: Measured) -> None:
+        if self._stop.is_set():
+            return
+        reading = NodeReading(
+            node=self.node,
+            memory_total_bytes=measured.memory.total_bytes,
+            memory_available_bytes=measured.memory.available_bytes,
+            cpu_ratio=measured.cpu_ratio,
+            load_1m=measured.load_1m,
+            disk_total_bytes=measured.disk.total_bytes,
+            disk_free_bytes=measured.disk.free_bytes,
+            processes=measured.processes,
+            findings=findings(self._facts(measured)),
+            measured_at_s=wall(),
+        )
+        self.client.publish(reading_topic("node", self.node), reading)
+
+    def _facts(self, measured: Measured) -> NodeFacts:
+        failed = tuple(
+            (instance.model, instance.why)
+            for instance in self.client.state.instances.values()
+            if instance.status == "failed" and any(s.node == self.node for s in instance.shards)
+        )
+        return NodeFacts(
+            node=self.node,
+            disk_free_bytes=measured.disk.free_bytes,
+            memory_total_bytes=measured.memory.total_bytes,
+            memory_available_bytes=measured.memory.available_bytes,
+            wired_bytes=measured.memory.wired_bytes,
+            processes=measured.processes,
+            failed_models=failed,
+            silent_peers=self._silent_peers(),
+        )
+
+    def _peer_heard(self, _topic: str, envelope: Envelope) -> None:
+        self._peer_heard_at[envelope.node] = self.shell.reactor.now()
+
+    def _silent_peers(self) -> tuple[SilentPeer, ...]:
+        now = self.shell.reactor.now()
+        silent: list[SilentPeer] = []
+        for seat in self.client.state.nodes.values():
+            since = self._peer_heard_at.get(seat.node, self._started_at)
+            if seat.node != self.node and now - since >= UNREACHABLE_S:
+                silent.append(SilentPeer(seat.node, seat.name, now - since))
+        return tuple(silent)
+
+    # --- questions ------------------------------------------------------------------------
+
+    def _asked(self, frames: list[bytes]) -> None:
+        if len(frames) != 2:
+            return
+        asker = frames[0]
+        try:
+            question = decode(frames[1]).message
+        except BadMessage as error:
+            self._answer(asker, DiagnosisRefused(status=400, message=str(error)))
+            return
+        if not isinstance(question, AskDiagnosis):
+            text = f"telemetry answers ask_diagnosis, not {type(question).__name__}"
+            self._answer(asker, DiagnosisRefused(status=400, message=text))
+            return
+        reactor = self.shell.reactor
+        self.examiner.start(
+            question, lambda answer: reactor.call(lambda: self._answer(asker, answer))
+        )
+
+    def _answer(self, asker: bytes, answer: Diagnosis | DiagnosisRefused) -> None:
+        if not self._stop.is_set():
+            self._questions.send(asker, encode(self.client.envelope(answer)))

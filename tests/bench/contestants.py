@@ -1,0 +1,166 @@
+"""Who is compared: mlx-lm in process, mlx_lm.server, shoal. Each in processes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+import psutil
+
+from conf.openblas import find_openblas, preload
+from tests.bench.load import Job, Timing, run
+from tests.harness.nodes import ROOT, Node, eventually
+
+
+class Contestant(Protocol):
+    """One way to run a model. `run` makes all jobs at once (or in turn, for a single stream)."""
+
+    name: str
+
+    def run(self, model: str, jobs: Sequence[Job]) -> list[Timing]: ...
+
+    def processes(self) -> dict[str, psutil.Process]: ...
+
+    def close(self) -> None: ...
+
+
+def environment() -> dict[str, str]:
+    """The same BLAS for everybody."""
+    return {**os.environ, **preload(find_openblas()), "HF_HUB_OFFLINE": "1"}
+
+
+class Raw:
+    """mlx-lm in a process without any server: stream_generate or BatchGenerator."""
+
+    def __init__(self, mode: str, models: dict[str, Path]) -> None:
+        self.mode = mode
+        self.name = f"mlx-lm {'stream_generate' if mode == 'single' else 'BatchGenerator'}"
+        self._lives: dict[str, subprocess.Popen[str]] = {}
+        for key, path in models.items():
+            life = subprocess.Popen(
+                [sys.executable, str(ROOT / "tests/bench/raw.py"), str(path)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(),
+            )  # fmt: skip
+            assert life.stdout is not None and life.stdout.readline().strip() == "ready"
+            self._lives[key] = life
+
+    def run(self, model: str, jobs: Sequence[Job]) -> list[Timing]:
+        life = self._lives[model]
+        assert life.stdin is not None and life.stdout is not None
+        asked = {"mode": self.mode, "jobs": [[j.prompt, j.max_tokens] for j in jobs]}
+        life.stdin.write(json.dumps(asked) + "\n")
+        life.stdin.flush()
+        return [Timing(**row) for row in json.loads(life.stdout.readline())]
+
+    def processes(self) -> dict[str, psutil.Process]:
+        return {f"raw {key}": psutil.Process(life.pid) for key, life in self._lives.items()}
+
+    def close(self) -> None:
+        for life in self._lives.values():
+            life.kill()
+            life.wait()
+
+
+class MlxServer:
+    """`mlx_lm.server`, one process a model."""
+
+    name = "mlx_lm.server"
+
+    def __init__(self, models: dict[str, Path]) -> None:
+        self._ports: dict[str, int] = {}
+        self._paths = models
+        self._lives: dict[str, subprocess.Popen[bytes]] = {}
+        for key, path in models.items():
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            self._ports[key] = port
+            self._lives[key] = subprocess.Popen(
+                [sys.executable, "-m", "mlx_lm.server", "--model", str(path), "--port", str(port),
+                 "--host", "127.0.0.1", "--log-level", "ERROR", "--max-tokens", "4096"],
+                env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        for key in models:
+            eventually(lambda key=key: self._answers(key), 120, f"mlx_lm.server has {key}")
+
+    def _answers(self, key: str) -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{self._ports[key]}/health").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def run(self, model: str, jobs: Sequence[Job]) -> list[Timing]:
+        return asyncio.run(run(self._ports[model], str(self._paths[model]), jobs))
+
+    def processes(self) -> dict[str, psutil.Process]:
+        return {f"server {key}": psutil.Process(life.pid) for key, life in self._lives.items()}
+
+    def close(self) -> None:
+        for life in self._lives.values():
+            life.kill()
+            life.wait()
+
+
+class Shoal:
+    """A whole node, through HTTP."""
+
+    name = "shoal"
+
+    def __init__(self, models: dict[str, Path], **settings: str) -> None:
+        self._names = {key: path.name for key, path in models.items()}
+        folders = ",".join({str(path.parent) for path in models.values()})
+        self.node = Node(
+            SHOAL_MODEL_FOLDERS=folders,
+            SHOAL_PRELOAD=",".join(self._names.values()),
+            SHOAL_DEFAULT_MODEL=next(iter(self._names.values())),
+            SHOAL_RUNNER__MAX_WAITING="64",
+            SHOAL_LOG_LEVEL="warning",
+            **settings,
+        )
+        self.node.up(180)
+        for name in self._names.values():
+            eventually(lambda name=name: self._loaded(name), 120, f"shoal has {name}")
+
+    def _loaded(self, name: str) -> bool:
+        instances = self.node.state()["instances"].values()
+        return any(i["model"] == name and i["status"] == "ready" for i in instances)
+
+    def run(self, model: str, jobs: Sequence[Job]) -> list[Timing]:
+        return asyncio.run(run(self.node.base_port, self._names[model], jobs))
+
+    def processes(self) -> dict[str, psutil.Process]:
+        found: dict[str, psutil.Process] = {}
+        for name, pid in self.node.processes().items():
+            process = psutil.Process(pid)
+            found[name] = process
+            for number, child in enumerate(process.children(recursive=True)):
+                found[f"{name}/{number}"] = child
+        return found
+
+    def close(self) -> None:
+        self.node.close()
+
+
+def peak_bytes(process: psutil.Process) -> int:
+    """The most that was ever resident (Linux), else what is now."""
+    try:
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return process.memory_info().rss
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """User and system seconds so far."""
+    times = process.cpu_times()
+    return times.user + times.system

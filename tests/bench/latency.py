@@ -1,0 +1,147 @@
+"""Long prefill beside decodes at three prefill shares, and what the prefix cache saves.
+
+Through HTTP, on a random-weight Qwen3 of about 30 M parameters. Prints ratios within the run
+and writes bench-results/latency.json. Options: --shares 0.5,0.7,0.8, --repeats N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.contestants import Shoal
+from tests.bench.load import Job, Timing, percentile, run, stream
+from tests.bench.models import random_qwen3
+from tests.bench.serve import prompt
+from tests.harness.nodes import ROOT
+
+MODEL = "bench-30m"
+DECODES = 8
+
+
+def tokens_of(node: Shoal, text: str) -> int:
+    """How many tokens the prompt has, by the server's own count."""
+    body = {"model": MODEL, "prompt": text, "max_tokens": 1}
+    return node.node.http.post("/v1/completions", json=body).json()["usage"]["prompt_tokens"]
+
+
+def words_for(node: Shoal, chance: random.Random, tokens: int) -> str:
+    """A prompt of at least `tokens` tokens, within a few."""
+    words = prompt(chance, tokens).split()
+    low, high = 1, len(words)
+    while low < high:
+        middle = (low + high) // 2
+        if tokens_of(node, " ".join(words[:middle])) >= tokens:
+            high = middle
+        else:
+            low = middle + 1
+    return " ".join(words[:low])
+
+
+async def together(port: int, decodes: list[Job], long: Job) -> tuple[list[Timing], Timing]:
+    """Decodes first; the long prompt arrives when all of them are under way."""
+    running = asyncio.gather(*(stream(port, MODEL, job) for job in decodes))
+    await asyncio.sleep(1.0)
+    timing = await stream(port, MODEL, long)
+    return list(await running), timing
+
+
+def share_row(share: float, repeats: int, model: Path) -> dict[str, Any]:
+    node = Shoal({"b": model}, SHOAL_RUNNER__PREFILL_SHARE=str(share))
+    port = node.node.base_port
+    itl: list[float] = []
+    finish: list[float] = []
+    try:
+        pattern = words_for(node, random.Random(1), 3000)
+        for repeat in range(repeats):
+            chance = random.Random(repeat)
+            alone_itl = asyncio.run(run(port, MODEL, jobs(chance, 200)))
+            base = percentile([g for t in alone_itl for g in t.gaps_s], 0.95)
+            long = Job(f"{repeat} first {pattern}", 4)
+            alone = asyncio.run(stream(port, MODEL, long)).ttft_s
+            crowded = Job(f"{repeat} second {pattern}", 4)
+            others, timing = asyncio.run(together(port, jobs(chance, 600), crowded))
+            gaps = [
+                b - a
+                for t in others
+                for a, b in zip(t.at, t.at[1:], strict=False)
+                if timing.began < b <= timing.at[0]
+            ]
+            itl.append(percentile(gaps, 0.95) / base)
+            finish.append(timing.ttft_s / alone)
+    finally:
+        node.close()
+    return {
+        "share": share,
+        "itl_p95_ratio": statistics.median(itl),
+        "itl_target": 1.4 / (1 - share),
+        "finish_ratio": statistics.median(finish),
+        "finish_target": 1.5 / share,
+        "itl_runs": itl,
+        "finish_runs": finish,
+    }
+
+
+def jobs(chance: random.Random, tokens: int) -> list[Job]:
+    return [Job(prompt(chance, 32), tokens) for _ in range(DECODES)]
+
+
+def prefix_row(model: Path, repeats: int) -> dict[str, Any]:
+    node = Shoal({"b": model})
+    port = node.node.base_port
+    ratios: list[float] = []
+    repeats_ms: list[float] = []
+    try:
+        pattern = words_for(node, random.Random(2), 2000)
+        for repeat in range(repeats):
+            shared = f"{repeat} {pattern}"
+            first = asyncio.run(stream(port, MODEL, Job(shared + " one", 4)))
+            second = asyncio.run(stream(port, MODEL, Job(shared + " two fish", 4)))
+            again = asyncio.run(stream(port, MODEL, Job(shared + " two fish", 4)))
+            assert again.error is None and second.error is None
+            ratios.append(second.ttft_s / first.ttft_s)
+            repeats_ms.append(again.ttft_s / first.ttft_s)
+    finally:
+        node.close()
+    return {
+        "prefix_ttft_ratio": statistics.median(ratios),
+        "prefix_target": 0.25,
+        "exact_repeat_ratio": statistics.median(repeats_ms),
+        "runs": ratios,
+    }
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--shares", default="0.5,0.7,0.8")
+    options.add_argument("--repeats", type=int, default=3)
+    asked = options.parse_args()
+    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
+        model = random_qwen3(Path(folder) / MODEL)
+        shares = [share_row(float(s), asked.repeats, model) for s in asked.shares.split(",") if s]
+        prefix = prefix_row(model, 10 if asked.repeats >= 3 else 3)
+    out = ROOT / "bench-results" / "latency.json"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps({"shares": shares, "prefix": prefix}, indent=1))
+    table = Table("prefill share", "ITL p95 x", "at most", "finish x", "at most")
+    for row in shares:
+        keys = ("share", "itl_p95_ratio", "itl_target", "finish_ratio", "finish_target")
+        table.add_row(*(f"{row[key]:.2f}" for key in keys))
+    Console().print(table)
+    Console().print(
+        f"shared prefix of 2,000 tokens: TTFT {prefix['prefix_ttft_ratio']:.2f} x the first's "
+        f"(at most 0.25); exact repeat {prefix['exact_repeat_ratio']:.2f} x"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Models for benchmarks, made on the spot: float32, and with no token that ends a text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ROOT / "conf" / "tiny"
+NEVER = "<|endoftext|>"
+
+
+def endless_tiny(folder: Path) -> Path:
+    """The bundled model in float32, its end-of-turn token taken away: every text runs to its
+    length, so that all contestants make equally many tokens."""
+    copy_tokenizer(folder)
+    weights: dict[str, Any] = {}
+    for path in TINY.glob("*.safetensors"):
+        for name, value in load_file(path).items():
+            weights[name] = value.astype(np.float32)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
+    config = json.loads((TINY / "config.json").read_text())
+    write_config(folder, {**config, "torch_dtype": "float32"})
+    return folder
+
+
+def random_qwen3(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 512) -> Path:
+    """A Qwen3 of about 30 M parameters with random weights and the bundled tokenizer."""
+    copy_tokenizer(folder)
+    vocabulary = json.loads((TINY / "config.json").read_text())["vocab_size"]
+    heads, kv_heads, head, wide = 8, 4, 64, hidden * 4
+    rng = np.random.default_rng(seed)
+
+    def matrix(rows: int, columns: int) -> np.ndarray[Any, Any]:
+        return (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+
+    weights: dict[str, Any] = {
+        "model.embed_tokens.weight": matrix(vocabulary, hidden),
+        "model.norm.weight": np.ones(hidden, np.float32),
+    }
+    for layer in range(layers):
+        at = f"model.layers.{layer}."
+        weights |= {
+            at + "self_attn.q_proj.weight": matrix(heads * head, hidden),
+            at + "self_attn.k_proj.weight": matrix(kv_heads * head, hidden),
+            at + "self_attn.v_proj.weight": matrix(kv_heads * head, hidden),
+            at + "self_attn.o_proj.weight": matrix(hidden, heads * head),
+            at + "self_attn.q_norm.weight": np.ones(head, np.float32),
+            at + "self_attn.k_norm.weight": np.ones(head, np.float32),
+            at + "mlp.gate_proj.weight": matrix(wide, hidden),
+            at + "mlp.up_proj.weight": matrix(wide, hidden),
+            at + "mlp.down_proj.weight": matrix(hidden, wide),
+            at + "input_layernorm.weight": np.ones(hidden, np.float32),
+            at + "post_attention_layernorm.weight": np.ones(hidden, np.float32),
+        }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
+    config = {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": hidden,
+        "num_hidden_layers": layers, "intermediate_size": wide, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "head_dim": head, "vocab_size": vocabulary,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "tie_word_embeddings": True, "torch_dtype": "float32",
+    }  # fmt: skip
+    write_config(folder, config)
+    return folder
+
+
+def copy_tokenizer(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in TINY.iterdir():
+        if path.name.startswith(
+            ("tokenizer", "chat_template", "special_tokens", "vocab", "merges")
+        ):
+            shutil.copy(path, folder / path.name)
+    path = folder / "tokenizer_config.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["eos_token"] = NEVER
+    path.write_text(json.dumps(tokenizer))
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    never = next(t["id"] for t in tokens if t["content"] == NEVER)
+    config = {**config, "eos_token_id": never}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": never}))

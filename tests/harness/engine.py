@@ -1,0 +1,237 @@
+"""A real engine without a model: it keeps the seam's promises and checks its caller's.
+
+Each next token is a fixed function of the row's seed and of all tokens before it, so a row's
+output does not depend on batching, chunks, prefix hits or preemptions, and whatever breaks that
+is seen. KV is the list of tokens themselves; a plan that is illegal raises `IllegalPlan`.
+Virtual time: every step costs what `StepCosts` says.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bus.ids import TokenId
+from runner.engine import (
+    EngineFacts,
+    EngineMemory,
+    EntryId,
+    PrefillGroup,
+    RowFailure,
+    RowId,
+    RowSpec,
+    SampledToken,
+    StepPlan,
+    StepResult,
+)
+
+
+class IllegalPlan(AssertionError):
+    """The scheduler broke the seam's rules."""
+
+
+def facts(
+    *,
+    kv_bytes: int = 1 << 30,
+    context_tokens: int = 4096,
+    batches_ragged: bool = True,
+    trims: bool = True,
+) -> EngineFacts:
+    """A model of one byte of KV per token, with `kv_bytes` left beside its weights."""
+    return EngineFacts(
+        model_id="fake",
+        weights_bytes=1000,
+        context_tokens=context_tokens,
+        vocabulary=64,
+        kv_bytes_per_token=1,
+        kv_bytes_fixed=0,
+        batches_ragged=batches_ragged,
+        trims=trims,
+        eos_token_ids=frozenset({0}),
+        memory_limit_bytes=1000 + kv_bytes,
+        backend="fake",
+    )
+
+
+def next_token(seed: int, tokens: Sequence[int], vocabulary: int = 64) -> TokenId:
+    """What a row says next: depends on everything before it and on its seed."""
+    return TokenId(zlib.crc32(repr((seed, tuple(tokens))).encode()) % vocabulary)
+
+
+def whole_output(seed: int, prompt: Sequence[int], most: int, stops: frozenset[int]) -> list[int]:
+    """What a row says in all, undisturbed."""
+    made: list[int] = []
+    while len(made) < most and not (made and made[-1] in stops):
+        made.append(next_token(seed, [*prompt, *made]))
+    return made
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Virtual seconds."""
+
+    decode_fixed_s: float = 0.010
+    decode_row_s: float = 0.001
+    prefill_fixed_s: float = 0.004
+    prefill_token_s: float = 0.001
+
+    def decode_s(self, rows: int) -> float:
+        return self.decode_fixed_s + self.decode_row_s * rows if rows else 0.0
+
+    def prefill_s(self, groups: Sequence[PrefillGroup]) -> float:
+        return sum(
+            self.prefill_fixed_s + self.prefill_token_s * padded_tokens(group) for group in groups
+        )
+
+
+def padded_tokens(group: PrefillGroup) -> int:
+    return len(group) * max(chunk.stop - chunk.start for chunk in group)
+
+
+@dataclass
+class FakeRow:
+    spec: RowSpec
+    tokens: list[TokenId]
+    kv: list[TokenId] = field(default_factory=list)
+    failed: bool = False
+    """A failed row may be named once more, in the step already issued; it is passed over."""
+
+
+@dataclass
+class FakeEngine:
+    """Implements `runner.engine.Engine`. `failing` rows (by row id) fail at their next sample."""
+
+    facts: EngineFacts
+    costs: StepCosts = field(default_factory=StepCosts)
+    failing: set[RowId] = field(default_factory=set)
+    rows: dict[RowId, FakeRow] = field(default_factory=dict)
+    kept: dict[EntryId, list[TokenId]] = field(default_factory=dict)
+    unread: deque[StepResult] = field(default_factory=deque)
+    seen: set[RowId] = field(default_factory=set)
+    step: int = 0
+    digest: int = 0
+    digests: deque[int] = field(default_factory=deque)
+    computed_tokens: int = 0
+
+    def issue(self, plan: StepPlan) -> None:
+        self._require(plan.step == self.step + 1, "steps are numbered without gaps")
+        self._require(len(self.unread) < 2, "at most two steps are unread")
+        self._require(plan.digest == self.digest, "the digest covers exactly what was read")
+        self.step = plan.step
+        for row_id in (*plan.release, *plan.preempt):
+            self._require(row_id in self.rows, f"row {row_id} is known")
+            del self.rows[row_id]
+        for entry in plan.evict:
+            self._require(entry in self.kept, f"entry {entry} is known")
+            del self.kept[entry]
+        for spec in plan.admit:
+            self._admit(spec)
+        for hit in plan.hits:
+            row = self.rows[hit.row]
+            kept = self.kept[hit.entry]
+            self._require(not row.kv and 0 < hit.length < len(row.tokens), "a hit leaves a token")
+            self._require(kept[: hit.length] == row.tokens[: hit.length], "a hit is a prefix")
+            self._require(self.facts.trims or hit.length == len(kept), "untrimmed, so whole")
+            row.kv = kept[: hit.length]
+        self._run(plan)
+
+    def read(self) -> StepResult:
+        result = self.unread.popleft()
+        self.digest = self.digests.popleft()
+        return result
+
+    def memory(self) -> EngineMemory:
+        kv_bytes = sum(len(row.kv) for row in self.rows.values())
+        prefix_bytes = sum(len(kept) for kept in self.kept.values())
+        return EngineMemory(kv_bytes + prefix_bytes, kv_bytes, prefix_bytes, 0)
+
+    def close(self) -> None:
+        self.rows.clear()
+
+    def _admit(self, spec: RowSpec) -> None:
+        self._require(spec.row not in self.seen, "row ids are never used again")
+        self._require(0 <= spec.made < len(spec.tokens), "made tokens follow a prompt")
+        self.seen.add(spec.row)
+        self.rows[spec.row] = FakeRow(spec, list(spec.tokens))
+
+    def _run(self, plan: StepPlan) -> None:
+        if not self.facts.batches_ragged:
+            self._require(len(plan.decode) <= 1, "one row at a time")
+            self._require(all(len(group) == 1 for group in plan.prefill), "one row at a time")
+        done = self._prefill(plan)
+        self._decode(plan, done)
+        tokens, failures = self._sample(plan, done)
+        self._keep(plan)
+        decode_s, prefill_s = self.costs.decode_s(len(plan.decode)), 0.0
+        prefill_s = self.costs.prefill_s(plan.prefill)
+        result = StepResult(plan.step, tuple(tokens), tuple(failures), decode_s + prefill_s)
+        digest = self.digests[-1] if self.digests else self.digest
+        for sampled in tokens:
+            packed = sampled.row.to_bytes(8, "little") + sampled.token.to_bytes(4, "little")
+            digest = zlib.crc32(packed, digest)
+        self.digests.append(digest)
+        self.unread.append(result)
+
+    def _prefill(self, plan: StepPlan) -> list[RowId]:
+        done: list[RowId] = []
+        for group in plan.prefill:
+            real = sum(chunk.stop - chunk.start for chunk in group)
+            self._require(real >= 0.75 * padded_tokens(group), "at most a quarter is padding")
+            for chunk in group:
+                row = self.rows[chunk.row]
+                self._require(chunk.row not in done, "one chunk per row and step")
+                self._require(chunk.start == len(row.kv) < chunk.stop, "chunks have no gaps")
+                self._require(chunk.stop <= len(row.spec.tokens), "chunks are of the prompt")
+                row.kv += row.tokens[chunk.start : chunk.stop]
+                self.computed_tokens += chunk.stop - chunk.start
+                done.append(chunk.row)
+        return done
+
+    def _decode(self, plan: StepPlan, done: list[RowId]) -> None:
+        self._require(len(set(plan.decode)) == len(plan.decode), "each row decodes once")
+        for row_id in plan.decode:
+            row = self.rows[row_id]
+            if row.failed:
+                continue
+            self._require(row_id not in done, "a row decodes in a later step than its prefill")
+            self._require(len(row.kv) == len(row.tokens) - 1, "only finished prompts decode")
+            row.kv.append(row.tokens[-1])
+
+    def _sample(
+        self, plan: StepPlan, done: list[RowId]
+    ) -> tuple[list[SampledToken], list[RowFailure]]:
+        tokens: list[SampledToken] = []
+        failures: list[RowFailure] = []
+        finished = [row_id for row_id in done if len(self.rows[row_id].kv) == self._life(row_id)]
+        for row_id in (*finished, *plan.decode):
+            if self.rows[row_id].failed:
+                continue
+            if row_id in self.failing:
+                self.rows[row_id].failed = True
+                failures.append(RowFailure(row_id, "internal", "told to fail"))
+                continue
+            row = self.rows[row_id]
+            made = len(row.tokens) - len(row.spec.tokens) + row.spec.made
+            prompt = row.tokens[: len(row.tokens) - made]
+            token = next_token(row.spec.seed, [*prompt, *row.tokens[len(prompt) :]])
+            row.tokens.append(token)
+            tokens.append(SampledToken(row_id, token))
+        return tokens, failures
+
+    def _keep(self, plan: StepPlan) -> None:
+        for insert in plan.insert:
+            row = self.rows[insert.row]
+            self._require(insert.entry not in self.kept, "entries are new")
+            self._require(0 < insert.length <= len(row.kv), "only what is computed is kept")
+            self._require(self.facts.trims or insert.length == len(row.kv), "untrimmed: whole")
+            self.kept[insert.entry] = row.kv[: insert.length]
+
+    def _life(self, row_id: RowId) -> int:
+        return len(self.rows[row_id].spec.tokens)
+
+    @staticmethod
+    def _require(fact: bool, rule: str) -> None:
+        if not fact:
+            raise IllegalPlan(rule)

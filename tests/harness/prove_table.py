@@ -1,0 +1,52 @@
+"""What `make prove` found, as tables: faults, soak, latency, bench. Missing parts are named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.serve import show
+from tests.harness.nodes import ROOT
+
+console = Console(width=170)
+
+
+def faults() -> None:
+    path = ROOT / "prove-results" / "faults.jsonl"
+    if not path.exists():
+        console.print("faults: not run (make prove-faults)")
+        return
+    table = Table("fault", "the client saw", "seconds", "bound", "models reloaded", "kept")
+    for line in path.read_text().splitlines():
+        row: dict[str, Any] = json.loads(line)
+        kept = "yes" if row["seconds"] <= row["bound"] else "NO"
+        cells = [row[key] for key in ("fault", "client saw", "seconds", "bound")]
+        table.add_row(*map(str, cells), str(row["models reloaded"]), kept)
+    console.print(table)
+
+
+def document(name: str, folder: str, how: str) -> None:
+    path = ROOT / folder / f"{name}.json"
+    if not path.exists():
+        console.print(f"{name}: not run (make {how})")
+        return
+    data = json.loads(path.read_text())
+    if name == "serve":
+        show(data)
+    else:
+        console.print(f"{name}:")
+        console.print_json(data=data)
+
+
+def main() -> None:
+    faults()
+    document("soak", "prove-results", "prove-soak")
+    document("latency", "bench-results", "prove-latency")
+    document("serve", "bench-results", "prove-bench")
+
+
+if __name__ == "__main__":
+    main()

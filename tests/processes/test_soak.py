@@ -1,0 +1,174 @@
+"""A long day in miniature: mixed requests, every one of them ends, nothing leaks, text is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.bench.contestants import environment
+from tests.harness.nodes import MODEL, ROOT, Node, eventually, running_node
+from tests.processes.conftest import PROVING, results_folder
+
+REQUESTS = int(os.environ.get("SHOAL_TEST_SOAK", "2000" if PROVING else "240"))
+WARM = REQUESTS // 4
+TRUTHS = 24
+WORDS = ["fish", "sea", "shoal", "node", "token", "count", "seven", "blue", "story", "moves"]
+
+
+def prompt_of(number: int) -> tuple[str, int]:
+    chance = random.Random(number)
+    words = " ".join(chance.choice(WORDS) for _ in range(chance.choice([3, 12, 60, 300])))
+    return words, chance.choice([8, 24, 64])
+
+
+def truths() -> list[dict[str, Any]]:
+    asked = [prompt_of(number) for number in range(TRUTHS)]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/harness/truth.py"), str(ROOT / "conf" / "tiny")],
+        input=json.dumps(asked), capture_output=True, text=True, timeout=300, check=True,
+        env=environment(),
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def margin_where_they_part(truth: dict[str, Any], text: str) -> float | None:
+    """None when equal, else the truth's margin at the first token that differs."""
+    if text == truth["text"]:
+        return None
+    so_far = ""
+    for piece, margin in zip(truth["pieces"], truth["margins"], strict=False):
+        if not text.startswith(so_far + piece):
+            return margin
+        so_far += piece
+    return truth["margins"][-1] if truth["margins"] else 0.0
+
+
+class Day:
+    """The requests of a day; `ends` counts how they ended."""
+
+    def __init__(self, node: Node, truth: list[dict[str, Any]]) -> None:
+        self.node = node
+        self.truth = truth
+        self.ends: dict[str, int] = {}
+        self.parted: list[float] = []
+        self.open_ended: list[str] = []
+
+    def count(self, end: str) -> None:
+        self.ends[end] = self.ends.get(end, 0) + 1
+
+    def one(self, number: int) -> None:
+        kind = random.Random(f"kind{number}").choices(
+            ["plain", "stream", "cancel", "hang up", "bad"], [40, 40, 6, 8, 6]
+        )[0]
+        prompt, tokens = prompt_of(number % TRUTHS)
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+        if kind == "plain":
+            self.plain(body, number % TRUTHS)
+        elif kind == "bad":
+            reply = self.post({**body, "temperature": "hot"})
+            self.count(f"bad {reply.status_code}")
+        else:
+            self.streamed(kind, body, number % TRUTHS)
+
+    def post(self, body: dict[str, Any]) -> httpx.Response:
+        for _ in range(200):
+            reply = httpx.post(self.node.url + "/v1/completions", json=body, timeout=120)
+            if reply.status_code != 429:
+                return reply
+            self.count("429, tried again")
+        raise AssertionError("refused 200 times")
+
+    def plain(self, body: dict[str, Any], truth: int) -> None:
+        reply = self.post(body)
+        assert reply.status_code == 200, reply.text
+        self.compare(reply.json()["choices"][0]["text"], truth)
+        self.count("finished")
+
+    def compare(self, text: str, truth: int) -> None:
+        margin = margin_where_they_part(self.truth[truth], text)
+        if margin is not None:
+            self.parted.append(margin)
+
+    def streamed(self, kind: str, body: dict[str, Any], truth: int) -> None:
+        text, done, identity = "", False, None
+        with httpx.stream(
+            "POST", self.node.url + "/v1/completions", json={**body, "stream": True}, timeout=120
+        ) as response:
+            if response.status_code == 429:
+                self.count("429 stream")
+                return
+            for line in response.iter_lines():
+                if line == "data: [DONE]":
+                    done = True
+                elif line.startswith("data: "):
+                    data = json.loads(line[6:])
+                    assert "error" not in data, data
+                    identity = data["id"]
+                    text += "".join(c["text"] for c in data["choices"])
+                    if kind == "hang up":
+                        self.count("hung up")
+                        return
+                    if kind == "cancel":
+                        httpx.post(f"{self.node.url}/v1/cancel/{identity}", timeout=30)
+                        kind = "cancelled"
+        if not done:
+            self.open_ended.append(f"{kind} {identity}")
+        elif kind == "stream":
+            self.compare(text, truth)
+        self.count("cancelled" if kind == "cancelled" else "finished")
+
+
+def resident(node: Node) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for process in node.all_processes():
+        name = process.cmdline()[0] if process.cmdline() else process.name()
+        found[f"{name} {process.pid}"] = psutil.Process(process.pid).memory_info().rss
+    return found
+
+
+def test_a_long_day_ends_every_request_and_leaks_nothing() -> None:
+    with running_node() as node:
+        day = Day(node, truths())
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(day.one, range(WARM)))
+            before = resident(node)
+            list(pool.map(day.one, range(WARM, REQUESTS)))
+        after = resident(node)
+        eventually(
+            lambda: all(
+                r["running"] + r["waiting"] == 0 for r in node.http.get("/queue").json()["runners"]
+            ),
+            30, "every row is free",
+        )  # fmt: skip
+        grown = {
+            name: (after[name] - before[name]) / (REQUESTS - WARM)
+            for name in before
+            if name in after
+        }
+        journal = sum(p.stat().st_size for p in node.home.rglob("events.log"))
+        close = [margin for margin in day.parted if margin < 1e-4]
+        row = {
+            "requests": REQUESTS,
+            "ends": day.ends,
+            "without a terminal event": day.open_ended,
+            "greedy texts that differ": len(day.parted),
+            "of them with margin < 1e-4": len(close),
+            "bytes per request, by process": {k: round(v) for k, v in grown.items()},
+            "journal bytes": journal,
+        }
+        (results_folder() / "soak.json").write_text(json.dumps(row, indent=1))
+        print(json.dumps(row, indent=1))  # noqa: T201 - the figures are the point
+        assert not day.open_ended
+        assert len(close) == len(day.parted), day.parted
+        assert journal < 80 << 20
+        assert set(before) <= set(after), "a process was replaced"
+        if PROVING:
+            assert max(grown.values()) <= 1024, grown

@@ -1,0 +1,123 @@
+"""Which facts make which findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bus.ids import NodeId
+from bus.messages.readings import ProcessReading
+from telemetry.health import CODES, NodeFacts, SilentPeer, findings
+
+GB = 1 << 30
+WELL = NodeFacts(
+    node=NodeId("n1"),
+    disk_free_bytes=100 * GB,
+    memory_total_bytes=16 * GB,
+    memory_available_bytes=8 * GB,
+)
+
+
+def process(name: str, status: str, pid: int = 0) -> ProcessReading:
+    return ProcessReading(
+        name=name,
+        pid=pid,
+        status=status,
+        cpu_s=0.0,
+        cpu_ratio=0.0,
+        resident_bytes=0,
+        threads=0,
+        uptime_s=0.0,
+        description="Exited too quickly",
+    )
+
+
+def codes(facts: NodeFacts) -> list[tuple[str, str]]:
+    return [(finding.level, finding.code) for finding in findings(facts)]
+
+
+def test_a_node_that_is_well_has_no_findings() -> None:
+    running = process("bus", "running", pid=4)
+    assert codes(replace(WELL, processes=(running,))) == []
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "expected"),
+    [
+        (10 * GB, []),
+        (10 * GB - 1, [("warn", "disk_low")]),
+        (2 * GB, [("warn", "disk_low")]),
+        (2 * GB - 1, [("error", "disk_full")]),
+    ],
+)
+def test_disk_is_low_under_ten_gigabytes_and_full_under_two(
+    free_bytes: int, expected: list[tuple[str, str]]
+) -> None:
+    assert codes(replace(WELL, disk_free_bytes=free_bytes)) == expected
+
+
+def test_a_service_that_ended_is_an_error_and_an_empty_slot_is_not() -> None:
+    processes = (
+        process("master", "fatal"),
+        process("gateway", "exited"),
+        process("runner:03", "exited"),
+        process("runner:04", "fatal"),
+        process("worker", "backoff"),
+    )
+    found = findings(replace(WELL, processes=processes))
+    assert [(f.level, f.code, f.message.split()[0]) for f in found] == [
+        ("error", "process_down", "master"),
+        ("error", "process_down", "gateway"),
+        ("error", "process_down", "runner:04"),
+        ("warn", "process_restarting", "worker"),
+    ]
+
+
+def test_errors_come_before_warnings_whatever_the_rules_order() -> None:
+    facts = replace(
+        WELL,
+        disk_free_bytes=5 * GB,
+        failed_downloads=(("org/model", "404"),),
+        failed_models=(("shoal-tiny", "3 failures in 60 s"),),
+    )
+    assert codes(facts) == [
+        ("error", "download_failed"),
+        ("warn", "disk_low"),
+        ("warn", "model_failed"),
+    ]
+
+
+def test_memory_is_low_under_a_tenth() -> None:
+    assert codes(replace(WELL, memory_available_bytes=GB)) == [("warn", "memory_low")]
+
+
+def test_wired_memory_is_told_only_where_no_runner_lives() -> None:
+    wired = replace(WELL, wired_bytes=6 * GB)
+    assert codes(wired) == [("warn", "memory_wired")]
+    runner = process("runner:00", "running", pid=7)
+    assert codes(replace(wired, processes=(runner,))) == []
+
+
+def test_a_peer_is_unreachable_after_fifteen_seconds_and_the_finding_names_it() -> None:
+    peer = SilentPeer(NodeId("n2"), "mini", 14.9)
+    assert codes(replace(WELL, silent_peers=(peer,))) == []
+    (found,) = findings(replace(WELL, silent_peers=(replace(peer, silent_s=15.0),)))
+    assert (found.node, found.code) == ("n2", "unreachable")
+
+
+def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
+    facts = NodeFacts(
+        node=NodeId("n1"),
+        disk_free_bytes=0,
+        memory_total_bytes=16 * GB,
+        memory_available_bytes=0,
+        wired_bytes=9 * GB,
+        processes=(process("bus", "fatal"), process("worker", "backoff")),
+        failed_downloads=(("m", "why"),),
+        failed_models=(("m", "why"),),
+        silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),
+    )
+    found = findings(facts)
+    assert {f.code for f in found} == set(CODES) - {"disk_low"}
+    assert all(f.remediation for f in found)
