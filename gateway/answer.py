@@ -2,7 +2,7 @@
 
 Entries come in the order of their requests' own numbers; credit is given back only for what
 `take` gave out *before* the last call, for by then it has been sent. The answer has ended
-when each request has had its terminal; after `take` gave the last one it gives no more.
+when each request has had its terminal, or one has failed; after that `take` gives no more.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class Answer:
         """Entries of one request, its terminal (if here) last."""
         self._queue.extend(entries)
         self._unaccepted.discard(request_id)
-        if isinstance(entries[-1], Finished | Failed):
+        last = entries[-1]
+        if isinstance(last, Failed):
+            self._unended.clear()
+        elif isinstance(last, Finished):
             self._unended.discard(request_id)
         self._wake()
 

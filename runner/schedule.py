@@ -55,6 +55,7 @@ class Load:
     kv_limit_bytes: int
     prefix_bytes: int
     prefix_entries: int
+    preemptions: int
 
 
 class Scheduler:
@@ -66,6 +67,7 @@ class Scheduler:
         self._serial = 0
         self._between_ends_s = 0.0
         self._ended_at: float | None = None
+        self._planned_at = float("-inf")
 
     # --- what is asked of it ----------------------------------------------------------
 
@@ -156,6 +158,7 @@ class Scheduler:
         """The next step, or None when there is nothing to do or `STEPS_AHEAD` are unread."""
         if len(self._table.issued) >= STEPS_AHEAD:
             return None, []
+        self._planned_at = now
         plan, events = plan_step(self._table, now)
         if plan is None and self._table.retiring:
             plan, more = plan_step(self._table, now)
@@ -223,8 +226,9 @@ class Scheduler:
                 instants.append(row.deadline_at)
             if row.paused_at is not None:
                 instants.append(row.paused_at + settings.paused_limit_s)
-                if row.row_id is not None and len(self._table.rows) > len(self._table.live):
-                    instants.append(row.paused_at + settings.paused_grace_s)
+                grace_ends_at = row.paused_at + settings.paused_grace_s
+                if row.row_id is not None and grace_ends_at > self._planned_at:
+                    instants.append(grace_ends_at)
         return min(instants, default=None)
 
     def load(self) -> Load:
@@ -242,6 +246,7 @@ class Scheduler:
             kv_limit_bytes=table.kv_bytes,
             prefix_bytes=table.prefixes.used_bytes,
             prefix_entries=len(table.prefixes),
+            preemptions=table.preemptions,
         )
 
     def validate_state(self) -> None:

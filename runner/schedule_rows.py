@@ -81,6 +81,7 @@ class RowTable:
     step: int = 0
     digest: int = 0
     last_row_id: int = 0
+    preemptions: int = 0
     prefixes: PrefixIndex = field(init=False)
     account: PrefillAccount = field(init=False)
     kv_bytes: int = field(init=False)
@@ -153,7 +154,7 @@ class RowTable:
         row.move("preempt")
         row.row_id = None
         row.computed = row.reserved = row.life_tokens = 0
-        row.preemptions += 1
+        self.preemptions += 1
         row.waiting_since = now
 
     def end(self, row: Row) -> None:

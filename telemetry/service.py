@@ -116,7 +116,7 @@ class _HttpProcess:
 
     name: str
     pid: int
-    status: str = "RUNNING"
+    status: str = "running"
     description: str = "HTTP process of the gateway"
 
 
@@ -158,7 +158,7 @@ class Telemetry:
             children = tuple(probes.children(pid)) if name == GATEWAY and pid else ()
             found[name] = Target(name, pid, supervised.status, children)
             for count, child in enumerate(children, 1):
-                found[f"{name}/{count}"] = Target(f"{name}/{count}", child, "RUNNING")
+                found[f"{name}/{count}"] = Target(f"{name}/{count}", child, "running")
         return found
 
     # --- readings -------------------------------------------------------------------------

@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: the rows that decode together, and how rows join and leave them.
 
 The batch lives over steps. Its layers are slabs where the model's KV is plain, and mlx-lm's
@@ -96,7 +98,7 @@ class DecodeBatch:
             slot = len(self.rows)
             self.rows.append(row)
             self.shape.begins.append(SlabShape.HOLE)
-        self._make_room(length, slot + 1)
+        self._make_room(length)
         for layer, own in zip(self.layers, caches, strict=True):
             if isinstance(layer, SlabKV):
                 layer.put(slot, own)
@@ -171,9 +173,9 @@ class DecodeBatch:
                 layer.keep(kept)
         return kept
 
-    def _make_room(self, length: int, slots: int) -> None:
-        if slots > self.shape.slots or length > self.shape.stop:
-            self._relay(None, length, slots)
+    def _make_room(self, length: int) -> None:
+        if len(self.rows) > self.shape.slots or length > self.shape.stop:
+            self._relay(None, length, len(self.rows))
 
     def _relay(self, kept: Sequence[int] | None, length: int, slots: int) -> None:
         """New slabs: for `slots` rows of at least `length` tokens, with room to go on."""

@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: executes step plans. The one way into this package.
 
 Every call is made from the thread that called `load_engine`. A step's work is put on the

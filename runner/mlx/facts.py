@@ -1,3 +1,6 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: what is true of a loaded model, found by asking it.
 
 The bytes a token costs are measured on a real cache after a real forward, not read from the
@@ -103,12 +106,7 @@ def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
         lambda: _grouped(model, shape, rows), [one[0] for one in alone]
     )
     narrow = head.narrows and _agree(
-        lambda: head.logits(
-            lambda: model(mx.array([rows[1]]), cache=new_caches(model, shape.plain, 0)),
-            [0],
-            [len(rows[1]) - 1],
-        ),
-        [alone[1][0]],
+        lambda: [_narrowed(model, shape, head, rows[1])], [alone[1][0]]
     )
     return Trial(batches_ragged=together, groups=grouped, narrows=narrow)
 
@@ -151,6 +149,11 @@ def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.arr
     logits = model(mx.array(padded), cache=caches)
     mx.eval(logits)
     return [logits[index, length - 1] for index, length in enumerate(lengths)]
+
+
+def _narrowed(model: Any, shape: Shape, head: NarrowHead, row: list[int]) -> mx.array:
+    caches = new_caches(model, shape.plain, 0)
+    return head.logits(lambda: model(mx.array([row]), cache=caches), [0], [len(row) - 1])[0]
 
 
 def _agree(compute: Callable[[], Sequence[mx.array]], wanted: Sequence[mx.array]) -> bool:

@@ -1,3 +1,6 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: project only the positions that will be sampled.
 
 A model projects every position of a prompt onto the vocabulary, of which all but the last

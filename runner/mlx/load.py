@@ -1,3 +1,6 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: a model directory becomes a model in memory, and facts about it.
 
 Weights come from safetensors only, and no code from the directory is ever run. They are
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -53,7 +56,7 @@ def load_weights(
     if wanted is not None:
         model.set_dtype(wanted)
     model.eval()
-    weights: list[tuple[str, mx.array]] = tree_flatten(model.parameters())
+    weights = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     total = sum(array.nbytes for _, array in weights)
     done = 0
     part: list[mx.array] = []

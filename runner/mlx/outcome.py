@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: a step between issue and read, and the reading of it."""
 
 from __future__ import annotations

@@ -1,3 +1,6 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: the KV of kept prefixes, entry by entry.
 
 Entries are copies, evaluated when they are made, so that what an entry holds is exactly what

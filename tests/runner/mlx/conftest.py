@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
-from mlx_lm.utils import _get_classes
+from mlx_lm.utils import _get_classes, load_model
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from bus.ids import TokenId
+from bus.messages.requests import Sampling
+from runner.engine import (
+    PrefillChunk,
+    RowFailure,
+    RowId,
+    RowSpec,
+    SampledToken,
+    StepPlan,
+    StepResult,
+)
+from runner.mlx.engine import MlxEngine, load_engine
+
+generate_step = sys.modules["mlx_lm.generate"].generate_step
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -18,7 +40,7 @@ SMALL: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
-    "vocab_size": 256,
+    "vocab_size": 260,
     "rms_norm_eps": 1e-6,
     "max_position_embeddings": 2048,
     "rope_theta": 10000.0,
@@ -82,7 +104,7 @@ def write_model(folder: Path, settings: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
     (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return write_tokenizer(folder)
 
 
 @pytest.fixture(scope="session")
@@ -95,3 +117,111 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory):
         return made[name]
 
     return folder
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """A tokenizer of single bytes (ids 3..258) and three special tokens, 2 ending a row."""
+    alphabet = sorted(ByteLevel.alphabet())
+    specials = ["<pad>", "<start>", "<end>"]
+    ids = {token: index for index, token in enumerate([*specials, *alphabet])}
+    tokenizer = Tokenizer(BPE(vocab=ids, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in specials])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+class Drive:
+    """Plays plans on an engine the way a runner does: always one step ahead.
+
+    Rows are admitted with `admit`; each `step` issues one plan and reads the one before.
+    """
+
+    def __init__(self, engine: MlxEngine) -> None:
+        self.engine = engine
+        self.tokens: dict[RowId, list[SampledToken]] = {}
+        self.failures: dict[RowId, RowFailure] = {}
+        self.results: list[StepResult] = []
+        self._count = itertools.count()
+        self._unread = 0
+
+    def step(self, **parts: Any) -> None:
+        self.engine.issue(StepPlan(next(self._count), **parts))
+        self._unread += 1
+        while self._unread > 1:
+            self._read()
+
+    def finish(self, *rows: RowId) -> None:
+        """Read everything and let `rows` go."""
+        self.step(release=rows)
+        self._read()
+
+    def ids(self, row: RowId) -> list[int]:
+        return [token.token for token in self.tokens.get(row, [])]
+
+    def alone(self, spec: RowSpec, count: int, **parts: Any) -> list[int]:
+        """`count` tokens of a row in one chunk and with nobody else in the batch."""
+        self.step(admit=(spec,), prefill=((PrefillChunk(spec.row, 0, len(spec.tokens)),),), **parts)
+        for _ in range(count - 1):
+            self.step(decode=(spec.row,))
+        self.finish(spec.row)
+        return self.ids(spec.row)
+
+    def _read(self) -> None:
+        result = self.engine.read()
+        self.results.append(result)
+        self._unread -= 1
+        for token in result.tokens:
+            self.tokens.setdefault(token.row, []).append(token)
+        for failure in result.failures:
+            self.failures[failure.row] = failure
+
+
+@pytest.fixture(scope="session")
+def engine(model_folder: Callable[[str], Path]) -> Callable[[str], MlxEngine]:
+    loaded: dict[str, MlxEngine] = {}
+
+    def load(name: str) -> MlxEngine:
+        if name not in loaded:
+            loaded[name] = load_engine(model_folder(name), memory_limit_bytes=4 << 30)
+        return loaded[name]
+
+    return load
+
+
+@pytest.fixture
+def drive(engine: Callable[[str], MlxEngine]) -> Callable[[str], Drive]:
+    return lambda name: Drive(engine(name))
+
+
+_rows = itertools.count(1)
+
+
+def spec(tokens: Sequence[int], **parts: Any) -> RowSpec:
+    """A greedy row, unless `parts` says otherwise."""
+    parts = {"sampling": Sampling(temperature=0.0), "seed": 1, **parts}
+    return RowSpec(RowId(next(_rows)), tuple(TokenId(t) for t in tokens), **parts)
+
+
+@pytest.fixture
+def new_row() -> Callable[..., RowSpec]:
+    return spec
+
+
+@pytest.fixture(scope="session")
+def raw_greedy(engine: Callable[[str], MlxEngine], model_folder: Callable[[str], Path]):
+    """What mlx-lm's own loop makes of a prompt, with the margin of each choice."""
+    models: dict[str, Any] = {}
+
+    def run(name: str, prompt: Sequence[int], count: int) -> list[tuple[int, float]]:
+        if name not in models:
+            models[name], _ = load_model(model_folder(name))
+        steps = generate_step(mx.array(list(prompt)), models[name], max_tokens=count)
+        made: list[tuple[int, float]] = []
+        for token, logprobs in steps:
+            best = mx.sort(logprobs)[-2:].tolist()
+            made.append((int(token), best[1] - best[0]))
+        return made
+
+    return run
