@@ -232,6 +232,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (GENERATE, {"raw": True, "system": "x"}, "system"),
     (GENERATE, {"raw": True, "images": [PNG]}, "images"),
     (GENERATE, {"suffix": "x", "system": "x"}, "system"),
+    (GENERATE, {"raw": True, "think": True}, "think"),
     (GENERATE, {"images": ["x"]}, "images[0]"),
     (GENERATE, {"width": 512}, "width"),
     (GENERATE, {"messages": [USER]}, "messages"),
