@@ -21,7 +21,7 @@ from runner.prepared import PreparedChoice, PreparedRequest, SpanState, choice_s
 from runner.spans import SpanReader
 from runner.stops import automaton
 from runner.template import Rendered, render_chat, tool_objects
-from runner.tokenizer import ModelTokenizer
+from runner.tokenizer import ModelTokenizer, TokenizerError
 
 DEFAULT_MAX_TOKENS = 4096
 STOPS_AT_MOST = 16
@@ -79,11 +79,12 @@ class Text:
         """A reader for one choice."""
         tokenizer, request = self._tokenizer, prepared.request
         prompt = request.prompt
-        tools = tool_objects(prompt.tools if isinstance(prompt, ChatPrompt) else ())
+        chat = isinstance(prompt, ChatPrompt)
+        tools = tool_objects(prompt.tools if chat else ())
         return ChoiceText(
             request_id=request.request_id,
             choice=choice,
-            detokeniser=tokenizer.detokeniser(),
+            detokeniser=tokenizer.detokeniser(begins=chat and not prompt.continue_final),
             reader=SpanReader(
                 think=tokenizer.think if prepared.reads_thinking else None,
                 calls=tokenizer.calls if prepared.reads_tools else None,
@@ -217,13 +218,21 @@ class Text:
         strict = any(tool.strict for tool in prompt.tools)
         if request.output.kind == "text" and not must and not strict:
             return None
-        if self._grammars is None:
-            self._grammars = Grammars(self._tokenizer.guide, self._tokenizer.added_ids)
+        grammars = self._open_grammars()
         think = None
         if self._tokenizer.think is not None and (prompt.thinking or prompt.opening != "text"):
             think = ThinkFirst(self._tokenizer.think, prompt.opening)
         calls = self._calls(request, prompt.tools, must=must)
-        return self._grammars.output(request.output, think=think, calls=calls)
+        return grammars.output(request.output, think=think, calls=calls)
+
+    def _open_grammars(self) -> Grammars:
+        if self._grammars is None:
+            try:
+                guide = self._tokenizer.guide
+            except TokenizerError as problem:
+                raise Unsupported(str(problem), field="response_format") from problem
+            self._grammars = Grammars(guide, self._tokenizer.added_ids)
+        return self._grammars
 
     def _calls(
         self, request: GenerationRequest, tools: tuple[ToolSpec, ...], *, must: bool
@@ -276,4 +285,6 @@ def _refusal(problem: BadRequest | ContextOverflow) -> Refusal:
             facts={"prompt_tokens": problem.prompt_tokens, "limit": problem.limit_tokens},
         )
     reason = "unsupported" if isinstance(problem, Unsupported) else "bad_request"
-    return Refusal(reason=reason, message=problem.message, field=problem.field)
+    # A message may quote the request, and a lone surrogate in it could not be sent.
+    message = problem.message.encode("utf-8", "replace").decode()
+    return Refusal(reason=reason, message=message, field=problem.field)

@@ -14,6 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from runner.engine import PrefillChunk, RowFailure
 from runner.mlx.batch import DecodeBatch
@@ -24,7 +25,7 @@ from runner.mlx.matching import DeadEnd
 from runner.mlx.outcome import DrawnRows, Outcome
 from runner.mlx.prefixes import evaluated
 from runner.mlx.row import EngineRow
-from runner.mlx.sampling import Drawn, Sampler
+from runner.mlx.sampling import Allowed, Drawn, Sampler
 
 Work = tuple[EngineRow, PrefillChunk]
 
@@ -235,28 +236,34 @@ class Forward:
         rows: Sequence[EngineRow | None],
         outcome: Outcome,
         after: mx.array | None = None,
-    ) -> mx.array | None:
-        """What grammars allow next, (rows, vocabulary); None when no row has a grammar.
+    ) -> Allowed | None:
+        """What grammars allow next; None when no row has a grammar.
 
         Waits for the last tokens of such rows, after starting on `after`. A row whose
         grammar has come to a dead end fails.
         """
-        bound = [i for i, row in enumerate(rows) if row is not None and row.matcher is not None]
+        bound = [
+            (slot, row, row.matcher)
+            for slot, row in enumerate(rows)
+            if row is not None and row.matcher is not None
+        ]
         if not bound:
             return None
         if after is not None:
             mx.async_eval(after)
-        allowed = np.ones((len(rows), self._shape.vocabulary), dtype=np.bool_)
-        for index in bound:
-            row = rows[index]
-            if row is None or row.matcher is None:
-                continue
+        masks: list[NDArray[np.bool_]] = []
+        slots: list[int] = []
+        for slot, row, matcher in bound:
             try:
                 row.read_token()
-                allowed[index] = row.matcher.allowed()
+                masks.append(matcher.allowed())
+                slots.append(slot)
             except DeadEnd as error:
                 outcome.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
-        return mx.array(allowed)  # pyright: ignore[reportArgumentType]
+        if not slots:
+            return None
+        tokens = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
+        return Allowed(tuple(slots), tokens)
 
     def _record(
         self, into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]

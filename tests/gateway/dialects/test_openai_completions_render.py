@@ -119,6 +119,13 @@ def test_log_probabilities_have_the_older_shape(desk: Any) -> None:
     assert shown[1]["top_logprobs"] == wanted["top_logprobs"][1:]
 
 
+def test_of_two_tokens_that_read_alike_the_likelier_is_shown(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, {"model": "m", "prompt": "x", "logprobs": 2})
+    token = TokenLogprob(5, "a", -0.5, ((5, "a", -0.5), (9, "a", -3.0)))
+    whole = desk.whole(COMPLETIONS, parsed, [desk.with_logprob(parsed, token), *desk.end(parsed)])
+    assert whole["choices"][0]["logprobs"]["top_logprobs"] == [{"a": -0.5}]
+
+
 def test_what_a_model_thinks_on_a_raw_prompt_is_text(desk: Any) -> None:
     parsed = desk.parse(COMPLETIONS, {"model": "m", "prompt": "x"})
     entries = [*desk.reasoning(parsed, "hm"), *desk.text(parsed, "a"), *desk.end(parsed)]
