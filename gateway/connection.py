@@ -116,7 +116,7 @@ class RunnerConnection:
         self._dead = False
         now = reactor.now()
         self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
-        self._link = Link("dealer", identity=identity, heartbeat_ms=1000)
+        self._link = Link("dealer", identity=identity)
         self._link.connect(address)
         reactor.watch_changes(self._link, self._changed)
         reactor.watch(self._link, self._heard)

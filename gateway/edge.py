@@ -113,7 +113,7 @@ class Door:
             resp.set_header("connection", "close")
 
     def _check_key(self, req: Request) -> None:
-        key = offered_key(req.headers)
+        key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
         if key is None:
             raise Faulted(faults.unauthorized("an API key is needed: Authorization: Bearer <key>"))
         if not is_known_key(key, self._seat.options.keys):

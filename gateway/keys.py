@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from bus.errors import ConfigError
@@ -24,13 +24,12 @@ def hashed(key: str) -> str:
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
-def offered_key(headers: Mapping[str, str]) -> str | None:
-    """The key that a request carries. `headers` have upper-case names, as Falcon's do."""
-    bearer = headers.get("AUTHORIZATION", "")
-    scheme, _, rest = bearer.partition(" ")
+def offered_key(authorization: str | None, x_api_key: str | None) -> str | None:
+    """The key that a request carries, from the values of its two headers."""
+    scheme, _, rest = (authorization or "").partition(" ")
     if scheme.casefold() == "bearer" and rest.strip():
         return rest.strip()
-    return headers.get("X-API-KEY") or None
+    return x_api_key or None
 
 
 def is_known_key(key: str, hashes: Collection[str]) -> bool:
