@@ -46,7 +46,7 @@ def main() -> None:
     model.set_dtype(mx.float32)
     asked = json.load(sys.stdin)
     out = [greedy(model, tokenizer, prompt, count) for prompt, count in asked]
-    print(json.dumps(out))  # noqa: T201 - the protocol
+    print(json.dumps(out))
 
 
 if __name__ == "__main__":
