@@ -12,8 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.errors import BadRequest, ContextOverflow, Refusal
-from bus.ids import TokenId
-from bus.messages.requests import ChatPrompt, GenerationRequest, TextPrompt, ToolSpec
+from bus.ids import ModelId, RequestId, TokenId
+from bus.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    OutputFormat,
+    TextPart,
+    TextPrompt,
+    ToolSpec,
+)
 from runner.choice import ChoiceText
 from runner.engine import GrammarSpec
 from runner.grammar import Calls, Grammars, ThinkFirst
@@ -38,6 +46,14 @@ _FIM = (
 """Tokens around prefix and suffix, and before what is to be filled in, by model family."""
 
 
+_FIRST = GenerationRequest(
+    request_id=RequestId("first"),
+    model=ModelId("first"),
+    prompt=ChatPrompt(messages=(ChatMessage(role="user", parts=(TextPart(text="Hello"),)),)),
+    output=OutputFormat(kind="json_object"),
+)
+
+
 class Unsupported(BadRequest):
     """The request is well-formed, but this model cannot do what it asks."""
 
@@ -56,10 +72,12 @@ class Text:
     """All text work for one model (`runner.prepared.TextWorks`)."""
 
     def __init__(self, tokenizer: ModelTokenizer, *, thinking_by_default: bool = False) -> None:
-        """`thinking_by_default` is the card's: what a request that does not say gets."""
+        """`thinking_by_default` is the card's: what a request that does not say gets. Whatever is
+        slow the first time (the template, llguidance's trie) is made here, not in a request."""
         self._tokenizer = tokenizer
         self._thinking_by_default = thinking_by_default
         self._grammars: Grammars | None = None
+        self.prepare(_FIRST, context_tokens=1024)
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
         """The request as tokens. A `max_tokens` beyond the context is cut to what is left."""

@@ -102,17 +102,22 @@ def alone(paths: Paths) -> Generator[None]:
     paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = os.open(paths.state, os.O_RDONLY)
     try:
+        _lock_alone(folder, paths)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _lock_alone(folder: int, paths: Paths) -> None:
+    try:
         # The folder itself is locked, so that no file stays behind.
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
     except BlockingIOError as error:
         raise Problem(
             f"another `shoal up` or `shoal down` is at work in {paths.home}",
             remedy="wait until it is done",
             code=REFUSED,
         ) from error
-    finally:
-        os.close(folder)
 
 
 def litter(paths: Paths) -> list[str]:

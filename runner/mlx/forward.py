@@ -26,6 +26,7 @@ from runner.mlx.outcome import DrawnRows, Outcome
 from runner.mlx.prefixes import evaluated
 from runner.mlx.row import EngineRow
 from runner.mlx.sampling import Allowed, Drawn, Sampler
+from runner.mlx.traced import TracedDecode
 
 Work = tuple[EngineRow, PrefillChunk]
 
@@ -39,6 +40,7 @@ class Forward:
         self._trial = trial
         self._head = head
         self.batch = DecodeBatch(shape.plain)
+        self._traced = TracedDecode(model, len(shape.plain)) if trial.traces else None
         self._in_batch: dict[int, EngineRow] = {}
         self._sampler: Sampler | None = None
 
@@ -51,7 +53,7 @@ class Forward:
         return self.batch.take(row.name)[0] if row.batched else row.caches
 
     def close(self) -> None:
-        self._sampler = None
+        self._sampler = self._traced = None
         self._in_batch = {}
         self.batch = DecodeBatch(self._shape.plain)
 
@@ -160,8 +162,10 @@ class Forward:
     def _decode_together(self, rows: Sequence[EngineRow], outcome: Outcome) -> None:
         self._seat(rows)
         self.batch.open_step()
-        inputs = self.batch.tokens[:, None]
-        logits = self._model(inputs, cache=self.batch.caches())[:, -1]
+        logits = self._traced.logits(self.batch) if self._traced is not None else None
+        if logits is None:
+            inputs = self.batch.tokens[:, None]
+            logits = self._model(inputs, cache=self.batch.caches())[:, -1]
         seated = list(self._in_batch.items())
         if self._sampler is None:
             draws = [
