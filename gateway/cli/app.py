@@ -18,7 +18,6 @@ from gateway.cli import (
     status,
     talk,
     up,
-    watch,
 )
 from gateway.cli.problems import EXIT_CODES
 from gateway.cli.verb import options
