@@ -72,7 +72,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (up, down, status, talk, instances, models, watch, doctor, bench, config):
+for theme in (up, down, status, talk, instances, models, tap, logs, doctor, bench, config):
     theme.register(app)
 
 
