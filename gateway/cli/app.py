@@ -14,9 +14,11 @@ from gateway.cli import (
     doctor,
     down,
     instances,
+    logs,
     models,
     status,
     talk,
+    tap,
     up,
 )
 from gateway.cli.problems import EXIT_CODES
