@@ -19,6 +19,7 @@ from gateway.dialects.openai_chat import OpenAIChat
 from gateway.dialects.openai_completions import OpenAICompletions
 from gateway.openapi import GENERATION_ERRORS, Route
 from gateway.resources import cluster, instances, models, pages
+from gateway.resources.diagnostics import ProfileOrder, add_diagnostics
 from gateway.resources.exchange import GenerateResource
 from gateway.service import Seat
 
@@ -27,6 +28,7 @@ OPENAI = "OpenAI API"
 OLLAMA = "Ollama API"
 CLUSTER = "Cluster"
 ITSELF = "This server"
+DIAGNOSTICS = "Diagnostics"
 
 _GENERATE = (
     Route(
@@ -112,6 +114,34 @@ _REST = (
     ),
     Route("GET", "/state", "State, readings, health of nodes", CLUSTER, errors=(401,)),
     Route("GET", "/queue", "What runs and what waits", CLUSTER, errors=(401,)),
+    Route(
+        "GET",
+        "/v1/diagnostics/node",
+        "Processes, runners, memory, warnings",
+        DIAGNOSTICS,
+        errors=(401,),
+    ),
+    *(
+        route
+        for name in ("{name}", "{name}/{part}")
+        for route in (
+            Route(
+                "GET",
+                f"/v1/diagnostics/node/processes/{name}/stacks",
+                "What its threads are doing",
+                DIAGNOSTICS,
+                errors=(401, 403, 404, 409, 503),
+            ),
+            Route(
+                "POST",
+                f"/v1/diagnostics/node/processes/{name}/profile",
+                "A profile, speedscope or flamegraph",
+                DIAGNOSTICS,
+                body=ProfileOrder,
+                errors=(400, 401, 403, 404, 409, 503),
+            ),
+        )
+    ),
     Route("GET", "/health", "How this process is", ITSELF),
     Route("GET", "/livez", "It lives", ITSELF, answers=PLAIN),
     Route("GET", "/readyz", "It takes requests", ITSELF, answers=PLAIN, errors=(503,)),
@@ -161,3 +191,4 @@ def add_routes(app: App[Any, Any], seat: Seat) -> None:
     }
     for path, resource in resources.items():
         app.add_route(path, resource)
+    add_diagnostics(app, seat, seat, seat)
