@@ -18,8 +18,7 @@ from gateway.dialects.openai_bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai_chat import OpenAIChat
 from gateway.dialects.openai_completions import OpenAICompletions
 from gateway.openapi import GENERATION_ERRORS, Route
-from gateway.resources import cluster, instances, models, pages
-from gateway.resources.diagnostics import ProfileOrder, add_diagnostics
+from gateway.resources import cluster, diagnostics, instances, models, pages
 from gateway.resources.exchange import GenerateResource
 from gateway.service import Seat
 
@@ -28,7 +27,6 @@ OPENAI = "OpenAI API"
 OLLAMA = "Ollama API"
 CLUSTER = "Cluster"
 ITSELF = "This server"
-DIAGNOSTICS = "Diagnostics"
 
 _GENERATE = (
     Route(
@@ -114,34 +112,6 @@ _REST = (
     ),
     Route("GET", "/state", "State, readings, health of nodes", CLUSTER, errors=(401,)),
     Route("GET", "/queue", "What runs and what waits", CLUSTER, errors=(401,)),
-    Route(
-        "GET",
-        "/v1/diagnostics/node",
-        "Processes, runners, memory, warnings",
-        DIAGNOSTICS,
-        errors=(401,),
-    ),
-    *(
-        route
-        for name in ("{name}", "{name}/{part}")
-        for route in (
-            Route(
-                "GET",
-                f"/v1/diagnostics/node/processes/{name}/stacks",
-                "What its threads are doing",
-                DIAGNOSTICS,
-                errors=(401, 403, 404, 409, 503),
-            ),
-            Route(
-                "POST",
-                f"/v1/diagnostics/node/processes/{name}/profile",
-                "A profile, speedscope or flamegraph",
-                DIAGNOSTICS,
-                body=ProfileOrder,
-                errors=(400, 401, 403, 404, 409, 503),
-            ),
-        )
-    ),
     Route("GET", "/health", "How this process is", ITSELF),
     Route("GET", "/livez", "It lives", ITSELF, answers=PLAIN),
     Route("GET", "/readyz", "It takes requests", ITSELF, answers=PLAIN, errors=(503,)),
@@ -151,7 +121,31 @@ _REST = (
     Route("GET", "/openapi.json", "This reference, for programs", ITSELF, errors=(401,)),
     Route("GET", "/docs", "This reference, for people", ITSELF, answers="text/html", errors=(401,)),
 )
-ROUTES: tuple[Route, ...] = (*_GENERATE, *_OLLAMA, *_REST)
+_DIAGNOSTICS = (
+    Route("GET", diagnostics.ROOT, "Runtime, processes, runners, warnings", ITSELF, errors=(401,)),
+    *(
+        Route(
+            "GET",
+            f"{diagnostics.ROOT}/processes/{name}/stacks",
+            "What each thread of a process is at (?format=text)",
+            ITSELF,
+            errors=(400, 401, 404, 409, 429, 503, 504),
+        )
+        for name in ("{name}", "{name}/{part}")
+    ),
+    *(
+        Route(
+            "POST",
+            f"{diagnostics.ROOT}/processes/{name}/profile",
+            "Sample a process: speedscope JSON or a flame graph",
+            ITSELF,
+            body=diagnostics.ProfileOrder,
+            errors=(400, 401, 404, 409, 413, 429, 501, 503),
+        )
+        for name in ("{name}", "{name}/{part}")
+    ),
+)
+ROUTES: tuple[Route, ...] = (*_GENERATE, *_OLLAMA, *_REST, *_DIAGNOSTICS)
 """What the reference tells of. Ollama's routes also answer under `/ollama`."""
 
 
@@ -185,10 +179,10 @@ def add_routes(app: App[Any, Any], seat: Seat) -> None:
         "/": pages.Root(seat),
         "/openapi.json": pages.OpenApi(ROUTES, version),
         "/docs": pages.Docs(ROUTES, version),
+        **diagnostics.resources(seat),
         **ollama,
         **{f"/ollama{path}": resource for path, resource in ollama.items()},
         "/ollama": pages.Root(seat),
     }
     for path, resource in resources.items():
         app.add_route(path, resource)
-    add_diagnostics(app, seat, seat, seat)

@@ -15,18 +15,13 @@ from typing import Any
 
 from bus.client import BusClient, Speaker
 from bus.clock import wall
-from bus.endpoints import Endpoints
 from bus.errors import Refusal
 from bus.identity import new_boot, new_name
 from bus.ids import CommandId, ModelId, RequestId, owner_of, request_id
 from bus.logs import Log
 from bus.loops import AsyncioReactor
 from bus.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
-from bus.messages.readings import NodeReading, RunnerReading
-from bus.messages.wire import Message
 from bus.service import stack_sampler
-from bus.state import ClusterState
-from gateway.asking import Asker
 from gateway.client import RunnerClients
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import of_refusal
@@ -251,35 +246,6 @@ class Seat:
         if self._service is None:
             raise RuntimeError("the HTTP process has not started")
         return self._service
-
-    # what the diagnostics read, whenever they are asked
-    @property
-    def speaker(self) -> Speaker:
-        """Who this process is on the bus."""
-        return self.service.bus.speaker
-
-    @property
-    def endpoints(self) -> Endpoints:
-        """Where this node's sockets lie."""
-        return self.options.endpoints
-
-    @property
-    def state(self) -> ClusterState:
-        """The mirrored state."""
-        return self.service.bus.state
-
-    def nodes(self) -> list[tuple[NodeReading, float]]:
-        """Readings of nodes and their ages."""
-        return self.service.view.nodes()
-
-    def runners(self) -> list[RunnerReading]:
-        """Readings of runners."""
-        return self.service.view.runners()
-
-    async def ask(self, address: str, message: Message, deadline_s: float) -> Message:
-        """One question to a local service; raises Unavailable after `deadline_s`."""
-        service = self.service
-        return await Asker(service.bus.speaker, service.reactor).ask(address, message, deadline_s)
 
     def start(self) -> HttpService:
         """Build the service on the running loop."""

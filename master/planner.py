@@ -110,18 +110,12 @@ def repairs(state: ClusterState) -> list[EventBody]:
     return [
         _reopened(instance, "the holder changed before it was opened anew")
         for instance in state.instances.values()
-        if instance.status == "placed" and _has_ended(instance)
+        if instance.has_ended
     ]
 
 
 def _reopened(instance: Instance, why: str) -> GenerationOpened:
     return GenerationOpened(instance=instance.instance, generation=instance.generation + 1, why=why)
-
-
-def _has_ended(instance: Instance) -> bool:
-    """Whether `failures` (as `bus.state` writes them) tells of the present generation."""
-    prefix = f"generation {instance.generation} rank "
-    return bool(instance.failures) and instance.failures[-1].startswith(prefix)
 
 
 def _preloads(scene: Scene, memory: Memory) -> list[PlaceModel]:

@@ -12,8 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.errors import BadRequest, ContextOverflow, Refusal
-from bus.ids import TokenId
-from bus.messages.requests import ChatPrompt, GenerationRequest, TextPrompt, ToolSpec
+from bus.ids import ModelId, RequestId, TokenId
+from bus.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    OutputFormat,
+    TextPart,
+    TextPrompt,
+    ToolSpec,
+)
 from runner.choice import ChoiceText
 from runner.engine import GrammarSpec
 from runner.grammar import Calls, Grammars, ThinkFirst
@@ -21,7 +29,7 @@ from runner.prepared import PreparedChoice, PreparedRequest, SpanState, choice_s
 from runner.spans import SpanReader
 from runner.stops import automaton
 from runner.template import Rendered, render_chat, tool_objects
-from runner.tokenizer import ModelTokenizer
+from runner.tokenizer import ModelTokenizer, TokenizerError
 
 DEFAULT_MAX_TOKENS = 4096
 STOPS_AT_MOST = 16
@@ -36,6 +44,14 @@ _FIM = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
 """Tokens around prefix and suffix, and before what is to be filled in, by model family."""
+
+
+_FIRST = GenerationRequest(
+    request_id=RequestId("first"),
+    model=ModelId("first"),
+    prompt=ChatPrompt(messages=(ChatMessage(role="user", parts=(TextPart(text="Hello"),)),)),
+    output=OutputFormat(kind="json_object"),
+)
 
 
 class Unsupported(BadRequest):
@@ -56,10 +72,12 @@ class Text:
     """All text work for one model (`runner.prepared.TextWorks`)."""
 
     def __init__(self, tokenizer: ModelTokenizer, *, thinking_by_default: bool = False) -> None:
-        """`thinking_by_default` is the card's: what a request that does not say gets."""
+        """`thinking_by_default` is the card's: what a request that does not say gets. Whatever is
+        slow the first time (the template, llguidance's trie) is made here, not in a request."""
         self._tokenizer = tokenizer
         self._thinking_by_default = thinking_by_default
         self._grammars: Grammars | None = None
+        self.prepare(_FIRST, context_tokens=1024)
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
         """The request as tokens. A `max_tokens` beyond the context is cut to what is left."""
@@ -79,11 +97,12 @@ class Text:
         """A reader for one choice."""
         tokenizer, request = self._tokenizer, prepared.request
         prompt = request.prompt
-        tools = tool_objects(prompt.tools if isinstance(prompt, ChatPrompt) else ())
+        chat = isinstance(prompt, ChatPrompt)
+        tools = tool_objects(prompt.tools if chat else ())
         return ChoiceText(
             request_id=request.request_id,
             choice=choice,
-            detokeniser=tokenizer.detokeniser(),
+            detokeniser=tokenizer.detokeniser(begins=chat and not prompt.continue_final),
             reader=SpanReader(
                 think=tokenizer.think if prepared.reads_thinking else None,
                 calls=tokenizer.calls if prepared.reads_tools else None,
@@ -217,13 +236,21 @@ class Text:
         strict = any(tool.strict for tool in prompt.tools)
         if request.output.kind == "text" and not must and not strict:
             return None
-        if self._grammars is None:
-            self._grammars = Grammars(self._tokenizer.guide, self._tokenizer.added_ids)
+        grammars = self._open_grammars()
         think = None
         if self._tokenizer.think is not None and (prompt.thinking or prompt.opening != "text"):
             think = ThinkFirst(self._tokenizer.think, prompt.opening)
         calls = self._calls(request, prompt.tools, must=must)
-        return self._grammars.output(request.output, think=think, calls=calls)
+        return grammars.output(request.output, think=think, calls=calls)
+
+    def _open_grammars(self) -> Grammars:
+        if self._grammars is None:
+            try:
+                guide = self._tokenizer.guide
+            except TokenizerError as problem:
+                raise Unsupported(str(problem), field="response_format") from problem
+            self._grammars = Grammars(guide, self._tokenizer.added_ids)
+        return self._grammars
 
     def _calls(
         self, request: GenerationRequest, tools: tuple[ToolSpec, ...], *, must: bool
@@ -276,4 +303,6 @@ def _refusal(problem: BadRequest | ContextOverflow) -> Refusal:
             facts={"prompt_tokens": problem.prompt_tokens, "limit": problem.limit_tokens},
         )
     reason = "unsupported" if isinstance(problem, Unsupported) else "bad_request"
-    return Refusal(reason=reason, message=problem.message, field=problem.field)
+    # A message may quote the request, and a lone surrogate in it could not be sent.
+    message = problem.message.encode("utf-8", "replace").decode()
+    return Refusal(reason=reason, message=message, field=problem.field)

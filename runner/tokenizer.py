@@ -54,7 +54,8 @@ class ModelTokenizer:
         self._hf = hf
         self._backend: Any = hf.backend_tokenizer
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
-        self._added_ids = {str(token.content): index for index, token in self._added.items()}
+        self._contents = {index: str(token.content) for index, token in self._added.items()}
+        self._added_ids = {text: index for index, text in self._contents.items()}
         stated = vocabulary or _vocabulary(config)
         self.vocabulary: int = stated or len(hf)
         self.eos_token_ids: frozenset[int] = frozenset(
@@ -112,16 +113,22 @@ class ModelTokenizer:
         return self._wrapper.tool_parser(text, list(tools) or None)
 
     def token_text(self, token: int) -> str:
-        """One token alone, for log-probabilities; parts of characters are U+FFFD."""
-        if self.table is not None:
-            return self.table.text(token)
-        return cast(str, self._hf.decode([token])) if token < len(self._hf) else ""
+        """One token alone, for log-probabilities; parts of characters are U+FFFD, and special
+        tokens go by their names."""
+        named = self._contents.get(token)
+        if named is not None:
+            return named
+        if self.table is None:
+            return cast(str, self._hf.decode([token])) if token < len(self._hf) else ""
+        known = self.table.bytes_of
+        return known[token].decode("utf-8", "replace") if token < len(known) else ""
 
-    def detokeniser(self) -> Detokeniser:
-        """A new streaming detokeniser: for one choice, from its first token on."""
+    def detokeniser(self, *, begins: bool) -> Detokeniser:
+        """A new streaming detokeniser: for one choice, from its first token on. `begins`: what it
+        says is a text of its own, not the rest of one."""
         if self.table is not None:
-            return self.table.detokeniser()
-        return WholeTextDetokeniser(self._wrapper.detokenizer, self._hidden(), self._contents())
+            return self.table.detokeniser(begins=begins)
+        return WholeTextDetokeniser(self._wrapper.detokenizer, self._hidden())
 
     @cached_property
     def guide(self) -> LLTokenizer:
@@ -151,9 +158,6 @@ class ModelTokenizer:
             if token.special and token.content not in inside
         )
 
-    def _contents(self) -> dict[int, str]:
-        return {index: str(token.content) for index, token in self._added.items()}
-
     def _token_table(self) -> TokenTable | None:
         decoder: Any = json.loads(self._backend.to_str()).get("decoder")
         vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
@@ -163,7 +167,7 @@ class ModelTokenizer:
         return TokenTable.build(
             names,
             decoder,
-            added={index: text.encode() for index, text in self._contents().items()},
+            added={index: text.encode() for index, text in self._contents.items()},
             hidden=self._hidden(),
         )
 

@@ -8,7 +8,18 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from gateway.cli import config, down, status, up, watch
+from gateway.cli import (
+    bench,
+    config,
+    doctor,
+    down,
+    instances,
+    models,
+    status,
+    talk,
+    up,
+    watch,
+)
 from gateway.cli.problems import EXIT_CODES
 from gateway.cli.verb import options
 
@@ -62,7 +73,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (up, down, status, watch, config):
+for theme in (up, down, status, talk, instances, models, watch, doctor, bench, config):
     theme.register(app)
 
 

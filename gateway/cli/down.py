@@ -36,7 +36,6 @@ class Ended:
     orderly: bool = False
     terminated: list[str] = field(default_factory=list[str])
     killed: list[str] = field(default_factory=list[str])
-    left_files: list[str] = field(default_factory=list[str])
     took_s: float = 0.0
 
 
@@ -50,7 +49,8 @@ def down(invocation: Invocation) -> None:
     settings, screen = invocation.settings(), invocation.screen
     supervisor = Supervisor(settings.endpoints.supervisor)
     ran = supervisor.is_up() or bool(host.leftovers(settings.paths))
-    ended = bring_down(settings.paths, supervisor, screen)
+    with host.alone(settings.paths):
+        ended = bring_down(settings.paths, supervisor, screen)
     screen.document({"status": "stopped" if ran else "was not running", **_facts(ended)})
     if not ran:
         screen.say(f"no node runs in {settings.paths.home}")
@@ -59,8 +59,6 @@ def down(invocation: Invocation) -> None:
     screen.say(words)
     if ended.killed:
         screen.note(f"had to kill: {', '.join(ended.killed)}")
-    if ended.left_files:
-        screen.note(f"left in {settings.paths.runtime}: {', '.join(ended.left_files)}")
 
 
 def bring_down(paths: Paths, supervisor: Supervisor, screen: Screen) -> Ended:
@@ -91,7 +89,7 @@ def bring_down(paths: Paths, supervisor: Supervisor, screen: Screen) -> Ended:
             f"still running: {', '.join(_names(left))}",
             remedy="they are stuck in the kernel or belong to another user; see `ps -fp PID`",
         )
-    ended.left_files = host.sweep(paths)
+    host.sweep(paths)
     ended.took_s = time.monotonic() - began
     return ended
 
@@ -121,6 +119,5 @@ def _facts(ended: Ended) -> dict[str, object]:
         "orderly": ended.orderly,
         "terminated": ended.terminated,
         "killed": ended.killed,
-        "left_files": ended.left_files,
         "took_s": round(ended.took_s, 2),
     }

@@ -6,12 +6,13 @@ of this home beyond doubt; an unlocked one is litter. Nothing here looks at proc
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import socket
-import stat
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,7 @@ import psutil
 
 from bus.processes import read_supervisor_pid
 from conf.paths import Paths
-
-LITTER = (".lock", ".role", ".ctl")
+from gateway.cli.problems import REFUSED, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +86,38 @@ def signal_all(those: Iterable[Leftover], number: int) -> None:
                 continue
 
 
-def sweep(paths: Paths) -> list[str]:
-    """Remove what only live processes need (sockets, locks, pid file, flags of the last `up`),
-    and the runtime folder when it is empty then. Returns the names that were left."""
-    if paths.runtime.is_dir():
-        for path in paths.runtime.iterdir():
-            if stat.S_ISSOCK(path.lstat().st_mode) or path.name.endswith(LITTER):
-                path.unlink(missing_ok=True)
+def sweep(paths: Paths) -> None:
+    """Remove what only live processes need: the runtime folder (sockets, locks), the pid file,
+    the flags of the last `up`. To be called when nothing of this home runs."""
+    shutil.rmtree(paths.runtime, ignore_errors=True)
     for path in (paths.supervisord_pid, paths.up_file):
         path.unlink(missing_ok=True)
-    for folder in (paths.runtime, paths.runtime.parent):
-        try:
-            folder.rmdir()
-        except OSError:
-            break
-    return sorted(p.name for p in paths.runtime.iterdir()) if paths.runtime.is_dir() else []
+    with contextlib.suppress(OSError):
+        paths.runtime.parent.rmdir()
+
+
+@contextlib.contextmanager
+def alone(paths: Paths) -> Generator[None]:
+    """Hold the lock of starting and stopping this home. Raises Problem when another does."""
+    paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = os.open(paths.state, os.O_RDONLY)
+    try:
+        _lock_alone(folder, paths)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _lock_alone(folder: int, paths: Paths) -> None:
+    try:
+        # The folder itself is locked, so that no file stays behind.
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Problem(
+            f"another `shoal up` or `shoal down` is at work in {paths.home}",
+            remedy="wait until it is done",
+            code=REFUSED,
+        ) from error
 
 
 def litter(paths: Paths) -> list[str]:

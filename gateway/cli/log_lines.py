@@ -75,6 +75,14 @@ def file_of(process: str) -> str:
 
 
 def tail(text: str, process: str, lines: int) -> str:
-    """The last `lines` lines of a log, readable."""
-    last = [line for line in text.splitlines() if line.strip()][-lines:]
-    return "\n".join(parse_line(line, process).text() for line in last)
+    """The last `lines` lines of a log, readable; a line that repeats itself is shown once."""
+    shown: list[list[Any]] = []
+    for line in filter(str.strip, text.splitlines()):
+        parsed = parse_line(line, process)
+        if shown and shown[-1][0].message == parsed.message:
+            shown[-1] = [parsed, shown[-1][1] + 1]
+        else:
+            shown.append([parsed, 1])
+    return "\n".join(
+        line.text() + (f"  ({times} times)" if times > 1 else "") for line, times in shown[-lines:]
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 from bus.clock import wall
 from bus.errors import ShoalError
+from bus.instances import Instance
 from bus.processes import SupervisedProcess, Supervisor
+from gateway.cli.node_state import Health, NodeState, parse_state
 from gateway.cli.problems import NO_NODE, Problem
 from gateway.cli.screen import span
 from gateway.cli.verb import Invocation, verb
@@ -29,21 +32,18 @@ def status(invocation: Invocation) -> None:
         raise Problem(
             f"no node runs in {settings.paths.home}", remedy="`shoal up` starts one", code=NO_NODE
         ) from error
-    try:
-        state: dict[str, Any] | None = invocation.api().get("/state", timeout_s=5.0)
-        trouble = ""
-    except Problem as problem:
-        state, trouble = None, problem.message
-    instances = list((state or {}).get("instances", {}).values())
+    state, trouble = _state(invocation)
+    instances: list[Instance] = [] if state is None else state.instances
+    health: Mapping[str, Health] = {} if state is None else state.health
     screen.document(
         {
             "node": settings.node_name,
             "home": str(settings.paths.home),
             "url": invocation.address(),
             "answers": state is not None,
-            "health": (state or {}).get("nodeHealth"),
             "processes": [_as_fields(one) for one in processes],
-            "instances": instances,
+            "instances": [one.model_dump(mode="json") for one in instances],
+            "health": {node: one.model_dump() for node, one in health.items()},
         }
     )
     shown = [one for one in processes if one.alive or not one.name.startswith("runner:")]
@@ -56,25 +56,22 @@ def status(invocation: Invocation) -> None:
     screen.say(f"\n{used} of {slots} runner slots in use")
     if instances:
         screen.say("")
-        rows = [(i["model"], i["status"], i["instance"], i["generation"]) for i in instances]
+        rows = [(i.model, i.status, i.instance, i.generation) for i in instances]
         screen.table(("model", "status", "instance", ">generation"), rows)
     screen.say("")
-    screen.say(
-        f"{settings.node_name} at {invocation.address()}" + (f": {trouble}" if trouble else "")
-    )
-    for finding in health_lines(state):
-        screen.say(finding)
+    where = f"{settings.node_name} at {invocation.address()}"
+    screen.say(f"{where}: {trouble}" if trouble else where)
+    for node, one in health.items():
+        if one.status != "ok":
+            screen.say(f"{one.status}: {node}: {one.message} ({one.remediation})")
 
 
-def health_lines(state: dict[str, Any] | None) -> list[str]:
-    """What `/state` says is wrong, a line for each."""
-    health = (state or {}).get("nodeHealth")
-    found: list[dict[str, Any]] = []
-    if isinstance(health, dict):
-        for one in health.values():
-            if isinstance(one, dict) and one.get("message"):
-                found.append(one)
-    return [f"{one.get('level', 'warn')}: {one['message']} ({one['remediation']})" for one in found]
+def _state(invocation: Invocation) -> tuple[NodeState | None, str]:
+    """The node's state, or why it could not be had."""
+    try:
+        return parse_state(invocation.api().get("/state", timeout_s=5.0)), ""
+    except Problem as problem:
+        return None, problem.message
 
 
 def _as_fields(process: SupervisedProcess) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from conf.supervisord import SERVICES, supervisord_command, write_conf
 from gateway.cli import host
 from gateway.cli.log_lines import file_of, tail
 from gateway.cli.node_api import NodeApi, api_key
+from gateway.cli.node_state import NodeState, parse_state
 from gateway.cli.problems import Problem
 from gateway.cli.readiness import Look, ModelLook, ServiceLook, Stuck, Up, Waiting, Watch, overdue
 from gateway.cli.screen import Screen, size
@@ -38,6 +39,7 @@ SUPERVISORD_START_S = 15.0
 LEFTOVER_GRACE_S = 6.0
 PORT_GRACE_S = 5.0
 TAIL_LINES = 12
+NO_HOLDER = "nobody holds the term yet"
 
 
 def register(app: typer.Typer) -> None:
@@ -80,11 +82,12 @@ def up(
     if supervisor.is_up():
         _already(invocation, supervisor, flags)
         return
-    _clear_the_way(settings, screen)
-    write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
-    remember_flags(settings)
     began = time.monotonic()
-    child = _start(settings, foreground=foreground)
+    with host.alone(settings.paths):
+        _clear_the_way(settings, screen)
+        write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
+        remember_flags(settings)
+        child = _start(settings, foreground=foreground)
     with _ended_with_us(child):
         wait_until_up(settings, supervisor, screen, wait_s)
         took_s = time.monotonic() - began
@@ -130,32 +133,23 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
         return Look(services=None)
     services = tuple(ServiceLook(p.name, p.status, p.pid, p.description) for p in processes)
     try:
-        state = api.get("/state", timeout_s=2.0)
+        state = parse_state(api.get("/state", timeout_s=2.0))
     except Problem:
         return Look(services=services)
     models = tuple(model_look(state, model) for model in settings.preload)
-    return Look(services=services, http=missing_in(state), models=models)
+    return Look(services=services, http="" if state.live else NO_HOLDER, models=models)
 
 
-def missing_in(state: dict[str, Any]) -> str:
-    """What `/state` says is missing before a request can be served; "" for nothing."""
-    if not state.get("holder"):
-        return "nobody holds the term yet"
-    return ""
-
-
-def model_look(state: dict[str, Any], model: str) -> ModelLook:
-    """How far a model is, by `/state`: its instances, and the readings of its runners."""
-    found = [i for i in state.get("instances", {}).values() if i["model"] == model]
-    if not found:
+def model_look(state: NodeState, model: str) -> ModelLook:
+    """How far a model is: its instances, and the reading of its runner."""
+    instance = next((one for one in reversed(state.instances) if one.model == model), None)
+    if instance is None:
         return ModelLook(model, "waiting")
-    instance = found[-1]
-    status = {"ready": "ready", "failed": "failed"}.get(instance["status"], "loading")
-    done = total = 0
-    for reading in state.get("runners", []):
-        if reading.get("instance") == instance["instance"]:
-            done, total = done + reading["done_bytes"], total + reading["total_bytes"]
-    return ModelLook(model, status, done, total, instance.get("why", ""))
+    status = {"ready": "ready", "failed": "failed"}.get(instance.status, "loading")
+    reading = state.reading_of(instance)
+    done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)
+    why = instance.why or (instance.failures[-1] if instance.failures else "")
+    return ModelLook(model, status, done, total, why)
 
 
 def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:

@@ -40,12 +40,7 @@ class ClusterState:
                     "demand": [one.model_dump(mode="json") for one in view.demands()],
                 },
                 "nodeHealth": {
-                    node: node_health(
-                        node,
-                        readings[node][1] if node in readings else None,
-                        [reading for reading, _ in readings.values()],
-                    )
-                    for node in nodes
+                    node: node_health(*readings.get(node, (None, 0.0))) for node in nodes
                 },
             }
         )

@@ -19,6 +19,10 @@ from runner.engine import RowId
 from runner.mlx.rows import RowKV
 from runner.mlx.slab import SLACK_TOKENS, SlabKV, SlabShape
 
+SNUG_ROWS = 8
+"""Up to here slabs have no spare slots: their shape is what a small batch is traced for."""
+ROOM_STEP = 64
+
 
 class MergedKV:
     """One layer of the batch held in one of mlx-lm's batch caches.
@@ -153,9 +157,26 @@ class DecodeBatch:
 
     def open_step(self) -> None:
         """Make sure that every row has a free column, and fix offsets and masks."""
-        if self.shape.stop >= self.shape.room:
+        spare = self.shape.slots - len(self.rows)
+        if self.shape.stop >= self.shape.room or (spare and len(self.rows) <= SNUG_ROWS):
             self._relay(None, 0, len(self.rows))
         self.shape.open_step()
+
+    def lend_slabs(self) -> list[mx.array]:
+        """Keys and values of every layer, to be written into by someone else: until they are
+        returned the batch has none, so that they can be written in place."""
+        lent: list[mx.array] = []
+        for layer in self.layers:
+            if not isinstance(layer, SlabKV) or layer.keys is None or layer.values is None:
+                raise ValueError("only a batch all of slabs can lend them")
+            lent += [layer.keys, layer.values]
+            layer.clear()
+        return lent
+
+    def return_slabs(self, slabs: Sequence[mx.array]) -> None:
+        for layer, keys, values in zip(self.layers, slabs[::2], slabs[1::2], strict=True):
+            if isinstance(layer, SlabKV):
+                layer.keys, layer.values = keys, values
 
     def close_step(self, sampled: mx.array) -> None:
         self.shape.close_step()
@@ -184,8 +205,9 @@ class DecodeBatch:
         wide = max(width, length)
         source = slice(shape.stop - width, shape.stop)
         target = slice(wide - width, wide)
-        shape.room = wide + max(SLACK_TOKENS, wide // 8)
-        shape.slots = slots if slots <= 2 else slots + slots % 2
+        room = wide + max(SLACK_TOKENS, wide // 8)
+        shape.room = -(-room // ROOM_STEP) * ROOM_STEP
+        shape.slots = slots if slots <= SNUG_ROWS else slots + slots % 2
         for layer in self.layers:
             if isinstance(layer, SlabKV):
                 layer.move(kept, source, target)

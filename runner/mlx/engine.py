@@ -105,6 +105,7 @@ class MlxEngine:
                 "groups_prefill": trial.groups,
                 "narrow_head": trial.narrows,
                 "plain_kv": all(shape.plain),
+                "traces_decode": trial.traces,
             },
         )
         self._grammars = Grammars(

@@ -24,6 +24,7 @@ from runner.mlx.group import GroupKV, GroupShape
 from runner.mlx.head import NarrowHead
 from runner.mlx.prefixes import evaluated
 from runner.mlx.rows import RowKV
+from runner.mlx.traced import TracedDecode
 
 PROBE_TOKENS = 12
 TOLERANCE = 2e-3
@@ -95,6 +96,7 @@ class Trial:
     batches_ragged: bool
     groups: bool
     narrows: bool
+    traces: bool
 
 
 def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
@@ -102,13 +104,19 @@ def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
     alone = [_alone(model, shape, row) for row in rows]
     together = _agree(lambda: _together(model, shape, rows), [one[1] for one in alone])
+    traced = (
+        together
+        and all(shape.plain)
+        and _agree(lambda: _together(model, shape, rows, traced=True), [one[1] for one in alone])
+        and _agree(lambda: _together(model, shape, rows[:1], traced=True), [alone[0][1]])
+    )
     grouped = all(shape.plain) and _agree(
         lambda: _grouped(model, shape, rows), [one[0] for one in alone]
     )
     narrow = head.narrows and _agree(
         lambda: [_narrowed(model, shape, head, rows[1])], [alone[1][0]]
     )
-    return Trial(batches_ragged=together, groups=grouped, narrows=narrow)
+    return Trial(batches_ragged=together, groups=grouped, narrows=narrow, traces=traced)
 
 
 def _probe(length: int, vocabulary: int, stride: int) -> list[int]:
@@ -124,14 +132,20 @@ def _alone(model: Any, shape: Shape, row: list[int]) -> tuple[mx.array, mx.array
     return first, second
 
 
-def _together(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.array]:
+def _together(
+    model: Any, shape: Shape, rows: Sequence[list[int]], *, traced: bool = False
+) -> list[mx.array]:
     batch = DecodeBatch(shape.plain)
     for index, row in enumerate(rows):
         caches = new_caches(model, shape.plain, 0)
         mx.eval(model(mx.array([row]), cache=caches), evaluated(caches))
         batch.join(RowId(index), caches, len(row), mx.array(row[:1]))
     batch.open_step()
-    logits = model(batch.tokens[:, None], cache=batch.caches())[:, -1]
+    if traced:
+        trace = TracedDecode(model, len(shape.plain))
+        logits = trace.run(trace.trace(), batch)
+    else:
+        logits = model(batch.tokens[:, None], cache=batch.caches())[:, -1]
     mx.eval(logits)
     return [logits[index] for index in range(len(rows))]
 

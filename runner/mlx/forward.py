@@ -14,6 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from runner.engine import PrefillChunk, RowFailure
 from runner.mlx.batch import DecodeBatch
@@ -24,7 +25,8 @@ from runner.mlx.matching import DeadEnd
 from runner.mlx.outcome import DrawnRows, Outcome
 from runner.mlx.prefixes import evaluated
 from runner.mlx.row import EngineRow
-from runner.mlx.sampling import Drawn, Sampler
+from runner.mlx.sampling import Allowed, Drawn, Sampler
+from runner.mlx.traced import TracedDecode
 
 Work = tuple[EngineRow, PrefillChunk]
 
@@ -38,6 +40,7 @@ class Forward:
         self._trial = trial
         self._head = head
         self.batch = DecodeBatch(shape.plain)
+        self._traced = TracedDecode(model, len(shape.plain)) if trial.traces else None
         self._in_batch: dict[int, EngineRow] = {}
         self._sampler: Sampler | None = None
 
@@ -50,7 +53,7 @@ class Forward:
         return self.batch.take(row.name)[0] if row.batched else row.caches
 
     def close(self) -> None:
-        self._sampler = None
+        self._sampler = self._traced = None
         self._in_batch = {}
         self.batch = DecodeBatch(self._shape.plain)
 
@@ -159,8 +162,10 @@ class Forward:
     def _decode_together(self, rows: Sequence[EngineRow], outcome: Outcome) -> None:
         self._seat(rows)
         self.batch.open_step()
-        inputs = self.batch.tokens[:, None]
-        logits = self._model(inputs, cache=self.batch.caches())[:, -1]
+        logits = self._traced.logits(self.batch) if self._traced is not None else None
+        if logits is None:
+            inputs = self.batch.tokens[:, None]
+            logits = self._model(inputs, cache=self.batch.caches())[:, -1]
         seated = list(self._in_batch.items())
         if self._sampler is None:
             draws = [
@@ -235,28 +240,34 @@ class Forward:
         rows: Sequence[EngineRow | None],
         outcome: Outcome,
         after: mx.array | None = None,
-    ) -> mx.array | None:
-        """What grammars allow next, (rows, vocabulary); None when no row has a grammar.
+    ) -> Allowed | None:
+        """What grammars allow next; None when no row has a grammar.
 
         Waits for the last tokens of such rows, after starting on `after`. A row whose
         grammar has come to a dead end fails.
         """
-        bound = [i for i, row in enumerate(rows) if row is not None and row.matcher is not None]
+        bound = [
+            (slot, row, row.matcher)
+            for slot, row in enumerate(rows)
+            if row is not None and row.matcher is not None
+        ]
         if not bound:
             return None
         if after is not None:
             mx.async_eval(after)
-        allowed = np.ones((len(rows), self._shape.vocabulary), dtype=np.bool_)
-        for index in bound:
-            row = rows[index]
-            if row is None or row.matcher is None:
-                continue
+        masks: list[NDArray[np.bool_]] = []
+        slots: list[int] = []
+        for slot, row, matcher in bound:
             try:
                 row.read_token()
-                allowed[index] = row.matcher.allowed()
+                masks.append(matcher.allowed())
+                slots.append(slot)
             except DeadEnd as error:
                 outcome.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
-        return mx.array(allowed)  # pyright: ignore[reportArgumentType]
+        if not slots:
+            return None
+        tokens = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
+        return Allowed(tuple(slots), tokens)
 
     def _record(
         self, into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bus.ids import TokenId
 from runner.engine import GrammarSpec
+from runner.grammar import open_matcher
 
 KEPT_GRAMMARS = 64
 
@@ -33,9 +34,10 @@ class BadGrammar(Exception):
 class RowMatcher:
     """The state of one row in its grammar."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: int, ends: frozenset[int]) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
+        self._ends = ends
         self.over = False
 
     def consume(self, token: TokenId) -> None:
@@ -44,7 +46,7 @@ class RowMatcher:
             return
         if not self._matcher.consume_token(token):
             raise DeadEnd(self._matcher.get_error() or f"token {token} does not match")
-        self.over = self._matcher.is_stopped()
+        self.over = token in self._ends
 
     def allowed(self) -> NDArray[np.bool_]:
         """(vocabulary,): which tokens may come next, at least one of them."""
@@ -66,6 +68,7 @@ class Grammars:
 
     def __init__(self, path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> None:
         self._vocabulary = vocabulary
+        self._ends = eos_token_ids
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._tokenizer: LLTokenizer | None = None
         file = path / "tokenizer.json"
@@ -83,7 +86,7 @@ class Grammars:
     def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
         """A matcher that has already consumed `made`. BadGrammar, DeadEnd."""
         fresh = self._compile(spec).deep_copy()
-        row = RowMatcher(fresh, self._vocabulary)
+        row = RowMatcher(fresh, self._vocabulary, self._ends)
         for token in made:
             row.consume(token)
         return row
@@ -94,10 +97,7 @@ class Grammars:
             return self._compiled[spec.key]
         if self._tokenizer is None:
             raise BadGrammar("this model has no tokenizer.json to compile a grammar for")
-        try:
-            matcher = LLMatcher(self._tokenizer, spec.compiled, log_level=0)
-        except Exception as error:
-            raise BadGrammar(str(error)) from error
+        matcher = open_matcher(self._tokenizer, spec)
         if matcher.is_error():
             raise BadGrammar(matcher.get_error())
         self._compiled[spec.key] = matcher

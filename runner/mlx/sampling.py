@@ -57,6 +57,14 @@ class RowDraw:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowed:
+    """`tokens` (len(slots), vocabulary) is true for what these slots may say next."""
+
+    slots: tuple[int, ...]
+    tokens: mx.array
+
+
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """A step's tokens, and for `listed` slots the chosen logprob and the likeliest k."""
 
@@ -126,20 +134,17 @@ class Sampler:
         cut = bool(drawn) and not cuts.none
         self._truncation = Truncation(cuts, self._vocabulary) if cut else None
 
-    def draw(self, logits: mx.array, allowed: mx.array | None = None) -> Drawn:
-        """One token per slot from (slots, vocabulary) logits.
-
-        `allowed` (slots, vocabulary), where given, is true for tokens that may come next.
-        """
+    def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
+        """One token per slot from (slots, vocabulary) logits."""
         if not (self._drawn or self._biased or self._counted or self._repeated or self._listed):
-            scores = logits if allowed is None else mx.where(allowed, logits, -mx.inf)
+            scores = logits if allowed is None else self._masked(logits, allowed)
             tokens = mx.argmax(scores, axis=-1).astype(mx.int32)
             self._advance()
             return Drawn(tokens)
         own = logits.astype(mx.float32)
         scores = self._penalised(own)
         if allowed is not None:
-            scores = mx.where(allowed, scores, -mx.inf)
+            scores = self._masked(scores, allowed)
         tokens = self._choose(scores).astype(mx.int32)
         self._count(tokens)
         self._advance()
@@ -153,6 +158,10 @@ class Sampler:
         if self._seen is not None:
             for index, draw in enumerate(self._of(self._repeated)):
                 draw.seen = self._seen[index]
+
+    def _masked(self, scores: mx.array, allowed: Allowed) -> mx.array:
+        bound = _Subset(allowed.slots, len(self._draws))
+        return bound.put(scores, mx.where(allowed.tokens, bound.of(scores), -mx.inf))
 
     def _penalised(self, scores: mx.array) -> mx.array:
         if self._seen is not None:

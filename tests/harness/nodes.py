@@ -111,7 +111,8 @@ class Stream:
             return
         self.usage = data.get("usage") or self.usage
         for choice in data["choices"]:
-            content = choice["delta"].get("content")
+            delta = choice["delta"]
+            content = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
             if content:
                 self.text += content
                 self.at.append(time.monotonic())
@@ -190,8 +191,8 @@ class Node:
         return name, pid
 
     def state(self) -> dict[str, Any]:
-        """`GET /state`."""
-        return self.http.get("/state").json()
+        """The cluster's state, from `GET /state`."""
+        return self.http.get("/state").json()["state"]
 
     def ready(self) -> bool:
         """Whether the model answers."""

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from conf.settings import load_settings
 from tests.harness.nodes import MODEL, SERVICES, Node, Stream, eventually, kill, running_node
 from tests.processes.conftest import Ledger
 
@@ -216,7 +217,7 @@ def test_x08_a_slow_reader_slows_nobody_and_holds_bounded_memory(
 
 def running_rows(node: Node) -> int:
     queue = node.http.get("/queue").json()
-    return sum(r["running"] + r["waiting"] for r in queue["runners"])
+    return sum(r["running"] + r["waiting"] for r in queue["instances"])
 
 
 def test_x09_a_killed_gateway_process_has_its_requests_cancelled(
@@ -305,16 +306,13 @@ def test_a_killed_supervisord_takes_every_process_with_it(ledger: Ledger) -> Non
 
 def test_down_leaves_nothing(ledger: Ledger) -> None:
     with running_node() as own:
-        folder = json.loads(own.shoal("status", "--json").stdout)["paths"]["runtime"]
+        folder = load_settings(home=own.home).paths.runtime
         at = time.monotonic()
         done = own.down()
         seconds = time.monotonic() - at
         assert done.returncode == 0, done.stdout + done.stderr
         assert own.all_processes() == []
-        from pathlib import Path
-
-        left = [p.name for p in Path(folder).rglob("*")] if Path(folder).exists() else []
-        assert left == []
+        assert [p.name for p in folder.rglob("*")] == []
     ledger("down", saw="no process, socket or lock left", seconds=seconds, bound_s=15, reloaded=0)
 
 

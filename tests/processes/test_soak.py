@@ -144,7 +144,7 @@ def test_a_long_day_ends_every_request_and_leaks_nothing() -> None:
         after = resident(node)
         eventually(
             lambda: all(
-                r["running"] + r["waiting"] == 0 for r in node.http.get("/queue").json()["runners"]
+                r["running"] + r["waiting"] == 0 for r in node.http.get("/queue").json()["instances"]
             ),
             30, "every row is free",
         )  # fmt: skip

@@ -42,7 +42,7 @@ def walk(spec: GrammarSpec, seed: int, limit: int = 600) -> str | None:
     None if it is not at its end after `limit` tokens."""
     chance = random.Random(seed)
     matcher = open_matcher(TOKENIZER.guide, spec)
-    detokeniser = TOKENIZER.detokeniser()
+    detokeniser = TOKENIZER.detokeniser(begins=True)
     text = ""
     for _ in range(limit):
         mask = matcher.compute_bitmask()

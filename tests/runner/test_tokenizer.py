@@ -30,6 +30,14 @@ def test_markup_of_added_tokens_is_one_token() -> None:
     assert tokenizer.token_id("hello") is None
 
 
+def test_a_token_alone_goes_by_its_text_or_its_name() -> None:
+    tokenizer = toy_tokenizer()
+    (word,) = tokenizer.encode(" quick")
+    assert tokenizer.token_text(word) == " quick"
+    assert tokenizer.token_text(2) == "<|im_end|>"
+    assert tokenizer.token_text(VOCABULARY - 1) == ""
+
+
 def test_generation_settings_decide_the_ends_before_the_models_config(tmp_path: Path) -> None:
     save_toy(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 9999]}))

@@ -102,6 +102,25 @@ def test_ollama_errors_are_one_string() -> None:
     assert dict(answer.headers)["content-type"] == "application/json"
 
 
+@pytest.mark.parametrize(
+    ("field", "openai", "ollama"),
+    [
+        ("thinking", "reasoning_effort", "think: why"),
+        ("response_format.json_schema", "response_format.json_schema", "format.json_schema: why"),
+        ("stop[2]", "stop[2]", "options.stop[2]: why"),
+        ("messages[1].content", "messages[1].content", "messages[1].content: why"),
+        ("why", "why", "why"),
+        (None, None, "why"),
+    ],
+)
+def test_a_runners_refusal_names_the_field_in_the_clients_words(
+    field: str | None, openai: str | None, ollama: str
+) -> None:
+    fault = faults.of_refusal(Refusal(reason="unsupported", message="why", field=field))
+    assert json.loads(OpenAIChat().error(fault).body)["error"]["param"] == openai
+    assert json.loads(OllamaChat().error(fault).body) == {"error": ollama}
+
+
 def test_an_unknown_model_names_the_command_that_fetches_it() -> None:
     fault = faults.unknown_model("qwen3-tiny", ["shoal-tiny", "other"])
     assert fault.status == 404

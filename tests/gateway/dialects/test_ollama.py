@@ -232,6 +232,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (GENERATE, {"raw": True, "system": "x"}, "system"),
     (GENERATE, {"raw": True, "images": [PNG]}, "images"),
     (GENERATE, {"suffix": "x", "system": "x"}, "system"),
+    (GENERATE, {"raw": True, "think": True}, "think"),
     (GENERATE, {"images": ["x"]}, "images[0]"),
     (GENERATE, {"width": 512}, "width"),
     (GENERATE, {"messages": [USER]}, "messages"),
@@ -271,6 +272,15 @@ def test_a_conversation_with_tools_is_understood_without_ids(desk: Any) -> None:
     assert (first.tool_call_id, first.name) == (ids[0], "f")
     assert request.prompt.tools == (ToolSpec(name="f", parameters=SCHEMA),)
     assert request.tool_choice.mode == "auto"
+
+
+def test_answers_of_the_same_tool_belong_to_its_calls_in_order(desk: Any) -> None:
+    calls = [{"function": {"name": "f", "arguments": {"x": index}}} for index in range(2)]
+    answer = {"role": "tool", "content": "1", "tool_name": "f"}
+    messages = [USER, {"role": "assistant", "tool_calls": calls}, answer, answer]
+    turns = desk.parse(CHAT, _chat(messages=messages)).requests[0].prompt.messages
+    ids = [call.call_id for call in turns[1].tool_calls]
+    assert [turn.tool_call_id for turn in turns[2:]] == ids
 
 
 def test_ids_are_kept_where_the_client_has_them(desk: Any) -> None:

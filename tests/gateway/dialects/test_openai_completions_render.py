@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types import Completion
 
@@ -23,6 +23,7 @@ def _chunks(stream: bytes) -> list[dict[str, Any]]:
     return [json.loads(frame) for frame in frames]
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], data: Any) -> None:
     body = {
@@ -117,6 +118,13 @@ def test_log_probabilities_have_the_older_shape(desk: Any) -> None:
     shown = [one["choices"][0]["logprobs"] for one in chunks]
     assert [one["text_offset"] for one in shown[:2]] == [[0], [3]]
     assert shown[1]["top_logprobs"] == wanted["top_logprobs"][1:]
+
+
+def test_of_two_tokens_that_read_alike_the_likelier_is_shown(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, {"model": "m", "prompt": "x", "logprobs": 2})
+    token = TokenLogprob(5, "a", -0.5, ((5, "a", -0.5), (9, "a", -3.0)))
+    whole = desk.whole(COMPLETIONS, parsed, [desk.with_logprob(parsed, token), *desk.end(parsed)])
+    assert whole["choices"][0]["logprobs"]["top_logprobs"] == [{"a": -0.5}]
 
 
 def test_what_a_model_thinks_on_a_raw_prompt_is_text(desk: Any) -> None:

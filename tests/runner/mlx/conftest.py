@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx_lm.generate
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bus.messages.requests import Sampling
-from runner.engine import PrefillChunk, PrefixHit, EntryId
+from runner.engine import EntryId, PrefillChunk, PrefixHit
 
 BAD = {
     "an id beyond the vocabulary": ({"tokens": [5, 260]}, "bad_request"),
