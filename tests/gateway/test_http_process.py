@@ -137,7 +137,7 @@ def test_short_names_mean_the_only_model_that_they_can(shared: Stage) -> None:
         assert answer.json()["model"] == name
 
 
-# --- refusals ----------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------
 
 
 def test_an_unknown_model_is_a_404_that_names_the_way(shared: Stage) -> None:
@@ -242,7 +242,7 @@ def test_a_strangers_host_name_or_page_is_refused(shared: Stage) -> None:
     assert ours.headers["access-control-allow-headers"] == "authorization"
 
 
-# --- clients that leave, stall, cancel -----------------------------------------------------------
+# --- clients that leave, stall, cancel --------------------------------------------------------
 
 
 def cancels_of(runner: Any, request: str) -> list[dict[str, Any]]:
@@ -271,7 +271,7 @@ def test_a_hang_up_is_a_cancel_at_the_runner(shared: Stage, orders: str, stream:
     connection.close()
     cancel = eventually(lambda: cancels_of(runner, mine), 3, "a cancel after the hang-up")
     assert cancel[0]["why"] == "client"
-    print(f"cancel {1000 * (cancel[0]['at'] - left_at):.1f} ms after the hang-up")
+    print(f"cancel {1000 * (cancel[0]['at'] - left_at):.1f} ms after the hang-up")  # noqa: T201
 
 
 def test_a_slow_reader_is_bounded_and_slows_nobody(shared: Stage) -> None:
@@ -311,7 +311,7 @@ def test_many_streams_at_once_are_all_served(shared: Stage) -> None:
         assert list(pool.map(one, range(32))) == [200] * 32
 
 
-# --- what it tells of itself ------------------------------------------------------------------------
+# --- what it tells of itself ------------------------------------------------------------------
 
 
 def test_health_answers_at_once_while_streams_run(shared: Stage) -> None:
@@ -358,7 +358,7 @@ def test_each_request_leaves_one_line_in_the_log_without_its_text(shared: Stage)
     assert "secret_of_the_prompt" not in Path(f"{shared.folder}/gateway.log").read_text()
 
 
-# --- instances that come, go, freeze, die -----------------------------------------------------------
+# --- instances that come, go, freeze, die -----------------------------------------------------
 
 
 def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_ready() -> None:
@@ -390,7 +390,7 @@ def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served() -> None:
         killed_at = now()
         first.signal(signal.SIGKILL)
         seconds = reader.wait_end(10) - killed_at
-        print(f"terminal {seconds:.2f} s after the kill")
+        print(f"terminal {seconds:.2f} s after the kill")  # noqa: T201
         assert reader.error is not None and reader.error["code"] == "runner_lost"
         assert reader.lines[-1] == "data: [DONE]"
         made.happen(
@@ -409,7 +409,7 @@ def test_a_frozen_runner_ends_streams_in_words() -> None:
         frozen_at = now()
         runner.signal(signal.SIGSTOP)
         seconds = reader.wait_end(45) - frozen_at
-        print(f"terminal {seconds:.2f} s after the freeze")
+        print(f"terminal {seconds:.2f} s after the freeze")  # noqa: T201
         assert reader.error is not None and reader.error["code"] == "runner_lost"
 
 
@@ -444,7 +444,7 @@ def test_an_unanswered_submit_goes_to_the_other_instance() -> None:
         assert len(other.heard("submit")) == 6
 
 
-# --- the process ---------------------------------------------------------------------------------------
+# --- the process ------------------------------------------------------------------------------
 
 
 def test_sigterm_lets_a_short_stream_finish_and_ends_a_long_one_in_words() -> None:
