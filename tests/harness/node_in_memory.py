@@ -365,4 +365,3 @@ class NodeInMemory:
 
     def _tell(self, what: str) -> str:
         return what + "\n" + "\n".join(self.story[-60:])
-
