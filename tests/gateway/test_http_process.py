@@ -271,7 +271,7 @@ def test_a_hang_up_is_a_cancel_at_the_runner(shared: Stage, orders: str, stream:
     connection.close()
     cancel = eventually(lambda: cancels_of(runner, mine), 3, "a cancel after the hang-up")
     assert cancel[0]["why"] == "client"
-    print(f"cancel {1000 * (cancel[0]['at'] - left_at):.1f} ms after the hang-up")  # noqa: T201
+    print(f"cancel {1000 * (cancel[0]['at'] - left_at):.1f} ms after the hang-up")
 
 
 def test_a_slow_reader_is_bounded_and_slows_nobody(shared: Stage) -> None:
@@ -390,7 +390,7 @@ def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served() -> None:
         killed_at = now()
         first.signal(signal.SIGKILL)
         seconds = reader.wait_end(10) - killed_at
-        print(f"terminal {seconds:.2f} s after the kill")  # noqa: T201
+        print(f"terminal {seconds:.2f} s after the kill")
         assert reader.error is not None and reader.error["code"] == "runner_lost"
         assert reader.lines[-1] == "data: [DONE]"
         made.happen(
@@ -409,7 +409,7 @@ def test_a_frozen_runner_ends_streams_in_words() -> None:
         frozen_at = now()
         runner.signal(signal.SIGSTOP)
         seconds = reader.wait_end(45) - frozen_at
-        print(f"terminal {seconds:.2f} s after the freeze")  # noqa: T201
+        print(f"terminal {seconds:.2f} s after the freeze")
         assert reader.error is not None and reader.error["code"] == "runner_lost"
 
 
