@@ -48,7 +48,7 @@ BACK_S = 1.0
 """A lost socket has this long to come back."""
 ANSWER_S = 1.0
 """A submit is answered within this long..."""
-BUSY_ANSWER_S = 5.0
+BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
 
 

@@ -5,7 +5,6 @@ reader that counts frames. Run: `python -m tests.bench.gateway_flat_out [streams
 Prints one table and, with `--json FILE`, writes it. It never fails.
 """
 
-# ruff: noqa: T201
 from __future__ import annotations
 
 import argparse
