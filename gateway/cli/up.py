@@ -36,7 +36,7 @@ from gateway.cli.verb import Invocation, verb
 
 LOOK_S = 0.25
 SUPERVISORD_START_S = 15.0
-LEFTOVER_GRACE_S = 6.0
+LEFTOVER_GRACE_S = 15.0
 PORT_GRACE_S = 5.0
 TAIL_LINES = 12
 NO_HOLDER = "nobody holds the term yet"
