@@ -35,10 +35,10 @@ def options_of(settings: Settings) -> Options:
 
 def main() -> int:
     """Serve until told to stop; the exit codes are those of `bus.service`."""
-    settings = load_settings()
-    options = options_of(settings)
-    log = Log(node=options.node, process="gateway", level=settings.log_level)
+    log = Log(node="", process="gateway")
     try:
+        options = options_of(load_settings())
+        log = Log(node=options.node, process="gateway", level=options.log_level)
         check_exposure(options.host, options.keys)
         with role_lock(options.endpoints, "gateway"):
             serve(options)

@@ -15,6 +15,7 @@ from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Entry, Failed, Finished, TokenDelta, ToolCallDelta
 from gateway.dialects.faults import Fault, of_failed
 
+_COSTS = frozenset((TokenDelta, ToolCallDelta))
 OnSent = Callable[[RequestId, int, int], None]
 
 
@@ -136,12 +137,12 @@ class Answer:
     def _give_credit(self) -> None:
         taken, self._taken = self._taken, []
         if self._single:
-            count = sum(1 for one in taken if isinstance(one, TokenDelta | ToolCallDelta))
+            count = sum(map(_COSTS.__contains__, map(type, taken)))
             self._on_sent(self.requests[0].request_id, 0, count)
             return
         counts: dict[tuple[RequestId, int], int] = {}
         for one in taken:
-            if isinstance(one, TokenDelta | ToolCallDelta):
+            if type(one) is TokenDelta or type(one) is ToolCallDelta:
                 key = (one.request_id, one.choice)
                 counts[key] = counts.get(key, 0) + 1
         for (request_id, choice), count in counts.items():

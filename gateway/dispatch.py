@@ -48,8 +48,8 @@ MAX_TRIES = 2
 MAX_WAITS = 4
 """An instance that turns out not to serve is waited for anew so often."""
 WATCH_S = 0.05
-AGAIN_S = 5.0
-"""Until a silent instance is asked again, where there is no other."""
+SILENT_S = 12.0
+"""How long a request waits for the replacement of the only instance, which did not answer."""
 NEVER_MS = 7 * 24 * 3600 * 1000
 
 
@@ -242,15 +242,15 @@ class Dispatcher:
                 self.place(ticket)
         self._publish()
 
-    def _try_again(self, model: ModelId, now: float) -> None:
-        """An instance that did not answer may have only been slow: ask it again later."""
+    def _give_up_silent(self, model: ModelId, now: float) -> None:
+        """The instances that did not answer are all there is, and none is being replaced."""
+        all_ready = ready_instances(self._bus.state.instances.values(), model)
         for waiter in self.demand.of(model):
             ticket = self.tickets[RequestId(waiter.key)]
-            if ticket.excluded and now - ticket.moved_at >= AGAIN_S:
-                ticket.excluded.clear()
-                if ready_instances(self._bus.state.instances.values(), model):
-                    self.demand.remove(waiter.key)
-                    self.place(ticket)
+            untried = [o for o in all_ready if (o.instance, o.generation) not in ticket.excluded]
+            stale = any(self._clients.suspect(one.instance) for one in all_ready)
+            if all_ready and not untried and not stale and now - ticket.moved_at >= SILENT_S:
+                self._refuse(ticket.answer, of_refusal(_silent(model)))
 
     def _fail_hopeless(self, state: ClusterState, model: ModelId) -> None:
         """All copies were given up: whoever waits is told why."""
@@ -278,7 +278,7 @@ class Dispatcher:
         if now - self._published_at >= 1.0:
             self._publish()
         for model in self.demand.models():
-            self._try_again(model, now)
+            self._give_up_silent(model, now)
         for waiter in self.demand.expired(now):
             fault = _not_loaded(waiter.model, now - waiter.since_at)
             self._refuse(self.tickets[RequestId(waiter.key)].answer, fault)
@@ -368,4 +368,12 @@ def _not_loaded(model: ModelId, waited_s: float) -> Fault:
 def _hopeless(model: ModelId, why: str) -> Refusal:
     return Refusal(
         reason="not_ready", message=f"{model} cannot be loaded: {why}", retry_after_s=30.0
+    )
+
+
+def _silent(model: ModelId) -> Refusal:
+    return Refusal(
+        reason="not_ready",
+        message=f"the runner of {model} does not answer; it may be overloaded",
+        retry_after_s=5.0,
     )

@@ -1,4 +1,4 @@
-"""Talks HTTP at its edge: bodies within their limits, who may come in, errors in their dialect.
+"""Talks to clients at the edge of HTTP: bodies in limits, who may come in, errors in dialect.
 
 Every answer of 400 and above leaves here, whatever raised it, in the envelope of the dialect that
 owns the path.
@@ -190,4 +190,11 @@ def _fault_of(req: Request, error: falcon.HTTPError) -> Fault:
         return faults.method_not_allowed(req.method, names)
     if error.status_code == 404:
         return faults.not_found(req.path)
-    return Fault(error.status_code, "http_error", error.description or error.title or "refused")
+    headers = dict(cast(Any, error.headers) or {})
+    retry_after = str(headers.get("Retry-After", ""))
+    return Fault(
+        error.status_code,
+        error.code if isinstance(error.code, str) else "refused",
+        error.description or error.title or "refused",
+        retry_after_s=float(retry_after) if retry_after.isdecimal() else None,
+    )

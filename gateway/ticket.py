@@ -135,7 +135,7 @@ class Ticket:
         now = self._owner.now()
         tokens = 0
         for entry in entries:
-            if isinstance(entry, TokenDelta | ToolCallDelta):
+            if type(entry) is TokenDelta or type(entry) is ToolCallDelta:
                 tokens += entry.tokens
         if tokens:
             gap_s = None if self.first_at is None else now - self.moved_at

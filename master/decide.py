@@ -132,7 +132,7 @@ def draw_up(
         model=card.model,
         shards=(shard,),
         backend=placement.backend,
-        context_tokens=placement.need.context_tokens,
+        context_tokens=placement.context_tokens,
         keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
         pinned=command.pinned,
         priority=command.priority,
@@ -199,7 +199,7 @@ def _crowded(command: PlaceModel, crowded: Crowded, scene: Scene) -> Decision:
             plan = {"model": command.model, "node": crowded.node, "evicts": evicted}
             return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
         return crowded.refusal
-    if not way.enough:
+    if not way.enough and scene.now >= scene.settled_at:
         return crowded.refusal
     return Later(_evictions(way, command.model, scene), crowded.refusal)
 

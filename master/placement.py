@@ -106,6 +106,7 @@ class Placement:
     need: Need
     reserved_bytes: int
     usable_bytes: int
+    context_tokens: int
 
     def plan(self) -> dict[str, Any]:
         """For people and `--dry-run`."""
@@ -113,7 +114,7 @@ class Placement:
             "model": self.card.model,
             "node": self.node,
             "backend": self.backend,
-            "context_tokens": self.need.context_tokens,
+            "context_tokens": self.context_tokens,
             "need_bytes": self.need.total,
             "reserved_bytes": self.reserved_bytes,
             "usable_bytes": self.usable_bytes,
@@ -211,13 +212,15 @@ def place(wish: Wish, nodes: Sequence[Seat], appetite: Appetite) -> Verdict:
             fitting.append((seat.usable_bytes, seat, card, need))
     if fitting:
         usable, seat, card, need = max(fitting, key=lambda fit: (fit[0], fit[1].node))
+        room = _room(card, need, usable, appetite)
         return Placement(
             card=card,
             node=seat.node,
             backend=seat.backend,
             need=need,
-            reserved_bytes=need.total + _room(card, need, usable, appetite),
+            reserved_bytes=need.total + room,
             usable_bytes=usable,
+            context_tokens=_context(wish, card, need, room),
         )
     if crowded:
         return min(crowded, key=lambda one: (one.short_bytes, one.node))
@@ -285,6 +288,15 @@ def _room(card: ModelCard, need: Need, usable: int, appetite: Appetite) -> int:
     rows = appetite.max_rows * (need.context_tokens * card.kv_bytes_per_token + card.kv_bytes_fixed)
     wanted = max(0, rows + appetite.prefix_cache_bytes - need.kv)
     return min(wanted, int(ROOM_SHARE * (usable - need.total)))
+
+
+def _context(wish: Wish, card: ModelCard, need: Need, room: int) -> int:
+    """The limit that is stamped: what was asked for, else as long as the model was made for
+    and half of what it gets for KV can hold."""
+    if wish.context_tokens is not None or not card.kv_bytes_per_token:
+        return need.context_tokens if wish.context_tokens is not None else card.context_tokens
+    held = (need.kv + room) // 2 // card.kv_bytes_per_token
+    return min(card.context_tokens, max(need.context_tokens, held))
 
 
 def _crowded(model: ModelId, seat: Seat, need: Need) -> Crowded:

@@ -98,8 +98,8 @@ def follow_up(
         return []
     if isinstance(news, LoadRefused):
         return [InstanceFailed(instance=before.instance, why=news.refusal.message)]
-    if breaker.failed(before.instance, now):
-        why = f"gave up after 3 failures in 60 s; the last: {news.message}"
+    if breaker.failed(before.instance, news.exit_code, now):
+        why = f"given up (at most 3 failures in 60 s); the last: {news.message}"
         return [InstanceFailed(instance=before.instance, why=why)]
     return [_reopened(before, news.message)]
 

@@ -21,7 +21,7 @@ AFTER: Mapping[Life, Mapping[Deed, Life]] = {
     "free": {"start": "starting"},
     "starting": {"stop": "stopping", "kill": "killed"},
     "idle": {"give": "loading", "stop": "stopping", "kill": "killed"},
-    "loading": {"drain": "draining", "stop": "stopping", "kill": "killed"},
+    "loading": {"give": "loading", "drain": "draining", "stop": "stopping", "kill": "killed"},
     "ready": {"drain": "draining", "stop": "stopping", "kill": "killed"},
     "draining": {"drain": "draining", "stop": "stopping", "kill": "killed"},
     "stopping": {"kill": "killed"},
@@ -162,7 +162,7 @@ class SlotTable:
             slot,
             life=life,
             heard_at=heard_at,
-            since_at=now if life != slot.life or deed == "drain" else slot.since_at,
+            since_at=now if life != slot.life or deed in ("give", "drain") else slot.since_at,
             doom=doom or slot.doom,
         )
 

@@ -14,11 +14,12 @@ from gateway.cli import (
     doctor,
     down,
     instances,
+    logs,
     models,
     status,
     talk,
+    tap,
     up,
-    watch,
 )
 from gateway.cli.problems import EXIT_CODES
 from gateway.cli.verb import options
@@ -73,7 +74,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (up, down, status, talk, instances, models, watch, doctor, bench, config):
+for theme in (up, down, status, talk, instances, models, tap, logs, doctor, bench, config):
     theme.register(app)
 
 

@@ -173,9 +173,17 @@ def _add(found: dict[int, Leftover], role: str, pid: int) -> None:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+    return [child.pid for child in children if _lives(child)]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is_our_supervisord(pid: int, paths: Paths) -> bool:

@@ -144,7 +144,8 @@ def model_look(state: NodeState, model: str) -> ModelLook:
     """How far a model is: its instances, and the reading of its runner."""
     instance = next((one for one in reversed(state.instances) if one.model == model), None)
     if instance is None:
-        return ModelLook(model, "waiting")
+        here = not state.cards or model in state.models
+        return ModelLook(model, "waiting" if here else "on no node's disk")
     status = {"ready": "ready", "failed": "failed"}.get(instance.status, "loading")
     reading = state.reading_of(instance)
     done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)

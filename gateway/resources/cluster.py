@@ -1,4 +1,4 @@
-"""Talks HTTP about the cluster as this process sees it: state, queue, health, metrics, cancel."""
+"""Talks to clients about the cluster as this process sees it: state, queue, health, metrics."""
 
 from __future__ import annotations
 

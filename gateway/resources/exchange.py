@@ -1,4 +1,4 @@
-"""Talks HTTP for everything that generates: one resource for every dialect.
+"""Talks to clients of everything that generates: one resource for every dialect.
 
 Order of an exchange: the body is read to its end, parsed, submitted; then a watcher listens for
 the client's hang-up while bytes are made. A status is given once it is known; a streamed answer

@@ -1,4 +1,4 @@
-"""Talks HTTP about instances: place, plan, look at, delete. Each is one command to the holder.
+"""Talks to clients about instances: place, plan, look at, delete; each is one command.
 
 A refusal keeps its reason and its numbers; an impossible placement is never a 200.
 """

@@ -1,4 +1,4 @@
-"""Talks HTTP about which models are here, in OpenAI's and Ollama's listings."""
+"""Talks to clients about which models are here, in OpenAI's and Ollama's listings."""
 
 from __future__ import annotations
 

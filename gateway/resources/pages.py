@@ -1,4 +1,4 @@
-"""Talks HTTP about itself: the root, the OpenAPI document, a page that reads it."""
+"""Talks to clients about itself: the root, the OpenAPI document, a page that reads it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ def main() -> int:
         for streams in given.streams:
             rounds = [one_round(made, streams, given.tokens) for _ in range(given.rounds)]
             rows.append(_row(streams, rounds))
-    print(f"{'streams':>8} {'tokens/s median':>16} {'min':>9} {'max':>9} {'gateway CPU us/token':>21}")
+    print(
+        f"{'streams':>8} {'tokens/s median':>16} {'min':>9} {'max':>9} {'gateway CPU us/token':>21}"
+    )
     for row in rows:
         print(
             f"{row['streams']:>8} {row['tokens_per_s']:>16,.0f} {row['least']:>9,.0f} "

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
-import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
 
 from bus.clock import now
-from bus.ids import InstanceId
-from bus.messages.events import GenerationOpened, InstanceRemoved
+from bus.errors import Refusal
+from tests.harness.http_clients import Reader, body, cancels_of, chat, ready, send_raw
 from tests.harness.stage import MODEL, Stage, eventually, stage
 
 
@@ -28,65 +24,6 @@ def shared() -> Iterator[Stage]:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         yield made
-
-
-def ready(made: Stage) -> bool:
-    return MODEL in httpx.get(f"{made.url}/health").json()["models_ready"]
-
-
-def body(orders: str, **more: Any) -> dict[str, Any]:
-    return {"model": MODEL, "messages": [{"role": "user", "content": orders}], **more}
-
-
-def chat(made: Stage, orders: str, **more: Any) -> httpx.Response:
-    return httpx.post(f"{made.url}/v1/chat/completions", json=body(orders, **more), timeout=30)
-
-
-class Reader:
-    """A stream read in a thread: its lines, when they came, how it ended."""
-
-    def __init__(self, made: Stage, orders: str, **more: Any) -> None:
-        self.lines: list[str] = []
-        self.status = 0
-        self.ended_at: float | None = None
-        self._made, self._body = made, body(orders, stream=True, **more)
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def wait_lines(self, count: int) -> None:
-        eventually(lambda: len(self.lines) >= count, 15, f"{count} lines")
-
-    def wait_end(self, timeout_s: float) -> float:
-        eventually(lambda: self.ended_at is not None, timeout_s, "the stream ends")
-        assert self.ended_at is not None
-        return self.ended_at
-
-    @property
-    def chunks(self) -> list[dict[str, Any]]:
-        data = [line[6:] for line in self.lines if line.startswith("data: {")]
-        return [json.loads(one) for one in data]
-
-    @property
-    def text(self) -> str:
-        return "".join(
-            one["choices"][0]["delta"].get("content", "")
-            for one in self.chunks
-            if one.get("choices")
-        )
-
-    @property
-    def error(self) -> dict[str, Any] | None:
-        return next((one["error"] for one in self.chunks if "error" in one), None)
-
-    def _read(self) -> None:
-        url = f"{self._made.url}/v1/chat/completions"
-        with (
-            httpx.Client(timeout=60) as client,
-            client.stream("POST", url, json=self._body) as response,
-        ):
-            self.status = response.status_code
-            self.lines.extend(line for line in response.iter_lines() if line)
-        self.ended_at = now()
 
 
 # --- answers ----------------------------------------------------------------------------------
@@ -137,7 +74,7 @@ def test_short_names_mean_the_only_model_that_they_can(shared: Stage) -> None:
         assert answer.json()["model"] == name
 
 
-# --- refusals ----------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------
 
 
 def test_an_unknown_model_is_a_404_that_names_the_way(shared: Stage) -> None:
@@ -242,21 +179,7 @@ def test_a_strangers_host_name_or_page_is_refused(shared: Stage) -> None:
     assert ours.headers["access-control-allow-headers"] == "authorization"
 
 
-# --- clients that leave, stall, cancel -----------------------------------------------------------
-
-
-def cancels_of(runner: Any, request: str) -> list[dict[str, Any]]:
-    return [one for one in runner.heard("cancel") if one["request"] == request]
-
-
-def send_raw(made: Stage, orders: str, *, stream: bool) -> socket.socket:
-    data = json.dumps(body(orders, stream=stream)).encode()
-    connection = socket.create_connection(("127.0.0.1", made.port))
-    connection.sendall(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data)
-    )
-    return connection
+# --- clients that leave, stall, cancel --------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -311,7 +234,7 @@ def test_many_streams_at_once_are_all_served(shared: Stage) -> None:
         assert list(pool.map(one, range(32))) == [200] * 32
 
 
-# --- what it tells of itself ------------------------------------------------------------------------
+# --- what it tells of itself ------------------------------------------------------------------
 
 
 def test_health_answers_at_once_while_streams_run(shared: Stage) -> None:
@@ -358,142 +281,47 @@ def test_each_request_leaves_one_line_in_the_log_without_its_text(shared: Stage)
     assert "secret_of_the_prompt" not in Path(f"{shared.folder}/gateway.log").read_text()
 
 
-# --- instances that come, go, freeze, die -----------------------------------------------------------
+# --- commands -----
 
 
-def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_ready() -> None:
-    with stage(load_timeout_s=20.0) as made:
-        reader = Reader(made, "tokens=5")
-        demand = eventually(lambda: made.holder.demands, 10, "the demand is published")
-        assert demand[-1].models[0].model == MODEL
-        eventually(lambda: any("waiting for" in line for line in reader.lines), 10, "progress")
-        made.runner()
-        reader.wait_end(10)
-        assert len(reader.text.split()) == 5
-        eventually(lambda: not made.holder.demands[-1].models, 5, "the demand is withdrawn")
+def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
+    shared: Stage,
+) -> None:
+    url = shared.url
+    placed = httpx.post(f"{url}/place_instance", json={"model": MODEL, "min_nodes": 2})
+    assert placed.status_code == 200 and placed.json()["instance"] == "inst-1"
+    assert shared.holder.commands[-1].min_nodes == 2
+    planned = httpx.get(f"{url}/instance/placement", params={"model": MODEL})
+    assert planned.status_code == 200
+    assert shared.holder.commands[-1].dry_run
+    deleted = httpx.delete(f"{url}/instance/inst-1", params={"drain_s": 3})
+    assert deleted.status_code == 200
+    assert shared.holder.commands[-1].drain_s == 3
+    wrong = httpx.post(f"{url}/place_instance", json={"model": MODEL, "pined": True})
+    assert wrong.status_code == 400
+    assert wrong.json()["error"]["param"] == "pined"
+    assert httpx.get(f"{url}/instance/inst-1").json()["instance"]["model"] == MODEL
+    assert httpx.get(f"{url}/instance/nobody").status_code == 404
+    shared.holder.refusal = Refusal(
+        reason="insufficient_memory", message="needs 80.0 GB, 1.0 GB free", facts={"need_gb": 80}
+    )
+    try:
+        refused = httpx.post(f"{url}/place_instance", json={"model": MODEL})
+    finally:
+        shared.holder.refusal = None
+    assert refused.status_code == 507
+    assert refused.json()["error"]["need_gb"] == 80
 
 
-def test_a_model_that_does_not_load_in_time_is_a_503_with_retry_after() -> None:
-    with stage(load_timeout_s=1.0) as made:
-        answer = chat(made, "tokens=5")
-        assert answer.status_code == 503
-        assert "retry-after" in answer.headers
-        assert answer.json()["error"]["code"] == "model_loading"
-
-
-def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served() -> None:
-    with stage() as made:
-        first = made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        reader = Reader(made, "tokens=1000000 every_ms=10")
-        reader.wait_lines(3)
-        killed_at = now()
-        first.signal(signal.SIGKILL)
-        seconds = reader.wait_end(10) - killed_at
-        print(f"terminal {seconds:.2f} s after the kill")
-        assert reader.error is not None and reader.error["code"] == "runner_lost"
-        assert reader.lines[-1] == "data: [DONE]"
-        made.happen(
-            GenerationOpened(instance=InstanceId("inst-1"), generation=2, why="runner ended")
-        )
-        made.runner(generation=2)
-        assert chat(made, "tokens=3").status_code == 200
-
-
-def test_a_frozen_runner_ends_streams_in_words() -> None:
-    with stage() as made:
-        runner = made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        reader = Reader(made, "tokens=1000000 every_ms=10")
-        reader.wait_lines(3)
-        frozen_at = now()
-        runner.signal(signal.SIGSTOP)
-        seconds = reader.wait_end(45) - frozen_at
-        print(f"terminal {seconds:.2f} s after the freeze")
-        assert reader.error is not None and reader.error["code"] == "runner_lost"
-
-
-def test_a_removed_instance_ends_its_streams_in_words() -> None:
-    with stage() as made:
-        made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        reader = Reader(made, "tokens=1000000 every_ms=10")
-        reader.wait_lines(3)
-        made.happen(InstanceRemoved(instance=InstanceId("inst-1"), why="deleted"))
-        reader.wait_end(5)
-        assert reader.error is not None and reader.error["code"] == "model_unavailable"
-
-
-def test_a_refused_request_is_tried_at_the_other_instance_once() -> None:
-    with stage() as made:
-        made.runner("inst-1")
-        made.runner("inst-2")
-        eventually(lambda: ready(made), 10, "the instances are ready")
-        answer = chat(made, "refuse=queue_full")
-        assert answer.status_code == 429
-        assert [len(one.heard("submit")) for one in made.runners] == [1, 1]
-
-
-def test_an_unanswered_submit_goes_to_the_other_instance() -> None:
-    with stage() as made:
-        one, other = made.runner("inst-1"), made.runner("inst-2")
-        eventually(lambda: ready(made), 10, "the instances are ready")
-        one.signal(signal.SIGSTOP)
-        for number in range(6):
-            assert chat(made, f"tokens=3 number={number}").status_code == 200
-        assert len(other.heard("submit")) == 6
-
-
-# --- the process ---------------------------------------------------------------------------------------
-
-
-def test_sigterm_lets_a_short_stream_finish_and_ends_a_long_one_in_words() -> None:
-    with stage(drain_s=2.0) as made:
-        made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        short = Reader(made, "tokens=100 every_ms=10")
-        long = Reader(made, "tokens=1000000 every_ms=10")
-        short.wait_lines(3)
-        long.wait_lines(3)
-        made.gateway.send_signal(signal.SIGTERM)
-        short.wait_end(10)
-        long.wait_end(10)
-        assert short.error is None and len(short.text.split()) == 100
-        assert long.error is not None and long.error["code"] == "model_unavailable"
-        assert made.gateway.wait(10) == 0
-        name = long.chunks[0]["id"].removeprefix("chatcmpl-")
-        assert eventually(lambda: cancels_of(made.runners[0], name), 5, "the cancel")
-
-
-def test_keys_are_asked_for_in_the_words_of_the_dialect() -> None:
-    from gateway.keys import hashed
-
-    with stage(keys=[hashed("sk-one"), hashed("sk-two")]) as made:
-        url = f"{made.url}/v1/models"
-        assert httpx.get(url).status_code == 401
-        assert httpx.get(url).json()["error"]["code"] == "invalid_api_key"
-        assert isinstance(httpx.get(f"{made.url}/api/tags").json()["error"], str)
-        wrong = httpx.get(url, headers={"authorization": "Bearer sk-three"})
-        assert wrong.status_code == 401
-        for headers in ({"authorization": "Bearer sk-one"}, {"x-api-key": "sk-two"}):
-            assert httpx.get(url, headers=headers).status_code == 200
-        assert httpx.get(f"{made.url}/health").status_code == 200
-
-
-def test_two_http_processes_share_cancels_lists_and_counts() -> None:
-    with stage(processes=2) as made:
-        made.runner()
-        eventually(lambda: ready(made), 10, "the instance is ready")
-        readers = [Reader(made, "tokens=1000000 every_ms=10") for _ in range(12)]
-        for reader in readers:
-            reader.wait_lines(3)
-        names = [reader.chunks[0]["id"] for reader in readers]
-        assert {name.split("-")[3] for name in names} == {"h0", "h1"}
-        assert len(httpx.get(f"{made.url}/queue").json()["requests"]) == 12
-        for name in names:
-            assert httpx.post(f"{made.url}/v1/cancel/{name}").status_code == 200
-        for reader in readers:
-            reader.wait_end(5)
-        text = httpx.get(f"{made.url}/metrics").text
-        row = next(r for r in text.splitlines() if r.startswith("shoal_requests_total"))
-        assert float(row.rpartition(" ")[2]) == 12
+def test_ollama_loads_and_unloads_by_empty_requests(shared: Stage) -> None:
+    url = f"{shared.url}/api/generate"
+    loaded = httpx.post(url, json={"model": MODEL, "keep_alive": "10m"})
+    assert loaded.status_code == 200 and loaded.json()["done"] is True
+    assert any(one.kind == "place_model" for one in shared.holder.commands)
+    told = eventually(
+        lambda: [one for one in shared.holder.commands if one.kind == "keep_alive"], 5, "the wish"
+    )
+    assert told[-1].keep_alive_s == 600
+    unloaded = httpx.post(url, json={"model": MODEL, "keep_alive": 0})
+    assert unloaded.json()["done_reason"] == "unload"
+    assert shared.holder.commands[-1].kind == "delete_instance"

@@ -20,6 +20,9 @@ from typing import Any
 import httpx
 import psutil
 
+from bus.processes import Supervisor
+from conf.settings import load_settings
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
 MODEL = "shoal-tiny"
@@ -127,7 +130,9 @@ class Node:
         self.home = Path(self._folder.name) / "home"
         self.base_port = free_base_port()
         self.url = f"http://127.0.0.1:{self.base_port}"
-        self.env = {"SHOAL_HOME": str(self.home), **settings}
+        # A process that sets its title must leave its environment readable: it is how a test
+        # finds everything that its node started.
+        self.env = {"SHOAL_HOME": str(self.home), "SPT_NOENV": "1", **settings}
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
 
     def up(self, seconds: float = 90.0) -> None:
@@ -162,7 +167,8 @@ class Node:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 alive = process.status() != psutil.STATUS_ZOMBIE
-                if alive and process.environ().get("SHOAL_HOME") == str(self.home):
+                mine = process.environ().get("SHOAL_HOME") == str(self.home)
+                if alive and mine and process.pid != os.getpid():
                     found.append(process)
         return found
 
@@ -177,9 +183,8 @@ class Node:
 
     def processes(self) -> dict[str, int]:
         """Supervised processes that run: name to pid."""
-        done = self.shoal("status", "--json")
-        data = json.loads(done.stdout)
-        return {p["name"]: p["pid"] for p in data["processes"] if p.get("pid")}
+        socket_path = load_settings(home=self.home).endpoints.supervisor
+        return {p.name: p.pid for p in Supervisor(socket_path).list_processes() if p.pid}
 
     def pid(self, process: str) -> int:
         """The pid of one supervised process, by supervisord's own account."""

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,14 @@ def free_port() -> int:
 class Holder:
     """A stand-in for the master. Runs in the stage's thread; `do` reaches it from the test."""
 
-    def __init__(self, endpoints: Endpoints, reactor: PollReactor) -> None:
+    def __init__(
+        self, endpoints: Endpoints, reactor: PollReactor, events: Sequence[Event] = ()
+    ) -> None:
         self.reactor = reactor
         self.state = ClusterState()
-        self.events: list[Event] = []
+        self.events = list(events)
+        for event in events:
+            self.state = apply(self.state, event)
         self.commands: list[Any] = []
         self.demands: list[DemandReading] = []
         self.refusal: Refusal | None = None
@@ -89,7 +93,8 @@ class Holder:
         self.router = Link("router")
         self.router.bind(endpoints.candidate)
         reactor.watch(self.router, self.asked)
-        self.happen(TermOpened(holder=NODE, counter=1))
+        if not events:
+            self.happen(TermOpened(holder=NODE, counter=1))
         self.beat()
         reactor.every(0.2, self.beat)
 
@@ -197,14 +202,21 @@ class Stage:
 
     # --- the holder's thread ----------------------------------------------------------------
 
-    def _start_thread(self) -> None:
+    def restart_bus_and_holder(self) -> None:
+        """Both end and come back: the holder with its log, the switchboard with nothing."""
+        events = list(self.holder.events)
+        self.reactor.stop()
+        self.thread.join(10)
+        self._start_thread(events)
+
+    def _start_thread(self, events: Sequence[Event] = ()) -> None:
         up: queue.Queue[Any] = queue.Queue()
 
         def run() -> None:
             self.reactor = PollReactor()
             log = Log(node=NODE, process="bus", level="error")
             self.board = Switchboard(self.endpoints, self.reactor, log)
-            self.holder = Holder(self.endpoints, self.reactor)
+            self.holder = Holder(self.endpoints, self.reactor, events)
             up.put(True)
             self.reactor.run()
             self.holder.bus.close()
