@@ -52,7 +52,8 @@ class Memory:
 
 def wishes(scene: Scene, memory: Memory) -> list[PlaceModel]:
     """Models to place now: those of the preload list at the start of a holder that finds
-    nothing desired, then unmet demand, most urgent first. Their command ids are only names:
+    nothing desired, then unmet demand, most urgent first (what is on the list is pinned again
+    when it is wanted again). Their command ids are only names:
     each wish is decided anew until it is met."""
     found = _preloads(scene, memory)
     wanted = scene.view.wanted(scene.now).values()
@@ -63,6 +64,7 @@ def wishes(scene: Scene, memory: Memory) -> list[PlaceModel]:
                     command_id=CommandId(f"demand-{one.model}"),
                     model=one.model,
                     priority=one.best_priority,
+                    pinned=one.model in scene.policy.preload,
                 )
             )
     return found

@@ -426,6 +426,15 @@ def test_demand_places_what_nobody_holds_most_urgent_first(stage: Stage) -> None
     assert len(placed) == 1 and not placed[0].pinned
 
 
+def test_a_model_of_the_preload_list_is_pinned_again_when_it_is_wanted_again(stage: Stage) -> None:
+    stage.load("b")
+    stage.policy = Policy(preload=(ModelId("a"),))
+    stage.demand("a")
+    assert wish(stage) == ["a"]
+    (placed,) = [i for i in stage.state.instances.values() if i.model == "a"]
+    assert placed.pinned and placed.keep_alive_s < 0
+
+
 def test_demand_that_is_no_longer_renewed_is_forgotten(stage: Stage) -> None:
     stage.demand("b")
     stage.now += 16.0
