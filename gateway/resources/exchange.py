@@ -209,5 +209,5 @@ def _outcome_of(running: _Running) -> str:
         return "client_closed"
     if answer.fault is not None:
         return answer.fault.code
-    failed = next((ticket for ticket in running.exchange.tickets if ticket.failed), None)
-    return "failed" if failed is not None else "finished"
+    reasons = (ticket.failed for ticket in running.exchange.tickets)
+    return next((reason for reason in reasons if reason is not None), "finished")
