@@ -21,7 +21,7 @@ AFTER: Mapping[Life, Mapping[Deed, Life]] = {
     "free": {"start": "starting"},
     "starting": {"stop": "stopping", "kill": "killed"},
     "idle": {"give": "loading", "stop": "stopping", "kill": "killed"},
-    "loading": {"drain": "draining", "stop": "stopping", "kill": "killed"},
+    "loading": {"give": "loading", "drain": "draining", "stop": "stopping", "kill": "killed"},
     "ready": {"drain": "draining", "stop": "stopping", "kill": "killed"},
     "draining": {"drain": "draining", "stop": "stopping", "kill": "killed"},
     "stopping": {"kill": "killed"},
@@ -39,6 +39,15 @@ SAID: Mapping[str, Life] = {
     "ended": "stopping",
 }
 """What a hello's phase makes of a slot that was not told to go."""
+
+
+FORWARD: Mapping[Life, int] = {
+    life: place
+    for place, life in enumerate(
+        ("free", "starting", "idle", "loading", "ready", "draining", "stopping", "killed")
+    )
+}
+"""A runner's life goes one way: what a hello says late is not believed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,8 +142,8 @@ class SlotTable:
         said = SAID[hello.phase]
         life = known.life
         told_to_go = life in ("stopping", "killed")
-        if not told_to_go and not (life == "draining" and said in ("loading", "ready")):
-            life = "loading" if life == "loading" and said == "idle" else said
+        if not told_to_go and (known.boot is None or FORWARD[said] >= FORWARD[life]):
+            life = said
         self.slots[hello.slot] = replace(
             known,
             life=life,
@@ -162,7 +171,7 @@ class SlotTable:
             slot,
             life=life,
             heard_at=heard_at,
-            since_at=now if life != slot.life or deed == "drain" else slot.since_at,
+            since_at=now if life != slot.life or deed in ("give", "drain") else slot.since_at,
             doom=doom or slot.doom,
         )
 

@@ -204,7 +204,7 @@ def answer(api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], screen:
     """Ask, and show the answer as it comes (reasoning dimmed, on standard error). An interrupt
     ends the answer and is told in `stopped`."""
     said, began = Said(), time.monotonic()
-    channel = "text"
+    channel: str | None = None
     try:
         with api.events("/v1/chat/completions", wishes.body(messages)) as events:
             for event in events:
@@ -213,13 +213,10 @@ def answer(api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], screen:
                     said.ttft_s = time.monotonic() - began
                 if not text or screen.as_json:
                     continue
-                if spoken != channel:
-                    screen.write("\n") if channel == "text" and said.text else screen.note("")
-                    channel = spoken
-                if spoken == "reasoning":
-                    screen.err.print(text, end="", style="dim", markup=False)
-                else:
-                    screen.write(text)
+                if channel not in (None, spoken):
+                    (screen.write if channel == "text" else screen.think)("\n")
+                channel = spoken
+                (screen.write if spoken == "text" else screen.think)(text)
     except KeyboardInterrupt:
         said.stopped = True
     said.took_s = time.monotonic() - began

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -32,7 +32,7 @@ COUNTS = (
     "peak_bytes",
     "step",
 )
-Answer = Callable[[str, str, dict[str, Any]], tuple[int, Any] | list[Any]]
+Answer = Callable[[str, str, dict[str, Any]], tuple[int, Any] | Iterable[Any]]
 
 
 def card(name: str, path: Path, **more: Any) -> ModelCard:
@@ -117,15 +117,15 @@ def state(cards: list[ModelCard], instances: list[Instance]) -> dict[str, Any]:
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[str]:
-    """The URL of a server that gives `answer(method, path, body)`: (status, JSON), or a list of
-    events to stream (a bare string is sent as it is)."""
+    """The URL of a server that gives `answer(method, path, body)`: (status, JSON), or
+    events to stream as they come (a bare string is sent as it is)."""
 
     class Desk(BaseHTTPRequestHandler):
         def reply(self) -> None:
             length = int(self.headers.get("content-length") or 0)
             body = json.loads(self.rfile.read(length) or b"{}")
             found = answer(self.command, self.path, body)
-            if isinstance(found, list):
+            if not isinstance(found, tuple):
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
                 self.end_headers()

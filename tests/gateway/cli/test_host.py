@@ -94,7 +94,7 @@ def test_down_ends_what_ignores_sigterm_and_sweeps(
     nobody = Supervisor(str(paths.runtime / "supervisor.sock"))
     ended = bring_down(paths, nobody, Screen(verbosity=QUIET))
     assert not ended.orderly
-    assert ended.killed == [f"bus (pid {stubborn[0]})"]
+    assert f"bus (pid {stubborn[0]})" in ended.killed
     assert not paths.runtime.exists() and not paths.up_file.exists()
     assert host.leftovers(paths) == []
 
