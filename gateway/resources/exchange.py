@@ -161,8 +161,9 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
     answer = running.exchange.answer
     outcome = "client_closed"
     try:
-        while not answer.settled:
+        if not answer.settled:
             yield sse.KEEP_ALIVE
+        while not answer.settled:
             await answer.wait_settled(1.0)
             for text in answer.take_comments():
                 yield sse.comment(text)
