@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from bus.errors import FailReason, FinishReason, Refusal
 from bus.ids import RequestId
+from runner.budget import StepTime
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.prefix import TokenChain
 from runner.prepared import PreparedRequest
@@ -67,7 +68,7 @@ class Scheduler:
         self._serial = 0
         self._between_ends_s = 0.0
         self._ended_at: float | None = None
-        self._planned_at = float("-inf")
+        self._planned_at = self._committed_at = float("-inf")
 
     # --- what is asked of it ----------------------------------------------------------
 
@@ -175,7 +176,7 @@ class Scheduler:
         issued = table.issued.popleft()
         if issued.step != result.step:
             raise ValueError(f"result of step {result.step} where {issued.step} was due")
-        self._learn(issued, result)
+        self._learn(issued, now)
         events: list[RowEvent] = []
         for row, done in issued.progress:
             if row.status != "ended" and not row.made and done <= row.prompt_tokens:
@@ -309,29 +310,13 @@ class Scheduler:
         elif len(row.made) >= row.prepared.max_tokens:
             events.append(self._finish(row, "length", now))
 
-    def _learn(self, issued: Issued, result: StepResult) -> None:
-        """Teach the cost model and settle the account; mixed steps that were not measured in
-        parts are split by what their decode was expected to take."""
-        table = self._table
-        decode_s, prefill_s = result.decode_s, result.prefill_s
-        if issued.groups and issued.decode_rows:
-            if not (decode_s and prefill_s):
-                decode_s = min(issued.decode_s, 0.9 * result.step_s)
-                prefill_s = result.step_s - decode_s
-            limit_s = table.account.chunk_limit_s(issued.decode_s)
-            table.account.correct(
-                decode_s=decode_s - issued.decode_s,
-                prefill_s=prefill_s - issued.prefill_s,
-                chunk_s=max(limit_s, issued.prefill_s),
-            )
-        elif issued.groups:
-            prefill_s = prefill_s or result.step_s
-        elif issued.decode_rows:
-            table.costs.learn_decode(issued.decode_rows, decode_s or result.step_s)
-        if issued.groups and prefill_s > 0.0:
-            expected_s = [table.costs.prefill_s(size) for size in issued.groups]
-            for size, part_s in zip(issued.groups, expected_s, strict=True):
-                table.costs.learn_prefill(size, prefill_s * part_s / sum(expected_s))
+    def _learn(self, issued: Issued, now: float) -> None:
+        """What a step took is the time since the one before it was read, or since it was
+        planned where the engine was idle."""
+        took_s = now - max(issued.planned_at, self._committed_at)
+        self._committed_at = now
+        step = StepTime(issued.decode_rows, issued.groups, issued.prefill_s, took_s)
+        self._table.timekeeper.took(step, idle_next=not self._table.issued)
 
     def _finish(self, row: Row, finish: FinishReason, now: float) -> RowFinished:
         row.finish = finish

@@ -32,6 +32,7 @@ from runner.engine import (
 from runner.mlx.facts import measure, try_out
 from runner.mlx.forward import Forward
 from runner.mlx.head import NarrowHead
+from runner.mlx.kernels import KernelCache
 from runner.mlx.load import (
     LoadedModel,
     Precision,
@@ -46,6 +47,7 @@ from runner.mlx.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.row import EngineRow, RowTrouble, admitted
 
 STEPS_BETWEEN_CLEARS = 256
+STEPS_BETWEEN_LOOKS = 64
 
 __all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
 
@@ -105,13 +107,17 @@ class MlxEngine:
                 "groups_prefill": trial.groups,
                 "narrow_head": trial.narrows,
                 "plain_kv": all(shape.plain),
-                "traces_decode": trial.traces,
             },
         )
         self._grammars = Grammars(
             path, vocabulary=shape.vocabulary, eos_token_ids=self.facts.eos_token_ids
         )
         self._forward = Forward(loaded.model, shape, trial, head)
+        self._kernels = KernelCache(path, loaded.weights_bytes)
+        if self._kernels.warm:
+            self._forward.trace()
+        elif trial.batches_ragged and all(shape.plain) and loaded.precision == "float32":
+            self._kernels.fill()
         self._prefixes = PrefixStore()
         self._rows: dict[RowId, EngineRow] = {}
         self._failed: set[RowId] = set()
@@ -170,6 +176,7 @@ class MlxEngine:
         self._pending.clear()
         self._rows.clear()
         self._prefixes.clear()
+        self._kernels.close()
         self._forward.close()
         mx.clear_cache()
 
@@ -215,3 +222,5 @@ class MlxEngine:
         self._issued += 1
         if self._issued % STEPS_BETWEEN_CLEARS == 0:
             mx.clear_cache()
+        if self._issued % STEPS_BETWEEN_LOOKS == 0 and self._kernels.just_filled():
+            self._forward.trace()

@@ -96,7 +96,6 @@ class Trial:
     batches_ragged: bool
     groups: bool
     narrows: bool
-    traces: bool
 
 
 def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
@@ -104,19 +103,27 @@ def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
     alone = [_alone(model, shape, row) for row in rows]
     together = _agree(lambda: _together(model, shape, rows), [one[1] for one in alone])
-    traced = (
-        together
-        and all(shape.plain)
-        and _agree(lambda: _together(model, shape, rows, traced=True), [one[1] for one in alone])
-        and _agree(lambda: _together(model, shape, rows[:1], traced=True), [alone[0][1]])
-    )
     grouped = all(shape.plain) and _agree(
         lambda: _grouped(model, shape, rows), [one[0] for one in alone]
     )
     narrow = head.narrows and _agree(
         lambda: [_narrowed(model, shape, head, rows[1])], [alone[1][0]]
     )
-    return Trial(batches_ragged=together, groups=grouped, narrows=narrow, traces=traced)
+    return Trial(batches_ragged=together, groups=grouped, narrows=narrow)
+
+
+def trace_agrees(model: Any, shape: Shape) -> bool:
+    """Whether the model's decode can be traced, for one row and for more, and is the same."""
+    if not all(shape.plain):
+        return False
+    rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
+    alone = [_alone(model, shape, row)[1] for row in rows]
+    if alone[0].dtype != mx.float32 and not mx.metal.is_available():
+        return False  # Sixteen bits on a CPU are bound by arithmetic, not by dispatching it.
+    return all(
+        _agree(lambda some=some: _together(model, shape, rows[:some], traced=True), alone[:some])
+        for some in (2, 1)
+    )
 
 
 def _probe(length: int, vocabulary: int, stride: int) -> list[int]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from runner.engine import PrefillChunk, RowFailure
 from runner.mlx.batch import DecodeBatch
-from runner.mlx.facts import Shape, Trial, new_caches
+from runner.mlx.facts import Shape, Trial, new_caches, trace_agrees
 from runner.mlx.group import GroupKV, GroupShape
 from runner.mlx.head import NarrowHead
 from runner.mlx.matching import DeadEnd
@@ -40,13 +40,19 @@ class Forward:
         self._trial = trial
         self._head = head
         self.batch = DecodeBatch(shape.plain)
-        self._traced = TracedDecode(model, len(shape.plain)) if trial.traces else None
+        self._traced: TracedDecode | None = None
         self._in_batch: dict[int, EngineRow] = {}
         self._sampler: Sampler | None = None
 
     def new_caches(self, reserve: int) -> list[Any]:
         """A row's own empty caches with room for `reserve` tokens."""
         return new_caches(self._model, self._shape.plain, reserve)
+
+    def trace(self) -> bool:
+        """Trace small batches from now on, if the model allows; whether it does."""
+        if self._trial.batches_ragged and trace_agrees(self._model, self._shape):
+            self._traced = TracedDecode(self._model, len(self._shape.plain))
+        return self._traced is not None
 
     def caches_of(self, row: EngineRow) -> list[Any]:
         """The row's caches; copies when they are in the batch."""

@@ -15,25 +15,28 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from runner.mlx.batch import DecodeBatch
+from runner.mlx.slab import SlabShape
 
 MOST_ROWS = 8
 STEADY_STEPS = 4
 KEPT_LAYERS = 192
 
+Place = tuple[mx.array, mx.array, mx.array]
+"""Tokens before each row's next one (rows,), the columns it sees (rows, 1, 1, room), and the
+column that is written (1,)."""
 Step = Callable[..., tuple[mx.array, list[mx.array]]]
 
 
 class TracedKV:
     """One attention layer inside a trace: what the model calls a cache."""
 
-    def __init__(self, keys: mx.array, values: mx.array, begins: mx.array, stop: mx.array) -> None:
+    def __init__(self, keys: mx.array, values: mx.array, place: Place) -> None:
         self.keys = keys
         self.values = values
-        self.offset = stop - begins
-        self._begins = begins
-        self._stop = stop
+        self.offset, self._mask, self._stop = place
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         self.keys = mx.slice_update(self.keys, keys, self._stop, axes=(2,))
@@ -43,9 +46,9 @@ class TracedKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array:
-        columns = mx.arange(self.keys.shape[2])
-        mask = (columns >= self._begins[:, None, None, None]) & (columns <= self._stop)
-        return mask if window_size is None else mask & (columns > self._stop - window_size)
+        if window_size is None:
+            return self._mask
+        return self._mask & (mx.arange(self.keys.shape[2]) > self._stop - window_size)
 
     @property
     def state(self) -> tuple[mx.array, mx.array]:
@@ -85,8 +88,13 @@ class TracedDecode:
     def run(self, step: Step, batch: DecodeBatch) -> mx.array:
         """Compute one step of the batch by `step`, and put its slabs in their place."""
         stop = batch.shape.stop
-        begins = [stop if begin < 0 else begin for begin in batch.shape.begins]
-        logits, slabs = step(batch.tokens, mx.array(begins), mx.array([stop]), batch.lend_slabs())
+        begins = [stop if begin == SlabShape.HOLE else begin for begin in batch.shape.begins]
+        offset = mx.array([stop - begin for begin in begins])
+        columns = np.arange(batch.shape.room)
+        seen = (columns >= np.array(begins)[:, None, None, None]) & (columns <= stop)
+        mask = mx.array(seen)  # pyright: ignore[reportArgumentType]
+        place = (offset, mask, mx.array([stop]))
+        logits, slabs = step(batch.tokens, place, batch.lend_slabs())
         batch.return_slabs(slabs)
         return logits
 
@@ -94,9 +102,9 @@ class TracedDecode:
         self._steps.clear()
 
     def _step(
-        self, tokens: mx.array, begins: mx.array, stop: mx.array, slabs: list[mx.array]
+        self, tokens: mx.array, place: Place, slabs: list[mx.array]
     ) -> tuple[mx.array, list[mx.array]]:
         pairs = zip(slabs[::2], slabs[1::2], strict=True)
-        caches = [TracedKV(keys, values, begins, stop) for keys, values in pairs]
+        caches = [TracedKV(keys, values, place) for keys, values in pairs]
         logits = self._model(tokens[:, None], cache=caches)[:, -1]
         return logits, [array for cache in caches for array in cache.state]

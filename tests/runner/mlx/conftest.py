@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,15 +180,30 @@ class Drive:
 
 
 @pytest.fixture(scope="session")
-def engine(model_folder: Callable[[str], Path]) -> Callable[[str], MlxEngine]:
+def load() -> Iterator[Callable[..., MlxEngine]]:
+    """`load_engine`, closed when all is over."""
+    with contextlib.ExitStack() as stack:
+
+        def loaded(path: Path, **parts: Any) -> MlxEngine:
+            engine = load_engine(path, **{"memory_limit_bytes": 4 << 30, **parts})
+            stack.callback(engine.close)
+            return engine
+
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def engine(
+    load: Callable[..., MlxEngine], model_folder: Callable[[str], Path]
+) -> Callable[[str], MlxEngine]:
     loaded: dict[str, MlxEngine] = {}
 
-    def load(name: str) -> MlxEngine:
+    def engine_of(name: str) -> MlxEngine:
         if name not in loaded:
-            loaded[name] = load_engine(model_folder(name), memory_limit_bytes=4 << 30)
+            loaded[name] = load(model_folder(name))
         return loaded[name]
 
-    return load
+    return engine_of
 
 
 @pytest.fixture

@@ -8,15 +8,13 @@ import shutil
 import mlx.core as mx
 import pytest
 
-from runner.mlx.engine import UnloadableModel, load_engine
+from runner.mlx.engine import UnloadableModel
 from runner.mlx.load import context_of, end_tokens
 
-LIMIT = 1 << 30
 
-
-def test_progress_counts_bytes_and_ends_ready(model_folder):
+def test_progress_counts_bytes_and_ends_ready(load, model_folder):
     seen = []
-    engine = load_engine(model_folder("llama"), memory_limit_bytes=LIMIT, progress=seen.append)
+    engine = load(model_folder("llama"), progress=seen.append)
     assert [one.phase for one in seen][:2] == ["reading", "weights"]
     assert seen[-1].phase == "ready"
     done = [one.done_bytes for one in seen if one.phase == "weights"]
@@ -46,7 +44,7 @@ def test_only_wanted_positions_are_projected(engine, name):
     assert engine(name).facts.extra["narrow_head"] is True
 
 
-def test_sixteen_bit_weights_are_cast_where_there_is_no_metal(model_folder, tmp_path):
+def test_sixteen_bit_weights_are_cast_where_there_is_no_metal(load, model_folder, tmp_path):
     folder = tmp_path / "half"
     shutil.copytree(model_folder("qwen3"), folder)
     weights = mx.load(str(folder / "model.safetensors"))
@@ -54,31 +52,31 @@ def test_sixteen_bit_weights_are_cast_where_there_is_no_metal(model_folder, tmp_
         str(folder / "model.safetensors"), {k: v.astype(mx.bfloat16) for k, v in weights.items()}
     )
     size = sum(value.nbytes for value in weights.values())
-    auto = load_engine(folder, memory_limit_bytes=LIMIT)
-    half = load_engine(folder, dtype="bfloat16", memory_limit_bytes=LIMIT)
+    auto = load(folder)
+    half = load(folder, dtype="bfloat16")
     assert half.facts.weights_bytes == size // 2
     assert half.facts.batches_ragged
     if not mx.metal.is_available():
         assert auto.facts.weights_bytes == size
 
 
-def test_what_cannot_be_loaded_says_why(model_folder, tmp_path):
+def test_what_cannot_be_loaded_says_why(load, model_folder, tmp_path):
     with pytest.raises(UnloadableModel, match="nothing"):
-        load_engine(tmp_path / "nothing", memory_limit_bytes=LIMIT)
+        load(tmp_path / "nothing")
     folder = tmp_path / "strange"
     shutil.copytree(model_folder("qwen3"), folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "no_such"}))
     with pytest.raises(UnloadableModel, match="no_such"):
-        load_engine(folder, memory_limit_bytes=LIMIT)
+        load(folder)
     (folder / "evil.py").write_text("raise SystemExit('ran')")
     (folder / "config.json").write_text(json.dumps({**config, "model_file": "evil.py"}))
     with pytest.raises(UnloadableModel, match="custom module"):
-        load_engine(folder, memory_limit_bytes=LIMIT)
+        load(folder)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").unlink()
     with pytest.raises(UnloadableModel, match="safetensors"):
-        load_engine(folder, memory_limit_bytes=LIMIT)
+        load(folder)
 
 
 def test_the_context_may_be_lowered_and_never_raised():
