@@ -14,7 +14,8 @@ from bus.state import ClusterState
 from master.placement import Crowded
 from master.view import View
 
-EVICT_DRAIN_S = 5.0
+EVICT_DRAIN_S = 120.0
+"""A request that slipped in while the decision was made may finish."""
 SETTLE_S = 2.0
 """After a copy has left, its memory is measured again before another has to go."""
 

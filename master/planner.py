@@ -20,28 +20,33 @@ from bus.messages.events import (
     InstanceRemoved,
     LoadRefused,
     RunnerEnded,
+    RunnerReady,
     RunnerUnloaded,
 )
 from bus.state import ClusterState
 from master.breaker import Breaker
 from master.decide import Scene, living
 
-IDLE_DRAIN_S = 10.0
+IDLE_DRAIN_S = 600.0
+"""A request that slipped in while the decision was made may finish."""
 RETRY_FAILED_S = 60.0
 """A copy that was given up is tried again on demand, but not before."""
-LEAST_IDLE_S = 1.0
+LEAST_IDLE_S = 3.0
+"""Longer than readings take to come, so that a use is heard of before it is judged."""
 
 
 @dataclass(slots=True)
 class Memory:
     """What the planner remembers of its own acts, by the holder's clock.
 
-    `failed_at`: when a copy was given up. `preloaded`: models of the preload list that have
+    `failed_at`: when a copy was given up; `ready_at`: when it was last seen to become ready (its
+    idling begins there, not with its loading). `preloaded`: models of the preload list that have
     been dealt with since this holder began.
     """
 
     failed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     preloaded: set[ModelId] = field(default_factory=set[ModelId])
+    ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     nothing_was_desired: bool | None = None
 
 
@@ -63,7 +68,7 @@ def wishes(scene: Scene, memory: Memory) -> list[PlaceModel]:
     return found
 
 
-def idle(scene: Scene) -> list[EventBody]:
+def idle(scene: Scene, memory: Memory) -> list[EventBody]:
     """Copies whose time is up: ready, unpinned, unused for `keep_alive_s`, wanted by nobody."""
     wanted = scene.view.wanted(scene.now)
     found: list[EventBody] = []
@@ -72,9 +77,13 @@ def idle(scene: Scene) -> list[EventBody]:
             continue
         use = scene.view.use_of(instance, scene.now)
         limit_s = max(instance.keep_alive_s, LEAST_IDLE_S)
-        if use is None or use.open_requests or use.idle_s < limit_s or instance.model in wanted:
+        ready_at = memory.ready_at.setdefault(instance.instance, scene.now)
+        if use is None or use.open_requests or instance.model in wanted:
             continue
-        why = f"idle for {use.idle_s:.0f} s, kept for {instance.keep_alive_s:g} s"
+        idle_s = min(use.idle_s, scene.now - ready_at)
+        if idle_s < limit_s:
+            continue
+        why = f"idle for {idle_s:.0f} s, kept for {instance.keep_alive_s:g} s"
         found.append(InstanceDraining(instance=instance.instance, deadline_s=IDLE_DRAIN_S, why=why))
     return found
 
@@ -150,5 +159,8 @@ def remember(memory: Memory, body: EventBody, now: float) -> None:
     """Note what the rules above need to know later."""
     if isinstance(body, InstanceFailed):
         memory.failed_at[body.instance] = now
+    elif isinstance(body, RunnerReady):
+        memory.ready_at[body.instance] = now
     elif isinstance(body, InstanceRemoved):
         memory.failed_at.pop(body.instance, None)
+        memory.ready_at.pop(body.instance, None)

@@ -326,7 +326,7 @@ class Master:
     def _plan(self) -> None:
         if not self.holding:
             return
-        for body in idle(self._scene()):
+        for body in idle(self._scene(), self._memory):
             self._log.info("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._index(body)
         for wish in wishes(self._scene(), self._memory):

@@ -80,7 +80,11 @@ class Hands:
         """The runner slots as supervisord has them; None when it does not answer."""
         try:
             found = self.supervisor.list_processes()
-        except (Unavailable, ProcessRefused) as error:
+        except ProcessRefused as error:
+            if error.reason != "shutting_down":
+                self.say_once(str(error))
+            return None
+        except Unavailable as error:
             self.say_once(str(error))
             return None
         self.trouble = ""

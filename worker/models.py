@@ -30,6 +30,32 @@ class Tensor:
     bytes_: int
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What a `card.toml` may say of a model beyond its own files. None: nothing said.
+
+    `context_tokens` may lower, never raise, what the model was made for.
+    """
+
+    thinking_default: bool | None = None
+    context_tokens: int | None = None
+    keep_alive_s: float | None = None
+
+
+def notes_from(table: Mapping[str, Any]) -> Notes:
+    """The notes in a `card.toml`; what it says for people is left to people. Raises ValueError
+    for a value of the wrong type."""
+    thinking, context = table.get("thinking_default"), table.get("context_tokens")
+    keep = table.get("keep_alive_s")
+    if not (thinking is None or isinstance(thinking, bool)):
+        raise ValueError("card.toml: thinking_default is true or false")
+    if not (context is None or (isinstance(context, int) and context > 0)):
+        raise ValueError("card.toml: context_tokens is a whole number above 0")
+    if not (keep is None or isinstance(keep, int | float)):
+        raise ValueError("card.toml: keep_alive_s is a number of seconds")
+    return Notes(thinking, context, None if keep is None else float(keep))
+
+
 def model_card(
     model: ModelId,
     *,
@@ -37,13 +63,16 @@ def model_card(
     config: Mapping[str, Any],
     tensors: Sequence[Tensor],
     template: str,
+    notes: Notes,
     size_bytes: int,
     digest: str,
     modified_at_s: int,
     float32: bool,
     bundled: bool,
 ) -> ModelCard:
-    """The card. `float32`: floating-point weights are cast to 32 bits when loaded.
+    """The card. A model whose template can think does so unless asked not to, as Qwen3's
+    convention has it, or unless its notes say otherwise. `float32`: floating-point weights
+    are cast to 32 bits when loaded.
 
     Raises KeyError or ValueError for a configuration that lacks what placement needs.
     """
@@ -60,7 +89,7 @@ def model_card(
         size_bytes=size_bytes,
         kv_bytes_per_token=per_token,
         kv_bytes_fixed=fixed,
-        context_tokens=_context(text),
+        context_tokens=min(_context(text), notes.context_tokens or _context(text)),
         vocabulary=int(text["vocab_size"]),
         quantization=_quantization(config),
         dtype="float32" if float32 else "auto",
@@ -68,7 +97,8 @@ def model_card(
         digest=digest,
         modified_at_s=modified_at_s,
         capabilities=_capabilities(template),
-        thinking=_thinks(template),
+        keep_alive_s=notes.keep_alive_s,
+        thinking=_thinks(template) if notes.thinking_default is None else notes.thinking_default,
         bundled=bundled,
     )
 

@@ -165,10 +165,24 @@ def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Tol
         return _unwanted(slot, desk)
     instance, shard = wanted[task]
     if slot.life == "idle" or _missed_its_spec(slot, desk):
-        return [GiveSpec(slot.name, task, instance, shard)]
+        return _given(slot, task, instance, shard, desk, told)
     if slot.life == "ready":
         return _announced(slot, task, instance, desk, told)
     return []
+
+
+def _given(
+    slot: Slot, task: Task, instance: Instance, shard: Shard, desk: Desk, told: Told
+) -> list[Action]:
+    """Its spec, unless the model has vanished from the disk since the slot was started."""
+    refusal = _vanished(instance, desk)
+    if refusal is None:
+        return [GiveSpec(slot.name, task, instance, shard)]
+    actions: list[Action] = [RefuseSlot(slot.name, refusal.message)]
+    if task not in told.left:
+        told.left[task] = desk.now
+        actions.append(Tell(refused(task, desk.node, refusal)))
+    return actions
 
 
 def _missed_its_spec(slot: Slot, desk: Desk) -> bool:
@@ -263,11 +277,9 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
 
 
 def _refusal(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> Refusal | None:
-    if instance.model not in desk.paths:
-        return Refusal(
-            reason="unknown_model",
-            message=f"{instance.model} is no longer on this node's disk",
-        )
+    vanished = _vanished(instance, desk)
+    if vanished is not None:
+        return vanished
     if desk.free_bytes is None:
         return None
     coming = sum(_still_coming(slot) for slot in table.slots.values())
@@ -287,6 +299,13 @@ def _refusal(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> 
             "loading_bytes": coming,
         },
     )
+
+
+def _vanished(instance: Instance, desk: Desk) -> Refusal | None:
+    if instance.model in desk.paths:
+        return None
+    text = f"{instance.model} is no longer on this node's disk"
+    return Refusal(reason="unknown_model", message=text)
 
 
 def _still_coming(slot: Slot) -> int:

@@ -41,6 +41,15 @@ SAID: Mapping[str, Life] = {
 """What a hello's phase makes of a slot that was not told to go."""
 
 
+FORWARD: Mapping[Life, int] = {
+    life: place
+    for place, life in enumerate(
+        ("free", "starting", "idle", "loading", "ready", "draining", "stopping", "killed")
+    )
+}
+"""A runner's life goes one way: what a hello says late is not believed."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Task:
     """One rank of one generation: what a runner is."""
@@ -133,8 +142,8 @@ class SlotTable:
         said = SAID[hello.phase]
         life = known.life
         told_to_go = life in ("stopping", "killed")
-        if not told_to_go and not (life == "draining" and said in ("loading", "ready")):
-            life = "loading" if life == "loading" and said == "idle" else said
+        if not told_to_go and (known.boot is None or FORWARD[said] >= FORWARD[life]):
+            life = said
         self.slots[hello.slot] = replace(
             known,
             life=life,

@@ -3,7 +3,8 @@
 A model is a folder with `config.json` and safetensors. Folders are searched in this order, the
 first of a name wins: the bundled model, `<data>/models/<name>` and `<owner>/<name>`, folders
 from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as they
-lie). Bytes are exact: they come from the safetensors headers. Nothing is fetched.
+lie). Bytes are exact: they come from the safetensors headers. A `card.toml` beside them may say
+more (`worker.models.Notes`). Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +21,10 @@ from zlib import crc32
 
 from bus.cards import ModelCard
 from bus.ids import ModelId, is_model_id
-from worker.models import Tensor, model_card
+from worker.models import Notes, Tensor, model_card, notes_from
 
 MAX_HEADER_BYTES = 100 << 20
+NOTES_FILE = "card.toml"
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 
 
@@ -99,6 +102,7 @@ class Weights:
             config=config,
             tensors=tensors,
             template=_template(folder),
+            notes=_notes(folder),
             size_bytes=sum(path.stat().st_size for path in files),
             digest=f"{digest:08x}",
             modified_at_s=int(max(path.stat().st_mtime for path in files)),
@@ -156,7 +160,8 @@ def _folders(folder: Path) -> list[Path]:
 
 def _mark(folder: Path, files: list[Path]) -> tuple[int, ...]:
     mark: list[int] = []
-    for path in (folder / "config.json", *(folder / name for name in TEMPLATE_FILES), *files):
+    named = ("config.json", NOTES_FILE, *TEMPLATE_FILES)
+    for path in (*(folder / name for name in named), *files):
         try:
             found = path.stat()
         except FileNotFoundError:
@@ -194,6 +199,15 @@ def _tensors(header: bytes) -> Iterator[Tensor]:
         for side in cast(list[int], entry["shape"]):
             count *= side
         yield Tensor(name, str(entry["dtype"]), count, last - first)
+
+
+def _notes(folder: Path) -> Notes:
+    """What `card.toml` says, where there is one."""
+    try:
+        found = tomllib.loads((folder / NOTES_FILE).read_text())
+    except FileNotFoundError:
+        return Notes()
+    return notes_from(found)
 
 
 def _template(folder: Path) -> str:

@@ -9,7 +9,6 @@ started is left running, so that it can be looked at.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -26,17 +25,18 @@ from bus.processes import Supervisor
 from conf.settings import Settings, load_settings, remember_flags
 from conf.supervisord import SERVICES, supervisord_command, write_conf
 from gateway.cli import host
+from gateway.cli.down import ORDERLY_S, bring_down
 from gateway.cli.log_lines import file_of, tail
 from gateway.cli.node_api import NodeApi, api_key
 from gateway.cli.node_state import NodeState, parse_state
 from gateway.cli.problems import Problem
 from gateway.cli.readiness import Look, ModelLook, ServiceLook, Stuck, Up, Waiting, Watch, overdue
-from gateway.cli.screen import Screen, size
+from gateway.cli.screen import QUIET, Screen, size
 from gateway.cli.verb import Invocation, verb
 
 LOOK_S = 0.25
 SUPERVISORD_START_S = 15.0
-LEFTOVER_GRACE_S = 6.0
+LEFTOVER_GRACE_S = 15.0
 PORT_GRACE_S = 5.0
 TAIL_LINES = 12
 NO_HOLDER = "nobody holds the term yet"
@@ -88,7 +88,7 @@ def up(
         write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
         remember_flags(settings)
         child = _start(settings, foreground=foreground)
-    with _ended_with_us(child):
+    with _ended_with_us(child, settings, supervisor):
         wait_until_up(settings, supervisor, screen, wait_s)
         took_s = time.monotonic() - began
         screen.document(_summary(settings, supervisor, "started", took_s))
@@ -262,7 +262,9 @@ def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] |
 
 
 @contextlib.contextmanager
-def _ended_with_us(child: subprocess.Popen[bytes] | None) -> Generator[None]:
+def _ended_with_us(
+    child: subprocess.Popen[bytes] | None, settings: Settings, supervisor: Supervisor
+) -> Generator[None]:
     """In the foreground the node goes when we go, whatever ends us."""
     if child is None:
         yield
@@ -275,9 +277,10 @@ def _ended_with_us(child: subprocess.Popen[bytes] | None) -> Generator[None]:
     try:
         yield
     finally:
-        if child.poll() is None:
-            os.kill(child.pid, signal.SIGTERM)
-            child.wait(60)
+        child.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(ORDERLY_S)
+        bring_down(settings.paths, supervisor, Screen(verbosity=QUIET))
 
 
 @contextlib.contextmanager

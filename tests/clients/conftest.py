@@ -43,6 +43,8 @@ def ask(client: OpenAI, model: str) -> Callable[..., Any]:
 
     def asked(question: str, **more: Any) -> Any:
         fields: dict[str, Any] = {"temperature": 0, "reasoning_effort": "none", **more}
+        if "max_completion_tokens" not in more:
+            fields.setdefault("max_tokens", 300)
         messages: Any = [{"role": "user", "content": question}]
         return client.chat.completions.create(model=model, messages=messages, **fields)
 

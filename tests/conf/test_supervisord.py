@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,14 @@ from conf.paths import find_paths, make_folders
 from conf.ports import HIGHEST_BASE_PORT, SPAN, TABLE, port_of
 from conf.settings import load_settings
 from conf.supervisord import SERVICES, render
+
+
+@pytest.fixture(autouse=True)
+def clean_runtime(tmp_path: Path) -> Iterator[None]:
+    """Runtime folders lie outside of the home; those that a test made go with it."""
+    yield
+    for home in (tmp_path, *(path for path in tmp_path.iterdir() if path.is_dir())):
+        shutil.rmtree(find_paths(home).runtime, ignore_errors=True)
 
 
 def read_back(folder: Path, text: str) -> dict[str, object]:

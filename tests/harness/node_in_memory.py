@@ -104,6 +104,7 @@ class NodeInMemory:
         self.pids = 100
         self.boots = 0
         self.free_bytes: int = 10 * GB
+        self.on_disk = {str(MODEL)}
         self.story: list[str] = []
         self.started: dict[tuple[Boot, Task], int] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -269,7 +270,7 @@ class NodeInMemory:
     def _desk(self, worker: Worker) -> Desk:
         return Desk(
             node=NODE, settled=worker.settled, free_bytes=self.free_bytes,
-            paths=frozenset({MODEL}), load_deadline_s=30.0, now=self.now,
+            paths=frozenset(self.on_disk), load_deadline_s=30.0, now=self.now,
         )  # fmt: skip
 
     def _list(self, worker: Worker) -> None:

@@ -446,23 +446,25 @@ def test_a_copy_that_was_given_up_is_tried_again_on_demand_after_a_minute(stage:
 
 def test_a_copy_idles_out_by_its_own_keep_alive(stage: Stage) -> None:
     instance = stage.load("a", keep_alive_s=30.0)
+    stage.now += 60.0
     stage.use(instance, idle_s=29.0)
-    assert idle(stage.scene()) == []
+    assert idle(stage.scene(), stage.memory) == []
     stage.now += 2.0
-    (body,) = idle(stage.scene())
+    (body,) = idle(stage.scene(), stage.memory)
     assert isinstance(body, InstanceDraining) and "31 s" in body.why
 
 
-@pytest.mark.parametrize("why", ["busy", "wanted", "pinned", "for ever", "unheard"])
+@pytest.mark.parametrize("why", ["busy", "wanted", "pinned", "for ever", "unheard", "just ready"])
 def test_a_copy_does_not_idle_out_when_it_is(stage: Stage, why: str) -> None:
     kept_s = -1.0 if why == "for ever" else 1.0
     instance = stage.load("a", keep_alive_s=kept_s, pinned=why == "pinned")
+    stage.now += 2.0 if why == "just ready" else 60.0
     stage.use(instance, running=int(why == "busy"), idle_s=999.0)
     if why == "wanted":
         stage.demand("a")
     if why == "unheard":
         stage.now += 6.0
-    assert idle(stage.scene()) == []
+    assert idle(stage.scene(), stage.memory) == []
 
 
 def test_instances_are_placed_with_what_the_command_asked(stage: Stage) -> None:

@@ -113,6 +113,20 @@ def test_a_shard_that_does_not_fit_any_more_is_refused_with_numbers() -> None:
     assert len(node.living()) == 1
 
 
+@pytest.mark.parametrize("when_s", [0.0, 0.3])
+def test_a_model_that_vanishes_from_the_disk_is_refused_and_leaves_no_process(
+    when_s: float,
+) -> None:
+    node = NodeInMemory(1)
+    node.world.delay_s = 1.0
+    instance = node.place("i1")
+    node.run(when_s)
+    node.on_disk.clear()
+    assert node.run(10.0, lambda: node.state.instances[instance].status == "failed")
+    assert "no longer on this node's disk" in node.state.instances[instance].why
+    assert node.run(5.0, lambda: not node.living())
+
+
 def test_more_instances_than_slots_wait_for_a_slot() -> None:
     node = NodeInMemory(1, slots=1)
     first, second = node.place("i1"), node.place("i2")
