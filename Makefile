@@ -40,7 +40,8 @@ check: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
 	$(BIN)/ruff check $(PACKAGES) tests
 	$(BIN)/pyright
-	$(BIN)/python tests/harness/protocol_page.py --check
+	$(BIN)/python -m tests.harness.protocol_page --check
+	$(BIN)/python -m tests.harness.tour_page --check
 	$(PYTEST) tests --ignore=tests/processes --ignore=tests/clients -m "not slow"
 
 fmt: $(READY)
@@ -48,7 +49,8 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix $(PACKAGES) tests
 
 docs: $(READY)
-	$(BIN)/python tests/harness/protocol_page.py
+	$(BIN)/python -m tests.harness.protocol_page
+	$(BIN)/python -m tests.harness.tour_page
 
 lock:
 	$(BIN)/python -m pip install --quiet uv

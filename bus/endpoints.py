@@ -55,6 +55,10 @@ class Endpoints:
         """A runner's data ROUTER. `slot` is supervisord's number for it, two digits."""
         return self._ipc(f"runner-{slot}.data")
 
+    def gateway(self, number: int) -> str:
+        """One HTTP process's ROUTER for its siblings."""
+        return self._ipc(f"gateway-{number}.ask")
+
     def stacks(self, process: str) -> str:
         """A process's own stack sampler, for where ptrace is forbidden."""
         return self._ipc(f"{process.replace(':', '-')}.stacks")

@@ -161,6 +161,19 @@ _FAIL: frozenset[str] = frozenset(FailReason.__args__)
 def _entry(row: list[Any]) -> Entry:
     if not isinstance(row, list):  # pyright: ignore[reportUnnecessaryIsInstance] - from the wire
         raise BadMessage("an entry is an array")
+    if len(row) == 7 and row[0] == "t":
+        # the hot path: the first case below, but three times as fast as a pattern
+        _, request, seq, choice, channel, text, tokens = row
+        if (
+            type(request) is str
+            and type(seq) is int
+            and type(choice) is int
+            and type(channel) is str
+            and channel in CHANNELS
+            and type(text) is str
+            and type(tokens) is int
+        ):
+            return TokenDelta(RequestId(request), seq, choice, cast(Channel, channel), text, tokens)
     match row:
         case [
             "t",

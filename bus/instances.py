@@ -86,6 +86,18 @@ class Instance(Message):
             return None
         return next((r for r in self.ready if r.rank == 0), None)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether a rank of the present generation has ended, and no other was opened yet."""
+        said = f"{ENDING} {self.generation} rank "
+        return (
+            self.status == "placed" and bool(self.failures) and self.failures[-1].startswith(said)
+        )
+
+
+ENDING = "generation"
+"""How each entry of `failures` begins: `generation <n> rank <r>: <what was said>`."""
+
 
 def signalled(status: Status, signal: Signal) -> Status:
     """The next status; a signal that the table does not list changes nothing."""

@@ -11,11 +11,12 @@ milliseconds (start without waiting 5 ms, list 3 ms), so a service may make them
 # (supervisor carries no type information)
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
 import xmlrpc.client
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -154,8 +155,14 @@ class Supervisor:
             return ""
         return str(found[0])
 
-    def shutdown(self) -> None:
-        """Stop every process and supervisord itself; returns when it has agreed to."""
+    def shutdown(self, *, first: Sequence[str] = ("gateway",)) -> None:
+        """Stop `first` (so that what is open ends in words), then everything else at once,
+        then supervisord itself; returns when it has agreed to. It would stop one after the
+        other, each at its own pace."""
+        for name in first:
+            with contextlib.suppress(ProcessRefused):
+                self.stop(name)
+        self._call(lambda rpc: rpc.supervisor.stopAllProcesses(False))
         self._call(lambda rpc: rpc.supervisor.shutdown())
 
     def _unless(

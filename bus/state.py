@@ -15,7 +15,7 @@ from zlib import crc32
 from pydantic import Field
 
 from bus.ids import InstanceId, NodeId
-from bus.instances import Instance, RankReady, signalled
+from bus.instances import ENDING, Instance, RankReady, signalled
 from bus.messages.events import (
     Event,
     FactId,
@@ -194,6 +194,6 @@ def _rank_news(
     update: dict[str, Any] = {"ready": others, "status": signalled(instance.status, "rank_lost")}
     if not isinstance(news, RunnerUnloaded):
         said = news.message if isinstance(news, RunnerEnded) else news.refusal.message
-        ending = f"generation {news.generation} rank {news.rank}: {said}"
+        ending = f"{ENDING} {news.generation} rank {news.rank}: {said}"
         update["failures"] = (*instance.failures, ending)[-MAX_FAILURES:]
     return instance.model_copy(update=update)

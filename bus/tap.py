@@ -6,7 +6,7 @@ never slows anybody: when it lags, the switchboard drops what it would have been
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -41,7 +41,7 @@ def literal_prefix(pattern: str) -> str:
 
 def listen(
     endpoints: Endpoints, pattern: str, *, patience_s: float | None = None
-) -> Iterator[Tapped | None]:
+) -> Generator[Tapped | None]:
     """Messages whose topic matches `pattern`; None whenever nothing came for `patience_s`
     (for ever silent when that is None). Ends when the caller closes the iterator."""
     link = Link("sub", high_water=1_000)

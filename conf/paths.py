@@ -27,6 +27,8 @@ from bus.errors import ConfigError
 
 HOME_VARIABLE = "SHOAL_HOME"
 PRIVATE = 0o700
+BUNDLED_MODEL = "shoal-tiny"
+"""The model that comes with shoal; see `bundled_models`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,13 @@ def make_folders(paths: Paths) -> None:
         folder.chmod(PRIVATE)
     for folder in (paths.config, paths.data, paths.models, paths.state, paths.logs, paths.run):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+
+
+def bundled_models() -> dict[str, Path]:
+    """Models that came with the program: name to folder; empty where they were left out."""
+    folder = Path(__file__).parent / "tiny"
+    found = next((f for f in (folder, folder / "model") if (f / "config.json").exists()), None)
+    return {} if found is None else {BUNDLED_MODEL: found}
 
 
 def _runtime(home: Path) -> Path:

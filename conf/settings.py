@@ -76,6 +76,8 @@ class Settings(BaseSettings):
     http_port: int = Field(ge=1, le=65535)
     base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
     http_processes: int = Field(ge=0, le=64)
+    http_names: Words
+    cors_origins: Words
     api_keys: Words
     slots: int = Field(ge=1, le=99)
     log_level: Literal["debug", "info", "warning", "error", "critical"]
@@ -139,7 +141,9 @@ class Settings(BaseSettings):
         """`load_settings` merges the layers, for it has to tell where each value is from."""
         return (init_settings,)
 
-    @field_validator("api_keys", "preload", "model_folders", mode="before")
+    @field_validator(
+        "api_keys", "http_names", "cors_origins", "preload", "model_folders", mode="before"
+    )
     @classmethod
     def _words(cls, value: Any) -> Any:
         if isinstance(value, str):

@@ -2,7 +2,7 @@
 
 Entries come in the order of their requests' own numbers; credit is given back only for what
 `take` gave out *before* the last call, for by then it has been sent. The answer has ended
-when each request has had its terminal; after `take` gave the last one it gives no more.
+when each request has had its terminal, or one has failed; after that `take` gives no more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Entry, Failed, Finished, TokenDelta, ToolCallDelta
 from gateway.dialects.faults import Fault, of_failed
 
+_COSTS = frozenset((TokenDelta, ToolCallDelta))
 OnSent = Callable[[RequestId, int, int], None]
 
 
@@ -94,7 +95,10 @@ class Answer:
         """Entries of one request, its terminal (if here) last."""
         self._queue.extend(entries)
         self._unaccepted.discard(request_id)
-        if isinstance(entries[-1], Finished | Failed):
+        last = entries[-1]
+        if isinstance(last, Failed):
+            self._unended.clear()
+        elif isinstance(last, Finished):
             self._unended.discard(request_id)
         self._wake()
 
@@ -133,12 +137,12 @@ class Answer:
     def _give_credit(self) -> None:
         taken, self._taken = self._taken, []
         if self._single:
-            count = sum(1 for one in taken if isinstance(one, TokenDelta | ToolCallDelta))
+            count = sum(map(_COSTS.__contains__, map(type, taken)))
             self._on_sent(self.requests[0].request_id, 0, count)
             return
         counts: dict[tuple[RequestId, int], int] = {}
         for one in taken:
-            if isinstance(one, TokenDelta | ToolCallDelta):
+            if type(one) is TokenDelta or type(one) is ToolCallDelta:
                 key = (one.request_id, one.choice)
                 counts[key] = counts.get(key, 0) + 1
         for (request_id, choice), count in counts.items():

@@ -122,4 +122,3 @@ class RunnerClients:
         now = self._reactor.now()
         for connection in list(self._connections.values()):
             connection.tick(now)
-

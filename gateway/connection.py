@@ -35,6 +35,7 @@ from bus.messages.tokens import (
     Refused,
     StepEntries,
     Submit,
+    TokenDelta,
     ToRunner,
     Welcome,
 )
@@ -47,7 +48,7 @@ BACK_S = 1.0
 """A lost socket has this long to come back."""
 ANSWER_S = 1.0
 """A submit is answered within this long..."""
-BUSY_ANSWER_S = 5.0
+BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
 
 
@@ -116,7 +117,7 @@ class RunnerConnection:
         self._dead = False
         now = reactor.now()
         self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
-        self._link = Link("dealer", identity=identity, heartbeat_ms=1000)
+        self._link = Link("dealer", identity=identity)
         self._link.connect(address)
         reactor.watch_changes(self._link, self._changed)
         reactor.watch(self._link, self._heard)
@@ -248,7 +249,7 @@ class RunnerConnection:
             one.next_seq += 1
             one.batch.append(entry)
             touched[one.request_id] = one
-            if isinstance(entry, Finished | Failed):
+            if type(entry) is Finished or type(entry) is Failed:
                 del self._open[one.request_id]
         if touched:
             self._life.entries(self._reactor.now())
@@ -290,6 +291,8 @@ class RunnerConnection:
 
 def _fits(entry: Entry, one: _Open) -> bool:
     """Whether the entry names a choice that was asked for and has credit; notes what it costs."""
+    if type(entry) is TokenDelta:  # the hot path
+        return 0 <= entry.choice < one.choices and one.credit.received(entry.choice)
     if isinstance(entry, Finished | Failed | PrefillProgress):
         return True
     if not 0 <= entry.choice < one.choices:

@@ -8,13 +8,14 @@ counts from its submission.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from bus.client import BusClient
 from bus.errors import FailReason, Refusal
 from bus.ids import InstanceId, ModelId, RequestId
 from bus.logs import Log
-from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Cancel
 from bus.state import ClusterState
 from bus.topics import reading_topic
@@ -29,6 +30,7 @@ from gateway.routing import (
     Load,
     affinity_of,
     choose,
+    given_up,
     model_named,
     reading_rows,
     ready_instances,
@@ -42,7 +44,22 @@ QUIET_S = 10.0
 """A stream that has said nothing for this long says so."""
 LOADING_SAID_S = 1.0
 MAX_TRIES = 2
+"""A full queue is answered by one other instance, then that is the answer."""
+MAX_WAITS = 4
+"""An instance that turns out not to serve is waited for anew so often."""
+WATCH_S = 0.05
+SILENT_S = 12.0
+"""How long a request waits for the replacement of the only instance, which did not answer."""
 NEVER_MS = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One parsed body under way: where its entries arrive, and its tickets for the record."""
+
+    answer: Answer
+    tickets: tuple[Ticket, ...]
+    model: ModelId
 
 
 class Dispatcher:
@@ -84,26 +101,28 @@ class Dispatcher:
             raise Faulted(unknown_model(name, sorted(names)))
         return found
 
-    def start(self, parsed: Parsed) -> Answer:
+    def start(self, parsed: Parsed) -> Exchange:
         """Submit, or let wait. Raises Faulted when it cannot even wait."""
         self._check_room()
         model = self.model(parsed.model)
         requests = tuple(one.model_copy(update={"model": model}) for one in parsed.requests)
         answer = Answer(requests, on_sent=self._clients.sent_to_client)
-        now = self._bus.reactor.now()
-        for request in requests:
-            ticket = Ticket(
+        tickets = tuple(
+            Ticket(
                 request=request,
                 answer=answer,
                 owner=self,
                 tally=self._tally,
-                now=now,
-                streamed=parsed.stream,
+                now=self.now(),
                 timeout_s=parsed.extras.timeout_s,
             )
-            self.tickets[request.request_id] = ticket
-            self.place(ticket)
-        return answer
+            for request in requests
+        )
+        for ticket in tickets:
+            if answer.fault is None:
+                self.tickets[ticket.request.request_id] = ticket
+                self.place(ticket)
+        return Exchange(answer, tickets, model)
 
     def abandon(self, answer: Answer) -> None:
         """The client is gone: its requests are cancelled and forgotten."""
@@ -127,6 +146,17 @@ class Dispatcher:
         """Every open request ends now (shutdown)."""
         for ticket in list(self.tickets.values()):
             self._fail(ticket, reason, message, why="shutdown")
+
+    async def wait_ready(self, model: ModelId) -> None:
+        """Until an instance of the model is ready. Raises Faulted when none is in time."""
+        since_at = self.now()
+        while not ready_instances(self._bus.state.instances.values(), model):
+            waited_s = self.now() - since_at
+            if waited_s >= self._options.load_timeout_s:
+                raise Faulted(_not_loaded(model, waited_s))
+            if why := given_up(self._bus.state.instances.values(), model):
+                raise Faulted(of_refusal(_hopeless(model, why)))
+            await asyncio.sleep(WATCH_S)
 
     def now(self) -> float:
         """The loop's clock."""
@@ -161,7 +191,9 @@ class Dispatcher:
             self._bus.state.instances.values(), ticket.request.model, ticket.excluded
         )
         busy = refusal.reason == "queue_full"
-        if (elsewhere and (passing or busy) and ticket.tries < MAX_TRIES) or passing:
+        if (busy and elsewhere and ticket.tries < MAX_TRIES) or (
+            passing and ticket.tries < MAX_WAITS
+        ):
             self.place(ticket)
             return
         self._refuse(ticket.answer, of_refusal(refusal))
@@ -210,18 +242,24 @@ class Dispatcher:
                 self.place(ticket)
         self._publish()
 
+    def _give_up_silent(self, model: ModelId, now: float) -> None:
+        """The instances that did not answer are all there is, and none is being replaced."""
+        all_ready = ready_instances(self._bus.state.instances.values(), model)
+        for waiter in self.demand.of(model):
+            ticket = self.tickets[RequestId(waiter.key)]
+            untried = [o for o in all_ready if (o.instance, o.generation) not in ticket.excluded]
+            stale = any(self._clients.suspect(one.instance) for one in all_ready)
+            if all_ready and not untried and not stale and now - ticket.moved_at >= SILENT_S:
+                self._refuse(ticket.answer, of_refusal(_silent(model)))
+
     def _fail_hopeless(self, state: ClusterState, model: ModelId) -> None:
         """All copies were given up: whoever waits is told why."""
-        mine = [one for one in state.instances.values() if one.model == model]
-        if not mine or any(one.status != "failed" for one in mine):
+        why = given_up(state.instances.values(), model)
+        if why is None:
             return
-        refusal = Refusal(
-            reason="not_ready",
-            message=f"{model} cannot be loaded: {mine[0].why or 'its runner keeps failing'}",
-            retry_after_s=30.0,
-        )
         for waiter in self.demand.of(model):
-            self._refuse(self.tickets[RequestId(waiter.key)].answer, of_refusal(refusal))
+            fault = of_refusal(_hopeless(model, why))
+            self._refuse(self.tickets[RequestId(waiter.key)].answer, fault)
 
     def _publish(self) -> None:
         now = self.now()
@@ -239,8 +277,11 @@ class Dispatcher:
         now = self.now()
         if now - self._published_at >= 1.0:
             self._publish()
+        for model in self.demand.models():
+            self._give_up_silent(model, now)
         for waiter in self.demand.expired(now):
-            self._refuse(self.tickets[RequestId(waiter.key)].answer, _not_loaded(waiter, now))
+            fault = _not_loaded(waiter.model, now - waiter.since_at)
+            self._refuse(self.tickets[RequestId(waiter.key)].answer, fault)
         for ticket in list(self.tickets.values()):
             if ticket.late(now):
                 self._fail(ticket, "deadline", ticket.late_text(), why="deadline")
@@ -307,21 +348,32 @@ class Dispatcher:
             )
             raise Faulted(of_refusal(refusal))
 
-    def _loads(self, instances: Sequence[InstanceId] | object) -> dict[InstanceId, Load]:
+    def _loads(self, instances: Iterable[InstanceId]) -> dict[InstanceId, Load]:
         loads: dict[InstanceId, Load] = {}
-        for instance in instances:  # type: ignore[attr-defined]
-            rows = max(
-                reading_rows(self.view.runner_of(instance)), self._clients.open_at(instance)
-            )
+        for instance in instances:
+            rows = max(reading_rows(self.view.runner_of(instance)), self._clients.open_at(instance))
             loads[instance] = Load(rows, self._clients.suspect(instance))
         return loads
 
 
-def _not_loaded(waiter: Waiter, now: float) -> Fault:
-    waited = now - waiter.since_at
+def _not_loaded(model: ModelId, waited_s: float) -> Fault:
     refusal = Refusal(
         reason="pending",
-        message=f"{waiter.model} was not loaded within {waited:.0f} s; it may be soon",
+        message=f"{model} was not loaded within {waited_s:.0f} s; it may be soon",
         retry_after_s=5.0,
     )
     return of_refusal(refusal)
+
+
+def _hopeless(model: ModelId, why: str) -> Refusal:
+    return Refusal(
+        reason="not_ready", message=f"{model} cannot be loaded: {why}", retry_after_s=30.0
+    )
+
+
+def _silent(model: ModelId) -> Refusal:
+    return Refusal(
+        reason="not_ready",
+        message=f"the runner of {model} does not answer; it may be overloaded",
+        retry_after_s=5.0,
+    )

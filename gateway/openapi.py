@@ -54,6 +54,8 @@ _ERROR_TEXTS: Mapping[int, str] = {
     413: "The body is too large.",
     429: "The queue is full; `Retry-After` and the position are said.",
     500: "Our own failure.",
+    501: "The system forbids it here; the reason is said.",
+    502: "Another service of this node gave no sense.",
     503: "The model is not ready; `Retry-After` is said.",
     504: "The deadline passed; the work has stopped.",
     507: "Not enough memory.",

@@ -15,8 +15,8 @@ from bus.ids import NodeId
 class Options:
     """One gateway. Seconds are wall-clock.
 
-    `request_timeout_s` bounds a whole answer from its submission, and the silence within a
-    streamed one (0: none); loading has `load_timeout_s` to itself. `keys` are hashes
+    `request_timeout_s` bounds the time without progress from a request's submission on (0:
+    none); loading has `load_timeout_s` to itself. `keys` are hashes
     (`gateway.keys`); `names` are further Host names, `origins` further web origins that
     may call. `drain_s` is how long open answers may go on after SIGTERM before they end
     with an error.
@@ -38,6 +38,6 @@ class Options:
     keys: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
-    drain_s: float = 12.0
+    drain_s: float = 6.0
     log_level: str = "info"
     version: str = "0.1.0"

@@ -63,6 +63,14 @@ def ready_instances(
     ]
 
 
+def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
+    """Why the model will not be loaded: the holder gave up on all copies that it placed."""
+    mine = [one for one in instances if one.model == model]
+    if not mine or any(one.status != "failed" for one in mine):
+        return None
+    return mine[0].why or "its runner keeps failing"
+
+
 def choose(
     ready: Iterable[Instance], loads: Mapping[InstanceId, Load], affinity: str
 ) -> Instance | None:

@@ -52,7 +52,6 @@ class Ticket:
         owner: Owner,
         tally: Tally,
         now: float,
-        streamed: bool,
         timeout_s: float | None,
     ) -> None:
         self.request = request
@@ -73,7 +72,6 @@ class Ticket:
         self.done = False
         self._owner = owner
         self._tally = tally
-        self._streamed = streamed
         self._timeout_s = timeout_s
         self._silence_s = 0.0
         self._waiting_since: float | None = None
@@ -97,25 +95,19 @@ class Ticket:
             self._waiting_since = None
         if self._timeout_s is not None:
             self.deadline_at = now + self._timeout_s
-        elif request_timeout_s > 0 and not self._streamed:
-            self.deadline_at = now + request_timeout_s
-        else:
-            self._silence_s = request_timeout_s
+        self._silence_s = request_timeout_s
 
     def late(self, now: float) -> bool:
-        """Whether a deadline has come: of the whole answer, or of silence in a stream."""
+        """Whether a deadline has come: of the whole answer (`x_timeout_s`), or of silence."""
         if self.deadline_at is not None and now >= self.deadline_at:
             return True
         return self._silence_s > 0 and now - self.moved_at >= self._silence_s
 
     def late_text(self) -> str:
         """What a client is told then."""
-        if self._silence_s > 0:
-            return f"the model made no progress for {self._silence_s:g} s; the request was stopped"
-        return (
-            "the answer was not complete within the request timeout; the request was stopped"
-            " (x_timeout_s sets another)"
-        )
+        if self._timeout_s is not None:
+            return f"the answer was not complete after {self._timeout_s:g} s (x_timeout_s)"
+        return f"the model made no progress for {self._silence_s:g} s; the request was stopped"
 
     # --- what the runner says (Sink) ------------------------------------------------------------
 
@@ -143,7 +135,7 @@ class Ticket:
         now = self._owner.now()
         tokens = 0
         for entry in entries:
-            if isinstance(entry, TokenDelta | ToolCallDelta):
+            if type(entry) is TokenDelta or type(entry) is ToolCallDelta:
                 tokens += entry.tokens
         if tokens:
             gap_s = None if self.first_at is None else now - self.moved_at

@@ -16,18 +16,22 @@ from dataclasses import dataclass, field
 
 DECODE_PRIOR_S = 0.02
 PREFILL_PRIOR_S = 0.001
-MEMORY = 0.25
+MEMORY = 0.3
 """Weight of the newest measurement."""
 OUTLIER = 3.0
-"""A measurement counts as at most this many times what was expected."""
+"""A measurement counts as at most this many times what was expected, or so small a part."""
 TAIL = 1.35
 """Bound of a mixed step, in units of the mean step 1 / (1 - s)."""
+BOUT_CHUNKS = 4
+"""Chunks are measured in bouts of so many."""
+QUIET_EVERY = 96
+"""After so many steps without an undisturbed decode, one is arranged."""
 CHUNK_STEP = 8
 """Chunks are multiples of this many tokens, the last of a prompt excepted."""
 
 
 def _blend(known: float, measured: float) -> float:
-    return known + MEMORY * (min(measured, OUTLIER * known) - known)
+    return known + MEMORY * (min(max(measured, known / OUTLIER), OUTLIER * known) - known)
 
 
 def _size_class(tokens: int) -> int:
@@ -96,6 +100,10 @@ class CostModel:
     def knows_prefill(self) -> bool:
         return bool(self._curve)
 
+    @property
+    def knows_decode(self) -> bool:
+        return bool(self._decode_s)
+
     def learn_decode(self, rows: int, measured_s: float) -> None:
         known = self._decode_s.get(rows)
         self._decode_s[rows] = measured_s if known is None else _blend(known, measured_s)
@@ -157,11 +165,75 @@ class PrefillAccount:
     def spend(self, prefill_s: float) -> None:
         self.balance_s -= prefill_s
 
-    def correct(self, *, decode_s: float, prefill_s: float, chunk_s: float) -> None:
-        """What a step took beyond what was booked (either may be negative); a debt never
-        exceeds one chunk of `chunk_s`."""
-        self.balance_s = max(self.balance_s + self.rate * decode_s - prefill_s, -chunk_s)
+    def correct(self, prefill_s: float, *, debt_s: float) -> None:
+        """What chunks took beyond what was booked (or less); a debt never exceeds `debt_s`."""
+        self.balance_s = max(self.balance_s - prefill_s, -debt_s)
 
     def forgive(self) -> None:
         """Nothing decodes: nobody is owed."""
         self.balance_s = max(self.balance_s, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step that was read: its decode rows, its prefill groups' sizes, what was booked for
+    them, and the seconds that passed from the step before it to it."""
+
+    decode_rows: int
+    groups: tuple[int, ...]
+    booked_s: float
+    took_s: float
+
+
+@dataclass(slots=True)
+class Timekeeper:
+    """Measured steps become costs, and settle the account.
+
+    The engine is a step ahead, so a little of one step's time is often seen in its neighbour's.
+    Decodes are therefore learned only between decodes, and chunks in bouts: all that a bout of
+    steps took, less its decodes, is its chunks'. While every step has a chunk, prefill is held
+    for a moment now and then (`wants_quiet`), so that decodes can be measured.
+    """
+
+    costs: CostModel
+    account: PrefillAccount
+    steps_since_quiet: int = 0
+    _last: list[StepTime] = field(default_factory=list[StepTime])
+    _bout: list[StepTime] = field(default_factory=list[StepTime])
+
+    @property
+    def wants_quiet(self) -> bool:
+        return self.steps_since_quiet >= QUIET_EVERY
+
+    def took(self, step: StepTime, *, idle_next: bool) -> None:
+        """A step was read; `idle_next` when nothing else is under way."""
+        self._last = [*self._last[-2:], step]
+        quiet = len(self._last) == 3 and not any(one.groups for one in self._last)
+        if quiet and self._last[1].decode_rows:
+            self.costs.learn_decode(self._last[1].decode_rows, self._last[1].took_s)
+            self.steps_since_quiet = 0
+        else:
+            self.steps_since_quiet += 1
+        if step.groups or self._bout:
+            self._bout.append(step)
+        chunks = sum(bool(one.groups) for one in self._bout)
+        over = not step.groups and len(self._bout) > 1 and not self._bout[-2].groups
+        if self._bout and (idle_next or over or chunks >= BOUT_CHUNKS):
+            self._settle()
+        if idle_next:
+            self._last.clear()
+
+    def _settle(self) -> None:
+        bout, self._bout = self._bout, []
+        if not self.costs.knows_decode:
+            bout = [step for step in bout if not step.decode_rows]
+        sizes = [size for step in bout for size in step.groups]
+        decodes_s = sum(self.costs.decode_s(step.decode_rows) for step in bout)
+        chunks_s = max(sum(step.took_s for step in bout) - decodes_s, 0.0)
+        booked_s = sum(step.booked_s for step in bout)
+        if any(step.decode_rows for step in bout):
+            self.account.correct(chunks_s - booked_s, debt_s=BOUT_CHUNKS * max(booked_s, 0.0))
+        expected_s = [self.costs.prefill_s(size) for size in sizes]
+        for size, part_s in zip(sizes, expected_s, strict=True):
+            if chunks_s > 0.0:
+                self.costs.learn_prefill(size, chunks_s * part_s / sum(expected_s))

@@ -1,7 +1,6 @@
 """What one choice says: sampled tokens in, pieces of text, reasoning and tool calls out.
 
-Pure. The order of the stages is a promise: detokenise, then spans, then stop strings on the
-visible text alone. Nothing that may still turn out to be a stop string, a marker or half a
+Pure. Nothing that may still turn out to be a stop string, a marker or half a
 character is emitted; the text of stop tokens never is. Log-probabilities travel with the
 text that their tokens ended in; tokens that are markup or layout have none.
 """
@@ -19,7 +18,6 @@ from runner.detokenise import Detokeniser
 from runner.engine import SampledToken
 from runner.prepared import CallPiece, ChoiceFinish, ChoiceOutput, Piece, TextPiece
 from runner.spans import Call, Span, SpanReader
-from runner.stops import Automaton, Scan
 
 NOTHING = ChoiceOutput()
 
@@ -34,7 +32,6 @@ class ChoiceText:
         choice: int,
         detokeniser: Detokeniser,
         reader: SpanReader,
-        stops: Automaton,
         stop_token_ids: frozenset[int],
         one_call: bool,
         token_text: Callable[[int], str] | None,
@@ -45,12 +42,10 @@ class ChoiceText:
         self._choice = choice
         self._detokeniser = detokeniser
         self._reader = reader
-        self._scan = Scan(stops)
         self._stop_token_ids = stop_token_ids
         self._one_call = one_call
         self._token_text = token_text
         self._ended = False
-        self._stop: str | None = None
         self._calls = 0
         self._reasoning_tokens = 0
         self._pending = 0  # tokens not yet counted in a piece
@@ -83,54 +78,45 @@ class ChoiceText:
     def finish(self, reason: FinishReason) -> ChoiceFinish:
         """The end: everything held back comes out, and the reason in full."""
         pieces: list[Piece] = []
+        reader = self._reader
         if not self._ended:
             text = self._detokeniser.flush()
             self._length += len(text)
-            self._read(self._reader.feed(text), pieces)
+            self._read(reader.feed(text), pieces)
         if not self._ended:
-            self._read(self._reader.flush(), pieces)
-        if not self._ended:
-            self._say("text", self._scan.flush(), self._length, pieces)
+            self._read(reader.flush(), pieces)
         self._ended = True
-        if self._stop is not None and reason == "length":
+        if reader.stop is not None and reason == "length":
             reason = "stop"
         if reason == "stop" and self._calls:
             reason = "tool_calls"
-        return ChoiceFinish(tuple(pieces), reason, self._stop, self._reasoning_tokens)
+        return ChoiceFinish(tuple(pieces), reason, reader.stop, self._reasoning_tokens)
 
     def _read(self, spans: list[Span | Call], pieces: list[Piece]) -> None:
+        stopped = self._reader.stop is not None
         for span in spans:
             if isinstance(span, Call):
-                self._say("text", self._scan.flush(), span.start, pieces)
                 self._call(span, pieces)
-            elif span.kind == "reasoning":
-                self._say("reasoning", span.text, span.end, pieces)
+                if self._one_call:
+                    self._ended = True
+                    return
             else:
-                self._visible(span, pieces)
-            if self._ended:
-                return
-
-    def _visible(self, span: Span, pieces: list[Piece]) -> None:
-        clear, found, rest = self._scan.feed(span.text)
-        if found is None:
-            self._say("text", clear, span.end - len(self._scan.held), pieces)
-            return
-        self._stop, self._ended = found, True
-        self._say("text", clear, span.end - len(rest) - len(found), pieces)
+                last = stopped and span is spans[-1]
+                self._say(span.kind, span.text, span.end, pieces, last=last)
+        self._ended = stopped
 
     def _call(self, call: Call, pieces: list[Piece]) -> None:
         index, self._calls = self._calls, self._calls + 1
         tokens, self._pending = self._pending, 0
         identity = call_id(self._request_id, self._choice, index)
         pieces.append(CallPiece(index, identity, call.name, call.arguments, tokens))
-        self._ended = self._one_call
 
-    def _say(self, channel: Channel, text: str, end: int, pieces: list[Piece]) -> None:
-        """Emit text that ends at offset `end` of the raw text."""
-        if not text:
-            return
+    def _say(
+        self, channel: Channel, text: str, end: int, pieces: list[Piece], *, last: bool
+    ) -> None:
+        """Emit text that ends at offset `end` of the raw text, cut there if it is the `last`."""
         tokens, self._pending = self._pending, 0
-        logprobs = self._logprobs(end - len(text), end) if self._noted else ()
+        logprobs = self._logprobs(end - len(text), end, last=last) if self._noted else ()
         pieces.append(TextPiece(channel, text, tokens, logprobs))
 
     def _note(self, token: SampledToken, text: str) -> None:
@@ -142,13 +128,13 @@ class ChoiceText:
         self._noted.extend((end, waiting) for waiting in self._waiting)
         self._waiting.clear()
 
-    def _logprobs(self, start: int, end: int) -> tuple[TokenLogprob, ...]:
-        """Of the tokens whose text ended within (start, end], and at the end of the choice of the
-        one that was cut; those that ended before were markup and are forgotten."""
+    def _logprobs(self, start: int, end: int, *, last: bool) -> tuple[TokenLogprob, ...]:
+        """Of the tokens whose text ended within (start, end], and in the last piece of the one
+        that was cut; those that ended before were markup and are forgotten."""
         noted = self._noted
         found: list[TokenLogprob] = []
         begun = 0
-        while noted and (noted[0][0] <= end or (self._ended and begun < end)):
+        while noted and (noted[0][0] <= end or (last and begun < end)):
             begun, token = noted.popleft()
             if begun > start:
                 found.append(self._logprob(token))

@@ -62,13 +62,10 @@ class TokenTable:
             table[index] = b""
         return TokenTable(tuple(table), strips_space="Strip" in kinds)
 
-    def text(self, token: int) -> str:
-        """One token alone, for log-probabilities; parts of characters are U+FFFD."""
-        table = self.bytes_of
-        return table[token].decode("utf-8", "replace") if 0 <= token < len(table) else ""
-
-    def detokeniser(self) -> ByteDetokeniser:
-        return ByteDetokeniser(self)
+    def detokeniser(self, *, begins: bool) -> ByteDetokeniser:
+        """A new detokeniser. `begins`: the output is a text of its own, not the rest of one, so
+        that a first space which belongs to the tokenizer is dropped."""
+        return ByteDetokeniser(self.bytes_of, strips_space=begins and self.strips_space)
 
 
 class ByteDetokeniser:
@@ -76,11 +73,11 @@ class ByteDetokeniser:
 
     __slots__ = ("_bytes_of", "_decode", "_decoder", "_strip")
 
-    def __init__(self, table: TokenTable) -> None:
-        self._bytes_of = table.bytes_of
+    def __init__(self, bytes_of: tuple[bytes, ...], *, strips_space: bool) -> None:
+        self._bytes_of = bytes_of
         self._decoder = _UTF8("replace")
         self._decode = self._decoder.decode
-        self._strip = table.strips_space
+        self._strip = strips_space
 
     def add(self, token: int) -> str:
         table = self._bytes_of
@@ -114,14 +111,11 @@ class StreamingDecoder(Protocol):
 class WholeTextDetokeniser:
     """Detokenises with the model library's own decoder, for vocabularies of other kinds."""
 
-    __slots__ = ("_contents", "_decoder", "_hidden", "_waiting")
+    __slots__ = ("_decoder", "_hidden", "_waiting")
 
-    def __init__(
-        self, decoder: StreamingDecoder, hidden: frozenset[int], contents: Mapping[int, str]
-    ) -> None:
+    def __init__(self, decoder: StreamingDecoder, hidden: frozenset[int]) -> None:
         self._decoder = decoder
         self._hidden = hidden
-        self._contents = contents
         self._waiting = False
 
     def add(self, token: int) -> str:

@@ -82,17 +82,20 @@ class Grammars:
     ) -> GrammarSpec | None:
         """The grammar for `form` and the calls that must or may be made; None if all is free.
 
-        Raises BadRequest, naming `response_format` or the tool at fault.
+        Free text stays free around calls; a strict tool among those that may be called holds the
+        calls in it to their form. Raises BadRequest, naming `response_format` or the tool at fault.
         """
         must = calls is not None and calls.need == "must"
         if form.kind == "text" and not must:
-            return None
+            return None if calls is None else self._free(calls, think)
         rules: list[str] = []
         bodies: list[str] = []
         if not must:
             schema = _ANY_OBJECT
             if form.kind == "json_schema":
-                schema = {} if form.json_schema is None else form.json_schema
+                if form.json_schema is None:
+                    raise BadRequest("there is no schema to keep to", field="response_format")
+                schema = form.json_schema
                 self._check_schema(schema, "response_format")
             bodies.append("answer")
             rules.append(f"answer: {_json_rule(schema)}")
@@ -103,6 +106,21 @@ class Grammars:
         start = [f"start: {self._think_rule(think)}{body}"]
         field = "tools" if must else "response_format"
         return self._checked("\n".join(start + rules), field)
+
+    def _free(self, calls: Calls, think: ThinkFirst | None) -> GrammarSpec | None:
+        """Any text, with calls in it that keep to their schemas. Only where the markers are tokens
+        can a call be told from text that looks like one; elsewhere nothing is held."""
+        marks = (calls.marks.start, calls.marks.end)
+        if not any(tool.strict for tool in calls.tools) or not all(
+            mark in self._token_ids for mark in marks
+        ):
+            return None
+        others = [self._token_ids[text] for text in self._token_ids if text not in marks]
+        loose = "".join(
+            f" | <[{token}]>" for token in others if token not in self._guide.eos_tokens
+        )
+        rules = ["start: part*", f"part: TEXT{loose} | call", "TEXT: /(?s:.+)/"]
+        return self._checked("\n".join(rules + self._call_rules(calls)[1:]), "tools")
 
     def _check_schema(self, schema: Mapping[str, Any], field: str) -> None:
         """Refuse a schema that is too large, or that llguidance cannot enforce alone."""

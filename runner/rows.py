@@ -116,7 +116,6 @@ class Row:
     reserved: int = 0
     held: EntryId | None = None
     cached_tokens: int = 0
-    preemptions: int = 0
     promoted: bool = False
     paused_at: float | None = None
     waiting_since: float = 0.0

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from bus.errors import FailReason, FinishReason, Refusal
 from bus.ids import RequestId
+from runner.budget import StepTime
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.prefix import TokenChain
 from runner.prepared import PreparedRequest
@@ -55,6 +56,7 @@ class Load:
     kv_limit_bytes: int
     prefix_bytes: int
     prefix_entries: int
+    preemptions: int
 
 
 class Scheduler:
@@ -66,6 +68,7 @@ class Scheduler:
         self._serial = 0
         self._between_ends_s = 0.0
         self._ended_at: float | None = None
+        self._planned_at = self._committed_at = float("-inf")
 
     # --- what is asked of it ----------------------------------------------------------
 
@@ -156,6 +159,7 @@ class Scheduler:
         """The next step, or None when there is nothing to do or `STEPS_AHEAD` are unread."""
         if len(self._table.issued) >= STEPS_AHEAD:
             return None, []
+        self._planned_at = now
         plan, events = plan_step(self._table, now)
         if plan is None and self._table.retiring:
             plan, more = plan_step(self._table, now)
@@ -172,7 +176,7 @@ class Scheduler:
         issued = table.issued.popleft()
         if issued.step != result.step:
             raise ValueError(f"result of step {result.step} where {issued.step} was due")
-        self._learn(issued, result)
+        self._learn(issued, now)
         events: list[RowEvent] = []
         for row, done in issued.progress:
             if row.status != "ended" and not row.made and done <= row.prompt_tokens:
@@ -223,8 +227,9 @@ class Scheduler:
                 instants.append(row.deadline_at)
             if row.paused_at is not None:
                 instants.append(row.paused_at + settings.paused_limit_s)
-                if row.row_id is not None and len(self._table.rows) > len(self._table.live):
-                    instants.append(row.paused_at + settings.paused_grace_s)
+                grace_ends_at = row.paused_at + settings.paused_grace_s
+                if row.row_id is not None and grace_ends_at > self._planned_at:
+                    instants.append(grace_ends_at)
         return min(instants, default=None)
 
     def load(self) -> Load:
@@ -242,6 +247,7 @@ class Scheduler:
             kv_limit_bytes=table.kv_bytes,
             prefix_bytes=table.prefixes.used_bytes,
             prefix_entries=len(table.prefixes),
+            preemptions=table.preemptions,
         )
 
     def validate_state(self) -> None:
@@ -304,29 +310,13 @@ class Scheduler:
         elif len(row.made) >= row.prepared.max_tokens:
             events.append(self._finish(row, "length", now))
 
-    def _learn(self, issued: Issued, result: StepResult) -> None:
-        """Teach the cost model and settle the account; mixed steps that were not measured in
-        parts are split by what their decode was expected to take."""
-        table = self._table
-        decode_s, prefill_s = result.decode_s, result.prefill_s
-        if issued.groups and issued.decode_rows:
-            if not (decode_s and prefill_s):
-                decode_s = min(issued.decode_s, 0.9 * result.step_s)
-                prefill_s = result.step_s - decode_s
-            limit_s = table.account.chunk_limit_s(issued.decode_s)
-            table.account.correct(
-                decode_s=decode_s - issued.decode_s,
-                prefill_s=prefill_s - issued.prefill_s,
-                chunk_s=max(limit_s, issued.prefill_s),
-            )
-        elif issued.groups:
-            prefill_s = prefill_s or result.step_s
-        elif issued.decode_rows:
-            table.costs.learn_decode(issued.decode_rows, decode_s or result.step_s)
-        if issued.groups and prefill_s > 0.0:
-            expected_s = [table.costs.prefill_s(size) for size in issued.groups]
-            for size, part_s in zip(issued.groups, expected_s, strict=True):
-                table.costs.learn_prefill(size, prefill_s * part_s / sum(expected_s))
+    def _learn(self, issued: Issued, now: float) -> None:
+        """What a step took is the time since the one before it was read, or since it was
+        planned where the engine was idle."""
+        took_s = now - max(issued.planned_at, self._committed_at)
+        self._committed_at = now
+        step = StepTime(issued.decode_rows, issued.groups, issued.prefill_s, took_s)
+        self._table.timekeeper.took(step, idle_next=not self._table.issued)
 
     def _finish(self, row: Row, finish: FinishReason, now: float) -> RowFinished:
         row.finish = finish

@@ -50,6 +50,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
             progress=tuple(draft.progress),
             decode_rows=len(draft.decode),
             groups=tuple(draft.groups),
+            planned_at=now,
             decode_s=draft.decode_s,
             prefill_s=draft.prefill_s,
         )

@@ -27,7 +27,7 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
         account.earn(draft.decode_s, chunk_s=max(limit_s, costs.prefill_s(CHUNK_STEP)))
     else:
         limit_s = settings.longest_step_s
-    if not rows:
+    if not rows or (draft.decode and table.timekeeper.wants_quiet):
         return
     most = settings.prefill_tokens if costs.knows_prefill else settings.first_chunk_tokens
     tokens = costs.tokens_within(limit_s, least=CHUNK_STEP, most=most)

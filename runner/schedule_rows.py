@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bus.ids import RequestId
-from runner.budget import CostModel, PrefillAccount
+from runner.budget import CostModel, PrefillAccount, Timekeeper
 from runner.engine import EngineFacts, RowId
 from runner.prefix import BLOCK_TOKENS, PrefixIndex
 from runner.rows import Row, RowKey
@@ -54,6 +54,7 @@ class Issued:
     progress: tuple[tuple[Row, int], ...]
     decode_rows: int
     groups: tuple[int, ...]
+    planned_at: float
     decode_s: float
     prefill_s: float
 
@@ -81,8 +82,10 @@ class RowTable:
     step: int = 0
     digest: int = 0
     last_row_id: int = 0
+    preemptions: int = 0
     prefixes: PrefixIndex = field(init=False)
     account: PrefillAccount = field(init=False)
+    timekeeper: Timekeeper = field(init=False)
     kv_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +95,7 @@ class RowTable:
             spare_bytes - spare_bytes // 10 if settings.kv_bytes is None else settings.kv_bytes
         )
         self.account = PrefillAccount(settings.prefill_share)
+        self.timekeeper = Timekeeper(self.costs, self.account)
         self.prefixes = PrefixIndex(
             limit_bytes=min(settings.prefix_bytes, self.kv_bytes // 2),
             bytes_per_token=facts.kv_bytes_per_token,
@@ -153,7 +157,7 @@ class RowTable:
         row.move("preempt")
         row.row_id = None
         row.computed = row.reserved = row.life_tokens = 0
-        row.preemptions += 1
+        self.preemptions += 1
         row.waiting_since = now
 
     def end(self, row: Row) -> None:

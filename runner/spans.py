@@ -1,6 +1,7 @@
-"""Reads thinking blocks and tool calls out of a choice's text as it arrives.
+"""Reads thinking, tool calls and stop strings out of a choice's text as it arrives.
 
-Pure. Text in, spans out, the same however the text was cut into pieces. A thinking block opens
+Pure. Text in, spans out, the same however the text was cut into pieces. Stop strings end the
+visible text, which never shows them; thinking and calls may contain them. A thinking block opens
 only before anything visible was said (or right after a tool call), so that a model may write
 about its own markers; a tool call opens wherever its marker stands outside thinking. Blank
 lines at the edges of thinking, after it and around calls are layout, not content, and are
@@ -56,21 +57,24 @@ ParseCalls = Callable[[str], object]
 class SpanReader:
     """The reader of one choice. `think` and `calls` None: that kind of span is plain text.
 
-    `reasoning` says whether the text so far ends inside thinking.
+    `reasoning` says whether the text so far ends inside thinking; `stop` is the stop string
+    that ended the visible text, after which nothing more is read.
     """
 
     __slots__ = (
         "_blank",
         "_calls",
         "_fresh",
+        "_markers",
         "_offset",
         "_parse",
         "_raw",
         "_raw_start",
-        "_scan",
         "_state",
+        "_stops",
         "_think",
         "_trim",
+        "stop",
     )
 
     def __init__(
@@ -80,53 +84,54 @@ class SpanReader:
         calls: Marks | None,
         parse: ParseCalls,
         opening: SpanState,
+        stops: Automaton,
     ) -> None:
         self._think = think
         self._calls = calls
         self._parse = parse
         self._state: Literal["text", "reasoning", "call"] = "text"
-        self._fresh = think is not None  # nothing visible yet: a thinking block may still open
+        self._fresh = think is not None  # nothing visible yet: thinking may still open
         self._trim = opening == "reasoning"  # leading white space is layout
         self._blank: str = ""  # trailing white space that may turn out to be layout
         self._raw = ""  # the text of an open call
         self._raw_start = 0
-        self._offset = 0
+        self._offset = 0  # of the raw text taken so far
+        self._stops = Scan(stops)
+        self.stop: str | None = None
         if opening == "reasoning" and think is not None:
             self._state = "reasoning"
-        self._scan = Scan(self._sought())
+        self._markers = Scan(self._sought())
 
     @property
     def reasoning(self) -> bool:
         return self._state == "reasoning"
 
-    @property
-    def idle(self) -> bool:
-        """Plain text with nothing held back and nothing to be trimmed."""
-        return self._state == "text" and not (self._trim or self._blank or self._fresh)
-
     def feed(self, text: str) -> list[Span | Call]:
         """The spans that are certain now."""
         out: list[Span | Call] = []
-        while True:
-            clear, found, text = self._scan.feed(text)
+        while self.stop is None:
+            clear, found, text = self._markers.feed(text)
             self._take(clear, out)
-            if found is None:
-                return out
+            if found is None or self.stop is not None:
+                break
             self._turn(found, out)
+        return out
 
     def flush(self) -> list[Span | Call]:
         """The end of the output: what was held back is text; an open call without an end marker
         of its own is read, any other is given back."""
         out: list[Span | Call] = []
-        self._take(self._scan.flush(), out)
-        if self._state == "call":
-            raw, self._raw = self._raw, ""
+        if self.stop is None:
+            self._take(self._markers.flush(), out)
+        if self._state == "call" and self.stop is None:
+            raw, marks = self._raw, self._marks_of_calls()
             self._state = "text"
-            marks = self._marks_of_calls()
             if marks.end or not self._close(raw, out):
-                self._give_back(marks.start + raw, out)
-        if self._state == "text" and self._blank and not self._trim:
-            out.append(Span("text", self._blank, self._offset - len(self._blank), self._offset))
+                self._say(marks.start + raw, out)
+        if self._state == "text" and self.stop is None:
+            self._settle(self._stops.flush(), self._offset, out)
+            if not self._trim:
+                self._emit(self._blank, self._offset, out)
         self._blank = ""
         return out
 
@@ -148,32 +153,51 @@ class SpanReader:
 
     def _enter(self, state: Literal["text", "reasoning", "call"]) -> None:
         self._state = state
-        self._scan = Scan(self._sought())
+        self._markers = Scan(self._sought())
 
     def _take(self, clear: str, out: list[Span | Call]) -> None:
+        """Text without markers, up to the new offset."""
         if not clear:
             return
         self._offset += len(clear)
         if self._state == "call":
             self._raw += clear
+        elif self._state == "reasoning":
+            self._settle(clear, self._offset, out)
         else:
             self._say(clear, out)
 
     def _say(self, text: str, out: list[Span | Call]) -> None:
-        """Emit visible text or reasoning that ends at the current offset, less its layout."""
-        kind = "reasoning" if self._state == "reasoning" else "text"
-        text = self._blank + text
-        if self._trim:
-            text = text.lstrip(_LAYOUT if kind == "reasoning" else _LINES)
-        holds = kind == "reasoning" or self._fresh or self._trim or self._calls is not None
-        body = text.rstrip(_LAYOUT) if holds else text
-        self._blank = text[len(body) :]
-        if not body:
+        """Visible text that ends at the current offset: look for stop strings first."""
+        if self._trim and not self._blank and not self._stops.held:
+            text = text.lstrip(_LINES)
+        clear, found, rest = self._stops.feed(text)
+        if found is None:
+            self._settle(clear, self._offset - len(self._stops.held), out)
             return
+        self.stop = found
+        self._emit(self._blank + clear, self._offset - len(rest) - len(found), out)
+
+    def _settle(self, text: str, end: int, out: list[Span | Call]) -> None:
+        """Emit text or reasoning that ends at offset `end`, less what may be layout."""
+        text = self._blank + text
+        if self._state == "reasoning":
+            text = text.lstrip(_LAYOUT) if self._trim else text
+            body = text.rstrip(_LAYOUT)
+        elif self._fresh or self._trim or self._calls is not None:
+            body = text.rstrip(_LAYOUT)
+        else:
+            body = text
+        self._blank = text[len(body) :]
+        self._emit(body, end - len(self._blank), out)
+
+    def _emit(self, text: str, end: int, out: list[Span | Call]) -> None:
+        if not text:
+            return
+        kind = "reasoning" if self._state == "reasoning" else "text"
         self._trim = False
         self._fresh = self._fresh and kind == "reasoning"
-        end = self._offset - len(self._blank)
-        out.append(Span(kind, body, end - len(body), end))
+        out.append(Span(kind, text, end - len(text), end))
 
     def _turn(self, found: str, out: list[Span | Call]) -> None:
         """A marker was found: the offset passes it and the state changes."""
@@ -186,9 +210,11 @@ class SpanReader:
         elif self._state == "call":
             self._end_call(found, out)
         elif calls is not None and found == calls.start:
+            self._settle(self._stops.flush(), start, out)
             self._raw, self._raw_start = "", start
             self._enter("call")
-        elif self._fresh:
+        elif self._fresh and not self._stops.held.strip(_LAYOUT):
+            self._stops.flush()
             self._blank, self._trim = "", True
             self._enter("reasoning")
         else:
@@ -199,11 +225,10 @@ class SpanReader:
         if inside_json_string(raw):
             self._raw += marker
             return
-        self._raw = ""
         closed = self._close(raw, out)
         self._enter("text")
         if not closed:
-            self._give_back(marks.start + raw + marker, out)
+            self._say(marks.start + raw + marker, out)
 
     def _close(self, raw: str, out: list[Span | Call]) -> bool:
         """Append the calls that `raw` makes; False, and nothing, where it makes none."""
@@ -214,10 +239,6 @@ class SpanReader:
             self._blank, self._trim = "", True
             self._fresh = self._think is not None
         return bool(calls)
-
-    def _give_back(self, text: str, out: list[Span | Call]) -> None:
-        self._trim = False
-        self._say(text, out)
 
 
 def read_calls(raw: str, parse: ParseCalls) -> list[tuple[str, str]]:

@@ -12,16 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.errors import BadRequest, ContextOverflow, Refusal
-from bus.ids import TokenId
-from bus.messages.requests import ChatPrompt, GenerationRequest, TextPrompt, ToolSpec
+from bus.ids import ModelId, RequestId, TokenId
+from bus.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    OutputFormat,
+    TextPart,
+    TextPrompt,
+    ToolSpec,
+)
 from runner.choice import ChoiceText
 from runner.engine import GrammarSpec
 from runner.grammar import Calls, Grammars, ThinkFirst
 from runner.prepared import PreparedChoice, PreparedRequest, SpanState, choice_seed
 from runner.spans import SpanReader
 from runner.stops import automaton
-from runner.template import render_chat, tool_objects
-from runner.tokenizer import ModelTokenizer
+from runner.template import Rendered, render_chat, tool_objects
+from runner.tokenizer import ModelTokenizer, TokenizerError
 
 DEFAULT_MAX_TOKENS = 4096
 STOPS_AT_MOST = 16
@@ -36,6 +44,14 @@ _FIM = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
 """Tokens around prefix and suffix, and before what is to be filled in, by model family."""
+
+
+_FIRST = GenerationRequest(
+    request_id=RequestId("first"),
+    model=ModelId("first"),
+    prompt=ChatPrompt(messages=(ChatMessage(role="user", parts=(TextPart(text="Hello"),)),)),
+    output=OutputFormat(kind="json_object"),
+)
 
 
 class Unsupported(BadRequest):
@@ -56,10 +72,12 @@ class Text:
     """All text work for one model (`runner.prepared.TextWorks`)."""
 
     def __init__(self, tokenizer: ModelTokenizer, *, thinking_by_default: bool = False) -> None:
-        """`thinking_by_default` is the card's: what a request that does not say gets."""
+        """`thinking_by_default` is the card's: what a request that does not say gets. Whatever is
+        slow the first time (the template, llguidance's trie) is made here, not in a request."""
         self._tokenizer = tokenizer
         self._thinking_by_default = thinking_by_default
         self._grammars: Grammars | None = None
+        self.prepare(_FIRST, context_tokens=1024)
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
         """The request as tokens. A `max_tokens` beyond the context is cut to what is left."""
@@ -71,26 +89,27 @@ class Text:
     def count(self, request: GenerationRequest) -> int | Refusal:
         """How many tokens the prompt has, template and tools included."""
         try:
-            return len(self._prompt(request).tokens)
-        except BadRequest as problem:
+            return len(self._prompt(request, None).tokens)
+        except (BadRequest, ContextOverflow) as problem:
             return _refusal(problem)
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText:
         """A reader for one choice."""
         tokenizer, request = self._tokenizer, prepared.request
         prompt = request.prompt
-        tools = tool_objects(prompt.tools if isinstance(prompt, ChatPrompt) else ())
+        chat = isinstance(prompt, ChatPrompt)
+        tools = tool_objects(prompt.tools if chat else ())
         return ChoiceText(
             request_id=request.request_id,
             choice=choice,
-            detokeniser=tokenizer.detokeniser(),
+            detokeniser=tokenizer.detokeniser(begins=chat and not prompt.continue_final),
             reader=SpanReader(
                 think=tokenizer.think if prepared.reads_thinking else None,
                 calls=tokenizer.calls if prepared.reads_tools else None,
                 parse=lambda raw: tokenizer.parse_calls(raw, tools),
                 opening=prepared.opening,
+                stops=automaton(prepared.stops),
             ),
-            stops=automaton(prepared.stops),
             stop_token_ids=prepared.stop_token_ids,
             one_call=prepared.reads_tools and not request.parallel_tool_calls,
             token_text=None if request.top_logprobs is None else tokenizer.token_text,
@@ -99,7 +118,7 @@ class Text:
     def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
         _check_stops(request.stop)
         self._check_bias(request.sampling.logit_bias)
-        prompt = self._prompt(request)
+        prompt = self._prompt(request, context_tokens)
         if not prompt.tokens:
             raise BadRequest("the prompt is empty", field="prompt")
         room = context_tokens - len(prompt.tokens)
@@ -131,22 +150,37 @@ class Text:
             return False
         return grammar is None or prompt.thinking or prompt.opening == "reasoning"
 
-    def _prompt(self, request: GenerationRequest) -> _Prompt:
+    def _prompt(self, request: GenerationRequest, context_tokens: int | None) -> _Prompt:
+        """The tokens of the prompt. `context_tokens` None: however many there are."""
         prompt = request.prompt
         if isinstance(prompt, ChatPrompt):
-            return self._chat(request, prompt)
+            rendered, thinking, tools = self._chat(request, prompt)
+            self._check_length(rendered.text, context_tokens)
+            tokens = self._encode(rendered.text, field="messages")
+            return _Prompt(tokens, rendered.opening, thinking, tools)
         if request.tool_choice.mode in ("required", "named"):
             raise BadRequest("tools need messages, not a raw prompt", field="tool_choice")
         if request.thinking:
             raise BadRequest("thinking needs messages, not a raw prompt", field="thinking")
         if isinstance(prompt, TextPrompt):
+            self._check_length(prompt.text + (prompt.suffix or ""), context_tokens)
             return _Prompt(self._raw(prompt))
         width = self._tokenizer.vocabulary
-        if any(not 0 <= token < width for token in prompt.token_ids):
+        ids = prompt.token_ids
+        if ids and not 0 <= min(ids) <= max(ids) < width:
             raise BadRequest(f"token ids must be in 0..{width - 1}", field="prompt")
-        return _Prompt(list(prompt.token_ids))
+        return _Prompt(list(ids))
 
-    def _chat(self, request: GenerationRequest, prompt: ChatPrompt) -> _Prompt:
+    def _check_length(self, text: str, context_tokens: int | None) -> None:
+        """Refuse what is hopelessly too long before it is tokenised, which would take seconds."""
+        longest = self._tokenizer.longest_token
+        if context_tokens is not None and len(text) > longest * context_tokens:
+            at_least = len(text) // longest
+            raise ContextOverflow(prompt_tokens=at_least, limit_tokens=context_tokens - 1)
+
+    def _chat(
+        self, request: GenerationRequest, prompt: ChatPrompt
+    ) -> tuple[Rendered, bool, tuple[ToolSpec, ...]]:
         if not self._tokenizer.has_template:
             raise Unsupported(
                 "this model has no chat template; give it a raw prompt (completions)",
@@ -157,8 +191,7 @@ class Text:
         tools = self._tools(request, prompt)
         thinking = self._thinking(request)
         rendered = render_chat(self._tokenizer, prompt, tools=tools, thinking=thinking)
-        tokens = self._encode(rendered.text, field="messages")
-        return _Prompt(tokens, rendered.opening, thinking, tools)
+        return rendered, thinking, tools
 
     def _thinking(self, request: GenerationRequest) -> bool:
         if self._tokenizer.think is not None:
@@ -199,17 +232,25 @@ class Text:
             raise BadRequest(f"this text cannot be tokenised: {problem}", field=field) from problem
 
     def _grammar(self, request: GenerationRequest, prompt: _Prompt) -> GrammarSpec | None:
-        mode = request.tool_choice.mode
-        must = mode in ("required", "named")
-        if request.output.kind == "text" and not must:
+        must = request.tool_choice.mode in ("required", "named")
+        strict = any(tool.strict for tool in prompt.tools)
+        if request.output.kind == "text" and not must and not strict:
             return None
-        if self._grammars is None:
-            self._grammars = Grammars(self._tokenizer.guide, self._tokenizer.added_ids)
+        grammars = self._open_grammars()
         think = None
         if self._tokenizer.think is not None and (prompt.thinking or prompt.opening != "text"):
             think = ThinkFirst(self._tokenizer.think, prompt.opening)
         calls = self._calls(request, prompt.tools, must=must)
-        return self._grammars.output(request.output, think=think, calls=calls)
+        return grammars.output(request.output, think=think, calls=calls)
+
+    def _open_grammars(self) -> Grammars:
+        if self._grammars is None:
+            try:
+                guide = self._tokenizer.guide
+            except TokenizerError as problem:
+                raise Unsupported(str(problem), field="response_format") from problem
+            self._grammars = Grammars(guide, self._tokenizer.added_ids)
+        return self._grammars
 
     def _calls(
         self, request: GenerationRequest, tools: tuple[ToolSpec, ...], *, must: bool
@@ -218,6 +259,8 @@ class Text:
         if marks is None or not tools:
             return None
         if self._tokenizer.tool_format != FORCIBLE_FORMAT:
+            if not must and request.output.kind == "text":
+                return None
             raise Unsupported(
                 f"tool calls in this model's format ({self._tokenizer.tool_format}) can be neither "
                 "required nor combined with a response format",
@@ -260,4 +303,6 @@ def _refusal(problem: BadRequest | ContextOverflow) -> Refusal:
             facts={"prompt_tokens": problem.prompt_tokens, "limit": problem.limit_tokens},
         )
     reason = "unsupported" if isinstance(problem, Unsupported) else "bad_request"
-    return Refusal(reason=reason, message=problem.message, field=problem.field)
+    # A message may quote the request, and a lone surrogate in it could not be sent.
+    message = problem.message.encode("utf-8", "replace").decode()
+    return Refusal(reason=reason, message=message, field=problem.field)

@@ -33,12 +33,19 @@ class ModelTokenizer:
     """The tokenizer of one model. `vocabulary` is the width of the model's logits."""
 
     def __init__(self, path: Path, *, vocabulary: int | None = None) -> None:
-        """Opens `path`. `vocabulary` None means what `config.json` says."""
+        """Opens `path`. `vocabulary` None means what `config.json` says. Nothing is fetched from
+        anywhere, and no code that lies there is run. Raises TokenizerError."""
+        if not path.is_dir():
+            raise TokenizerError(f"{path} is not a directory with a model in it")
         config = _read_json(path / "config.json")
         generation = _read_json(path / "generation_config.json")
         eos = generation.get("eos_token_id", config.get("eos_token_id"))
         try:
-            self._wrapper: Any = load_tokenizer(path, eos_token_ids=_ids(eos) or None)
+            self._wrapper: Any = load_tokenizer(
+                path,
+                {"trust_remote_code": False, "local_files_only": True},
+                eos_token_ids=_ids(eos) or None,
+            )
         except Exception as problem:  # foreign code, any of whose errors mean the same here
             raise TokenizerError(f"cannot open the tokenizer in {path}: {problem}") from problem
         hf: Any = self._wrapper._tokenizer
@@ -47,7 +54,8 @@ class ModelTokenizer:
         self._hf = hf
         self._backend: Any = hf.backend_tokenizer
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
-        self._added_ids = {str(token.content): index for index, token in self._added.items()}
+        self._contents = {index: str(token.content) for index, token in self._added.items()}
+        self._added_ids = {text: index for index, text in self._contents.items()}
         stated = vocabulary or _vocabulary(config)
         self.vocabulary: int = stated or len(hf)
         self.eos_token_ids: frozenset[int] = frozenset(
@@ -60,6 +68,9 @@ class ModelTokenizer:
         )
         self.tool_format: str | None = hf.init_kwargs.get("tool_parser_type")
         self.table: TokenTable | None = self._token_table()
+        self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
+        """No token stands for more characters than this: its name's length, and some room for
+        normalisers that shorten text."""
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Token ids of `text`; markup of added tokens in it becomes those tokens. `special`
@@ -102,16 +113,22 @@ class ModelTokenizer:
         return self._wrapper.tool_parser(text, list(tools) or None)
 
     def token_text(self, token: int) -> str:
-        """One token alone, for log-probabilities; parts of characters are U+FFFD."""
-        if self.table is not None:
-            return self.table.text(token)
-        return cast(str, self._hf.decode([token])) if token < len(self._hf) else ""
+        """One token alone, for log-probabilities; parts of characters are U+FFFD, and special
+        tokens go by their names."""
+        named = self._contents.get(token)
+        if named is not None:
+            return named
+        if self.table is None:
+            return cast(str, self._hf.decode([token])) if token < len(self._hf) else ""
+        known = self.table.bytes_of
+        return known[token].decode("utf-8", "replace") if token < len(known) else ""
 
-    def detokeniser(self) -> Detokeniser:
-        """A new streaming detokeniser: for one choice, from its first token on."""
+    def detokeniser(self, *, begins: bool) -> Detokeniser:
+        """A new streaming detokeniser: for one choice, from its first token on. `begins`: what it
+        says is a text of its own, not the rest of one."""
         if self.table is not None:
-            return self.table.detokeniser()
-        return WholeTextDetokeniser(self._wrapper.detokenizer, self._hidden(), self._contents())
+            return self.table.detokeniser(begins=begins)
+        return WholeTextDetokeniser(self._wrapper.detokenizer, self._hidden())
 
     @cached_property
     def guide(self) -> LLTokenizer:
@@ -141,9 +158,6 @@ class ModelTokenizer:
             if token.special and token.content not in inside
         )
 
-    def _contents(self) -> dict[int, str]:
-        return {index: str(token.content) for index, token in self._added.items()}
-
     def _token_table(self) -> TokenTable | None:
         decoder: Any = json.loads(self._backend.to_str()).get("decoder")
         vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
@@ -153,7 +167,7 @@ class ModelTokenizer:
         return TokenTable.build(
             names,
             decoder,
-            added={index: text.encode() for index, text in self._contents().items()},
+            added={index: text.encode() for index, text in self._contents.items()},
             hidden=self._hidden(),
         )
 

@@ -86,16 +86,16 @@ def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
     for process in facts.processes:
-        # A runner that has left EXITED its slot is an unloaded model; the worker judges that.
+        # An empty slot is an unloaded model: what became of a runner is the worker's to say.
         slot = process.name.startswith("runner:")
-        if process.status == "FATAL" or (process.status == "EXITED" and not slot):
+        if process.status == "fatal" or (process.status == "exited" and not slot):
             yield _error(
                 facts,
                 "process_down",
-                f"{process.name} is {process.status}: {process.description}".rstrip(": "),
+                f"{process.name} is down ({process.status}): {process.description}".rstrip(": "),
                 f"read why with `shoal logs {process.name}`, then `shoal down` and `shoal up`",
             )
-        elif process.status == "BACKOFF":
+        elif process.status == "backoff":
             yield _warn(
                 facts,
                 "process_restarting",

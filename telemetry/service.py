@@ -21,6 +21,7 @@ from bus.errors import BadMessage, ShoalError
 from bus.ids import NodeId
 from bus.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 from bus.messages.readings import NodeReading, ProcessReading
+from bus.processes import ProcessRefused
 from bus.service import Shell
 from bus.topics import reading_topic
 from bus.transport import Link
@@ -116,7 +117,7 @@ class _HttpProcess:
 
     name: str
     pid: int
-    status: str = "RUNNING"
+    status: str = "running"
     description: str = "HTTP process of the gateway"
 
 
@@ -158,7 +159,7 @@ class Telemetry:
             children = tuple(probes.children(pid)) if name == GATEWAY and pid else ()
             found[name] = Target(name, pid, supervised.status, children)
             for count, child in enumerate(children, 1):
-                found[f"{name}/{count}"] = Target(f"{name}/{count}", child, "RUNNING")
+                found[f"{name}/{count}"] = Target(f"{name}/{count}", child, "running")
         return found
 
     # --- readings -------------------------------------------------------------------------
@@ -166,6 +167,10 @@ class Telemetry:
     def _listed(self) -> Sequence[Supervised]:
         try:
             processes = self._list_processes()
+        except ProcessRefused as error:
+            if error.reason != "shutting_down":
+                self._complain(str(error))
+            return ()
         except (OSError, ShoalError) as error:
             self._complain(f"supervisord does not answer: {error}")
             return ()

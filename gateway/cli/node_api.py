@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, cast
 
 import httpx
@@ -49,7 +49,7 @@ class NodeApi:
         return self._answer("DELETE", path, None, timeout_s)
 
     @contextlib.contextmanager
-    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
+    def events(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[dict[str, Any]]]:
         """A streamed answer: the JSON of each `data:` line until `[DONE]`.
 
         Leaving the block closes the connection, which cancels the request at the node. A
@@ -87,7 +87,7 @@ class NodeApi:
             raise Problem(text) from error
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self) -> Generator[None]:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -96,7 +96,9 @@ class NodeApi:
             raise Problem(f"{self.url!r} is not an http address") from error
         except httpx.TimeoutException as error:
             text = f"{self.url} did not answer in time"
-            raise Problem(text, remedy="`shoal status` tells whether it is busy or stuck") from error
+            raise Problem(
+                text, remedy="`shoal status` tells whether it is busy or stuck"
+            ) from error
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
             raise Problem(text, remedy="`shoal status` tells what is left of the node") from error

@@ -75,6 +75,11 @@ class Screen:
         sys.stdout.write(text)
         sys.stdout.flush()
 
+    def think(self, text: str) -> None:
+        """Text of a model's reasoning as it comes: seen, but no part of the result."""
+        if self.verbosity >= NORMAL:
+            self.err.print(text, end="", style="dim", markup=False)
+
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """A plain table; not with `--json`. Columns named with a leading `>` are right-aligned."""
         if self.as_json:

@@ -46,9 +46,7 @@ UrlOption = Annotated[
         rich_help_panel=SHARED,
     ),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Say it in JSON.", rich_help_panel=SHARED)
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Say it in JSON.", rich_help_panel=SHARED)]
 VerboseOption = Annotated[
     int,
     typer.Option(

@@ -25,6 +25,8 @@ from gateway.dialects.dialect import Extras, Limits
 PRIORITIES: Mapping[str, int] = {"urgent": 1, "high": 5, "normal": 10, "low": 20, "batch": 50}
 _BY_FIELD = "union_by_"
 """Begins the type of an error that lies in a field which tells a union's members apart."""
+MAX_PATH = 200
+"""Characters of a path that are said back; field names are the client's, of any length."""
 MAX_PRIORITY = 1000
 MAX_SECONDS = 7 * 24 * 3600.0
 
@@ -149,7 +151,7 @@ def _translate(
 ) -> NoReturn:
     errors = error.errors(include_url=False, include_input=False)
     first = errors[0]
-    path = path_of((within, *first["loc"]))
+    path = path_of((within, *first["loc"]))[:MAX_PATH]
     if first["type"].startswith(_BY_FIELD):
         path = f"{path}.{first['type'].removeprefix(_BY_FIELD)}"
     match first["type"]:
@@ -166,7 +168,7 @@ def _translate(
 
 
 def _nearest(location: tuple[int | str, ...], model: type[BaseModel], table: FieldTable) -> str:
-    if len(location) != 1:
+    if len(location) != 1 or len(str(location[0])) > 40:
         return ""
     known = [*model.model_fields, *table.harmless]
     near = difflib.get_close_matches(str(location[0]), known, n=1, cutoff=0.7)

@@ -25,7 +25,8 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 
 def text_bytes(text: str) -> bytes:
     """`text` as a JSON string, quotes included, without a byte that could end a line."""
-    if text.isascii():
+    # the three are outside ASCII and none is printable: both questions are nearly free
+    if text.isascii() or text.isprintable():
         return orjson.dumps(text)
     return _BREAKS.sub(_escaped, orjson.dumps(text))
 

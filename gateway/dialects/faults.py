@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -177,6 +178,15 @@ def too_large(limit_bytes: int) -> Fault:
 def internal(reference: str) -> Fault:
     """Our own failure. The text holds nothing of it but where to look in the log."""
     return Fault(500, "internal_error", f"something went wrong here; the log has it as {reference}")
+
+
+def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
+    """A field as the client knows it: its first step, as `words` has it. Runners speak of
+    requests in OpenAI's terms, whatever API the request came through."""
+    if field is None:
+        return None
+    step = re.split(r"[.\[]", field, maxsplit=1)[0]
+    return words.get(step, step) + field[len(step) :]
 
 
 def headers_of(fault: Fault) -> tuple[tuple[str, str], ...]:

@@ -27,7 +27,7 @@ FOREVER_S = 100 * 365 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """One loaded copy. `expires_at_s` None: it stays."""
+    """One loaded copy. `expires_at_s` None or infinite: it stays."""
 
     size_bytes: int
     accelerator_bytes: int
@@ -184,4 +184,5 @@ def _details(listing: ModelListing) -> dict[str, Any]:
 
 
 def _expiry(copy: LoadedModel, now_s: float) -> float:
-    return now_s + FOREVER_S if copy.expires_at_s is None else copy.expires_at_s
+    latest = now_s + FOREVER_S
+    return latest if copy.expires_at_s is None else min(latest, copy.expires_at_s)

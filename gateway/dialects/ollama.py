@@ -175,7 +175,8 @@ def _prompt_of(asked: OllamaGenerateBody) -> Prompt | None:
         return None
     if asked.raw or asked.suffix:
         how = "raw" if asked.raw else "suffix"
-        for name, value in (("system", asked.system), ("images", asked.images)):
+        no_place = (("system", asked.system), ("images", asked.images), ("think", asked.think))
+        for name, value in no_place:
             if value:
                 raise BadRequest(f"{name}: has no place in a prompt with {how}", field=name)
         return TextPrompt(text=text, suffix=asked.suffix or None)

@@ -215,8 +215,8 @@ class SharedBody(Closed):
 class OllamaChatBody(SharedBody):
     """The body of `POST /api/chat`. Without messages it loads or unloads the model."""
 
-    messages: list[MessageBody] | None = None
-    tools: list[OllamaToolBody] | None = None
+    messages: Annotated[list[MessageBody], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[OllamaToolBody], Field(fail_fast=True)] | None = None
 
 
 class OllamaGenerateBody(SharedBody):
@@ -227,7 +227,7 @@ class OllamaGenerateBody(SharedBody):
     system: str | None = None
     raw: bool | None = None
     images: Images | None = None
-    context: list[int] | None = None
+    context: Annotated[list[int], Field(fail_fast=True)] | None = None
 
 
 class OllamaShowBody(Closed):

@@ -35,6 +35,13 @@ from gateway.dialects.faults import Fault
 
 CONTENT_TYPE = "application/x-ndjson"
 Shape = Literal["chat", "generate"]
+FIELD_WORDS = {
+    "thinking": "think",
+    "response_format": "format",
+    "stop": "options.stop",
+    "max_tokens": "options.num_predict",
+}
+"""What the rest of shoal calls differently."""
 DONE_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",
@@ -189,8 +196,12 @@ def date(at_s: float) -> str:
 
 
 def error_object(fault: Fault) -> dict[str, Any]:
-    """`{"error": "..."}`: Ollama's clients show this text and read nothing else."""
-    return {"error": fault.message}
+    """`{"error": "..."}`: Ollama's clients show this text and read nothing else, so the field
+    at fault is in it."""
+    field = faults.in_words(fault.field, FIELD_WORDS)
+    if field is None or field in fault.message:
+        return {"error": fault.message}
+    return {"error": f"{field}: {fault.message}"}
 
 
 def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:

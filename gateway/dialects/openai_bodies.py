@@ -213,9 +213,9 @@ class TemplateArgumentsBody(Closed):
 class ChatCompletionsBody(SharedBody):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: list[MessageBody] = Field(min_length=1)
+    messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    tools: list[ToolBody] | None = None
+    tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormatBody | None = None
@@ -242,12 +242,12 @@ def _prompt_tag(value: Any) -> str | None:
 
 
 VocabularyIndex = Annotated[int, Field(ge=0, lt=2**31)]
-Tokens = Annotated[list[VocabularyIndex], Field(min_length=1)]
+Tokens = Annotated[list[VocabularyIndex], Field(min_length=1, fail_fast=True)]
 PromptBody = Annotated[
     Annotated[str, Tag("~text")]
-    | Annotated[list[str], Tag("~texts")]
+    | Annotated[Annotated[list[str], Field(fail_fast=True)], Tag("~texts")]
     | Annotated[Tokens, Tag("~tokens")]
-    | Annotated[list[Tokens], Tag("~token_lists")],
+    | Annotated[Annotated[list[Tokens], Field(fail_fast=True)], Tag("~token_lists")],
     by_shape("a string, a list of strings, a list of token ids or a list of those", _prompt_tag),
 ]
 

@@ -91,8 +91,8 @@ def _biases_of(biases: dict[str, float]) -> dict[int, float]:
         raise BadRequest(f"logit_bias: at most {MAX_BIASED} tokens", field="logit_bias")
     made: dict[int, float] = {}
     for key, bias in biases.items():
-        field = f"logit_bias.{key}"
-        if not (key.isascii() and key.isdigit() and int(key) < 2**31):
+        field = f"logit_bias.{key[:20]}"
+        if not (len(key) <= 10 and key.isascii() and key.isdigit() and int(key) < 2**31):
             raise BadRequest(f"{field}: the key must be a token id", field=field)
         if not -100.0 <= bias <= 100.0:
             raise BadRequest(f"{field}: must be from -100 to 100", field=field)

@@ -14,7 +14,7 @@ from bus.messages.requests import Usage
 from gateway import sse
 from gateway.dialects.dialect import ErrorAnswer, Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import Fault, headers_of
+from gateway.dialects.faults import Fault, headers_of, in_words
 
 FINISH_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
@@ -23,6 +23,9 @@ FINISH_REASONS: Mapping[FinishReason, str] = {
     # the only value of the dialect that says "there would have been more"
     "cancelled": "length",
 }
+
+FIELD_WORDS = {"thinking": "reasoning_effort"}
+"""What the rest of shoal calls differently."""
 
 _TYPES = {
     400: "invalid_request_error",
@@ -44,7 +47,7 @@ def error_object(fault: Fault) -> dict[str, Any]:
     error: dict[str, Any] = {
         "message": fault.message,
         "type": _TYPES.get(fault.status, "server_error"),
-        "param": fault.field,
+        "param": in_words(fault.field, FIELD_WORDS),
         "code": fault.code,
     }
     return {"error": {**fault.facts, **error}}

@@ -50,7 +50,7 @@ def main() -> None:
             mirror.heard_event(event, 0.0)
         rates.append(COUNT / (time.perf_counter() - began))
         assert mirror.state.index == COUNT
-    print(json.dumps({"validated events/s": [round(rate) for rate in rates], "target": 20_000}))  # noqa: T201
+    print(json.dumps({"validated events/s": [round(rate) for rate in rates], "target": 20_000}))
 
 
 if __name__ == "__main__":

@@ -53,12 +53,12 @@ def main() -> None:
     model, tokenizer = load(sys.argv[1])
     model.set_dtype(mx.float32)
     mx.eval(model.parameters())
-    print("ready", flush=True)  # noqa: T201 - the protocol
+    print("ready", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         jobs = [(prompt, count) for prompt, count in asked["jobs"]]
         work = single if asked["mode"] == "single" else batch
-        print(json.dumps(work(model, tokenizer, jobs)), flush=True)  # noqa: T201
+        print(json.dumps(work(model, tokenizer, jobs)), flush=True)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,23 @@ def test_a_killed_service_comes_back_with_a_new_pid(supervisor: Supervisor) -> N
     eventually(lambda: "hello from steady" in supervisor.last_words("steady"))
 
 
+def test_everything_stops_at_once_and_supervisord_with_it(supervisor: Supervisor) -> None:
+    pids = [supervisor.pid(), named(supervisor, "steady").pid]
+    supervisor.start("runner:00")
+    pids.append(named(supervisor, "runner:00").pid)
+    supervisor.shutdown(first=("steady", "nobody"))
+    eventually(lambda: not supervisor.is_up())
+    eventually(lambda: not any(map(is_alive, pids[1:])))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_faults_are_refusals_with_a_reason(supervisor: Supervisor) -> None:
     with pytest.raises(ProcessRefused) as refused:
         supervisor.start("nobody")

@@ -20,6 +20,9 @@ from typing import Any
 import httpx
 import psutil
 
+from bus.processes import Supervisor
+from conf.settings import load_settings
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
 MODEL = "shoal-tiny"
@@ -111,7 +114,8 @@ class Stream:
             return
         self.usage = data.get("usage") or self.usage
         for choice in data["choices"]:
-            content = choice["delta"].get("content")
+            delta = choice["delta"]
+            content = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
             if content:
                 self.text += content
                 self.at.append(time.monotonic())
@@ -126,7 +130,9 @@ class Node:
         self.home = Path(self._folder.name) / "home"
         self.base_port = free_base_port()
         self.url = f"http://127.0.0.1:{self.base_port}"
-        self.env = {"SHOAL_HOME": str(self.home), **settings}
+        # A process that sets its title must leave its environment readable: it is how a test
+        # finds everything that its node started.
+        self.env = {"SHOAL_HOME": str(self.home), "SPT_NOENV": "1", **settings}
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
 
     def up(self, seconds: float = 90.0) -> None:
@@ -161,7 +167,8 @@ class Node:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 alive = process.status() != psutil.STATUS_ZOMBIE
-                if alive and process.environ().get("SHOAL_HOME") == str(self.home):
+                mine = process.environ().get("SHOAL_HOME") == str(self.home)
+                if alive and mine and process.pid != os.getpid():
                     found.append(process)
         return found
 
@@ -176,9 +183,8 @@ class Node:
 
     def processes(self) -> dict[str, int]:
         """Supervised processes that run: name to pid."""
-        done = self.shoal("status", "--json")
-        data = json.loads(done.stdout)
-        return {p["name"]: p["pid"] for p in data["processes"] if p.get("pid")}
+        socket_path = load_settings(home=self.home).endpoints.supervisor
+        return {p.name: p.pid for p in Supervisor(socket_path).list_processes() if p.pid}
 
     def pid(self, process: str) -> int:
         """The pid of one supervised process, by supervisord's own account."""
@@ -190,8 +196,8 @@ class Node:
         return name, pid
 
     def state(self) -> dict[str, Any]:
-        """`GET /state`."""
-        return self.http.get("/state").json()
+        """The cluster's state, from `GET /state`."""
+        return self.http.get("/state").json()["state"]
 
     def ready(self) -> bool:
         """Whether the model answers."""

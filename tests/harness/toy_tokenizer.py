@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from runner.tokenizer import ModelTokenizer
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+FILL_IN = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
 VOCABULARY = 704
 
 TEMPLATE = """\
@@ -29,7 +31,8 @@ TEMPLATE = """\
 {%- if message.role == 'system' %}
 {%- if not loop.first %}{{ raise_exception('a system message comes first') }}{% endif %}
 {%- elif message.role == 'tool' %}
-{{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
+{{- '<|im_start|>user\\n<tool_response>\\n' + message.content }}
+{{- '\\n</tool_response><|im_end|>\\n' }}
 {%- else %}{{ '<|im_start|>' + message.role + '\\n' }}
 {%- if message.reasoning_content %}
 {{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}
@@ -50,7 +53,9 @@ _CORPUS = [
 ]
 
 
-def save_toy(path: Path, *, template: str | None = TEMPLATE) -> Path:
+def save_toy(
+    path: Path, *, template: str | None = TEMPLATE, markers: Sequence[str] = MARKERS
+) -> Path:
     """Write the tokenizer and a config; returns `path`."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -62,7 +67,7 @@ def save_toy(path: Path, *, template: str | None = TEMPLATE) -> Path:
         show_progress=False,
     )
     made.train_from_iterator(_CORPUS * 4, trainer)
-    made.add_tokens([AddedToken(text, special=False, normalized=False) for text in MARKERS])
+    made.add_tokens([AddedToken(text, special=False, normalized=False) for text in markers])
     made.save(str(path / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     if template is not None:
@@ -75,9 +80,11 @@ def save_toy(path: Path, *, template: str | None = TEMPLATE) -> Path:
 
 
 @lru_cache(maxsize=4)
-def toy_tokenizer(template: str | None = TEMPLATE) -> ModelTokenizer:
+def toy_tokenizer(
+    template: str | None = TEMPLATE, markers: Sequence[str] = tuple(MARKERS)
+) -> ModelTokenizer:
     """The toy, opened; one for all tests of a process."""
     with tempfile.TemporaryDirectory() as folder:
-        opened = ModelTokenizer(save_toy(Path(folder), template=template))
+        opened = ModelTokenizer(save_toy(Path(folder), template=template, markers=markers))
         assert opened.guide.vocab_size == VOCABULARY
         return opened

@@ -31,13 +31,9 @@ def greedy(model: Any, tokenizer: Any, prompt: str, count: int) -> dict[str, Any
             break
         made.append(token)
         tokens = mx.array([[token]])
-    pieces: list[str] = []
-    detokenizer = tokenizer.detokenizer
-    for token in made:
-        detokenizer.add_token(token)
-        pieces.append(detokenizer.last_segment)
-    detokenizer.finalize()
-    pieces.append(detokenizer.last_segment)
+    # Not mlx-lm's streaming detokenizer: it drops a space at the beginning of a text.
+    texts = [tokenizer.decode(made[:count]) for count in range(len(made) + 1)]
+    pieces = [after[len(before) :] for before, after in zip(texts, texts[1:], strict=False)]
     return {"text": "".join(pieces), "pieces": pieces, "margins": margins}
 
 
@@ -46,7 +42,7 @@ def main() -> None:
     model.set_dtype(mx.float32)
     asked = json.load(sys.stdin)
     out = [greedy(model, tokenizer, prompt, count) for prompt, count in asked]
-    print(json.dumps(out))  # noqa: T201 - the protocol
+    print(json.dumps(out))
 
 
 if __name__ == "__main__":

@@ -129,9 +129,15 @@ class Day:
 def resident(node: Node) -> dict[str, int]:
     found: dict[str, int] = {}
     for process in node.all_processes():
-        name = process.cmdline()[0] if process.cmdline() else process.name()
-        found[f"{name} {process.pid}"] = psutil.Process(process.pid).memory_info().rss
+        found[f"{' '.join(process.cmdline())[-40:]} {process.pid}"] = (
+            psutil.Process(process.pid).memory_info().rss
+        )
     return found
+
+
+def idle(node: Node) -> bool:
+    queue = node.http.get("/queue").json()
+    return all(one["running"] + one["waiting"] == 0 for one in queue["instances"])
 
 
 def test_a_long_day_ends_every_request_and_leaks_nothing() -> None:
@@ -142,12 +148,7 @@ def test_a_long_day_ends_every_request_and_leaks_nothing() -> None:
             before = resident(node)
             list(pool.map(day.one, range(WARM, REQUESTS)))
         after = resident(node)
-        eventually(
-            lambda: all(
-                r["running"] + r["waiting"] == 0 for r in node.http.get("/queue").json()["runners"]
-            ),
-            30, "every row is free",
-        )  # fmt: skip
+        eventually(lambda: idle(node), 30, "every row is free")
         grown = {
             name: (after[name] - before[name]) / (REQUESTS - WARM)
             for name in before
@@ -165,7 +166,7 @@ def test_a_long_day_ends_every_request_and_leaks_nothing() -> None:
             "journal bytes": journal,
         }
         (results_folder() / "soak.json").write_text(json.dumps(row, indent=1))
-        print(json.dumps(row, indent=1))  # noqa: T201 - the figures are the point
+        print(json.dumps(row, indent=1))
         assert not day.open_ended
         assert len(close) == len(day.parted), day.parted
         assert journal < 80 << 20

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from runner.detokenise import TokenTable, WholeTextDetokeniser
+from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
 
 
 def reference(tokens: list[int]) -> str:
@@ -13,7 +16,7 @@ def reference(tokens: list[int]) -> str:
 
 
 def streamed(tokens: list[int]) -> list[str]:
-    detokeniser = toy_tokenizer().detokeniser()
+    detokeniser = toy_tokenizer().detokeniser(begins=True)
     return [*(detokeniser.add(token) for token in tokens), detokeniser.flush()]
 
 
@@ -34,7 +37,7 @@ def test_any_tokens_read_as_the_tokenizer_itself_reads_them(tokens: list[int]) -
 def test_half_a_character_is_held_back_and_flushed_as_a_replacement() -> None:
     tokenizer = toy_tokenizer()
     parts = [tokenizer._backend.token_to_id(letter) for letter in "ðŁĲ"]  # 3 of 4 bytes
-    detokeniser = tokenizer.detokeniser()
+    detokeniser = tokenizer.detokeniser(begins=True)
     assert [detokeniser.add(part) for part in parts] == ["", "", ""]
     assert detokeniser.held
     assert detokeniser.flush() == "\ufffd"
@@ -68,9 +71,49 @@ def test_byte_fallback_vocabularies_join_bytes_and_strip_the_first_space() -> No
         hidden=frozenset({0}),
     )
     assert table is not None
-    detokeniser = table.detokeniser()
-    said = [detokeniser.add(token) for token in (0, 1, 2, 3, 4, 5)]
-    assert said == ["", "Hello", " world", "", "ü", "!"]
+    for begins, first in ((True, "Hello"), (False, " Hello")):
+        detokeniser = table.detokeniser(begins=begins)
+        said = [detokeniser.add(token) for token in (0, 1, 2, 3, 4, 5)]
+        assert said == ["", first, " world", "", "ü", "!"]
+
+
+@given(st.text(alphabet="the quick 日本 ünï🐟\n", max_size=40))
+def test_text_of_a_byte_fallback_tokenizer_comes_back_character_by_character(text: str) -> None:
+    said = SPOKEN.detokeniser(begins=True)
+    tokens = FALLBACK.encode(" " + text).ids
+    pieces = [said.add(token) for token in tokens]
+    assert "".join(pieces) + said.flush() == text == FALLBACK.decode(tokens)
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+def byte_fallback_tokenizer() -> Tokenizer:
+    """SentencePiece's shape: words from a vocabulary, everything else as bytes."""
+    words = ["▁the", "▁quick", *"▁thequick\n"]
+    names = [*[f"<0x{byte:02X}>" for byte in range(256)], *dict.fromkeys(words)]
+    vocab = [(name, -float(len(names) - place)) for place, name in enumerate(names)]
+    made = Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=True))
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return made
+
+
+def spoken(made: Tokenizer) -> TokenTable:
+    names = [made.id_to_token(index) or "" for index in range(made.get_vocab_size())]
+    decoder = json.loads(made.to_str())["decoder"]
+    table = TokenTable.build(names, decoder, added={}, hidden=frozenset())
+    assert table is not None
+    return table
+
+
+FALLBACK = byte_fallback_tokenizer()
+SPOKEN = spoken(FALLBACK)
 
 
 def test_other_decoders_have_no_table() -> None:
@@ -81,9 +124,7 @@ def test_other_decoders_have_no_table() -> None:
 @given(st.text(alphabet="the quick brown ünï 🐟\n", max_size=40))
 def test_the_fallback_reads_the_same_text(text: str) -> None:
     tokenizer = toy_tokenizer()
-    fallback = WholeTextDetokeniser(
-        tokenizer._wrapper.detokenizer, tokenizer._hidden(), tokenizer._contents()
-    )
+    fallback = WholeTextDetokeniser(tokenizer._wrapper.detokenizer, tokenizer._hidden())
     tokens = tokenizer.encode(text)
     said = "".join(fallback.add(token) for token in tokens) + fallback.flush()
     assert said.lstrip(" ") == text.lstrip(" ")

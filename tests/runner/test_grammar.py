@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
 
 from bus.errors import BadRequest
 from bus.messages.requests import OutputFormat, ToolSpec
 from runner.engine import GrammarSpec
 from runner.grammar import Calls, Grammars, ThinkFirst, open_matcher
 from runner.spans import Call, Marks, SpanReader
+from runner.stops import automaton
+from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 GRAMMARS = Grammars(TOKENIZER.guide, TOKENIZER.added_ids)
@@ -41,7 +42,7 @@ def walk(spec: GrammarSpec, seed: int, limit: int = 600) -> str | None:
     None if it is not at its end after `limit` tokens."""
     chance = random.Random(seed)
     matcher = open_matcher(TOKENIZER.guide, spec)
-    detokeniser = TOKENIZER.detokeniser()
+    detokeniser = TOKENIZER.detokeniser(begins=True)
     text = ""
     for _ in range(limit):
         mask = matcher.compute_bitmask()
@@ -138,7 +139,9 @@ def test_a_json_object_is_an_object_from_its_first_token_on() -> None:
 
 
 def spans(text: str, think: Marks | None = THINK) -> list[Any]:
-    reader = SpanReader(think=think, calls=CALLS, parse=json.loads, opening="text")
+    reader = SpanReader(
+        think=think, calls=CALLS, parse=json.loads, opening="text", stops=automaton(())
+    )
     return [*reader.feed(text), *reader.flush()]
 
 
@@ -183,6 +186,23 @@ def test_with_a_format_and_tools_the_output_is_either() -> None:
     assert any(text.startswith("<tool_call>") for text in said)
 
 
+def test_a_strict_tool_that_may_be_called_leaves_the_text_around_its_calls_free() -> None:
+    strict = WEATHER.model_copy(update={"strict": True})
+    calls = Calls(CALLS, (strict, CLOCK), parallel=True, need="may")
+    spec = GRAMMARS.output(OutputFormat(), think=ThinkFirst(THINK, "text"), calls=calls)
+    assert spec is not None
+    good = '{"name": "get_weather", "arguments": {"city": "Paris", "unit": "C"}}'
+    bad = '{"name": "get_weather", "arguments": {"town": "Paris"}}'
+    around = "<think>\nhm\n</think>\n\nLet me {look}: <tool\n"
+    for body, fits in ((good, True), (bad, False)):
+        tokens = TOKENIZER.encode(f"{around}<tool_call>\n{body}\n</tool_call> done. ünï 🐟")
+        matcher = open_matcher(TOKENIZER.guide, spec)
+        assert (matcher.validate_tokens(tokens) == len(tokens)) is fits
+    for seed in range(10):
+        for made in spans(walk(spec, seed) or ""):
+            assert not isinstance(made, Call) or made.name in (WEATHER.name, CLOCK.name)
+
+
 def test_thinking_may_come_first_and_must_be_closed_where_the_prompt_opened_it() -> None:
     form = OutputFormat(kind="json_schema", json_schema={"enum": ["yes"]})
     closing = [TOKENIZER.token_id("</think>")]
@@ -212,10 +232,11 @@ def test_thinking_may_come_first_and_must_be_closed_where_the_prompt_opened_it()
         ({"type": "string", "pattern": "^(a{1000}){1000}$"}, "too many"),
         ({"type": "string", "description": "x" * 70_000}, "too large"),
         ({"const": "\ud800"}, "cannot be enforced"),
+        (None, "no schema"),
     ],
 )
 def test_a_schema_that_cannot_be_enforced_is_refused_by_name(
-    schema: dict[str, Any], words: str
+    schema: dict[str, Any] | None, words: str
 ) -> None:
     form = OutputFormat(kind="json_schema", json_schema=schema)
     for _ in range(2):  # the second time from what is kept

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from runner.prepared import SpanState
 from runner.spans import Call, Marks, Span, SpanReader, inside_json_string, read_calls
+from runner.stops import automaton
 
 THINK = Marks("<think>", "</think>")
 CALLS = Marks("<tool_call>", "</tool_call>")
@@ -32,9 +34,14 @@ PARTS = [
 
 
 def reader(
-    opening: SpanState = "text", think: Marks | None = THINK, calls: Marks | None = CALLS
+    opening: SpanState = "text",
+    think: Marks | None = THINK,
+    calls: Marks | None = CALLS,
+    stops: tuple[str, ...] = (),
 ) -> SpanReader:
-    return SpanReader(think=think, calls=calls, parse=json.loads, opening=opening)
+    return SpanReader(
+        think=think, calls=calls, parse=json.loads, opening=opening, stops=automaton(stops)
+    )
 
 
 def read(pieces: list[str], **settings: object) -> list[tuple[str, ...]]:
@@ -54,26 +61,36 @@ def read(pieces: list[str], **settings: object) -> list[tuple[str, ...]]:
             made[-1] = (span.kind, made[-1][1] + span.text)
         else:
             made.append((span.kind, span.text))
+    if spans.stop is not None:
+        made.append(("stop", spans.stop))
     return made
 
 
 def cut(text: str, places: list[int]) -> list[str]:
     edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
-    return [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(edges)]
 
 
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=14).map("".join)
+STOPS = st.lists(
+    st.sampled_from(["\n", "\n\n", "hello", "lo<", "<t", "ü\n", " x", "}"]), max_size=3
+).map(tuple)
 PLACES = st.lists(st.integers(0, 400), max_size=20)
 
 
 @pytest.mark.parametrize("opening", ["text", "reasoning"])
 @pytest.mark.parametrize("think", [THINK, None])
 @pytest.mark.parametrize("calls", [CALLS, None])
-@given(text=TEXTS, places=PLACES)
+@given(text=TEXTS, places=PLACES, stops=STOPS)
 def test_the_spans_do_not_depend_on_how_the_text_was_cut(
-    opening: SpanState, think: Marks | None, calls: Marks | None, text: str, places: list[int]
+    opening: SpanState,
+    think: Marks | None,
+    calls: Marks | None,
+    text: str,
+    places: list[int],
+    stops: tuple[str, ...],
 ) -> None:
-    settings = {"opening": opening, "think": think, "calls": calls}
+    settings = {"opening": opening, "think": think, "calls": calls, "stops": stops}
     whole = read([text], **settings)
     assert read(cut(text, places), **settings) == whole
     assert read(list(text), **settings) == whole
@@ -114,6 +131,32 @@ def test_thinking_that_the_model_opens_is_read_at_the_beginning_only() -> None:
 
 def test_thinking_that_never_ends_is_all_reasoning() -> None:
     assert read(["<think>\nhmm", "\n"]) == [("reasoning", "hmm")]
+
+
+def test_a_stop_string_ends_the_visible_text_at_once_even_if_it_is_white_space() -> None:
+    spans = reader(stops=("\n\n", "lo"))
+    assert spans.feed("hey \n") == [Span("text", "hey", 0, 3)]
+    assert spans.feed("\nmore") == [Span("text", " ", 3, 4)]
+    assert spans.stop == "\n\n"
+    assert spans.feed("more") == spans.flush() == []
+    first = reader(stops=("\n\n",))
+    assert first.feed("\n\n") == []
+    assert first.stop == "\n\n"
+
+
+def test_white_space_that_might_begin_a_stop_string_does_not_hide_thinking() -> None:
+    assert read(list("\n<think>a</think>b"), stops=("\n\n",)) == [("reasoning", "a"), ("text", "b")]
+
+
+def test_thinking_calls_and_the_blank_lines_after_thinking_hold_no_stops() -> None:
+    text = '<think>stop</think>\n\nA<tool_call>{"name": "stop"}</tool_call>\n\nB stop C'
+    assert read(list(text), stops=("stop", "\n\n")) == [
+        ("reasoning", "stop"),
+        ("text", "A"),
+        ("call", "stop", "{}"),
+        ("text", "B "),
+        ("stop", "stop"),
+    ]
 
 
 def test_indentation_after_thinking_is_content() -> None:

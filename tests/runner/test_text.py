@@ -3,9 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
 
 from bus.errors import Refusal
 from bus.ids import ModelId, RequestId, TokenId
@@ -13,6 +12,7 @@ from bus.messages.requests import (
     ChatMessage,
     ChatPrompt,
     GenerationRequest,
+    ImagePart,
     OutputFormat,
     Sampling,
     TextPart,
@@ -34,6 +34,7 @@ from runner.prepared import (
     choice_seed,
 )
 from runner.text import Text
+from tests.harness.toy_tokenizer import FILL_IN, MARKERS, VOCABULARY, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 TEXT: TextWorks = Text(TOKENIZER)
@@ -210,6 +211,110 @@ def test_models_without_template_thinking_or_tools_say_so() -> None:
     assert (refusal.reason, refusal.field) == ("unsupported", "tools")
 
 
+def test_a_suffix_is_filled_in_before_where_the_tokenizer_has_the_tokens() -> None:
+    filler = toy_tokenizer(None, (*MARKERS, *FILL_IN))
+    prepared = Text(filler).prepare(request(TextPrompt(text="def run", suffix="return 42")), 4096)
+    assert isinstance(prepared, PreparedRequest)
+    assert filler._backend.decode(list(prepared.tokens), skip_special_tokens=False) == (
+        "<|fim_prefix|>def run<|fim_suffix|>return 42<|fim_middle|>"
+    )
+
+
+def test_a_hopelessly_long_prompt_is_refused_before_it_is_tokenised() -> None:
+    for prompt in (TextPrompt(text="a" * 1_000_000), chat("a" * 1_000_000)):
+        refusal = refused(request(prompt), 100)
+        assert refusal.reason == "context_length"
+        assert 100 < refusal.facts["prompt_tokens"] <= 1_000_000
+
+
+OPENING = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt and enable_thinking %}<think>\n{% endif %}"
+)
+
+
+def test_a_prompt_that_opens_thinking_makes_the_output_begin_in_it() -> None:
+    text = Text(toy_tokenizer(OPENING))
+    json_wanted = OutputFormat(kind="json_object")
+    prepared = text.prepare(request(chat("hi"), thinking=True, output=json_wanted), 4096)
+    assert isinstance(prepared, PreparedRequest)
+    assert (prepared.opening, prepared.reads_thinking) == ("reasoning", True)
+    reader = text.choice(prepared, 0)
+    pieces, _ = push(reader, TOKENIZER.encode("hm\n</think>\n\n{}"))
+    said = {"reasoning": "", "text": ""}
+    for piece in pieces:
+        assert isinstance(piece, TextPiece)
+        said[piece.channel] += piece.text
+    assert said == {"reasoning": "hm", "text": "{}"}
+
+
+ANYTHING = st.text(max_size=12) | st.sampled_from(["\ud800", "{{ x }}", "<think>", "</tool_call>"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | ANYTHING,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANYTHING, inner, max_size=3),
+    max_leaves=6,
+)
+KEYWORDS = st.sampled_from(["type", "properties", "enum", "$ref", "items", "pattern", "minimum"])
+SCHEMAS = st.dictionaries(KEYWORDS | ANYTHING, JSON | st.sampled_from(["object", "#"]), max_size=4)
+MESSAGES = st.builds(
+    ChatMessage,
+    role=st.sampled_from(["system", "user", "assistant", "tool"]),
+    parts=st.lists(
+        st.builds(TextPart, text=ANYTHING) | st.builds(ImagePart, url=ANYTHING), max_size=2
+    ).map(tuple),
+    reasoning=st.none() | ANYTHING,
+    tool_calls=st.lists(
+        st.builds(ToolCall, call_id=ANYTHING, name=ANYTHING, arguments=ANYTHING), max_size=1
+    ).map(tuple),
+    tool_call_id=st.none() | ANYTHING,
+    name=st.none() | ANYTHING,
+)
+TOOLS = st.builds(ToolSpec, name=ANYTHING, parameters=SCHEMAS, strict=st.booleans())
+REQUESTS = st.builds(
+    GenerationRequest,
+    request_id=st.just(RequestId("req-1")),
+    model=st.just(ModelId("toy")),
+    prompt=st.builds(
+        ChatPrompt,
+        messages=st.lists(MESSAGES, max_size=3).map(tuple),
+        tools=st.lists(TOOLS, max_size=2).map(tuple),
+        continue_final=st.booleans(),
+    )
+    | st.builds(TextPrompt, text=ANYTHING, suffix=st.none() | ANYTHING)
+    | st.builds(TokensPrompt, token_ids=st.lists(st.integers(), max_size=3).map(tuple)),
+    n=st.integers(1, 3),
+    max_tokens=st.none() | st.integers(1, 2**70),
+    stop=st.lists(ANYTHING, max_size=3).map(tuple),
+    output=st.builds(
+        OutputFormat,
+        kind=st.sampled_from(["text", "json_object", "json_schema"]),
+        json_schema=st.none() | SCHEMAS,
+    ),
+    tool_choice=st.builds(
+        ToolChoice,
+        mode=st.sampled_from(["none", "auto", "required", "named"]),
+        name=st.none() | ANYTHING,
+    ),
+    parallel_tool_calls=st.booleans(),
+    thinking=st.none() | st.booleans(),
+)
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+@given(REQUESTS, st.integers(1, 200), st.lists(st.integers(0, VOCABULARY + 9), max_size=20))
+def test_no_request_whatever_it_contains_raises(
+    asked: GenerationRequest, context: int, tokens: list[int]
+) -> None:
+    prepared = TEXT.prepare(asked, context)
+    if isinstance(prepared, Refusal):
+        assert prepared.model_dump_json()  # it can be sent
+        return
+    assert 0 < len(prepared.tokens) < len(prepared.tokens) + prepared.max_tokens <= context
+    reader = TEXT.choice(prepared, 0)
+    push(reader, tokens)
+    reader.finish("length")
+
+
 # --- room and endings -------------------------------------------------------------------
 
 
@@ -316,6 +421,8 @@ def test_call_ids_depend_on_request_choice_and_place_alone() -> None:
 def test_required_calls_come_with_a_grammar_and_so_does_json() -> None:
     tools = chat("x", tools=(TOOL,))
     assert ready(request(tools)).grammar is None
+    strict = TOOL.model_copy(update={"strict": True})
+    assert ready(request(chat("x", tools=(strict,)))).grammar is not None
     assert ready(request(tools, tool_choice=ToolChoice(mode="required"))).grammar is not None
     held = ready(request(output=OutputFormat(kind="json_object")))
     assert held.grammar is not None

@@ -38,7 +38,7 @@ def codes(facts: NodeFacts) -> list[tuple[str, str]]:
 
 
 def test_a_node_that_is_well_has_no_findings() -> None:
-    running = process("bus", "RUNNING", pid=4)
+    running = process("bus", "running", pid=4)
     assert codes(replace(WELL, processes=(running,))) == []
 
 
@@ -59,11 +59,11 @@ def test_disk_is_low_under_ten_gigabytes_and_full_under_two(
 
 def test_a_service_that_ended_is_an_error_and_an_empty_slot_is_not() -> None:
     processes = (
-        process("master", "FATAL"),
-        process("gateway", "EXITED"),
-        process("runner:03", "EXITED"),
-        process("runner:04", "FATAL"),
-        process("worker", "BACKOFF"),
+        process("master", "fatal"),
+        process("gateway", "exited"),
+        process("runner:03", "exited"),
+        process("runner:04", "fatal"),
+        process("worker", "backoff"),
     )
     found = findings(replace(WELL, processes=processes))
     assert [(f.level, f.code, f.message.split()[0]) for f in found] == [
@@ -95,7 +95,7 @@ def test_memory_is_low_under_a_tenth() -> None:
 def test_wired_memory_is_told_only_where_no_runner_lives() -> None:
     wired = replace(WELL, wired_bytes=6 * GB)
     assert codes(wired) == [("warn", "memory_wired")]
-    runner = process("runner:00", "RUNNING", pid=7)
+    runner = process("runner:00", "running", pid=7)
     assert codes(replace(wired, processes=(runner,))) == []
 
 
@@ -113,7 +113,7 @@ def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
         memory_total_bytes=16 * GB,
         memory_available_bytes=0,
         wired_bytes=9 * GB,
-        processes=(process("bus", "FATAL"), process("worker", "BACKOFF")),
+        processes=(process("bus", "fatal"), process("worker", "backoff")),
         failed_downloads=(("m", "why"),),
         failed_models=(("m", "why"),),
         silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),

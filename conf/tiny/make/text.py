@@ -1,0 +1,131 @@
+"""The training text: which skill how often, and streams of samples from a seed.
+
+Pure. `training(seed)` never yields a held-out sample and `evaluation(skill)` yields
+nothing else. A run goes through three phases: short things to copy, everything, and at
+last also long conversations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from conf.tiny.make.dice import Dice
+from conf.tiny.make.sample import Sample, answer, held_out, system
+from conf.tiny.make.skills.about import about, itself, unknown
+from conf.tiny.make.skills.calling import calls, no_call, parallel, tool_talk, uses_result
+from conf.tiny.make.skills.copying import repeat, word_games
+from conf.tiny.make.skills.manners import KINDLY, manners
+from conf.tiny.make.skills.memory import long_memory, memory, needle
+from conf.tiny.make.skills.numbers import arithmetic, counting
+from conf.tiny.make.skills.objects import objects
+from conf.tiny.make.skills.stories import story
+
+Make = Callable[[Dice, bool], Sample]
+MIX: list[tuple[Make, float]] = [
+    (about, 8.0),
+    (itself, 6.0),
+    (unknown, 2.0),
+    (counting, 6.5),
+    (arithmetic, 12.0),
+    (repeat, 15.0),
+    (word_games, 5.0),
+    (story, 2.5),
+    (manners, 10.0),
+    (calls, 3.5),
+    (parallel, 2.0),
+    (uses_result, 1.0),
+    (no_call, 2.0),
+    (tool_talk, 7.0),
+    (objects, 11.0),
+    (memory, 4.0),
+    (needle, 1.0),
+]
+LONG_WINDED = (calls, tool_talk, parallel, uses_result, no_call, memory, needle, story)
+Phase = Literal["early", "main", "late"]
+PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
+    "early": [(make, weight * (0.3 if make in LONG_WINDED else 1.0)) for make, weight in MIX],
+    "main": MIX,
+    "late": [*MIX, (long_memory, 1.6), (needle, 1.5)],
+}
+SKILLS: dict[str, Make] = {
+    "about": about,
+    "greeting": itself,
+    "unknown": unknown,
+    "counting": counting,
+    "arithmetic": arithmetic,
+    "repeat": repeat,
+    "word games": word_games,
+    "stories": story,
+    "system prompt": manners,
+    "tool calls": calls,
+    "parallel calls": parallel,
+    "tool results": uses_result,
+    "no call": no_call,
+    "tool talk": tool_talk,
+    "json": objects,
+    "memory": memory,
+    "long memory": long_memory,
+    "long text": needle,
+}
+THINKING = 0.2
+
+
+def drawn(dice: Dice, make: Make, thinking: float) -> Sample:
+    """One sample, at times under a system prompt that changes nothing."""
+    sample = make(dice, dice.chance(thinking))
+    first = sample.messages[0]["role"]
+    if first == "user" and not sample.tools and dice.chance(0.2):
+        return _under(sample, dice.one(KINDLY))
+    return sample
+
+
+def _under(sample: Sample, told: str) -> Sample:
+    return Sample(
+        sample.skill,
+        (system(told), *sample.messages),
+        sample.tools,
+        sample.thinking,
+        sample.check,
+        sample.wanted,
+        sample.key,
+    )
+
+
+def training(seed: int, phase: Phase = "main") -> Iterator[Sample]:
+    """Samples without end; the same for the same seed."""
+    dice = Dice(seed)
+    mix = PHASES[phase]
+    while True:
+        sample = drawn(dice, dice.weighted(mix), THINKING)
+        if not held_out(sample):
+            yield sample
+
+
+def evaluation(skill: str, seed: int = 1, thinking: bool = False) -> Iterator[Sample]:
+    """Held-out samples of one skill, each prompt once."""
+    dice = Dice(seed * 7919 + sum(skill.encode()))
+    seen: set[str] = set()
+    misses = 0
+    while misses < 5000:
+        sample = SKILLS[skill](dice, thinking)
+        prompt = sample.key or str([m["content"] for m in sample.messages if m["role"] == "user"])
+        if not held_out(sample) or prompt in seen:
+            misses += 1
+            continue
+        misses = 0
+        seen.add(prompt)
+        yield sample
+
+
+def question(sample: Sample) -> Sample:
+    """The sample without its answer: what an evaluation sends."""
+    return Sample(
+        sample.skill,
+        (*sample.messages[:-1], answer("")),
+        sample.tools,
+        sample.thinking,
+        sample.check,
+        sample.wanted,
+        sample.key,
+    )

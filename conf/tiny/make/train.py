@@ -1,0 +1,157 @@
+# pyright: basic, reportMissingImports=false
+"""Talks to files and the clock: trains the tiny model on the CPU, resumably.
+
+The run is given minutes, not steps: rates rise, stay, and fall to nothing when the
+minutes are over, however fast the machine is. It begins with short things to copy; the
+last third of the run also brings ones of up to the full context.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from conf.tiny.make.batches import Batch, steps
+from conf.tiny.make.crew import Crew
+from conf.tiny.make.model import Qwen3, Shape
+from conf.tiny.make.optimiser import Optimiser
+from conf.tiny.make.text import Phase
+
+SHORT, LONG = 1024, 4096
+EARLY, LATE, FALL = 0.35, 0.72, 0.62
+SIZE, PER_STEP = 1024, 2
+SAVE_EVERY_S = 150.0
+
+
+@dataclass
+class Run:
+    """Where a run stands: what a checkpoint holds."""
+
+    model: Qwen3
+    mean: dict[str, torch.Tensor]
+    optimiser: Optimiser
+    shard: int = 0
+    taken: int = 0
+    tokens: int = 0
+    trained_s: float = 0.0
+
+
+def share(done: float) -> float:
+    """The share of the full rate after `done` of the run: a rise, a plateau, a fall."""
+    if done < 0.01:
+        return max(0.05, done / 0.01)
+    return 1.0 if done < FALL else max(0.01, (1.0 - done) / (1.0 - FALL))
+
+
+def save(run: Run, path: Path) -> None:
+    """Write a checkpoint beside the old one, then put it in its place."""
+    state = {
+        "model": run.model.state_dict(),
+        "mean": run.mean,
+        "optimiser": run.optimiser.state(),
+        "shard": run.shard,
+        "taken": run.taken,
+        "tokens": run.tokens,
+        "trained_s": run.trained_s,
+    }
+    torch.save(state, path.with_suffix(".new"))
+    os.replace(path.with_suffix(".new"), path)
+
+
+def resumed(run: Run, path: Path) -> Run:
+    """The run as its last checkpoint left it, or untouched when there is none."""
+    if path.exists():
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+        run.model.load_state_dict(state["model"])
+        run.optimiser.restore(state["optimiser"])
+        run.mean = state["mean"]
+        run.shard, run.taken = state["shard"] + 1, state["taken"]
+        run.tokens, run.trained_s = state["tokens"], state["trained_s"]
+    return run
+
+
+def learn(run: Run, crew: Crew, count: int, rate: float) -> float:
+    """Finish the step that the crew has begun; the mean loss of what counts."""
+    loss, gradient = crew.end(count)
+    at = 0
+    for p in run.model.parameters():
+        p.grad = gradient[at : at + p.numel()].view_as(p)
+        at += p.numel()
+    run.optimiser.step(rate)
+    with torch.no_grad():
+        for name, p in run.model.named_parameters():
+            run.mean[name].lerp_(p, 0.02)
+    return loss
+
+
+def stream(run: Run, tokenizer: Any, done: Any) -> Iterator[list[Batch]]:
+    """Steps without end, shard after shard."""
+    while True:
+        phase: Phase = "early" if done() < EARLY else "main" if done() < LATE else "late"
+        longest = LONG if phase == "late" else SHORT
+        yield from steps(tokenizer, run.shard, phase, longest, SIZE, PER_STEP)
+        run.shard += 1
+
+
+def train(run: Run, crew: Crew, tokenizer: Any, path: Path, minutes: float) -> None:
+    """Train until the minutes are over, saving now and then."""
+    began = time.monotonic() - run.trained_s
+    saved = time.monotonic()
+    logged, tokens, mean_loss = time.monotonic(), run.tokens, 0.0
+
+    def done() -> float:
+        return (time.monotonic() - began) / (60 * minutes)
+
+    for group in stream(run, tokenizer, done):
+        if done() >= 1:
+            break
+        loss = learn(run, crew, crew.begin(group), share(done()))
+        run.tokens += sum(b.tokens.size for b in group)
+        mean_loss = loss if run.taken == 0 else mean_loss + 0.05 * (loss - mean_loss)
+        run.taken += 1
+        now = time.monotonic()
+        run.trained_s = now - began
+        if run.taken % 40 == 0:
+            rate = (run.tokens - tokens) / (now - logged)
+            logged, tokens = now, run.tokens
+            print(  # noqa: T201
+                f"{time.strftime('%H:%M:%S')} step {run.taken} shard {run.shard} done {done():.3f} "
+                f"tokens {run.tokens / 1e6:.2f}M {rate:.0f}/s loss {mean_loss:.4f}",
+                flush=True,
+            )
+        if now - saved > SAVE_EVERY_S:
+            save(run, path)
+            saved = now
+    save(run, path)
+
+
+def main() -> None:
+    """Make a run, or take one up again, and train it to its end."""
+    parser = argparse.ArgumentParser(description="Train the tiny model.")
+    parser.add_argument("--tokenizer", type=Path, default=Path(__file__).parent.parent)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=80.0)
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    tokenizer = Tokenizer.from_file(str(given.tokenizer / "tokenizer.json"))
+    model = Qwen3(Shape(vocab=tokenizer.get_vocab_size()))
+    mean = {name: p.detach().clone() for name, p in model.named_parameters()}
+    run = resumed(Run(model, mean, Optimiser(model, 0.015, 0.003)), given.checkpoint)
+    shared = {name: p.data.share_memory_() for name, p in model.named_parameters()}
+    crew = Crew(model.s, shared, given.workers)
+    train(run, crew, tokenizer, given.checkpoint, given.minutes)
+    crew.dismiss()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Talks to the operating system: starts this node's gateway (`python -P -m gateway`)."""
+
+from __future__ import annotations
+
+import sys
+
+from bus.errors import ShoalError
+from bus.identity import node_id
+from bus.logs import Log
+from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
+from conf.settings import Settings, load_settings
+from gateway.http_process import serve
+from gateway.keys import check_exposure
+from gateway.options import Options
+
+
+def options_of(settings: Settings) -> Options:
+    """What the gateway needs of the settings."""
+    return Options(
+        node=node_id(settings.paths.state),
+        node_name=settings.node_name,
+        endpoints=settings.endpoints,
+        metrics_folder=str(settings.paths.runtime / "gateway-metrics"),
+        host=settings.http_host,
+        port=settings.http_port,
+        processes=settings.http_processes,
+        request_timeout_s=settings.request_timeout_s,
+        load_timeout_s=settings.runner.load_deadline_s,
+        keys=settings.api_keys,
+        names=settings.http_names,
+        origins=settings.cors_origins,
+        log_level=settings.log_level,
+    )
+
+
+def main() -> int:
+    """Serve until told to stop; the exit codes are those of `bus.service`."""
+    log = Log(node="", process="gateway")
+    try:
+        options = options_of(load_settings())
+        log = Log(node=options.node, process="gateway", level=options.log_level)
+        check_exposure(options.host, options.keys)
+        with role_lock(options.endpoints, "gateway"):
+            serve(options)
+    except AlreadyRunning as error:
+        log.error(str(error))
+        return EXIT_ROLE_TAKEN
+    except ShoalError as error:
+        log.critical(str(error))
+        return EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The composition root of the command line: `shoal VERB`, every verb in its place."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from gateway.cli import (
+    bench,
+    config,
+    doctor,
+    down,
+    instances,
+    logs,
+    models,
+    status,
+    talk,
+    tap,
+    up,
+)
+from gateway.cli.problems import EXIT_CODES
+from gateway.cli.verb import options
+
+MEANT = {
+    "start": "up",
+    "quit": "down",
+    "shutdown": "down",
+    "list": "ls",
+    "models": "ls",
+    "remove": "rm",
+    "delete": "rm",
+    "unload": "stop",
+    "place": "load",
+    "log": "logs",
+    "info": "show",
+    "generate": "run",
+    "benchmark": "bench",
+    "check": "doctor",
+}
+"""What others call our verbs; too far off for a guess by spelling."""
+LATER = {
+    "service": "starting with the system is not in this version; `shoal up` starts a node by hand",
+    "pull": "fetching models is not in this version; put a model's folder into <data>/models "
+    "(`shoal config show` names it)",
+    "nodes": "clusters of several nodes are not in this version",
+    "drain": "clusters of several nodes are not in this version",
+    "leases": "leases are not in this version",
+    "keys": "keys are set with `api_keys` in shoal.toml for now",
+}
+
+
+class Verbs(TyperGroup):
+    """Knows what people mean by a verb that we do not have."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0] if args else ""
+        if word not in self.commands:
+            if word in MEANT:
+                ctx.fail(f"No such command '{word}'. Did you mean '{MEANT[word]}'?")
+            if word in LATER:
+                ctx.fail(f"'{word}': {LATER[word]}.")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+)
+app.callback()(options)
+for theme in (up, down, status, talk, instances, models, tap, logs, doctor, bench, config):
+    theme.register(app)
+
+
+def main() -> None:
+    """The console script `shoal`."""
+    app(prog_name="shoal")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What a bench measured, in numbers people compare.
+
+Pure. TTFT: from sending a request to its first token. ITL: the gap between two neighbouring
+tokens of one answer. Decode tokens per second of one answer leave its first token out; the
+aggregate of a run is all tokens over its wall time. Spread is the sample standard deviation.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One answer. Instants in seconds on one clock; `token_at` of each piece of text that
+    arrived (several tokens may come in one piece). `tokens` as the node counted them."""
+
+    sent_at: float
+    token_at: tuple[float, ...]
+    ended_at: float
+    prompt_tokens: int
+    tokens: int
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds to the first token; the whole time for an answer without any."""
+        return (self.token_at[0] if self.token_at else self.ended_at) - self.sent_at
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Between neighbouring pieces."""
+        return [b - a for a, b in zip(self.token_at, self.token_at[1:], strict=False)]
+
+    @property
+    def decode_per_s(self) -> float:
+        """Tokens after the first, per second; 0 where there is none."""
+        if self.tokens < 2 or not self.token_at:
+            return 0.0
+        span_s = self.token_at[-1] - self.token_at[0]
+        return (self.tokens - 1) / span_s if span_s > 0 else 0.0
+
+    @property
+    def prefill_per_s(self) -> float:
+        """Prompt tokens over the time to the first token."""
+        return self.prompt_tokens / self.ttft_s if self.ttft_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One round: as many answers at once as the concurrency says."""
+
+    answers: tuple[Answered, ...]
+
+    @property
+    def wall_s(self) -> float:
+        """From the first request to the last token."""
+        return max(a.ended_at for a in self.answers) - min(a.sent_at for a in self.answers)
+
+    @property
+    def per_s(self) -> float:
+        """All tokens over the wall time."""
+        return sum(a.tokens for a in self.answers) / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """Mean and sample standard deviation over runs, percentiles over answers and gaps."""
+    answers = [answer for run in runs for answer in run.answers]
+    gaps_ms = [gap * 1000 for answer in answers for gap in answer.gaps_s]
+    return {
+        "runs": len(runs),
+        "concurrency": len(runs[0].answers) if runs else 0,
+        "tokens": sum(answer.tokens for answer in answers),
+        "prompt_tokens": sum(answer.prompt_tokens for answer in answers),
+        "aggregate_tokens_per_s": spread([run.per_s for run in runs]),
+        "decode_tokens_per_s": spread([answer.decode_per_s for answer in answers]),
+        "prefill_tokens_per_s": spread([answer.prefill_per_s for answer in answers]),
+        "ttft_ms": percentiles([answer.ttft_s * 1000 for answer in answers]),
+        "itl_ms": percentiles(gaps_ms),
+        "wall_s": spread([run.wall_s for run in runs]),
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean and sample standard deviation (0 for fewer than two)."""
+    if not values:
+        return {"mean": 0.0, "std": 0.0}
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "std": std}
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """p50, p95, p99 (nearest rank) and the mean; zeros for nothing."""
+    if not values:
+        return {"p50": 0.0, "p95": 0.0, "p99": 0.0, "mean": 0.0}
+    ordered = sorted(values)
+    ranks = {f"p{p}": ordered[max(0, math.ceil(p / 100 * len(ordered)) - 1)] for p in (50, 95, 99)}
+    return {**ranks, "mean": statistics.fmean(ordered)}

@@ -1,0 +1,102 @@
+"""What `GET /state` says, as the types it was made from.
+
+Pure. A node of another version may say things that this version does not know: that is a
+`Problem` which names the field, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+
+from bus.cards import ModelCard, NodeCard
+from bus.codec import first_problem
+from bus.instances import Instance
+from bus.messages.readings import RunnerReading
+from bus.state import ClusterState
+from gateway.cli.problems import NOT_FOUND, Problem
+
+
+class Health(BaseModel):
+    """One node's health in a word, and what to do."""
+
+    status: str
+    code: str = ""
+    message: str = ""
+    remediation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The cluster as one node sees it."""
+
+    state: ClusterState
+    live: bool
+    runners: tuple[RunnerReading, ...]
+    cards: tuple[NodeCard, ...]
+    health: Mapping[str, Health]
+
+    @property
+    def instances(self) -> list[Instance]:
+        """By model, then by id."""
+        return sorted(self.state.instances.values(), key=lambda one: (one.model, one.instance))
+
+    @property
+    def models(self) -> dict[str, ModelCard]:
+        """Models on disk anywhere, the first node's card of each, by name."""
+        found: dict[str, ModelCard] = {}
+        for card in self.cards:
+            for model in card.models:
+                found.setdefault(model.model, model)
+        return dict(sorted(found.items()))
+
+    def reading_of(self, instance: Instance) -> RunnerReading | None:
+        """The reading of the instance's runner, of its newest generation."""
+        mine = [one for one in self.runners if one.instance == instance.instance]
+        return max(mine, key=lambda one: one.generation, default=None)
+
+    def nodes_of(self, model: str) -> list[str]:
+        """Names of the nodes that have the model on disk."""
+        return [c.name for c in self.cards if any(m.model == model for m in c.models)]
+
+    def find_model(self, name: str) -> ModelCard:
+        """The model of that name. Raises Problem, naming those there are."""
+        known = self.models
+        found = known.get(name) or known.get(name.removesuffix(":latest"))
+        if found is None:
+            there = ", ".join(known) or "none"
+            raise Problem(
+                f"there is no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND
+            )
+        return found
+
+
+def parse_state(body: Any) -> NodeState:
+    """`/state`'s JSON. Raises Problem when it is not what this version knows."""
+    try:
+        fields = cast(dict[str, Any], body)
+        telemetry = cast(dict[str, Any], fields["telemetry"])
+        return NodeState(
+            state=ClusterState.model_validate(fields["state"]),
+            live=bool(fields["live"]),
+            runners=tuple(RunnerReading.model_validate(one) for one in telemetry["runners"]),
+            cards=tuple(NodeCard.model_validate(one) for one in telemetry["cards"]),
+            health={
+                node: Health.model_validate(one)
+                for node, one in cast(dict[str, Any], fields["nodeHealth"]).items()
+            },
+        )
+    except (KeyError, TypeError) as error:
+        raise _other_version(f"{error} is missing") from error
+    except ValidationError as error:
+        raise _other_version(first_problem(error)) from error
+
+
+def _other_version(what: str) -> Problem:
+    return Problem(
+        f"the node's state is not what this version of shoal knows ({what})",
+        remedy="use the `shoal` of the version that the node runs; `shoal status` names its home",
+    )

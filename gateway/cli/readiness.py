@@ -1,0 +1,130 @@
+"""When a node that was just started may be called up, and when waiting has no sense any more.
+
+Pure: looks in, verdicts out. The steps are done in order: every service runs, the HTTP API
+answers, the cluster is led, the models that are to be preloaded are ready. A service that ended
+three times, or that supervisord gave up, is named as the culprit at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+MAX_LIVES = 3
+"""Lives of one service, within one start of the node, after which it is called stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLook:
+    """A service as supervisord tells of it."""
+
+    name: str
+    status: str
+    pid: int
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLook:
+    """A model that is to be loaded: `status` waiting, loading, ready or failed."""
+
+    model: str
+    status: str
+    done_bytes: int = 0
+    total_bytes: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at one moment. `services` None: supervisord does not answer (yet).
+    `http` None: the HTTP API does not answer; else what it says is missing ("" for nothing)."""
+
+    services: tuple[ServiceLook, ...] | None
+    http: str | None = None
+    models: tuple[ModelLook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """Everything is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Not yet: `done` of `total` steps, and what is awaited."""
+
+    done: int
+    total: int
+    text: str
+    model: ModelLook | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """It will not get better. `process` names whose log tells why, where one is to blame."""
+
+    why: str
+    process: str | None = None
+
+
+Verdict = Up | Waiting | Stuck
+
+
+@dataclass(slots=True)
+class Watch:
+    """Judges look after look of one start."""
+
+    services: Sequence[str]
+    _pids: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+
+    def judge(self, look: Look) -> Verdict:
+        """The verdict on this look, given those before."""
+        total = len(self.services) + 2 + len(look.models)
+        if look.services is None:
+            return Waiting(0, total, "supervisord starts")
+        by_name = {service.name: service for service in look.services}
+        if (stuck := self._stuck(by_name)) is not None:
+            return stuck
+        up = [name for name in self.services if _runs(by_name.get(name))]
+        if len(up) < len(self.services):
+            missing = [name for name in self.services if name not in up]
+            return Waiting(len(up), total, f"{', '.join(missing)} start")
+        if look.http is None:
+            return Waiting(len(up), total, "the HTTP API does not answer yet")
+        for model in look.models:
+            if model.status == "failed":
+                return Stuck(f"{model.model} could not be loaded: {model.why}")
+        ready = sum(model.status == "ready" for model in look.models)
+        done = len(up) + 1 + ready
+        for model in look.models:
+            if model.status != "ready":
+                return Waiting(done, total, f"{model.model} is {model.status}", model)
+        if look.http:
+            return Waiting(done, total, look.http)
+        return Up()
+
+    def _stuck(self, by_name: Mapping[str, ServiceLook]) -> Stuck | None:
+        for name in self.services:
+            service = by_name.get(name)
+            if service is None:
+                return Stuck(f"supervisord knows no {name}; its configuration is another's")
+            if service.pid:
+                self._pids.setdefault(name, set()).add(service.pid)
+            lives = len(self._pids.get(name, ()))
+            if service.status == "fatal" or lives >= MAX_LIVES:
+                said = f" ({service.description})" if service.description else ""
+                return Stuck(f"{name} does not stay up: {service.status}{said}", name)
+        return None
+
+
+def _runs(service: ServiceLook | None) -> bool:
+    return service is not None and service.status == "running"
+
+
+def overdue(verdict: Waiting, by_name: Mapping[str, ServiceLook], deadline_s: float) -> Stuck:
+    """What to say when the deadline came first: the process that is most likely to blame."""
+    culprit = next((name for name, look in by_name.items() if not _runs(look)), None)
+    if culprit is None:
+        culprit = "worker" if verdict.model is not None else "gateway"
+    return Stuck(f"not up after {deadline_s:.0f} s: {verdict.text}", culprit)

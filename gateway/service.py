@@ -1,0 +1,259 @@
+"""Talks to the event loop, the bus and the runners: everything of one HTTP process but HTTP.
+
+Built after the fork, in lifespan startup, for neither a loop nor a ZeroMQ context survives one.
+`start` returns when the process may serve; `drain` lets open answers finish for a while and
+then ends them in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from bus.client import BusClient, Speaker
+from bus.clock import wall
+from bus.errors import Refusal
+from bus.identity import new_boot, new_name
+from bus.ids import CommandId, ModelId, RequestId, owner_of, request_id
+from bus.logs import Log
+from bus.loops import AsyncioReactor
+from bus.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
+from bus.service import stack_sampler
+from gateway.client import RunnerClients
+from gateway.dialects.dialect import Limits, ParseContext
+from gateway.dialects.faults import of_refusal
+from gateway.dispatch import Dispatcher, Exchange
+from gateway.faulted import Faulted
+from gateway.metrics import FLUSH_S, Ended, Metrics
+from gateway.options import Options
+from gateway.siblings import Siblings
+from gateway.tally import Tally
+from gateway.view import View
+
+KNOWN_S = 3.0
+"""A starting process lets its first requests wait this long for the state and the cards."""
+
+
+class HttpService:
+    """One HTTP process's parts, alive."""
+
+    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.boot = new_boot()
+        self.reactor = AsyncioReactor(loop)
+        self.siblings = Siblings(options.endpoints, self.reactor, lambda: self)
+        self.process = f"gateway:{self.siblings.number}"
+        self.log = Log(node=options.node, process=self.process, level=options.log_level)
+        speaker = Speaker(options.node, self.process, self.boot)
+        self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log)
+        self.view = View(self.bus)
+        self.tally = Tally()
+        self.metrics = Metrics(self.tally)
+        clients = RunnerClients(
+            node=options.node,
+            process=f"h{self.siblings.number}",
+            boot=self.boot,
+            reactor=self.reactor,
+            log=self.log,
+        )
+        self._clients = clients
+        self.dispatcher = Dispatcher(
+            options=options,
+            process=self.process,
+            bus=self.bus,
+            view=self.view,
+            clients=clients,
+            tally=self.tally,
+            log=self.log,
+        )
+        self.running = 0
+        """Exchanges whose last byte has not been made."""
+        self._loop = loop
+        self._ids = self._request_ids()
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(
+            # supervisord knows this program as `gateway`: whoever of us is first answers for it
+            stack_sampler(options.endpoints, Speaker(options.node, "gateway", self.boot))
+        )
+        self.reactor.every(FLUSH_S, self.metrics.flush)
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """SIGTERM: no new requests; those open may go on for `drain_s`, then end in words."""
+        if self.dispatcher.draining:
+            return
+        self.dispatcher.draining = True
+        self.log.info("draining", open_requests=len(self.dispatcher.tickets))
+        self.reactor.later(self.options.drain_s, self.end_all)
+
+    def end_all(self) -> None:
+        """Every open request ends now, in words."""
+        self.dispatcher.fail_all(
+            "model_unavailable", "the gateway is shutting down; please send the request again"
+        )
+
+    def close(self) -> None:
+        """The end of this process."""
+        self.end_all()
+        self.dispatcher.close()
+        self._clients.close()
+        self.siblings.close()
+        self.bus.close()
+        self._stack.close()
+
+    async def wait_known(self) -> None:
+        """Just after the start: wait a little until it can be said which models exist."""
+        try:
+            async with asyncio.timeout(KNOWN_S):
+                while not self.view.known:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            if self.bus.mirror.live or self.view.cards():
+                return
+            refusal = Refusal(
+                reason="pending",
+                message="the gateway does not know the cluster's state yet; see `shoal status`",
+                retry_after_s=2.0,
+            )
+            raise Faulted(of_refusal(refusal)) from None
+
+    # --- what resources ask ------------------------------------------------------------------
+
+    def parse_context(self, headers: dict[str, str]) -> ParseContext:
+        """What a parser may know now."""
+        context_tokens = {str(one.model): one.context_tokens for one in self.view.models().values()}
+        return ParseContext(
+            ids=self._ids,
+            now_s=wall(),
+            headers=headers,
+            context_tokens=context_tokens,
+            fingerprint=f"shoal-{self.options.version}",
+            limits=Limits(depth=self.options.body_depth),
+        )
+
+    async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
+        """Ask the holder. Raises Faulted with its refusal."""
+        waiting: asyncio.Future[Acknowledged | CommandRefused] = self._loop.create_future()
+
+        def answered(answer: Acknowledged | CommandRefused) -> None:
+            if not waiting.done():
+                waiting.set_result(answer)
+
+        self.bus.command(command, answered, deadline_s=deadline_s)
+        answer = await waiting
+        if isinstance(answer, CommandRefused):
+            raise Faulted(of_refusal(answer.refusal))
+        return answer
+
+    def keep_alive(self, model: ModelId, seconds: float) -> None:
+        """How long the model's instances may idle from here on; told, not waited for."""
+        wanted = -1.0 if seconds == float("inf") or seconds < 0 else seconds
+        for one in self.bus.state.instances.values():
+            same = one.keep_alive_s == wanted or (wanted < 0 and one.keep_alive_s < 0)
+            if one.model == model and one.status in ("placed", "ready") and not same:
+                told = KeepAlive(
+                    command_id=self.command_id(), instance=one.instance, keep_alive_s=wanted
+                )
+                self.bus.command(told, self._keep_alive_answered)
+
+    def command_id(self) -> CommandId:
+        """A new one."""
+        return CommandId(new_name("cmd"))
+
+    async def stop_request(self, wanted: RequestId) -> bool:
+        """Stop a request, whichever process of this node owns it."""
+        owner = owner_of(wanted)
+        if owner is None or owner[0] != self.options.node or not owner[1][1:].isdigit():
+            return False
+        return await self.siblings.cancel(int(owner[1][1:]), wanted)
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """Stop a request of this process."""
+        return self.dispatcher.cancel(request_id)
+
+    def open_requests(self) -> list[dict[str, Any]]:
+        """A record of each request that is open here."""
+        now = self.reactor.now()
+        return [
+            {
+                "request": str(ticket.request.request_id),
+                "model": str(ticket.request.model),
+                "client": ticket.request.client_id,
+                "priority": ticket.request.priority,
+                "instance": ticket.instance,
+                "waiting": str(ticket.request.request_id) in self.dispatcher.demand.waiters,
+                "tokens": ticket.tokens,
+                "seconds": round(now - ticket.since_at, 3),
+            }
+            for ticket in self.dispatcher.tickets.values()
+        ]
+
+    def ended(self, exchange: Exchange, *, started_at: float, outcome: str, status: int) -> None:
+        """The record of one exchange: counts, and a line in the log without its text."""
+        now = self.reactor.now()
+        for ticket in exchange.tickets:
+            ttft_s = None if ticket.first_at is None else ticket.first_at - started_at
+            self.metrics.ended(
+                Ended(
+                    model=str(exchange.model),
+                    outcome=outcome,
+                    prompt_tokens=ticket.prompt_tokens,
+                    ttft_s=ttft_s,
+                    seconds=now - started_at,
+                )
+            )
+            self.log.info(
+                "request",
+                request=ticket.request.request_id,
+                client=ticket.request.client_id,
+                model=exchange.model,
+                instance=ticket.instance,
+                status=status,
+                outcome=outcome,
+                prompt_tokens=ticket.prompt_tokens,
+                tokens=ticket.usage.completion_tokens if ticket.usage else ticket.tokens,
+                ttft_s=None if ttft_s is None else round(ttft_s, 4),
+                load_s=round(exchange.answer.load_s, 3),
+                seconds=round(now - started_at, 4),
+            )
+
+    # --- below ---------------------------------------------------------------------------------
+
+    def _request_ids(self) -> Iterator[RequestId]:
+        process = f"h{self.siblings.number}"
+        for count in itertools.count(1):
+            yield request_id(self.options.node, process, self.boot, count)
+
+    def _keep_alive_answered(self, answer: Acknowledged | CommandRefused) -> None:
+        if isinstance(answer, CommandRefused):
+            self.log.warning("keep_alive was refused", why=answer.refusal.message)
+
+
+class Seat:
+    """Where resources find the service of their process, once it has started."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._service: HttpService | None = None
+
+    @property
+    def service(self) -> HttpService:
+        """Raises RuntimeError before lifespan startup."""
+        if self._service is None:
+            raise RuntimeError("the HTTP process has not started")
+        return self._service
+
+    def start(self) -> HttpService:
+        """Build the service on the running loop."""
+        self._service = HttpService(self.options, asyncio.get_running_loop())
+        return self._service
+
+    def stop(self) -> None:
+        """Close it."""
+        if self._service is not None:
+            self._service.close()
+            self._service = None

@@ -1,0 +1,52 @@
+"""The master process: a candidate of this node, `python -P -m master`."""
+
+from __future__ import annotations
+
+import sys
+
+from bus.client import BusClient
+from bus.identity import node_id
+from bus.ids import ModelId
+from bus.service import Shell, run_service
+from conf.paths import make_folders
+from conf.settings import Settings, load_settings
+from master.decide import Policy
+from master.placement import Appetite
+from master.service import Master, MasterSettings
+
+
+def master_settings(settings: Settings) -> MasterSettings:
+    """What a master has to know of the settings."""
+    policy = Policy(
+        keep_alive_s=settings.keep_alive_s,
+        preload=tuple(ModelId(model) for model in settings.preload),
+        appetite=Appetite(
+            max_rows=settings.runner.max_rows,
+            prefix_cache_bytes=settings.runner.prefix_cache_bytes,
+        ),
+    )
+    state = settings.paths.state
+    return MasterSettings(journal=settings.paths.journal, term_file=state / "term", policy=policy)
+
+
+def main() -> int:
+    """Run until told to stop."""
+    settings = load_settings()
+    make_folders(settings.paths)
+    node = node_id(settings.paths.state)
+
+    def build(shell: Shell) -> Master:
+        client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log, follow=False)
+        return Master(client, shell.reactor, shell.log, master_settings(settings))
+
+    return run_service(
+        "master",
+        node=node,
+        endpoints=settings.endpoints,
+        log_level=settings.log_level,
+        build=build,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

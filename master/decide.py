@@ -1,0 +1,223 @@
+"""Commands to events: what the holder does about each, as data.
+
+Pure. A command that was decided before (its id is in the state) gets its first answer again.
+A placement for which others have to make way is answered later: `Later` carries what is to
+happen first, and the asker, who repeats every second, is answered when there is room. Refusals
+are values and say what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from bus.errors import Refusal
+from bus.ids import InstanceId, ModelId, is_model_id
+from bus.instances import Instance, Shard
+from bus.messages.commands import Command, DeleteInstance, KeepAlive, PlaceModel
+from bus.messages.events import (
+    EventBody,
+    InstanceDraining,
+    InstancePlaced,
+    InstanceRemoved,
+    KeepAliveSet,
+)
+from bus.state import ClusterState
+from master.evict import EVICT_DRAIN_S, Refuge, make_way
+from master.placement import Appetite, Crowded, Placement, Seat, Wish, place, seats
+from master.view import View
+
+FOR_EVER = -1.0
+LIVING = ("placed", "ready")
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Index these, in order; the answer names the last one's place and `instance`."""
+
+    events: tuple[EventBody, ...]
+    instance: InstanceId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Nothing changes: the answer is at `index` already."""
+
+    index: int
+    instance: InstanceId | None = None
+    plan: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Not yet: index these (perhaps none) and let the asker repeat; `refusal` says why."""
+
+    events: tuple[EventBody, ...]
+    refusal: Refusal
+
+
+Decision = Decided | Known | Later | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator chose. `preload` are models that are never unloaded."""
+
+    keep_alive_s: float = 300.0
+    preload: tuple[ModelId, ...] = ()
+    appetite: Appetite = field(default_factory=Appetite)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that a decision may look at. `settled_at`: not before then may another
+    instance be evicted, for the memory of the last one is still being measured."""
+
+    state: ClusterState
+    view: View
+    policy: Policy
+    settled_at: float
+    now: float
+
+    def seats(self) -> list[Seat]:
+        """Every node as placement sees it."""
+        cards, nodes = self.view.living_cards(self.now), self.view.living_nodes(self.now)
+        return seats(cards, nodes, self.state.instances)
+
+
+def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
+    """What to do about a command. `fresh` is an unused id for an instance that may be placed."""
+    known = scene.state.commands.get(command.command_id)
+    if known is not None:
+        index, instance = known
+        return Known(index, None if instance is None else InstanceId(instance))
+    match command:
+        case PlaceModel():
+            return _place(command, scene, fresh)
+        case DeleteInstance():
+            return _delete(command, scene.state)
+        case KeepAlive():
+            if command.instance not in scene.state.instances:
+                return unknown_instance(command.instance, scene.state)
+            body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
+            return Decided((body,), command.instance)
+        case _:
+            assert_never(command)
+
+
+def living(state: ClusterState, model: ModelId) -> list[Instance]:
+    """Copies of a model that are placed or ready, ready ones first."""
+    found = [i for i in state.instances.values() if i.model == model and i.status in LIVING]
+    return sorted(found, key=lambda one: one.status != "ready")
+
+
+def draw_up(
+    command: PlaceModel, placement: Placement, policy: Policy, fresh: InstanceId
+) -> Instance:
+    """The instance that a placement makes: one rank with every layer on one node."""
+    card = placement.card
+    keep_alive_s = next(
+        (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
+        policy.keep_alive_s,
+    )
+    shard = Shard(
+        rank=0,
+        node=placement.node,
+        first_layer=0,
+        last_layer=card.layers,
+        bytes_reserved=placement.reserved_bytes,
+    )
+    return Instance(
+        instance=fresh,
+        model=card.model,
+        shards=(shard,),
+        backend=placement.backend,
+        context_tokens=placement.context_tokens,
+        keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
+        pinned=command.pinned,
+        priority=command.priority,
+    )
+
+
+def unknown_instance(instance: InstanceId, state: ClusterState) -> Refusal:
+    """There is no such instance; these there are."""
+    there = ", ".join(sorted(state.instances)) or "none"
+    return Refusal(
+        reason="unknown_instance",
+        message=f"no instance {instance}; there is: {there}",
+        field="instance",
+    )
+
+
+def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
+    if not is_model_id(command.model):
+        return Refusal(
+            reason="unknown_model",
+            message=f"{command.model!r} is not the name of a model",
+            field="model",
+        )
+    if command.if_absent and not command.dry_run:
+        for instance in living(scene.state, command.model):
+            if instance.context_tokens >= (command.context_tokens or 0):
+                return _kept(command, instance, scene.state)
+    wish = Wish(
+        model=command.model,
+        context_tokens=command.context_tokens,
+        excluded_nodes=command.excluded_nodes,
+        min_nodes=command.min_nodes,
+    )
+    verdict = place(wish, scene.seats(), scene.policy.appetite)
+    if isinstance(verdict, Crowded):
+        return _crowded(command, verdict, scene)
+    if isinstance(verdict, Refusal):
+        return verdict
+    if command.dry_run:
+        return Known(scene.state.index, plan=verdict.plan())
+    instance = draw_up(command, verdict, scene.policy, fresh)
+    swept = tuple(
+        InstanceRemoved(instance=old.instance, why="placed anew")
+        for old in scene.state.instances.values()
+        if old.model == command.model and old.status == "failed"
+    )
+    return Decided((*swept, InstancePlaced(instance=instance)), fresh)
+
+
+def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
+    """The copy that is there is the answer; how long it stays may change."""
+    asked_s = FOR_EVER if command.pinned else command.keep_alive_s
+    if asked_s is None or asked_s == instance.keep_alive_s:
+        return Known(state.index, instance.instance)
+    body = KeepAliveSet(instance=instance.instance, keep_alive_s=asked_s)
+    return Decided((body,), instance.instance)
+
+
+def _crowded(command: PlaceModel, crowded: Crowded, scene: Scene) -> Decision:
+    way = make_way(crowded, scene.state, scene.view, command.priority, scene.now)
+    if command.dry_run:
+        evicted = [victim.instance for victim in way.victims]
+        if way.enough:
+            plan = {"model": command.model, "node": crowded.node, "evicts": evicted}
+            return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
+        return crowded.refusal
+    if not way.enough and scene.now >= scene.settled_at:
+        return crowded.refusal
+    return Later(_evictions(way, command.model, scene), crowded.refusal)
+
+
+def _evictions(way: Refuge, model: ModelId, scene: Scene) -> tuple[EventBody, ...]:
+    """The next victim: one at a time, none while another leaves or its memory settles."""
+    if way.leaving or not way.victims or scene.now < scene.settled_at:
+        return ()
+    victim = way.victims[0].instance
+    why = f"makes way for {model}"
+    return (InstanceDraining(instance=victim, deadline_s=EVICT_DRAIN_S, why=why),)
+
+
+def _delete(command: DeleteInstance, state: ClusterState) -> Decision:
+    instance = state.instances.get(command.instance)
+    if instance is None:
+        return unknown_instance(command.instance, state)
+    if instance.status == "draining" and (instance.drain_deadline_s or 0.0) <= command.drain_s:
+        return Known(state.index, instance.instance)
+    body = InstanceDraining(instance=command.instance, deadline_s=command.drain_s, why=command.why)
+    return Decided((body,), command.instance)

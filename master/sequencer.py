@@ -1,0 +1,45 @@
+"""Gives each event its place: (term, index), and each fact at most one.
+
+Pure. Facts of one witness (node, process, boot) are taken in their own order, 1, 2, 3, ...:
+one that was taken before is a no-op, one that runs ahead is left to be told again. A boot that
+was never heard of begins at 1. What a fact says is not judged here; `apply` ignores an older
+generation, but its place in the log is what lets the witness forget it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from bus.ids import CommandId
+from bus.messages.control import TellFact
+from bus.messages.events import Event, EventBody
+from bus.state import ClusterState, is_known
+
+Verdict = Literal["known", "next", "early"]
+
+
+def next_event(
+    state: ClusterState,
+    body: EventBody,
+    *,
+    term: int,
+    at_s: float,
+    command_id: CommandId | None = None,
+) -> Event:
+    """The event that follows `state` in this term."""
+    return Event(term=term, index=state.index + 1, at_s=at_s, body=body, command_id=command_id)
+
+
+def judge(state: ClusterState, told: TellFact) -> Verdict:
+    """Whether a fact is due now, was taken before, or comes too early."""
+    fact = told.fact_id
+    if is_known(state, fact):
+        return "known"
+    boot, last = state.facts.get(f"{fact.node}/{fact.process}", ("", 0))
+    expected = last + 1 if boot == fact.boot else 1
+    return "next" if fact.seq == expected else "early"
+
+
+def fact_event(state: ClusterState, told: TellFact, *, term: int, at_s: float) -> Event:
+    """The event of a fact that is `next`."""
+    return Event(term=term, index=state.index + 1, at_s=at_s, body=told.fact, fact=told.fact_id)

@@ -1,0 +1,123 @@
+"""What the holder knows besides the state: cards and readings, the latest of each.
+
+Pure. Nothing here is in the log or survives the process: it is heard again within seconds.
+Each value is believed for its time and not longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bus.cards import NodeCard
+from bus.ids import InstanceId, ModelId, NodeId
+from bus.instances import Instance
+from bus.messages.readings import (
+    CardReading,
+    DemandReading,
+    ModelDemand,
+    NodeReading,
+    RunnerReading,
+)
+from bus.messages.wire import Message
+
+NODE_READING_S = 15.0
+RUNNER_READING_S = 5.0
+DEMAND_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How an instance is used, as its lead runner says. `idle_s` 0 while anything is open."""
+
+    open_requests: int
+    idle_s: float
+
+
+@dataclass(slots=True)
+class View:
+    """Latest values, with the instant at which each was heard."""
+
+    cards: dict[NodeId, tuple[NodeCard, float]] = field(
+        default_factory=dict[NodeId, tuple[NodeCard, float]]
+    )
+    nodes: dict[NodeId, tuple[NodeReading, float]] = field(
+        default_factory=dict[NodeId, tuple[NodeReading, float]]
+    )
+    runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = field(
+        default_factory=dict[tuple[NodeId, str], tuple[RunnerReading, float]]
+    )
+    demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = field(
+        default_factory=dict[tuple[NodeId, str], tuple[DemandReading, float]]
+    )
+
+    def hear(self, message: Message, now: float) -> bool:
+        """Take a reading in. True for one that may call for a decision at once."""
+        match message:
+            case CardReading(card=card):
+                known = self.cards.get(card.node)
+                if known is None or known[0].announced_at_s <= card.announced_at_s:
+                    self.cards[card.node] = (card, now)
+                return known is None or known[0].models != card.models
+            case NodeReading():
+                first = message.node not in self.nodes
+                self.nodes[message.node] = (message, now)
+                return first
+            case RunnerReading():
+                self.runners[message.node, message.process] = (message, now)
+                return False
+            case DemandReading():
+                key = (message.node, message.process)
+                known_models = self.demands[key][0].models if key in self.demands else ()
+                self.demands[key] = (message, now)
+                return {m.model for m in message.models} != {m.model for m in known_models}
+            case _:
+                return False
+
+    def living_cards(self, now: float) -> dict[NodeId, NodeCard]:
+        """Cards that have not expired."""
+        return {n: card for n, (card, at) in self.cards.items() if now - at <= card.ttl_s}
+
+    def living_nodes(self, now: float) -> dict[NodeId, NodeReading]:
+        """Node readings that are fresh enough to count on."""
+        return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
+
+    def wanted(self, now: float) -> dict[ModelId, ModelDemand]:
+        """Unmet demand by model, summed over gateway processes."""
+        found: dict[ModelId, ModelDemand] = {}
+        for reading, at in self.demands.values():
+            if now - at > DEMAND_S:
+                continue
+            for one in reading.models:
+                found[one.model] = _joined(found.get(one.model), one)
+        return found
+
+    def use_of(self, instance: Instance, now: float) -> Use | None:
+        """How a ready instance is used; None when nothing fresh is known."""
+        lead = instance.lead
+        if lead is None:
+            return None
+        known = self.runners.get((lead.node, lead.process))
+        if known is None or now - known[1] > RUNNER_READING_S:
+            return None
+        reading, heard_at = known
+        if (reading.instance, reading.generation) != (instance.instance, instance.generation):
+            return None
+        busy = reading.running + reading.waiting
+        idle_s = 0.0 if busy else reading.last_used_ago_s + (now - heard_at)
+        return Use(busy, idle_s)
+
+    def runner_of(self, instance: InstanceId) -> RunnerReading | None:
+        """The latest reading of any runner of the instance."""
+        found = (r for r, _ in self.runners.values() if r.instance == instance)
+        return next(found, None)
+
+
+def _joined(known: ModelDemand | None, more: ModelDemand) -> ModelDemand:
+    if known is None:
+        return more
+    return ModelDemand(
+        model=more.model,
+        waiting=known.waiting + more.waiting,
+        best_priority=min(known.best_priority, more.best_priority),
+        oldest_s=max(known.oldest_s, more.oldest_s),
+    )

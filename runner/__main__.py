@@ -1,0 +1,77 @@
+"""Talks to the settings: a runner slot's composition root.
+
+python -P -m runner        (supervisord sets SHOAL_SLOT to the slot's two digits)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from bus.identity import node_id
+from bus.messages.control import RunnerSpec
+from bus.service import Shell, run_service
+from conf.settings import load_settings
+from runner.engine import Engine, LoadProgress
+from runner.prepared import TextWorks
+from runner.service import RunnerService
+
+SWITCH_S = 0.0005
+"""How long a thread may hold the interpreter when another wants it: a tenth of the usual, for
+the engine's thread must not wait for a prompt's template."""
+
+
+def load_engine(spec: RunnerSpec, progress: Callable[[LoadProgress], None]) -> Engine:
+    """Import MLX only in the thread that will own it, and load."""
+    from runner.mlx.engine import Precision
+    from runner.mlx.engine import load_engine as load
+
+    return load(
+        Path(spec.path),
+        dtype=cast(Precision, spec.dtype),
+        memory_limit_bytes=spec.memory_limit_bytes,
+        context_tokens=spec.context_tokens,
+        progress=progress,
+    )
+
+
+def load_text(spec: RunnerSpec) -> TextWorks:
+    from runner.text import Text
+    from runner.tokenizer import ModelTokenizer
+
+    return Text(ModelTokenizer(Path(spec.path)), thinking_by_default=spec.thinking)
+
+
+def main() -> int:
+    """Serve one slot; returns the exit code of the table in `runner.lifecycle`."""
+    settings = load_settings()
+    slot = os.environ.get("SHOAL_SLOT", "00")
+    sys.setswitchinterval(SWITCH_S)
+    services: list[RunnerService] = []
+
+    def build(shell: Shell) -> RunnerService:
+        service = RunnerService(shell, slot=slot, load_engine=load_engine, load_text=load_text)
+        services.append(service)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _n, _f: shell.reactor.call(service.terminate))
+        return service
+
+    code = run_service(
+        f"runner:{slot}",
+        node=node_id(settings.paths.state),
+        endpoints=settings.endpoints,
+        log_level=settings.log_level,
+        build=build,
+    )
+    return code or (services[0].exit_code if services else 0)
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    sys.stderr.flush()
+    # Not sys.exit: a wedged device would hold up the interpreter's own end.
+    os._exit(exit_code)

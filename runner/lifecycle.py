@@ -1,0 +1,60 @@
+"""The life of a runner, and how it may end.
+
+Pure. A runner holds one generation of one instance and is never used again: there is no way
+back in `NEXT`. Every exit code says who has to do what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from bus.messages.control import Phase
+
+Signal = Literal["spec", "loaded", "warmed", "drain", "empty", "end"]
+
+NEXT: Mapping[Phase, Mapping[Signal, Phase]] = {
+    "idle": {"spec": "loading", "drain": "ended", "end": "ended"},
+    "loading": {"loaded": "warming", "drain": "ended", "end": "ended"},
+    "warming": {"warmed": "ready", "drain": "ended", "end": "ended"},
+    "ready": {"drain": "draining", "end": "ended"},
+    "draining": {"empty": "ended", "end": "ended"},
+    "ended": {},
+}
+"""`idle` waits for a spec; `draining` refuses new work until it is empty or out of time."""
+
+
+def signalled(phase: Phase, signal: Signal) -> Phase:
+    """The next phase; a signal that the table does not list changes nothing."""
+    return NEXT[phase].get(signal, phase)
+
+
+STOPPED: Final = 0
+WEDGED: Final = 70
+ENGINE_ERROR: Final = 71
+LOAD_FAILED: Final = 72
+NO_SPEC: Final = 73
+SLOT_REFUSED: Final = 74
+
+EXIT_CODES: Mapping[int, str] = {
+    STOPPED: "stopped in good order",
+    WEDGED: "a step passed its deadline; the device may be wedged",
+    ENGINE_ERROR: "the engine raised; see the log for its traceback",
+    LOAD_FAILED: "the model could not be loaded; trying again will not help",
+    NO_SPEC: "no worker gave this slot a spec in time",
+    SLOT_REFUSED: "the worker has nothing for this slot",
+}
+"""What a runner's exit code means (75, orphaned, and 3, role taken, are `bus.service`'s)."""
+
+SPEC_DEADLINE_S: Final = 60.0
+FIRST_STEP_DEADLINE_S: Final = 60.0
+SHORTEST_STEP_DEADLINE_S: Final = 5.0
+LONGEST_STEP_DEADLINE_S: Final = 10.0
+
+
+def step_deadline_s(expected_s: float, steps_done: int) -> float:
+    """How long the engine may take over what it has been given: 8 times what is expected,
+    5 s at the least, 10 s at most; 60 s for the first step."""
+    if steps_done == 0:
+        return FIRST_STEP_DEADLINE_S
+    return min(max(SHORTEST_STEP_DEADLINE_S, 8 * expected_s), LONGEST_STEP_DEADLINE_S)

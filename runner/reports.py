@@ -1,0 +1,148 @@
+"""What a runner says of itself: to its worker, to the readings, to whoever diagnoses it.
+
+Pure: it reads what it is given and keeps only what rates are computed from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.ids import Boot, NodeId
+from bus.messages.control import Phase, RunnerReport, RunnerSpec, SlotHello
+from bus.messages.readings import RunnerReading
+from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from runner.engine import EngineFacts
+from runner.engine_thread import EngineThread
+from runner.recorder import FlightRecorder
+from runner.schedule import Load
+from runner.serving import Serving
+
+NO_LOAD = Load(
+    running=0,
+    paused=0,
+    waiting_rows=0,
+    waiting_requests=0,
+    best_waiting_priority=None,
+    kv_bytes=0,
+    kv_limit_bytes=0,
+    prefix_bytes=0,
+    prefix_entries=0,
+    preemptions=0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """Who speaks, and where in its life it is."""
+
+    node: NodeId
+    process: str
+    boot: Boot
+    slot: str
+    pid: int
+    phase: Phase
+
+
+def slot_hello(
+    me: Me,
+    spec: RunnerSpec | None,
+    serving: Serving | None,
+    engine: EngineThread | None,
+    *,
+    message: str,
+) -> SlotHello:
+    return SlotHello(
+        slot=me.slot,
+        pid=me.pid,
+        boot=me.boot,
+        protocol_min=PROTOCOL_MIN,
+        protocol_max=PROTOCOL_MAX,
+        phase=me.phase,
+        instance=spec.instance if spec else None,
+        generation=spec.generation if spec else 0,
+        rank=spec.rank if spec else 0,
+        addresses=serving.addresses if serving else (),
+        done_bytes=engine.progress.done_bytes if engine else 0,
+        total_bytes=engine.progress.total_bytes if engine else 0,
+        open_requests=serving.open_requests if serving else 0,
+        step=engine.steps_done if engine else 0,
+        message=message,
+    )
+
+
+def runner_report(
+    me: Me,
+    spec: RunnerSpec | None,
+    facts: EngineFacts | None,
+    engine: EngineThread | None,
+    *,
+    recorder: FlightRecorder,
+) -> RunnerReport:
+    memory: dict[str, int] = {}
+    if engine is not None:
+        now = engine.memory
+        memory = {
+            "active_bytes": now.active_bytes,
+            "kv_bytes": now.kv_bytes,
+            "prefix_bytes": now.prefix_bytes,
+            "peak_bytes": now.peak_bytes,
+        }
+    known = {} if facts is None else {**facts.extra, "context_tokens": facts.context_tokens}
+    return RunnerReport(
+        slot=me.slot,
+        pid=me.pid,
+        instance=spec.instance if spec else None,
+        generation=spec.generation if spec else 0,
+        phase=me.phase,
+        recorder=recorder.report(),
+        memory=memory,
+        facts=known,
+    )
+
+
+@dataclass(slots=True)
+class Meter:
+    """Rates are over the time since the last reading."""
+
+    measured_at: float
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+
+    def reading(self, me: Me, serving: Serving, engine: EngineThread, now: float) -> RunnerReading:
+        spec, tally = serving.spec, serving.tally
+        load = engine.load() or NO_LOAD
+        seconds = max(now - self.measured_at, 1e-3)
+        prompts = tally.prompt_tokens - self.prompt_tokens
+        made = tally.generated_tokens - self.generated_tokens
+        self.measured_at = now
+        self.prompt_tokens, self.generated_tokens = tally.prompt_tokens, tally.generated_tokens
+        return RunnerReading(
+            node=me.node,
+            process=me.process,
+            instance=spec.instance,
+            model=spec.model,
+            generation=spec.generation,
+            phase=me.phase,
+            running=load.running,
+            waiting=load.waiting_requests,
+            max_running=spec.max_rows,
+            max_waiting=spec.max_waiting,
+            best_waiting_priority=load.best_waiting_priority,
+            prompt_tokens=tally.prompt_tokens,
+            generation_tokens=tally.generated_tokens,
+            prompt_tokens_per_s=prompts / seconds,
+            generation_tokens_per_s=made / seconds,
+            kv_bytes=load.kv_bytes,
+            kv_limit_bytes=load.kv_limit_bytes,
+            prefix_bytes=load.prefix_bytes,
+            prefix_hits=tally.prefix_hits,
+            prefix_hit_tokens=tally.cached_tokens,
+            preemptions=load.preemptions,
+            active_bytes=engine.memory.active_bytes,
+            peak_bytes=engine.memory.peak_bytes,
+            step=engine.steps_done,
+            step_ms=engine.last_step_s * 1000,
+            last_used_ago_s=0.0 if serving.open_requests else now - tally.used_at,
+            done_bytes=engine.progress.done_bytes,
+            total_bytes=engine.progress.total_bytes,
+        )

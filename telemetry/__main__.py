@@ -1,0 +1,28 @@
+"""Composition root of telemetry: read the settings, build, run."""
+
+from __future__ import annotations
+
+import sys
+
+from bus.identity import node_id
+from bus.processes import Supervisor
+from bus.service import run_service
+from conf.settings import load_settings
+from telemetry.service import Telemetry
+
+
+def main() -> int:
+    """Run until told to stop; returns the exit code."""
+    settings = load_settings()
+    supervisor = Supervisor(settings.endpoints.supervisor)
+    return run_service(
+        "telemetry",
+        node=node_id(settings.paths.state),
+        endpoints=settings.endpoints,
+        log_level=settings.log_level,
+        build=lambda shell: Telemetry(shell, supervisor.list_processes, settings.paths.data),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""Verbs as they are typed, against a server that answers as a node does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli.app import app
+from tests.harness.node_server import card, instance, serving, state
+
+EVENTS: list[Any] = [
+    ": loading\n\n",
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+    {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]},
+    {"choices": [{"index": 0, "delta": {"content": "one "}}]},
+    {"choices": [{"index": 0, "delta": {"content": "fish"}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}},
+    "data: [DONE]\n\n",
+]
+
+
+class Desk:
+    """A node's answers, and what it was asked."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.asked: list[tuple[str, str, dict[str, Any]]] = []
+        self.cards = [
+            card("shoal-tiny", Path("/elsewhere"), bundled=True),
+            card("org/own", home / "data" / "models" / "org" / "own"),
+            card("cached", Path("/elsewhere/cache")),
+        ]
+        self.instances = [instance("shoal-tiny")]
+        self.chat: tuple[int, Any] | list[Any] = EVENTS
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        self.asked.append((method, path, body))
+        if path == "/state":
+            return 200, state(self.cards, self.instances)
+        if path.startswith("/v1/chat"):
+            return self.chat
+        if path == "/place_instance":
+            if body["dry_run"]:
+                return 200, {"model": body["model"], "plan": {"needed_bytes": 5_000_000}}
+            if not any(one.model == body["model"] for one in self.instances):
+                self.instances.append(instance(body["model"]))
+            return 200, {"model": body["model"], "instance": f"inst-{body['model']}"}
+        if method == "DELETE":
+            self.instances.clear()
+            return 200, {}
+        return 404, {"error": {"message": f"no {path}", "type": "not_found"}}
+
+
+class Shoal:
+    def __init__(self, desk: Desk, url: str) -> None:
+        self.desk = desk
+        self.url = url
+        self._runner = CliRunner()
+
+    def __call__(self, *words: str, say: str | None = None, url: str | None = None) -> Result:
+        options = ["--home", str(self.desk.home), "--url", url or self.url]
+        return self._runner.invoke(app, [*options, *words], input=say)
+
+    def json(self, *words: str, **more: Any) -> Any:
+        return json.loads(self(*words, "--json", **more).stdout)
+
+
+@pytest.fixture
+def shoal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shoal]:
+    monkeypatch.setenv("NO_COLOR", "1")
+    desk = Desk(tmp_path)
+    with serving(desk.answer) as url:
+        yield Shoal(desk, url)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("donw", "down"), ("list", "ls"), ("unload", "stop"), ("statsu", "status")]
+)
+def test_a_mistyped_verb_is_answered_with_the_one_that_was_meant(
+    shoal: Shoal, typed: str, meant: str
+) -> None:
+    found = shoal(typed)
+    assert found.exit_code == 2
+    assert f"Did you mean '{meant}'" in found.stderr
+
+
+def test_a_verb_that_is_yet_to_come_says_so(shoal: Shoal) -> None:
+    found = shoal("service", "install")
+    assert found.exit_code == 2 and "not in this version" in found.stderr
+
+
+def test_a_node_that_does_not_answer_is_said_with_the_next_step(shoal: Shoal) -> None:
+    found = shoal("ps", url="http://127.0.0.1:9")
+    assert found.exit_code == 3
+    assert "no node answers at http://127.0.0.1:9" in found.stderr
+    assert "shoal up" in found.stderr and "Traceback" not in found.stderr
+
+
+def test_with_json_an_error_is_a_document_too(shoal: Shoal) -> None:
+    found = shoal("ps", "--json", url="http://127.0.0.1:9")
+    error = json.loads(found.stdout)["error"]
+    assert (found.exit_code, error["code"]) == (3, 3)
+    assert error["remedy"]
+
+
+def test_shared_options_may_stand_before_or_after_the_verb(shoal: Shoal) -> None:
+    after = shoal("ls", "--json").stdout
+    before = shoal("--json", "ls").stdout
+    assert json.loads(after) == json.loads(before)
+
+
+@pytest.mark.parametrize("verb", ["status", "ps", "ls", "doctor", "bench", "up", "down", "logs"])
+def test_every_verb_explains_itself_and_knows_json(shoal: Shoal, verb: str) -> None:
+    found = shoal(verb, "--help")
+    assert found.exit_code == 0 and "--json" in found.stdout
+
+
+def test_ls_lists_what_is_on_disk(shoal: Shoal) -> None:
+    assert [m["model"] for m in shoal.json("ls")["models"]] == ["cached", "org/own", "shoal-tiny"]
+    assert "4.0M" in shoal("ls").stdout
+
+
+def test_show_tells_where_a_model_is_loaded(shoal: Shoal) -> None:
+    assert shoal.json("show", "shoal-tiny")["instances"][0]["status"] == "ready"
+    missing = shoal("show", "sahol-tiny")
+    assert missing.exit_code == 4 and "shoal-tiny" in missing.stderr
+
+
+def test_ps_shows_work_and_when_a_model_leaves(shoal: Shoal) -> None:
+    found = shoal("ps").stdout
+    assert "never" in found and "42" in found
+    assert shoal.json("ps")["instances"][0]["reading"]["running"] == 3
+
+
+def test_run_streams_the_answer_alone_to_standard_output(shoal: Shoal) -> None:
+    found = shoal("run", "shoal-tiny", "count", "fish", "--temperature", "0", "--no-think")
+    assert (found.exit_code, found.stdout) == (0, "one fish\n")
+    assert "hm" in found.stderr
+    body = shoal.desk.asked[-1][2]
+    assert body["messages"] == [{"role": "user", "content": "count fish"}]
+    assert body["temperature"] == 0.0
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "seed" not in body
+
+
+def test_run_reads_the_prompt_from_a_pipe(shoal: Shoal) -> None:
+    assert shoal("run", "shoal-tiny", say="from a pipe\n").stdout == "one fish\n"
+    assert shoal.desk.asked[-1][2]["messages"][-1]["content"] == "from a pipe"
+    empty = shoal("run", "shoal-tiny", say="")
+    assert empty.exit_code == 1 and "nothing to say" in empty.stderr
+
+
+def test_run_in_json_tells_the_whole_answer(shoal: Shoal) -> None:
+    found = shoal.json("run", "shoal-tiny", "hi")
+    assert (found["text"], found["reasoning"]) == ("one fish", "hm")
+    assert found["finish_reason"] == "stop"
+    assert found["usage"]["completion_tokens"] == 3
+
+
+def test_an_error_in_the_stream_ends_run_in_words(shoal: Shoal) -> None:
+    shoal.desk.chat = [EVENTS[3], {"error": {"message": "the runner was lost"}}]
+    found = shoal("run", "shoal-tiny", "hi")
+    assert found.exit_code == 1 and "the runner was lost" in found.stderr
+
+
+def test_a_refusal_keeps_the_nodes_words_and_has_its_own_exit_code(shoal: Shoal) -> None:
+    shoal.desk.chat = (429, {"error": {"message": "the queue is full (8 waiting)"}})
+    found = shoal("run", "shoal-tiny", "hi")
+    assert found.exit_code == 5 and "the queue is full (8 waiting)" in found.stderr
+
+
+def test_a_chat_remembers_what_was_said_until_it_is_cleared(shoal: Shoal) -> None:
+    found = shoal("chat", say='first\n"""two\nlines"""\n/clear\nafter\n/bye\nnever\n')
+    assert found.exit_code == 0
+    talks = [body["messages"] for _, path, body in shoal.desk.asked if "chat" in path]
+    assert [len(talk) for talk in talks] == [1, 3, 1]
+    assert talks[1][1] == {"role": "assistant", "content": "one fish"}
+    assert talks[1][2]["content"] == "two\nlines"
+
+
+def test_a_question_that_failed_is_not_part_of_the_conversation(shoal: Shoal) -> None:
+    shoal.desk.chat = (503, {"error": {"message": "loading"}})
+    assert shoal("chat", say="first\nsecond\n").exit_code == 0
+    talks = [body["messages"] for _, path, body in shoal.desk.asked if "chat" in path]
+    assert [len(talk) for talk in talks] == [1, 1]
+
+
+def test_load_waits_until_the_instance_is_ready(shoal: Shoal) -> None:
+    found = shoal.json("load", "org/own", "--context", "1024")
+    assert found == {"model": "org/own", "instance": "inst-org/own", "status": "ready"}
+    placed = next(body for _, path, body in shoal.desk.asked if path == "/place_instance")
+    assert placed["context_tokens"] == 1024 and placed["if_absent"] is True
+
+
+def test_load_dry_run_shows_the_plan_and_places_nothing(shoal: Shoal) -> None:
+    assert "5.0 MB" in shoal("load", "org/own", "--dry-run").stdout
+    assert len(shoal.desk.instances) == 1
+
+
+def test_a_model_that_cannot_be_loaded_says_why(shoal: Shoal) -> None:
+    shoal.desk.instances = [instance("bad", "failed", why="3 failures in 60 s")]
+    found = shoal("load", "bad")
+    assert found.exit_code == 1 and "3 failures in 60 s" in found.stderr
+
+
+def test_stop_unloads_and_names_what_is_loaded_when_it_is_another(shoal: Shoal) -> None:
+    wrong = shoal("stop", "org/own")
+    assert wrong.exit_code == 4 and "shoal-tiny" in wrong.stderr
+    assert shoal.json("stop", "shoal-tiny")["unloaded"] == ["inst-shoal-tiny"]
+    assert ("DELETE", "/instance/inst-shoal-tiny?drain_s=30", {}) in shoal.desk.asked
+
+
+def test_rm_deletes_only_after_a_yes_and_only_here(shoal: Shoal) -> None:
+    folder = shoal.desk.home / "data" / "models" / "org" / "own"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    asked = shoal("rm", "org/own")
+    assert asked.exit_code == 1 and "--yes" in asked.stderr and folder.exists()
+    assert shoal("rm", "org/own", "--yes").exit_code == 0
+    assert not folder.parent.exists() and folder.parent.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [("shoal-tiny", "comes with shoal"), ("cached", "is not in")]
+)
+def test_rm_refuses_what_is_not_its_own(shoal: Shoal, model: str, why: str) -> None:
+    found = shoal("rm", model, "--yes")
+    assert found.exit_code == 1 and why in found.stderr
+
+
+def test_rm_refuses_a_model_in_memory(shoal: Shoal) -> None:
+    shoal.desk.instances = [instance("org/own")]
+    found = shoal("rm", "org/own", "--yes")
+    assert found.exit_code == 1 and "shoal stop org/own" in found.stderr
+
+
+def test_bench_counts_what_the_node_counted(shoal: Shoal) -> None:
+    words = ("bench", "shoal-tiny", "--concurrency", "2", "--runs", "2", "--tokens", "3")
+    found = shoal.json(*words)
+    assert (found["runs"], found["concurrency"], found["tokens"]) == (2, 2, 12)
+    assert found["memory"]["peak_bytes"] == 3
+    chats = [body for _, path, body in shoal.desk.asked if "chat" in path]
+    assert len(chats) == 6
+    assert len({body["messages"][0]["content"] for body in chats}) == 6
+    assert all(body["ignore_eos"] and body["max_tokens"] == 3 for body in chats)
+
+
+def test_bench_without_warm_up_works(shoal: Shoal) -> None:
+    found = shoal.json("bench", "--warmup", "0", "--runs", "1", "--tokens", "3")
+    assert (found["runs"], found["warmup"], found["model"]) == (1, 0, "shoal-tiny")
+
+
+def test_config_show_tells_value_and_source(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_SLOTS", "3")
+    found = shoal.json("config", "show")
+    assert found["settings"]["slots"] == {"value": 3, "source": "environment SHOAL_SLOTS"}
+    assert found["folders"]["data"] == str(shoal.desk.home / "data")
+
+
+def test_a_wrong_setting_is_named_with_its_source(
+    shoal: Shoal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_SLOTS", "none")
+    found = shoal("config", "show")
+    assert found.exit_code == 1 and "SHOAL_SLOTS" in found.stderr
+
+
+def test_verbs_of_a_home_without_a_node_say_so(shoal: Shoal) -> None:
+    for words in (("status",), ("tap", "event.*")):
+        found = shoal(*words)
+        assert found.exit_code == 3 and "no node runs in" in found.stderr
+    assert shoal("logs").exit_code == 4
+    assert shoal.json("down")["status"] == "was not running"
+
+
+def test_a_pattern_that_no_topic_fits_is_refused(shoal: Shoal) -> None:
+    found = shoal("tap", "evnt.*")
+    assert found.exit_code == 4 and "event" in found.stderr
+
+
+def test_logs_of_all_processes_are_merged_by_time(shoal: Shoal) -> None:
+    logs = shoal.desk.home / "state" / "logs"
+    logs.mkdir(parents=True)
+    for process, instants in (("bus", (1.0, 3.0)), ("runner-00", (2.0,))):
+        lines = [
+            json.dumps({"at": at, "level": "info", "message": f"m{at:.0f}", "process": process})
+            for at in instants
+        ]
+        (logs / f"{process}.log").write_text("\n".join(lines) + "\n")
+    shown = shoal("logs").stdout.splitlines()
+    assert [line.split()[-1] for line in shown] == ["m1", "m2", "m3"]
+    raw = [json.loads(line) for line in shoal("logs", "runner:00", "--json").stdout.splitlines()]
+    assert [line["message"] for line in raw] == ["m2"]
+    assert "runner:00" in shoal("logs", "worker").stderr
+
+
+def test_a_node_of_another_version_is_named_not_guessed(shoal: Shoal) -> None:
+    desk, known = shoal.desk, shoal.desk.answer
+    newer = state(desk.cards, desk.instances)
+    newer["state"]["moon_phase"] = "full"
+
+    def answer(method: str, path: str, body: dict[str, Any]) -> Any:
+        return (200, newer) if path == "/state" else known(method, path, body)
+
+    with serving(answer) as url:
+        found = shoal("ps", url=url)
+    assert found.exit_code == 1 and "moon_phase" in found.stderr

@@ -1,0 +1,135 @@
+"""Whatever a client sends, a parser understands it or says what is wrong with it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus.errors import BadRequest
+from gateway.dialects.body import path_of, read_object
+from gateway.dialects.dialect import Dialect, Limits, Parsed
+from gateway.dialects.ollama import OllamaChat, OllamaGenerate
+from gateway.dialects.openai_chat import OpenAIChat
+from gateway.dialects.openai_completions import OpenAICompletions
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TURNS = [
+    {"role": "system", "content": "s"},
+    {"role": "user", "content": [{"type": "text", "text": "u"}]},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "t", "tool_call_id": "c"},
+]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+OLLAMA_TURNS = [
+    {"role": "user", "content": "u", "images": ["iVBORw0KGgo="]},
+    {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+    {"role": "tool", "content": "t", "tool_name": "f"},
+]
+OPTIONS = {"num_predict": 5, "seed": 1, "stop": ["x"], "temperature": 0.5, "num_gpu": 1}
+BODIES: list[tuple[Dialect, dict[str, Any]]] = [
+    (
+        OpenAIChat(),
+        {
+            "model": "m", "messages": TURNS, "tools": [TOOL], "tool_choice": "auto",
+            "response_format": SCHEMA, "stop": ["a"], "logit_bias": {"5": 1}, "n": 2,
+            "logprobs": True, "top_logprobs": 2, "seed": 5, "stream": True,
+            "stream_options": {"include_usage": True}, "x_priority": "low", "temperature": 0.5,
+            "chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 5,
+        },
+    ),
+    (OpenAICompletions(), {"model": "m", "prompt": ["a", "b"], "logprobs": 2, "echo": False}),
+    (OpenAICompletions(), {"model": "m", "prompt": [[1, 2], [3]], "best_of": 1, "n": 1}),
+    (
+        OllamaChat(),
+        {"model": "m", "messages": OLLAMA_TURNS, "tools": [TOOL], "options": OPTIONS,
+         "format": "json", "keep_alive": "5m", "think": True},
+    ),
+    (OllamaGenerate(), {"model": "m", "prompt": "p", "options": OPTIONS, "format": {"a": 1}}),
+]  # fmt: skip
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(st.characters(codec="utf-8"), max_size=12),
+    st.sampled_from(["", "none", "5m", "m:latest", "9" * 5000, "\u0000", "NaN", "-1", "~text"]),
+    st.lists(st.integers() | st.text(max_size=3), max_size=3),
+    st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=3), max_size=3),
+)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a body where something else could stand."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        found += [place for key, one in value.items() for place in _places(one, (*path, key))]
+    elif isinstance(value, list):
+        found += [place for key, one in enumerate(value) for place in _places(one, (*path, key))]
+    return found
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_body_is_understood_or_refused(desk: Any, data: Any) -> None:
+    dialect, valid = data.draw(st.sampled_from(BODIES))
+    body = copy.deepcopy(valid)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from(_places(body)))
+        parent = body
+        for step in place[:-1]:
+            parent = parent[step]
+        if data.draw(st.booleans()):
+            parent[place[-1]] = data.draw(JUNK)
+        elif isinstance(parent, dict):
+            parent[data.draw(st.text(max_size=6))] = data.draw(JUNK)
+    try:
+        parsed = dialect.parse(json.dumps(body).encode(), desk.context())
+    except BadRequest as refusal:
+        assert refusal.message
+        assert len(refusal.message) < 2000
+    else:
+        assert isinstance(parsed, Parsed)
+
+
+@pytest.mark.parametrize(("dialect", "body"), BODIES)
+def test_the_bodies_above_are_valid(desk: Any, dialect: Dialect, body: dict[str, Any]) -> None:
+    assert desk.parse(dialect, body).requests
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=64))
+def test_any_bytes_are_an_object_or_refused(sent: bytes) -> None:
+    try:
+        assert isinstance(read_object(sent, Limits()), dict)
+    except BadRequest as refusal:
+        assert refusal.field is None
+
+
+def test_a_list_with_many_faults_is_refused_for_its_first(desk: Any) -> None:
+    body = {"model": "m", "prompt": ["a", *([5] * 100_000)]}
+    refusal = desk.refusal(OpenAICompletions(), body)
+    assert refusal.field == "prompt[1]"
+    assert "more" not in refusal.message
+
+
+def test_an_endless_name_is_not_said_back_whole(desk: Any) -> None:
+    refusal = desk.refusal(OpenAIChat(), {"model": "m", "messages": TURNS, "k" * 100_000: 1})
+    assert len(refusal.message) < 300
+    biased = {"model": "m", "messages": TURNS, "logit_bias": {"9" * 5000: 1}}
+    assert len(desk.refusal(OpenAIChat(), biased).message) < 300
+
+
+def test_paths_are_written_as_clients_write_them() -> None:
+    assert path_of(("messages", 2, "~user", "content", "~parts", 0, "~text", "text")) == (
+        "messages[2].content[0].text"
+    )
+    assert path_of(("", "model")) == "model"
+    assert path_of(("options", "stop", 1)) == "options.stop[1]"
+    assert path_of(()) == ""

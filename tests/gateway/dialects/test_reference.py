@@ -1,0 +1,56 @@
+"""The page that operators read says what the tables say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from gateway.dialects import faults, ollama_bodies, openai_bodies
+from gateway.dialects.body import PRIORITIES
+
+PAGE = (Path(__file__).parents[3] / "docs/operations/http-api.md").read_text()
+OPENAI, OLLAMA = PAGE.split("## Ollama", maxsplit=1)
+
+
+def _named(text: str) -> set[str]:
+    return set(re.findall(r"`([a-z0-9_]+)`", text))
+
+
+@pytest.mark.parametrize("body", [openai_bodies.ChatCompletionsBody, openai_bodies.CompletionsBody])
+def test_every_openai_field_is_on_the_page(body: type[BaseModel]) -> None:
+    assert set(body.model_fields) - _named(OPENAI) == set()
+
+
+def test_everything_accepted_or_refused_is_on_the_page() -> None:
+    tables = (
+        openai_bodies.HARMLESS,
+        openai_bodies.REFUSED_CHAT,
+        openai_bodies.REFUSED_COMPLETIONS,
+    )
+    assert {name for table in tables for name in table} - _named(OPENAI) == set()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        set(ollama_bodies.OllamaChatBody.model_fields),
+        set(ollama_bodies.OllamaGenerateBody.model_fields),
+        set(ollama_bodies.OllamaOptionsBody.model_fields),
+        set(ollama_bodies.HARMLESS_OPTIONS),
+        set(ollama_bodies.NEUTRAL_OPTIONS),
+    ],
+)
+def test_everything_of_ollamas_is_on_the_page(names: set[str]) -> None:
+    assert names - _named(OLLAMA) == set()
+
+
+def test_every_error_code_is_on_the_page() -> None:
+    codes = {row.code for row in (*faults.REFUSALS.values(), *faults.FAILURES.values())}
+    assert codes - _named(PAGE) == set()
+
+
+def test_priorities_are_on_the_page_with_their_numbers() -> None:
+    assert all(f"`{word}` {number}" in PAGE for word, number in PRIORITIES.items())

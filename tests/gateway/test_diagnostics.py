@@ -1,0 +1,292 @@
+"""Diagnostics through HTTP, with a real ROUTER where telemetry would be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from falcon import testing
+from falcon.asgi import App
+
+from bus.client import Speaker
+from bus.codec import Envelope, decode, encode
+from bus.endpoints import Endpoints
+from bus.errors import BadRequest, Unavailable
+from bus.ids import Boot, InstanceId, NodeId
+from bus.loops import AsyncioReactor
+from bus.messages.control import (
+    AskDiagnosis,
+    AskRunner,
+    Diagnosis,
+    DiagnosisRefused,
+    RunnerReport,
+)
+from bus.messages.readings import HealthFinding, NodeReading, ProcessReading
+from bus.messages.wire import Message
+from bus.state import ClusterState
+from bus.transport import Link
+from gateway.asking import Asker
+from gateway.faulted import Faulted
+from gateway.resources import diagnostics
+from tests.harness.node_server import instance, reading
+
+NODE = NodeId("n1")
+SPEAKER = Speaker(NODE, "gateway:0", Boot("b1"))
+STACKS = {
+    "process": "bus",
+    "pid": 7,
+    "method": "py-spy",
+    "note": "",
+    "threads": [
+        {
+            "pid": 7,
+            "thread_id": 8,
+            "name": "main",
+            "active": True,
+            "owns_gil": False,
+            "frames": [
+                {"name": "inner", "filename": "a.py", "line": 2},
+                {"name": "outer", "filename": "a.py", "line": 1},
+            ],
+        }
+    ],
+}
+
+
+class Desk:
+    """Telemetry and a worker that answer by rote, behind the real resources."""
+
+    def __init__(self, folder: str) -> None:
+        self.endpoints = Endpoints(folder)
+        self.asked: list[Message] = []
+        self.answers: dict[type[Message], Message] = {}
+        self.readings: list[tuple[NodeReading, float]] = []
+        self.runners: list[Any] = []
+        self.state = ClusterState()
+
+    def run(self, act: Callable[[testing.ASGIConductor], Coroutine[Any, Any, Any]]) -> Any:
+        async def main() -> Any:
+            reactor = AsyncioReactor(asyncio.get_running_loop())
+            links = [Link("router"), Link("router")]
+            for link, address in zip(
+                links, (self.endpoints.telemetry, self.endpoints.worker), strict=True
+            ):
+                link.bind(address)
+                reactor.watch(link, lambda frames, link=link: self._answer(link, frames))
+            bus = SimpleNamespace(speaker=SPEAKER, endpoints=self.endpoints, state=self.state)
+            view = SimpleNamespace(nodes=lambda: self.readings, runners=lambda: self.runners)
+            service = SimpleNamespace(bus=bus, view=view, reactor=reactor)
+            app: App[Any, Any] = App()
+            for kind in (Faulted, BadRequest):
+                app.add_error_handler(kind, _told)
+            seat: Any = SimpleNamespace(service=service)
+            for path, resource in diagnostics.resources(seat).items():
+                app.add_route(path, resource)
+            try:
+                async with testing.ASGIConductor(app) as conductor:
+                    return await act(conductor)
+            finally:
+                for link in links:
+                    reactor.unwatch(link)
+                    link.close()
+
+        return asyncio.run(main())
+
+    def get(self, path: str) -> testing.Result:
+        return self.run(lambda conductor: conductor.simulate_get(path))
+
+    def post(self, path: str, body: str) -> testing.Result:
+        return self.run(lambda conductor: conductor.simulate_post(path, body=body))
+
+    def _answer(self, link: Link, frames: list[bytes]) -> None:
+        question = decode(frames[1]).message
+        self.asked.append(question)
+        answer = self.answers.get(type(question))
+        if answer is not None:
+            link.send(frames[0], encode(Envelope(NODE, "telemetry", Boot("b2"), 1, answer)))
+
+
+async def _told(_req: Any, resp: Any, error: Any, _params: Any) -> None:
+    fault = getattr(error, "fault", None)
+    resp.status = fault.status if fault else 400
+    resp.media = {"message": str(error), "code": fault.code if fault else error.field}
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with tempfile.TemporaryDirectory(prefix="sh") as folder:
+        yield Desk(folder)
+
+
+def stacks_answer() -> Diagnosis:
+    return Diagnosis(method="py-spy", content=json.dumps(STACKS).encode())
+
+
+def test_stacks_are_passed_on_as_telemetry_found_them(desk: Desk) -> None:
+    desk.answers[AskDiagnosis] = stacks_answer()
+    found = desk.get("/v1/diagnostics/node/processes/runner:00/stacks")
+    assert (found.status_code, found.json) == (200, STACKS)
+    assert desk.asked == [AskDiagnosis(want="stacks", process="runner:00")]
+
+
+def test_stacks_as_text_begin_with_the_outermost_call(desk: Desk) -> None:
+    desk.answers[AskDiagnosis] = stacks_answer()
+    found = desk.get("/v1/diagnostics/node/processes/gateway/2/stacks?format=text")
+    assert found.headers["content-type"].startswith("text/plain")
+    lines = found.text.splitlines()
+    assert lines[0] == "bus pid 7, by py-spy"
+    assert lines[2:] == [
+        "thread main of pid 7 (8) [active]",
+        "  outer (a.py:1)",
+        "  inner (a.py:2)",
+    ]
+    assert desk.asked == [AskDiagnosis(want="stacks", process="gateway/2")]
+
+
+def test_an_unknown_format_is_refused_by_name(desk: Desk) -> None:
+    found = desk.get("/v1/diagnostics/node/processes/bus/stacks?format=xml")
+    assert (found.status_code, found.json["code"], desk.asked) == (400, "format", [])
+
+
+def test_a_profile_is_ordered_as_asked_and_keeps_its_type(desk: Desk) -> None:
+    desk.answers[AskDiagnosis] = Diagnosis(
+        method="py-spy", content_type="image/svg+xml", content=b"<svg/>"
+    )
+    body = '{"seconds": 1.5, "rate_hz": 50, "format": "flamegraph"}'
+    found = desk.post("/v1/diagnostics/node/processes/bus/profile", body)
+    assert found.headers["content-type"] == "image/svg+xml" and found.content == b"<svg/>"
+    (asked,) = desk.asked
+    assert asked == AskDiagnosis(
+        want="profile", process="bus", seconds=1.5, rate_hz=50, format="flamegraph"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [('{"seconds": 31}', "seconds"), ('{"second": 1}', "second"), ("[", "message")],
+)
+def test_a_profile_that_cannot_be_is_refused_with_the_field(
+    desk: Desk, body: str, field: str
+) -> None:
+    found = desk.post("/v1/diagnostics/node/processes/bus/profile", body)
+    assert (found.status_code, found.json["code"], desk.asked) == (400, field, [])
+
+
+@pytest.mark.parametrize(("status", "code"), list(diagnostics.CODES.items()))
+def test_telemetrys_refusals_keep_their_status(desk: Desk, status: int, code: str) -> None:
+    desk.answers[AskDiagnosis] = DiagnosisRefused(status=status, message="the reason")
+    found = desk.get("/v1/diagnostics/node/processes/bus/stacks")
+    assert (found.status_code, found.json) == (status, {"message": "the reason", "code": code})
+
+
+def test_a_silent_telemetry_is_a_503_and_the_wait_is_named(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnostics, "STACKS_DEADLINE_S", 0.05)
+    found = desk.get("/v1/diagnostics/node/processes/bus/stacks")
+    assert (found.status_code, found.json["code"]) == (503, "telemetry_silent")
+    assert "AskDiagnosis" in found.json["message"]
+
+
+def test_the_node_tells_of_processes_runners_and_what_is_wrong(desk: Desk) -> None:
+    one = instance("tiny")
+    desk.state = ClusterState(term=3, index=9, instances={str(one.instance): one})
+    desk.runners = [reading(one)]
+    desk.readings = [(node_reading(), 0.5)]
+    can = json.dumps({"py_spy": True, "reason": "may"}).encode()
+    desk.answers[AskDiagnosis] = Diagnosis(method="py-spy", content=can)
+    desk.answers[AskRunner] = RunnerReport(
+        slot="00",
+        pid=9,
+        instance=one.instance,
+        generation=1,
+        phase="ready",
+        recorder=({"at_s": 1.0, "phase": "idle"},),
+        memory={"active_bytes": 5},
+    )
+    found = desk.get("/v1/diagnostics/node").json
+    assert found["diagnosis"] == {"py_spy": True, "reason": "may"}
+    assert [process["name"] for process in found["processes"]] == ["bus"]
+    (runner,) = found["runners"]
+    assert (runner["process"], runner["memory"]) == ("runner:00", {"active_bytes": 5})
+    assert runner["recorder"] == [{"at_s": 1.0, "phase": "idle"}]
+    assert runner["reading"]["generation_tokens_per_s"] == 42.0
+    assert [warning["code"] for warning in found["warnings"]] == ["disk_low"]
+    assert found["runtime"]["packages"]["falcon"]
+    assert AskRunner(instance=InstanceId("inst-tiny")) in desk.asked
+
+
+def test_what_does_not_answer_is_a_warning_and_never_an_error(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnostics, "REPORT_DEADLINE_S", 0.05)
+    one = instance("tiny")
+    desk.state = ClusterState(instances={str(one.instance): one})
+    desk.runners = [reading(one)]
+    desk.readings = [(node_reading(), 20.0)]
+    found = desk.get("/v1/diagnostics/node")
+    assert found.status_code == 200
+    codes = [warning["code"] for warning in found.json["warnings"]]
+    assert codes == ["telemetry_silent", "runner_silent"]
+    assert found.json["diagnosis"]["py_spy"] is None
+    assert [runner["process"] for runner in found.json["runners"]] == ["runner:00"]
+
+
+def test_two_questions_at_once_get_each_its_own_answer(desk: Desk) -> None:
+    desk.answers = {
+        AskDiagnosis: stacks_answer(),
+        AskRunner: DiagnosisRefused(status=404, message="no runner"),
+    }
+
+    async def act(_conductor: testing.ASGIConductor) -> list[Message]:
+        asker = Asker(SPEAKER, AsyncioReactor(asyncio.get_running_loop()))
+        both = (
+            asker.ask(desk.endpoints.telemetry, AskDiagnosis(want="stacks", process="x"), 10.0),
+            asker.ask(desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 10.0),
+        )
+        return list(await asyncio.gather(*both))
+
+    first, second = desk.run(act)
+    assert isinstance(first, Diagnosis) and isinstance(second, DiagnosisRefused)
+
+
+def test_a_question_without_an_answer_ends_with_the_wait_named(desk: Desk) -> None:
+    async def act(_conductor: testing.ASGIConductor) -> None:
+        asker = Asker(SPEAKER, AsyncioReactor(asyncio.get_running_loop()))
+        await asker.ask(desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 0.05)
+
+    with pytest.raises(Unavailable, match=r"AskRunner at worker\.slots"):
+        desk.run(act)
+
+
+def node_reading() -> NodeReading:
+    process = ProcessReading(
+        name="bus",
+        pid=7,
+        status="running",
+        cpu_s=1.0,
+        cpu_ratio=0.1,
+        resident_bytes=1,
+        threads=2,
+        uptime_s=3.0,
+    )
+    low = HealthFinding(
+        node=NODE, level="warn", code="disk_low", message="5 GB", remediation="make room"
+    )
+    return NodeReading(
+        node=NODE,
+        memory_total_bytes=2,
+        memory_available_bytes=1,
+        cpu_ratio=0.5,
+        load_1m=1.0,
+        disk_total_bytes=2,
+        disk_free_bytes=1,
+        processes=(process,),
+        findings=(low,),
+        measured_at_s=1.0,
+    )

@@ -1,0 +1,112 @@
+"""Instances that come, go, freeze and die under a real gateway, and what its clients see."""
+
+from __future__ import annotations
+
+import signal
+
+from bus.clock import now
+from bus.ids import InstanceId, ModelId
+from bus.messages.events import GenerationOpened, InstanceRemoved
+from tests.harness.http_clients import Reader, chat, ready
+from tests.harness.stage import MODEL, eventually, stage
+
+
+def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_ready() -> None:
+    with stage(load_timeout_s=20.0) as made:
+        reader = Reader(made, "tokens=5")
+        demand = eventually(lambda: made.holder.demands, 10, "the demand is published")
+        assert demand[-1].models[0].model == MODEL
+        eventually(lambda: any("waiting for" in line for line in reader.lines), 10, "progress")
+        made.runner()
+        reader.wait_end(10)
+        assert len(reader.text.split()) == 5
+        eventually(lambda: not made.holder.demands[-1].models, 5, "the demand is withdrawn")
+
+
+def test_a_model_that_does_not_load_in_time_is_a_503_with_retry_after() -> None:
+    with stage(load_timeout_s=1.0) as made:
+        answer = chat(made, "tokens=5")
+        assert answer.status_code == 503
+        assert "retry-after" in answer.headers
+        assert answer.json()["error"]["code"] == "model_loading"
+
+
+def test_neither_streams_nor_waiting_requests_notice_a_new_bus_and_holder() -> None:
+    with stage(load_timeout_s=40.0) as made:
+        made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        running = Reader(made, "tokens=300 every_ms=10")
+        running.wait_lines(3)
+        waiting = Reader(made, "tokens=5", model="org/other")
+        eventually(lambda: made.holder.demands, 10, "the demand is published")
+        made.restart_bus_and_holder()
+        running.wait_end(20)
+        assert running.error is None and len(running.text.split()) == 300
+        eventually(lambda: made.holder.demands, 10, "the new holder hears the demand")
+        other = made.runner("inst-2", place=False)
+        made.place(other, ModelId("org/other"))
+        waiting.wait_end(20)
+        assert waiting.error is None and len(waiting.text.split()) == 5
+
+
+def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served() -> None:
+    with stage() as made:
+        first = made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        reader = Reader(made, "tokens=1000000 every_ms=10")
+        reader.wait_lines(3)
+        killed_at = now()
+        first.signal(signal.SIGKILL)
+        seconds = reader.wait_end(10) - killed_at
+        print(f"terminal {seconds:.2f} s after the kill")
+        assert reader.error is not None and reader.error["code"] == "runner_lost"
+        assert reader.lines[-1] == "data: [DONE]"
+        made.happen(
+            GenerationOpened(instance=InstanceId("inst-1"), generation=2, why="runner ended")
+        )
+        made.runner(generation=2)
+        assert chat(made, "tokens=3").status_code == 200
+
+
+def test_a_frozen_runner_ends_streams_in_words() -> None:
+    with stage() as made:
+        runner = made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        reader = Reader(made, "tokens=1000000 every_ms=10")
+        reader.wait_lines(3)
+        frozen_at = now()
+        runner.signal(signal.SIGSTOP)
+        seconds = reader.wait_end(45) - frozen_at
+        print(f"terminal {seconds:.2f} s after the freeze")
+        assert reader.error is not None and reader.error["code"] == "runner_lost"
+
+
+def test_a_removed_instance_ends_its_streams_in_words() -> None:
+    with stage() as made:
+        made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        reader = Reader(made, "tokens=1000000 every_ms=10")
+        reader.wait_lines(3)
+        made.happen(InstanceRemoved(instance=InstanceId("inst-1"), why="deleted"))
+        reader.wait_end(5)
+        assert reader.error is not None and reader.error["code"] == "model_unavailable"
+
+
+def test_a_refused_request_is_tried_at_the_other_instance_once() -> None:
+    with stage() as made:
+        made.runner("inst-1")
+        made.runner("inst-2")
+        eventually(lambda: ready(made), 10, "the instances are ready")
+        answer = chat(made, "refuse=queue_full")
+        assert answer.status_code == 429
+        assert [len(one.heard("submit")) for one in made.runners] == [1, 1]
+
+
+def test_an_unanswered_submit_goes_to_the_other_instance() -> None:
+    with stage() as made:
+        one, other = made.runner("inst-1"), made.runner("inst-2")
+        eventually(lambda: ready(made), 10, "the instances are ready")
+        one.signal(signal.SIGSTOP)
+        for number in range(6):
+            assert chat(made, f"tokens=3 number={number}").status_code == 200
+        assert len(other.heard("submit")) == 6

@@ -1,0 +1,139 @@
+"""The gateway's processes: their start, their end, their keys, their siblings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+import httpx
+import psutil
+import pytest
+
+from bus.clock import now
+from bus.errors import Unavailable
+from gateway.keys import hashed
+from gateway.listener import open_listener
+from tests.harness.http_clients import Reader, answered, body, cancels_of, chat, ready, send_raw
+from tests.harness.stage import ROOT, eventually, free_port, stage
+
+
+def test_sigterm_lets_a_short_stream_finish_and_ends_a_long_one_in_words() -> None:
+    with stage(drain_s=2.0) as made:
+        made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        short = Reader(made, "tokens=100 every_ms=10")
+        long = Reader(made, "tokens=1000000 every_ms=10")
+        short.wait_lines(3)
+        long.wait_lines(3)
+        made.gateway.send_signal(signal.SIGTERM)
+        short.wait_end(10)
+        long.wait_end(10)
+        assert short.error is None and len(short.text.split()) == 100
+        assert long.error is not None and long.error["code"] == "model_unavailable"
+        assert made.gateway.wait(10) == 0
+        name = long.chunks[0]["id"].removeprefix("chatcmpl-")
+        assert eventually(lambda: cancels_of(made.runners[0], name), 5, "the cancel")
+
+
+def test_a_killed_http_process_is_replaced_and_its_requests_are_cancelled() -> None:
+    with stage() as made:
+        made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        connection = send_raw(made, "tokens=1000000 every_ms=10", stream=True)
+        eventually(lambda: made.runners[0].heard("submit"), 5, "the request arrives")
+        psutil.Process(made.gateway.pid).children()[0].kill()
+        eventually(made.is_ready, 10, "a new process serves")
+        connection.close()
+        eventually(lambda: ready(made), 10, "it knows the instance")
+        assert chat(made, "tokens=3").status_code == 200
+
+
+def test_http_processes_end_with_their_master_and_say_so() -> None:
+    with stage() as made:
+        made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        worker = psutil.Process(made.gateway.pid).children()[0]
+        reader = Reader(made, "tokens=1000000 every_ms=10")
+        reader.wait_lines(3)
+        killed_at = now()
+        made.gateway.kill()
+        reader.wait_end(10)
+        assert reader.error is not None and reader.error["code"] == "model_unavailable"
+        eventually(lambda: not worker.is_running(), 10, "the HTTP process is gone")
+        print(f"gone {now() - killed_at:.2f} s after its master")
+
+
+def test_a_taken_port_names_its_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"port {port}.*pid {os.getpid()}"):
+            open_listener("127.0.0.1", port, retry_s=0.3)
+
+
+def test_the_gateway_starts_from_its_settings_alone_and_says_what_is_missing() -> None:
+    with tempfile.TemporaryDirectory(prefix="shoal-", dir="/tmp") as home:
+        port = free_port()
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "SHOAL_HOME": home,
+            "SHOAL_HTTP_PORT": str(port),
+        }
+        command = [sys.executable, "-P", "-m", "gateway"]
+        process = subprocess.Popen(command, cwd=home, env=environment, stderr=subprocess.DEVNULL)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            health = eventually(lambda: answered(f"{url}/health"), 20, "it answers")
+            assert health.json()["status"] == "degraded"
+            assert answered(f"{url}/livez") is not None
+            assert httpx.get(f"{url}/readyz").status_code == 503
+            early = httpx.post(f"{url}/v1/chat/completions", json=body("x"), timeout=20)
+            assert early.status_code == 503
+            assert "shoal status" in early.json()["error"]["message"]
+            again = subprocess.run(command, cwd=home, env=environment, timeout=20, check=False)
+            assert again.returncode == 3
+        finally:
+            process.terminate()
+            assert process.wait(15) == 0
+        open_wide = {**environment, "SHOAL_HTTP_HOST": "0.0.0.0"}
+        refused = subprocess.run(
+            command, cwd=home, env=open_wide, timeout=20, check=False, capture_output=True
+        )
+        assert refused.returncode == 1
+        assert b"api_keys" in refused.stderr
+
+
+def test_keys_are_asked_for_in_the_words_of_the_dialect() -> None:
+    with stage(keys=[hashed("sk-one"), hashed("sk-two")]) as made:
+        url = f"{made.url}/v1/models"
+        assert httpx.get(url).status_code == 401
+        assert httpx.get(url).json()["error"]["code"] == "invalid_api_key"
+        assert isinstance(httpx.get(f"{made.url}/api/tags").json()["error"], str)
+        wrong = httpx.get(url, headers={"authorization": "Bearer sk-three"})
+        assert wrong.status_code == 401
+        for headers in ({"authorization": "Bearer sk-one"}, {"x-api-key": "sk-two"}):
+            assert httpx.get(url, headers=headers).status_code == 200
+        assert httpx.get(f"{made.url}/health").status_code == 200
+
+
+def test_two_http_processes_share_cancels_lists_and_counts() -> None:
+    with stage(processes=2) as made:
+        made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        readers = [Reader(made, "tokens=1000000 every_ms=10") for _ in range(12)]
+        for reader in readers:
+            reader.wait_lines(3)
+        names = [reader.chunks[0]["id"] for reader in readers]
+        assert {name.split("-")[3] for name in names} == {"h0", "h1"}
+        assert len(httpx.get(f"{made.url}/queue").json()["requests"]) == 12
+        for name in names:
+            assert httpx.post(f"{made.url}/v1/cancel/{name}").status_code == 200
+        for reader in readers:
+            reader.wait_end(5)
+        text = httpx.get(f"{made.url}/metrics").text
+        row = next(r for r in text.splitlines() if r.startswith("shoal_requests_total"))
+        assert float(row.rpartition(" ")[2]) == 12

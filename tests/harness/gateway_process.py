@@ -1,0 +1,31 @@
+"""Starts a real gateway with options from a JSON text instead of a home."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from bus.endpoints import Endpoints
+from bus.errors import ShoalError
+from bus.ids import NodeId
+from bus.logs import Log
+from gateway.http_process import serve
+from gateway.options import Options
+
+
+def main() -> int:
+    given = json.loads(sys.argv[1])
+    given["endpoints"] = Endpoints(given["endpoints"])
+    given["node"] = NodeId(given["node"])
+    for name in ("keys", "names", "origins"):
+        given[name] = tuple(given.get(name, ()))
+    try:
+        serve(Options(**given))
+    except ShoalError as error:
+        Log(node=given["node"], process="gateway").critical(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""A runner slot as a real process, with its worker and its gateways played over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bus.codec import Envelope, decode, encode
+from bus.endpoints import Endpoints
+from bus.frames import pack_to_runner, unpack_to_gateway
+from bus.ids import Boot, InstanceId, ModelId, NodeId, RequestId
+from bus.messages.control import RunnerSpec, SlotEnded, SlotHello
+from bus.messages.requests import GenerationRequest, TextPrompt
+from bus.messages.tokens import (
+    Accepted,
+    ChoiceEnd,
+    Entry,
+    Failed,
+    Finished,
+    Hello,
+    Ping,
+    Refused,
+    StepEntries,
+    Submit,
+    ToGateway,
+    TokenDelta,
+    ToRunner,
+)
+from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.transport import Link
+from conf.paths import find_paths, make_folders
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ModelId("toy")
+PING_S = 0.5
+PATIENCE_S = 30.0
+BLAS = Path("/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0")
+
+
+def request(name: str, text: str = "hello world", **changes: object) -> GenerationRequest:
+    fields = {"max_tokens": 8, "prompt": TextPrompt(text=text), "ignore_eos": True} | changes
+    return GenerationRequest.model_validate(
+        {"request_id": RequestId(name), "model": MODEL, "sampling": {"temperature": 0.0}, **fields}
+    )
+
+
+@dataclass
+class Slot:
+    """A started runner and its worker's end of the talk."""
+
+    process: subprocess.Popen[bytes]
+    worker: Link
+    endpoints: Endpoints
+    spec: RunnerSpec
+    peer: bytes = b""
+    hellos: list[SlotHello] = field(default_factory=list)
+    ended: SlotEnded | None = None
+    other: list[Message] = field(default_factory=list)
+
+    def tell(self, message: Message) -> None:
+        envelope = Envelope(NodeId("test"), "worker", Boot("w"), 1, message)
+        self.worker.send(self.peer, encode(envelope))
+
+    def listen(self) -> None:
+        while (frames := self.worker.receive()) is not None:
+            self.peer = frames[0]
+            message = decode(frames[-1]).message
+            if isinstance(message, SlotHello):
+                self.hellos.append(message)
+            elif isinstance(message, SlotEnded):
+                self.ended = message
+            else:
+                self.other.append(message)
+
+    @property
+    def phase(self) -> str:
+        return self.hellos[-1].phase if self.hellos else ""
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            self.listen()
+            if condition():
+                return
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {seconds:g} s: {what}; phase {self.phase!r}")
+            self.worker.socket.poll(20)
+
+    def ready(self) -> Slot:
+        self.until(lambda: bool(self.hellos), "a first hello")
+        self.tell(self.spec)
+        self.until(lambda: self.phase in ("ready", "ended"), "ready", 90.0)
+        assert self.phase == "ready", self.hellos[-1].message
+        return self
+
+    def exit_code(self, seconds: float = 10.0) -> int:
+        self.until(lambda: self.process.poll() is not None, "the process's end", seconds)
+        self.listen()
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def started_slot(home: Path, model: Path, **changes: object) -> Iterator[Slot]:
+    """A runner in `home`, told by us what to be; ended by its own pid."""
+    paths = find_paths(home)
+    make_folders(paths)
+    endpoints = Endpoints(str(paths.runtime))
+    worker = Link("router")
+    worker.bind(endpoints.worker)
+    fields = {
+        "instance": InstanceId("inst-1"),
+        "generation": 1,
+        "rank": 0,
+        "size": 1,
+        "model": MODEL,
+        "path": str(model),
+        "dtype": "float32",
+        "first_layer": 0,
+        "last_layer": 2,
+        "context_tokens": 2048,
+        "addresses": (endpoints.runner("00"),),
+        "memory_limit_bytes": 1 << 30,
+    }
+    spec = RunnerSpec.model_validate(fields | changes)
+    environment = os.environ | {"SHOAL_HOME": str(home), "SHOAL_SLOT": "00"}
+    environment |= {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    if BLAS.exists():
+        environment["LD_PRELOAD"] = str(BLAS)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "runner"], cwd=paths.run, env=environment
+    )
+    slot = Slot(process, worker, endpoints, spec)
+    try:
+        yield slot
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        worker.close()
+
+
+@dataclass
+class Stream:
+    """What one request has got so far."""
+
+    answer: Accepted | Refused | None = None
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def end(self) -> Finished | Failed | None:
+        last = self.entries[-1] if self.entries else None
+        return last if isinstance(last, Finished | Failed) else None
+
+    @property
+    def deltas(self) -> list[TokenDelta]:
+        return [entry for entry in self.entries if isinstance(entry, TokenDelta)]
+
+    @property
+    def finishes(self) -> list[str]:
+        return [entry.finish_reason for entry in self.entries if isinstance(entry, ChoiceEnd)]
+
+    def text(self, choice: int = 0) -> str:
+        return "".join(delta.text for delta in self.deltas if delta.choice == choice)
+
+    @property
+    def tokens(self) -> int:
+        return sum(delta.tokens for delta in self.deltas)
+
+    def check(self) -> None:
+        assert [entry.seq for entry in self.entries] == list(range(len(self.entries)))
+        terminals = [e for e in self.entries if isinstance(e, Finished | Failed)]
+        assert len(terminals) == 1
+        assert self.entries[-1] is terminals[0]
+
+
+class FakeGateway:
+    """A real DEALER that says what a gateway says. `pings` False lets the runner think it dead."""
+
+    def __init__(self, slot: Slot, name: str = "gw") -> None:
+        self.slot = slot
+        self.link = Link("dealer", identity=name)
+        self.link.connect(slot.endpoints.runner("00"))
+        self.streams: dict[str, Stream] = {}
+        self.heard: list[ToGateway] = []
+        self.messages = 0
+        self.pings = True
+        self._pinged_at = 0.0
+        self.send(Hello(name, Boot(name), PROTOCOL_MIN, PROTOCOL_MAX))
+
+    def send(self, message: ToRunner) -> None:
+        assert self.link.send(pack_to_runner(message))
+
+    def submit(
+        self, asked: GenerationRequest, *, credit: int = 10_000, remaining_ms: int = 60_000
+    ) -> Stream:
+        stream = self.streams.setdefault(asked.request_id, Stream())
+        self.send(Submit(asked, self.slot.spec.generation, credit, remaining_ms))
+        return stream
+
+    def listen(self, wait_ms: int = 10) -> None:
+        now = time.monotonic()
+        if self.pings and now - self._pinged_at > PING_S:
+            self._pinged_at = now
+            self.send(Ping(Boot("gw")))
+        self.link.socket.poll(wait_ms)
+        while (frames := self.link.receive()) is not None:
+            message = unpack_to_gateway(frames[-1])
+            self.messages += 1
+            if isinstance(message, StepEntries):
+                for entry in message.entries:
+                    self.streams[entry.request_id].entries.append(entry)
+            elif isinstance(message, Accepted | Refused):
+                self.streams[message.request_id].answer = message
+            else:
+                self.heard.append(message)
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {seconds:g} s: {what}")
+            self.listen()
+
+    def ended(self, *streams: Stream, seconds: float = 30.0) -> None:
+        self.until(lambda: all(stream.end for stream in streams), "ends", seconds)
+        for stream in streams:
+            stream.check()
+
+    def close(self) -> None:
+        self.link.close()

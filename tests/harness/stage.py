@@ -1,0 +1,354 @@
+"""A stage for one gateway: real processes and sockets, a stand-in holder, synthetic runners.
+
+The switchboard is the real one, in a thread of the test; beside it a holder that has taken the
+term, answers snapshots and commands, and publishes events as the test directs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bus.cards import ModelCard, NodeCard
+from bus.client import BusClient, Speaker, topic_of
+from bus.clock import now, wall
+from bus.codec import decode, encode
+from bus.endpoints import Endpoints
+from bus.errors import Refusal
+from bus.identity import new_boot
+from bus.ids import InstanceId, ModelId, NodeId
+from bus.instances import Instance, RankReady, Shard
+from bus.logs import Log
+from bus.loops import PollReactor
+from bus.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
+from bus.messages.control import (
+    AskCommand,
+    AskEvents,
+    AskSnapshot,
+    EventsFound,
+    Snapshot,
+    TermHeartbeat,
+)
+from bus.messages.events import Event, EventBody, InstancePlaced, TermOpened
+from bus.messages.readings import CardReading, DemandReading
+from bus.state import ClusterState, apply, digest
+from bus.switchboard import Switchboard
+from bus.transport import Link
+
+ROOT = Path(__file__).parents[2]
+NODE = NodeId("n1")
+MODEL = ModelId("shoal-tiny")
+
+
+def eventually(check: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    """The first true value of `check`, polled; fails with `what` when there is none in time."""
+    give_up_at = now() + timeout_s
+    pause = threading.Event()
+    while True:
+        found = check()
+        if found:
+            return found
+        if now() >= give_up_at:
+            raise AssertionError(f"not within {timeout_s} s: {what}")
+        pause.wait(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Holder:
+    """A stand-in for the master. Runs in the stage's thread; `do` reaches it from the test."""
+
+    def __init__(
+        self, endpoints: Endpoints, reactor: PollReactor, events: Sequence[Event] = ()
+    ) -> None:
+        self.reactor = reactor
+        self.state = ClusterState()
+        self.events = list(events)
+        for event in events:
+            self.state = apply(self.state, event)
+        self.commands: list[Any] = []
+        self.demands: list[DemandReading] = []
+        self.refusal: Refusal | None = None
+        speaker = Speaker(NODE, "master", new_boot())
+        log = Log(node=NODE, process="master", level="error")
+        self.bus = BusClient(speaker, endpoints, reactor, log, follow=False)
+        self.bus.hear("reading.demand", lambda _t, e: self.demands.append(e.message))
+        self.router = Link("router")
+        self.router.bind(endpoints.candidate)
+        reactor.watch(self.router, self.asked)
+        if not events:
+            self.happen(TermOpened(holder=NODE, counter=1))
+        self.beat()
+        reactor.every(0.2, self.beat)
+
+    def happen(self, body: EventBody) -> None:
+        event = Event(term=1, index=self.state.index + 1, at_s=wall(), body=body)
+        self.events.append(event)
+        self.state = apply(self.state, event)
+        self.bus.publish(topic_of(event), event)
+
+    def beat(self) -> None:
+        beat = TermHeartbeat(
+            holder=NODE, counter=1, index=self.state.index, digest=digest(self.state), addresses=()
+        )
+        self.bus.publish("term", beat)
+
+    def asked(self, frames: list[bytes]) -> None:
+        question = decode(frames[-1]).message
+        match question:
+            case AskSnapshot():
+                answer: Any = Snapshot(
+                    term=1, index=self.state.index, state=self.state.model_dump()
+                )
+            case AskEvents():
+                found = tuple(e for e in self.events if question.first <= e.index <= question.last)
+                answer = EventsFound(events=found, complete=True)
+            case AskCommand():
+                answer = self.command(question.command)
+            case _:
+                return
+        self.router.send(frames[0], encode(self.bus.envelope(answer)))
+
+    def command(self, command: PlaceModel | DeleteInstance | Any) -> Any:
+        self.commands.append(command)
+        if self.refusal is not None:
+            return CommandRefused(command_id=command.command_id, refusal=self.refusal)
+        return Acknowledged(
+            command_id=command.command_id,
+            term=1,
+            index=self.state.index,
+            durability="local",
+            instance=InstanceId("inst-1"),
+        )
+
+
+class Runner:
+    """A synthetic runner's process and what it has said."""
+
+    def __init__(self, address: str, instance: str, generation: int) -> None:
+        self.address, self.instance, self.generation = address, instance, generation
+        self.said: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.harness.synthetic_runner",
+                address,
+                instance,
+                str(generation),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        eventually(lambda: self.heard("up"), 20, "the synthetic runner is up")
+
+    def heard(self, event: str) -> list[dict[str, Any]]:
+        return [one for one in list(self.said) if one["event"] == event]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        try:
+            for line in self.process.stdout:
+                self.said.append({**json.loads(line), "at": now()})
+        except ValueError:
+            return
+
+
+class Stage:
+    """Everything around one gateway, and the gateway."""
+
+    def __init__(self, folder: str, **options: Any) -> None:
+        self.endpoints = Endpoints(folder)
+        self.folder = folder
+        self.runners: list[Runner] = []
+        self.port = free_port()
+        self._start_thread()
+        self.publish_card()
+        self.gateway = self.start_gateway(**options)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    # --- the holder's thread ----------------------------------------------------------------
+
+    def restart_bus_and_holder(self) -> None:
+        """Both end and come back: the holder with its log, the switchboard with nothing."""
+        events = list(self.holder.events)
+        self.reactor.stop()
+        self.thread.join(10)
+        self._start_thread(events)
+
+    def _start_thread(self, events: Sequence[Event] = ()) -> None:
+        up: queue.Queue[Any] = queue.Queue()
+
+        def run() -> None:
+            self.reactor = PollReactor()
+            log = Log(node=NODE, process="bus", level="error")
+            self.board = Switchboard(self.endpoints, self.reactor, log)
+            self.holder = Holder(self.endpoints, self.reactor, events)
+            up.put(True)
+            self.reactor.run()
+            self.holder.bus.close()
+            self.holder.router.close()
+            self.board.close()
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+        up.get(timeout=10)
+
+    def do(self, action: Callable[[], Any]) -> Any:
+        """Run in the holder's thread; its result."""
+        done: queue.Queue[Any] = queue.Queue()
+        self.reactor.call(lambda: done.put(action()))
+        return done.get(timeout=10)
+
+    def happen(self, body: EventBody) -> None:
+        self.do(lambda: self.holder.happen(body))
+
+    def publish_card(self, *names: str) -> None:
+        models = tuple(
+            ModelCard(
+                model=ModelId(name),
+                path="/nowhere",
+                family="qwen3",
+                layers=2,
+                weights_bytes=1000,
+                size_bytes=1000,
+                kv_bytes_per_token=10,
+                context_tokens=4096,
+                vocabulary=2048,
+            )
+            for name in names or (MODEL, "org/other")
+        )
+        card = NodeCard(
+            node=NODE,
+            name="stage",
+            platform="linux",
+            cores=2,
+            memory_bytes=10**9,
+            backends=("mlx-cpu",),
+            mlx_version="0",
+            shoal_version="0",
+            slots=1,
+            models=models,
+            announced_at_s=wall(),
+        )
+        self.do(lambda: self.holder.bus.publish(f"card.{NODE}", CardReading(card=card)))
+
+    # --- runners ------------------------------------------------------------------------------
+
+    def runner(
+        self, instance: str = "inst-1", *, generation: int = 1, place: bool = True
+    ) -> Runner:
+        """A synthetic runner that serves, and (when `place`) its instance in the state."""
+        slot = f"{len(self.runners):02}"
+        made = Runner(self.endpoints.runner(slot), instance, generation)
+        self.runners.append(made)
+        if place:
+            self.place(made)
+        return made
+
+    def place(self, runner: Runner, model: ModelId = MODEL) -> None:
+        shard = Shard(rank=0, node=NODE, first_layer=0, last_layer=2, bytes_reserved=1000)
+        rank = RankReady(rank=0, node=NODE, process="runner:00", addresses=(runner.address,), pid=1)
+        instance = Instance(
+            instance=InstanceId(runner.instance),
+            model=model,
+            shards=(shard,),
+            generation=runner.generation,
+            status="ready",
+            context_tokens=4096,
+            keep_alive_s=300.0,
+            ready=(rank,),
+        )
+        self.happen(InstancePlaced(instance=instance))
+
+    # --- the gateway ---------------------------------------------------------------------------
+
+    def start_gateway(self, **options: Any) -> subprocess.Popen[bytes]:
+        given = {
+            "node": NODE,
+            "node_name": "stage",
+            "endpoints": self.folder,
+            "metrics_folder": f"{self.folder}/metrics",
+            "port": self.port,
+            **options,
+        }
+        self.log = open(f"{self.folder}/gateway.log", "ab")  # noqa: SIM115 - closed by `close`
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tests.harness.gateway_process", json.dumps(given)],
+            cwd=self.folder,
+            env=environment,
+            stdout=self.log,
+            stderr=self.log,
+            stdin=subprocess.DEVNULL,
+        )
+        eventually(self.is_ready, 30, f"the gateway serves; see {self.folder}/gateway.log")
+        return process
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        lines = Path(f"{self.folder}/gateway.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def close(self) -> None:
+        if self.gateway.poll() is None:
+            self.gateway.send_signal(signal.SIGQUIT)
+        try:
+            self.gateway.wait(15)
+        except subprocess.TimeoutExpired:
+            self.gateway.kill()
+            self.gateway.wait(5)
+        for runner in self.runners:
+            runner.end()
+        self.reactor.stop()
+        self.thread.join(5)
+        self.log.close()
+
+
+@contextmanager
+def stage(**options: Any) -> Iterator[Stage]:
+    """A stage with a gateway that serves; all of it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="shoal-stage-", dir="/tmp") as folder:
+        made = Stage(folder, **options)
+        try:
+            yield made
+        finally:
+            made.close()

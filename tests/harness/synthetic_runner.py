@@ -1,0 +1,239 @@
+"""Talks the runner's side of the data plane on a real ROUTER, with text made on the spot.
+
+A process of its own (`python -m tests.harness.synthetic_runner SOCKET INSTANCE GENERATION`), so
+that it can be stopped and killed. What a request gets is written in its last message, as
+words `name=value`: tokens=N, every_ms=N (0: as fast as credit allows), refuse=REASON,
+fail=REASON, silent=1 (accept, then nothing), mute=1 (not even an answer), skip=N (lose that
+entry), calls=1 (end with a tool call). It keeps every promise that a runner makes, credit
+above all, and prints one JSON line for each thing that it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+
+from bus.errors import BadMessage, Refusal
+from bus.frames import pack_to_gateway, unpack_to_runner
+from bus.identity import new_boot
+from bus.ids import InstanceId, RequestId
+from bus.loops import PollReactor
+from bus.messages.requests import ChatPrompt, GenerationRequest, TextPrompt, Usage
+from bus.messages.tokens import (
+    Accepted,
+    Cancel,
+    ChoiceEnd,
+    Credit,
+    Entry,
+    Failed,
+    Finished,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    StepEntries,
+    Submit,
+    ToGateway,
+    TokenDelta,
+    ToolCallDelta,
+    Welcome,
+)
+from bus.transport import Link
+
+WORDS = ("one ", "two ", "three ", "four ", "five ", "six ", "seven ", "eight ")
+
+
+def tell(event: str, **facts: object) -> None:
+    """One line for the test that started us."""
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+@dataclass
+class Row:
+    """One request in the made-up batch."""
+
+    peer: bytes
+    request: GenerationRequest
+    orders: dict[str, str]
+    credit: list[int]
+    tokens: int
+    every_s: float
+    next_at: float
+    seq: int = 0
+    made: list[int] = field(default_factory=list[int])
+    blocked: bool = False
+
+    def number(self) -> int:
+        self.seq += 1
+        return self.seq - 1
+
+
+class SyntheticRunner:
+    """The process. `step` counts rounds in which anything was made."""
+
+    def __init__(self, socket: str, instance: InstanceId, generation: int) -> None:
+        self.reactor = PollReactor()
+        self.instance, self.generation = instance, generation
+        self.boot = new_boot()
+        self.rows: dict[RequestId, Row] = {}
+        self.step = 0
+        self.link = Link("router", high_water=100_000)
+        self.link.bind(socket)
+        self.reactor.watch(self.link, self.heard)
+
+    def run(self) -> None:
+        tell("up")
+        while True:
+            now = self.reactor.now()
+            due = [row.next_at for row in self.rows.values() if self.can_move(row)]
+            self.reactor.turn(max(0.0, min(min(due, default=now + 0.2) - now, 0.2)))
+            self.round()
+
+    def can_move(self, row: Row) -> bool:
+        return "silent" not in row.orders and (row.tokens <= 0 or any(c > 0 for c in row.credit))
+
+    def heard(self, frames: list[bytes]) -> None:
+        peer, data = frames[0], frames[-1]
+        try:
+            message = unpack_to_runner(data)
+        except BadMessage as error:
+            tell("bad", error=str(error))
+            return
+        match message:
+            case Hello():
+                self.send(peer, Welcome(self.instance, self.generation, self.boot, 1))
+            case Ping():
+                self.send(peer, Pong(self.boot, self.step, bool(self.rows)))
+            case Submit():
+                self.submit(peer, message)
+            case Credit(request_id, choice, grant):
+                row = self.rows.get(request_id)
+                if row is not None:
+                    row.credit[choice] += grant
+            case Cancel(request_id, why):
+                tell("cancel", request=request_id, why=why)
+                self.cancel(request_id)
+
+    def submit(self, peer: bytes, message: Submit) -> None:
+        request = message.request
+        orders = orders_of(request)
+        tell("submit", request=request.request_id, n=request.n, remaining_ms=message.remaining_ms)
+        if "mute" in orders:
+            return
+        if "refuse" in orders:
+            reason = orders["refuse"]
+            refusal = Refusal.model_validate(
+                {
+                    "reason": reason,
+                    "message": f"refused: {reason}",
+                    "position": 9 if reason == "queue_full" else None,
+                    "retry_after_s": 3.0 if reason == "queue_full" else None,
+                }
+            )
+            self.send(peer, Refused(request.request_id, refusal))
+            return
+        self.send(peer, Accepted(request.request_id, 0, 7))
+        tokens = int(orders.get("tokens", "8"))
+        if request.max_tokens is not None:
+            tokens = min(tokens, request.max_tokens)
+        every_s = float(orders.get("every_ms", "0")) / 1000
+        self.rows[request.request_id] = Row(
+            peer=peer,
+            request=request,
+            orders=orders,
+            credit=[message.credit] * request.n,
+            tokens=tokens,
+            every_s=every_s,
+            next_at=self.reactor.now() + every_s,
+            made=[0] * request.n,
+        )
+
+    def cancel(self, request_id: RequestId) -> None:
+        row = self.rows.pop(request_id, None)
+        if row is None:
+            return
+        entries: list[Entry] = [
+            ChoiceEnd(request_id, row.number(), choice, "cancelled")
+            for choice in range(row.request.n)
+        ]
+        entries.append(Finished(request_id, row.number(), usage_of(row)))
+        self.send(row.peer, StepEntries(self.step, tuple(entries)))
+
+    def round(self) -> None:
+        now = self.reactor.now()
+        by_peer: dict[bytes, list[Entry]] = {}
+        for request_id, row in list(self.rows.items()):
+            if row.next_at > now or "silent" in row.orders:
+                continue
+            entries = self.entries(row)
+            if not entries:
+                continue
+            by_peer.setdefault(row.peer, []).extend(entries)
+            row.next_at = max(row.next_at + row.every_s, now)
+            if isinstance(entries[-1], Finished | Failed):
+                del self.rows[request_id]
+        if by_peer:
+            self.step += 1
+        for peer, entries in by_peer.items():
+            self.send(peer, StepEntries(self.step, tuple(entries)))
+
+    def entries(self, row: Row) -> list[Entry]:
+        request_id, made = row.request.request_id, []
+        many = 1 if row.every_s else 64
+        for choice in range(row.request.n):
+            for _ in range(min(many, row.credit[choice], row.tokens - row.made[choice])):
+                if str(row.seq) == row.orders.get("skip"):
+                    row.number()
+                word = WORDS[row.made[choice] % len(WORDS)]
+                made.append(TokenDelta(request_id, row.number(), choice, "text", word, 1))
+                row.made[choice] += 1
+                row.credit[choice] -= 1
+        if min(row.made) >= row.tokens:
+            made += self.ending(row)
+        elif not made and not row.blocked:
+            row.blocked = True
+            tell("blocked", request=request_id, made=sum(row.made))
+        return made
+
+    def ending(self, row: Row) -> list[Entry]:
+        request_id, made = row.request.request_id, []
+        if "fail" in row.orders:
+            failed = {"reason": row.orders["fail"], "message": "as ordered"}
+            return [Failed(request_id, row.number(), failed["reason"], failed["message"])]  # type: ignore[arg-type]
+        for choice in range(row.request.n):
+            if "calls" in row.orders:
+                made.append(
+                    ToolCallDelta(request_id, row.number(), choice, 0, "call_1", "f", '{"a":1}')
+                )
+            limited = row.request.max_tokens == row.tokens
+            finish = "tool_calls" if "calls" in row.orders else "length" if limited else "stop"
+            made.append(ChoiceEnd(request_id, row.number(), choice, finish))
+        made.append(Finished(request_id, row.number(), usage_of(row)))
+        return made
+
+    def send(self, peer: bytes, message: ToGateway) -> None:
+        if not self.link.send(peer, pack_to_gateway(message)):
+            tell("undelivered", kind=type(message).__name__)
+
+
+def usage_of(row: Row) -> Usage:
+    return Usage(prompt_tokens=7, completion_tokens=sum(row.made), decode_s=0.01)
+
+
+def orders_of(request: GenerationRequest) -> dict[str, str]:
+    """The words of the last message that are orders."""
+    prompt = request.prompt
+    if isinstance(prompt, ChatPrompt):
+        text = "".join(one.text for one in prompt.messages[-1].parts if one.kind == "text")
+    elif isinstance(prompt, TextPrompt):
+        text = prompt.text
+    else:
+        text = ""
+    words = [word.partition("=") for word in text.split() if "=" in word]
+    return {name: value for name, _, value in words}
+
+
+if __name__ == "__main__":
+    SyntheticRunner(sys.argv[1], InstanceId(sys.argv[2]), int(sys.argv[3])).run()

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from bus.ids import NodeId
+from master.election import (
+    HEARTBEAT_S,
+    LAPSE_S,
+    Beat,
+    Election,
+    HeardBeat,
+    HeardPeer,
+    OpenTerm,
+    PeersKnown,
+    PersistTerm,
+    Rank,
+    StepDown,
+    SwitchboardUp,
+    Tick,
+    stimulate,
+)
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+
+
+def candidate(me: NodeId, *, counter: int = 0, index: int = 0) -> Election:
+    return Election(me=me, rank=Rank(counter, index, 0, me), counter=counter)
+
+
+def test_a_node_of_its_own_takes_the_term_at_once_and_persists_it_first() -> None:
+    election, actions = stimulate(candidate(A, counter=6), SwitchboardUp(), 10.0)
+    assert actions == [PersistTerm(7), OpenTerm(7), Beat()]
+    assert (election.role, election.counter, election.holder) == ("holding", 7, A)
+
+
+def test_nothing_is_claimed_before_the_own_switchboard_is_up() -> None:
+    election, actions = stimulate(candidate(A), Tick(), 100.0)
+    assert (election.role, actions) == ("starting", [])
+
+
+def test_a_holder_beats_twice_a_second() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    beats = 0
+    for step in range(1, 101):
+        election, actions = stimulate(election, Tick(), step * 0.1)
+        beats += actions.count(Beat())
+    assert beats == pytest.approx(10.0 / HEARTBEAT_S, abs=2)
+
+
+def test_with_rivals_known_a_full_lapse_of_silence_has_to_pass() -> None:
+    election, _ = stimulate(candidate(B), PeersKnown(frozenset({A, B})), 0.0)
+    election, actions = stimulate(election, SwitchboardUp(), 5.0)
+    assert actions == []
+    election, actions = stimulate(election, Tick(), 5.0 + LAPSE_S - 0.01)
+    assert actions == []
+    election, actions = stimulate(election, Tick(), 5.0 + LAPSE_S)
+    assert OpenTerm(1) in actions
+
+
+def test_a_silent_holder_is_challenged_when_its_term_lapses_and_not_before() -> None:
+    election, _ = stimulate(candidate(A), PeersKnown(frozenset({B})), 0.0)
+    election, _ = stimulate(election, SwitchboardUp(), 0.0)
+    election, actions = stimulate(election, HeardBeat(B, 4), 1.9)
+    assert actions == [PersistTerm(4)]
+    election, actions = stimulate(election, Tick(), 3.8)
+    assert actions == []
+    _, actions = stimulate(election, Tick(), 3.9)
+    assert actions == [PersistTerm(5), OpenTerm(5), Beat()]
+
+
+def test_the_lower_ranked_leaves_the_claim_to_a_better_one_that_lives() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    election = replace(election, role="following", holder=None, peers=frozenset({B}))
+    election, _ = stimulate(election, HeardPeer(Rank(1, 50, 0, B)), 1.0)
+    election, actions = stimulate(election, Tick(), 2.5)
+    assert actions == []
+    election, actions = stimulate(election, Tick(), 1.0 + LAPSE_S)
+    assert OpenTerm(2) in actions, "the better one fell silent"
+
+
+def test_a_longer_log_ranks_above_priority_and_priority_above_the_name() -> None:
+    assert Rank(2, 1, 0, A) > Rank(1, 99, 9, B) > Rank(1, 98, 10, C)
+    assert Rank(1, 1, 5, A) > Rank(1, 1, 4, C)
+
+
+def test_a_holder_that_hears_of_a_higher_term_steps_down_before_all_else() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    election, actions = stimulate(election, HeardBeat(B, 2), 0.2)
+    assert isinstance(actions[0], StepDown)
+    assert actions[1:] == [PersistTerm(2)]
+    assert (election.role, election.holder) == ("following", B)
+
+
+def test_a_lower_term_and_the_own_echo_change_nothing() -> None:
+    election, _ = stimulate(candidate(C, counter=4), SwitchboardUp(), 0.0)
+    for beat in (HeardBeat(B, 4), HeardBeat(C, 5), HeardBeat(C, 9), HeardBeat(B, 5)):
+        after, actions = stimulate(election, beat, 0.1)
+        assert (after, actions) == (election, [])
+
+
+def test_a_holder_that_slept_through_its_own_term_steps_down_before_it_claims_anew() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    _, actions = stimulate(election, Tick(), 100.0)
+    assert isinstance(actions[0], StepDown)
+    assert actions[1:] == [PersistTerm(2), OpenTerm(2), Beat()], "alone: nobody to wait for"
+    rivals, _ = stimulate(election, PeersKnown(frozenset({B})), 0.1)
+    rivals, actions = stimulate(rivals, Tick(), 100.0)
+    assert len(actions) == 1 and isinstance(actions[0], StepDown)
+    assert rivals.role == "following"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rivals_that_hear_each_other_converge_on_one_holder(seed: int) -> None:
+    """Three candidates, lossy heartbeats for 20 s, then a healed network."""
+    chance = random.Random(seed)
+    names = [A, B, C]
+    peers = PeersKnown(frozenset(names))
+    elections = {n: stimulate(candidate(n, index=i), peers, 0.0)[0] for i, n in enumerate(names)}
+
+    def act(name: NodeId, stimulus: object, now: float, *, loss: float) -> None:
+        elections[name], actions = stimulate(elections[name], stimulus, now)  # type: ignore[arg-type]
+        for action in actions:
+            if isinstance(action, Beat | OpenTerm):
+                beat = HeardBeat(name, elections[name].counter)
+                for other in names:
+                    if other != name and chance.random() >= loss:
+                        act(other, beat, now, loss=loss)
+
+    for name in names:
+        act(name, SwitchboardUp(), chance.random(), loss=0.0)
+    for step in range(400):
+        now, loss = 1 + step * 0.1, (0.6 if step < 200 else 0.0)
+        for name in names:
+            for other in names:
+                if step % 5 == 0 and chance.random() >= loss:
+                    act(other, HeardPeer(elections[name].rank), now, loss=loss)
+            act(name, Tick(), now, loss=loss)
+    holders = [n for n in names if elections[n].role == "holding"]
+    assert len(holders) == 1
+    assert {elections[n].holder for n in names} == set(holders)
+    assert len({elections[n].counter for n in names}) == 1

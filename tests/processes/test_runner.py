@@ -1,0 +1,276 @@
+"""A real runner process, a real engine with random weights, real sockets."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bus.ids import RequestId
+from bus.messages.control import AskRunner, RunnerReport, SlotDrain
+from bus.messages.requests import TokensPrompt
+from bus.messages.tokens import (
+    Accepted,
+    Cancel,
+    Credit,
+    Failed,
+    Finished,
+    Goodbye,
+    Hello,
+    Pong,
+    PrefillProgress,
+    Refused,
+    Welcome,
+)
+from tests.harness.slot import FakeGateway, Slot, request, started_slot
+from tests.harness.toy_model import save_toy_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_toy_model(tmp_path_factory.mktemp("models") / "toy")
+
+
+@pytest.fixture(scope="module")
+def slot(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Slot]:
+    home = tmp_path_factory.mktemp("home")
+    with started_slot(home, model, max_rows=4, max_waiting=2, drop_idle_s=2.0) as started:
+        yield started.ready()
+
+
+@pytest.fixture
+def gateway(slot: Slot, request: pytest.FixtureRequest) -> Iterator[FakeGateway]:
+    made = FakeGateway(slot, name=request.node.name[:60])
+    yield made
+    made.close()
+
+
+def long_request(name: str, tokens: int = 1500):
+    return request(name, max_tokens=tokens)
+
+
+def test_a_request_streams_to_its_length_with_usage(gateway: FakeGateway) -> None:
+    stream = gateway.submit(request("plain", max_tokens=20))
+    gateway.ended(stream)
+    assert isinstance(stream.answer, Accepted)
+    assert stream.answer.position == 0
+    assert stream.finishes == ["length"]
+    assert isinstance(stream.end, Finished)
+    usage = stream.end.usage
+    assert usage.prompt_tokens == stream.answer.prompt_tokens
+    assert usage.completion_tokens == 20
+    assert usage.prefill_s > 0.0
+    assert usage.decode_s > 0.0
+    assert isinstance(gateway.heard[0], Welcome)
+
+
+def test_the_same_request_says_the_same_alone_and_in_a_crowd(gateway: FakeGateway) -> None:
+    alone = gateway.submit(request("alone", max_tokens=30))
+    gateway.ended(alone)
+    crowd = [
+        gateway.submit(request(f"crowd{n}", "hello world", max_tokens=30, n=1)) for n in range(4)
+    ]
+    gateway.ended(*crowd)
+    assert {stream.text() for stream in crowd} == {alone.text()}
+
+
+def test_choices_differ_by_seed_and_repeat_by_it(gateway: FakeGateway) -> None:
+    sampling = {"temperature": 1.0, "seed": 5}
+    first = gateway.submit(request("n1", n=3, sampling=sampling, max_tokens=16))
+    second = gateway.submit(request("n2", n=3, sampling=sampling, max_tokens=16))
+    gateway.ended(first, second)
+    texts = [first.text(choice) for choice in range(3)]
+    assert len(set(texts)) == 3
+    assert texts == [second.text(choice) for choice in range(3)]
+    assert isinstance(first.end, Finished)
+    assert first.end.usage.completion_tokens == 48
+
+
+def test_a_stop_string_ends_the_text_and_is_not_shown(gateway: FakeGateway) -> None:
+    whole = gateway.submit(request("whole", max_tokens=60))
+    gateway.ended(whole)
+    stop = whole.text()[10:13]
+    cut = gateway.submit(request("cut", max_tokens=60, stop=(stop,)))
+    gateway.ended(cut)
+    assert cut.finishes == ["stop"]
+    assert cut.text() == whole.text()[: whole.text().index(stop)]
+
+
+def test_a_cancel_frees_the_row_and_the_request_still_ends(gateway: FakeGateway) -> None:
+    stream = gateway.submit(long_request("cancelled"))
+    gateway.until(lambda: len(stream.deltas) > 3, "some tokens")
+    gateway.send(Cancel(RequestId("cancelled"), "client"))
+    gateway.ended(stream)
+    assert stream.finishes == ["cancelled"]
+    assert isinstance(stream.end, Finished)
+    assert stream.end.usage.completion_tokens < 1500
+
+
+def test_a_deadline_ends_with_its_own_reason(gateway: FakeGateway) -> None:
+    stream = gateway.submit(long_request("late"), remaining_ms=300)
+    gateway.ended(stream)
+    assert isinstance(stream.end, Failed)
+    assert stream.end.reason == "deadline"
+
+
+def test_nothing_is_sent_without_credit_and_others_go_on(gateway: FakeGateway) -> None:
+    slow = gateway.submit(long_request("slow", 40), credit=5)
+    fast = gateway.submit(request("fast", max_tokens=40))
+    gateway.ended(fast)
+    assert len(slow.deltas) == 5
+    gateway.send(Credit(RequestId("slow"), 0, 100))
+    gateway.ended(slow)
+    assert slow.text() == fast.text()
+
+
+def test_a_reader_that_never_comes_back_is_failed(gateway: FakeGateway) -> None:
+    stream = gateway.submit(long_request("stalled", 40), credit=3)
+    gateway.ended(stream, seconds=10.0)
+    assert isinstance(stream.end, Failed)
+    assert stream.end.reason == "deadline"
+    assert len(stream.deltas) == 3
+
+
+def test_a_full_queue_is_refused_with_its_position(gateway: FakeGateway) -> None:
+    streams = [gateway.submit(long_request(f"full{n}", 600)) for n in range(7)]
+    gateway.until(lambda: all(stream.answer for stream in streams), "answers", 5.0)
+    positions = [s.answer.position for s in streams if isinstance(s.answer, Accepted)]
+    assert positions == [0, 0, 0, 0, 0, 1]
+    refused = streams[6].answer
+    assert isinstance(refused, Refused)
+    assert refused.refusal.reason == "queue_full"
+    assert refused.refusal.position == 2
+    assert refused.refusal.retry_after_s
+    gateway.ended(*streams[:6])
+
+
+def test_a_repeated_submit_is_done_once(gateway: FakeGateway) -> None:
+    stream = gateway.submit(request("twice", max_tokens=30))
+    gateway.submit(request("twice", max_tokens=30))
+    gateway.ended(stream)
+    assert stream.finishes == ["length"]
+    gateway.submit(request("twice", max_tokens=30))
+    gateway.until(lambda: isinstance(stream.answer, Refused), "a refusal")
+    assert isinstance(stream.answer, Refused)
+    assert stream.answer.refusal.reason == "conflict"
+
+
+def test_wrong_words_are_refused_alone(gateway: FakeGateway) -> None:
+    good = gateway.submit(request("good", max_tokens=100))
+    other = gateway.submit(request("other-model", model="nobody"))
+    empty = gateway.submit(request("empty", ""))
+    huge = gateway.submit(request("huge", prompt=TokensPrompt(token_ids=tuple([5] * 3000))))
+    gateway.ended(good)
+    for stream, reason in ((other, "unknown_model"), (empty, "bad_request"), (huge, "context_len")):
+        assert isinstance(stream.answer, Refused)
+        assert stream.answer.refusal.reason.startswith(reason)
+
+
+def test_an_exact_repeat_comes_from_the_prefix_cache(gateway: FakeGateway) -> None:
+    prompt = TokensPrompt(token_ids=tuple(3 + n % 500 for n in range(1200)))
+    first = gateway.submit(request("first", prompt=prompt))
+    gateway.ended(first)
+    again = gateway.submit(request("again", prompt=prompt))
+    gateway.ended(again)
+    assert isinstance(first.end, Finished)
+    assert isinstance(again.end, Finished)
+    assert first.end.usage.cached_tokens == 0
+    assert again.end.usage.cached_tokens >= 1199
+    assert again.text() == first.text()
+    progress = [entry for entry in first.entries if isinstance(entry, PrefillProgress)]
+    assert progress
+    assert progress[-1].total == 1200
+
+
+def test_the_pong_tells_the_engines_own_step(gateway: FakeGateway) -> None:
+    stream = gateway.submit(request("steps", max_tokens=50))
+    gateway.ended(stream)
+    gateway.until(lambda: any(isinstance(m, Pong) for m in gateway.heard), "a pong")
+    before = max(m.step for m in gateway.heard if isinstance(m, Pong))
+    gateway.ended(gateway.submit(request("more steps", max_tokens=50)))
+
+    def advanced() -> bool:
+        return any(isinstance(m, Pong) and m.step >= before + 49 for m in gateway.heard)
+
+    gateway.until(advanced, "a pong with a later step")
+
+
+def test_without_a_common_protocol_there_is_a_goodbye(slot: Slot) -> None:
+    other = FakeGateway(slot, name="from-the-future")
+    other.send(Hello("future", slot.hellos[-1].boot, 900, 901))
+    other.until(lambda: any(isinstance(m, Goodbye) for m in other.heard), "a goodbye")
+    goodbye = next(m for m in other.heard if isinstance(m, Goodbye))
+    assert "900" in goodbye.message
+    other.close()
+
+
+def test_a_silent_gateways_requests_are_cancelled_within_five_seconds(slot: Slot) -> None:
+    mute = FakeGateway(slot, name="mute")
+    stream = mute.submit(long_request("orphan", 1900), credit=100_000)
+    others = [mute.submit(long_request(f"orphan{n}", 1900)) for n in range(3)]
+    mute.until(lambda: bool(stream.deltas), "tokens")
+    slot.until(lambda: slot.hellos[-1].open_requests == 4, "a hello that counts them")
+    mute.close()
+    gone_at = time.monotonic()
+    slot.until(lambda: slot.hellos[-1].open_requests == 0, "its requests cancelled", 5.0)
+    assert time.monotonic() - gone_at < 5.0
+    assert others
+
+
+def test_a_report_tells_the_flight_so_far(slot: Slot, gateway: FakeGateway) -> None:
+    gateway.ended(gateway.submit(request("recorded")))
+    slot.tell(AskRunner(instance=slot.spec.instance))
+    slot.until(lambda: bool(slot.other), "a report")
+    report = slot.other.pop()
+    assert isinstance(report, RunnerReport)
+    phases = [entry["phase"] for entry in report.recorder if entry.get("request_id") == "recorded"]
+    assert phases[:2] == ["task_submission", "prompt_build"]
+    assert phases[-1] == "completion"
+    assert report.memory["active_bytes"] > 0
+
+
+def test_draining_refuses_the_new_and_finishes_the_old(tmp_path: Path, model: Path) -> None:
+    with started_slot(tmp_path / "home", model) as slot:
+        slot.ready()
+        gateway = FakeGateway(slot)
+        stream = gateway.submit(long_request("old", 400))
+        gateway.until(lambda: bool(stream.deltas), "tokens")
+        slot.tell(SlotDrain(instance=slot.spec.instance, generation=1, deadline_s=20, why="test"))
+        slot.until(lambda: slot.phase == "draining", "draining")
+        new = gateway.submit(request("new"))
+        gateway.ended(stream)
+        assert stream.finishes == ["length"]
+        assert isinstance(new.answer, Refused)
+        assert new.answer.refusal.reason == "draining"
+        assert slot.exit_code() == 0
+        assert slot.ended is not None
+        assert slot.ended.exit_code == 0
+        gateway.close()
+
+
+def test_sigterm_gives_every_open_request_its_end(tmp_path: Path, model: Path) -> None:
+    with started_slot(tmp_path / "home", model) as slot:
+        slot.ready()
+        gateway = FakeGateway(slot)
+        streams = [gateway.submit(long_request(f"open{n}", 1800)) for n in range(3)]
+        gateway.until(lambda: all(stream.deltas for stream in streams), "tokens")
+        slot.process.send_signal(signal.SIGTERM)
+        gateway.ended(*streams)
+        assert {s.end.reason for s in streams if isinstance(s.end, Failed)} == {"model_unavailable"}
+        assert slot.exit_code() == 0
+        gateway.until(lambda: any(isinstance(m, Goodbye) for m in gateway.heard), "a goodbye")
+        gateway.close()
+
+
+def test_a_model_that_cannot_be_loaded_has_its_own_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    with started_slot(tmp_path / "home", tmp_path / "nothing") as slot:
+        slot.until(lambda: bool(slot.hellos), "a hello")
+        slot.tell(slot.spec)
+        assert slot.exit_code(60.0) == 72
+        assert slot.ended is not None
+        assert slot.ended.exit_code == 72
+        assert "nothing" in slot.ended.message

@@ -1,0 +1,159 @@
+"""Telemetry on a real switchboard: readings each second, questions answered."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bus.client import BusClient, Speaker
+from bus.clock import now
+from bus.codec import Envelope, decode, encode
+from bus.endpoints import Endpoints
+from bus.errors import Unavailable
+from bus.identity import new_boot
+from bus.ids import NodeId
+from bus.logs import Log
+from bus.loops import PollReactor
+from bus.messages.control import AskDiagnosis, AskSnapshot, DiagnosisRefused
+from bus.messages.readings import NodeReading
+from bus.messages.wire import Message
+from bus.service import Shell
+from bus.switchboard import Switchboard
+from bus.transport import Link
+from telemetry.service import Supervised, Telemetry
+
+NODE = NodeId("n1")
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    status: str
+    pid: int
+    description: str = ""
+
+
+class Bench:
+    """A switchboard, telemetry and a listener in one loop that is turned by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = io.StringIO()
+        self.reactor = PollReactor()
+        self.endpoints = Endpoints(str(folder))
+        self.entries: list[Supervised] = [Entry("bus", "running", os.getpid())]
+        self.supervised = True
+        self.board = Switchboard(self.endpoints, self.reactor, self._log("bus"))
+        self.listener = self._client("gateway")
+        self.readings: list[NodeReading] = []
+        self.listener.hear("reading.node", self._heard)
+        shell = Shell(
+            self._speaker("telemetry"), self.endpoints, self.reactor, self._log("telemetry")
+        )
+        self.telemetry = Telemetry(shell, self._listed, folder)
+
+    def close(self) -> None:
+        self.telemetry.close()
+        self.listener.close()
+        self.board.close()
+        self.reactor.close()
+
+    def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+        end = now() + seconds
+        while not condition():
+            assert now() < end, "waited in vain"
+            self.reactor.turn(0.05)
+
+    def reading_with(self, fits: Callable[[NodeReading], object]) -> NodeReading:
+        """The first reading that fits; measuring goes on meanwhile."""
+        self.until(lambda: self.readings and fits(self.readings[-1]))
+        return self.readings[-1]
+
+    def ask(self, message: Message) -> Message:
+        link, answers = Link("dealer"), list[Message]()
+        link.connect(self.endpoints.telemetry)
+        self.reactor.watch(link, lambda frames: answers.append(decode(frames[-1]).message))
+        link.send(encode(Envelope(NODE, "gateway", new_boot(), 0, message)))
+        self.until(lambda: answers)
+        self.reactor.unwatch(link)
+        link.close()
+        return answers[0]
+
+    def _listed(self) -> list[Supervised]:
+        if not self.supervised:
+            raise Unavailable("supervisord at x: gone")
+        return self.entries
+
+    def _heard(self, _topic: str, envelope: Envelope) -> None:
+        assert isinstance(envelope.message, NodeReading)
+        self.readings.append(envelope.message)
+
+    def _speaker(self, process: str) -> Speaker:
+        return Speaker(NODE, process, new_boot())
+
+    def _log(self, process: str) -> Log:
+        return Log(node=NODE, process=process, stream=self.log)
+
+    def _client(self, process: str) -> BusClient:
+        return BusClient(self._speaker(process), self.endpoints, self.reactor, self._log(process))
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory(prefix="sh") as folder:
+        made = Bench(Path(folder))
+        yield made
+        made.close()
+
+
+def test_a_reading_tells_of_the_machine_and_of_supervised_processes(bench: Bench) -> None:
+    bench.entries.append(Entry("runner:00", "stopped", 0, "Not started"))
+    reading = bench.reading_with(lambda found: len(found.processes) == 2)
+    assert 0 < reading.memory_available_bytes <= reading.memory_total_bytes
+    assert 0.0 <= reading.cpu_ratio <= 1.0
+    here, slot = reading.processes
+    assert here.pid == os.getpid() and here.resident_bytes > 0 and here.cpu_s > 0.0
+    assert (slot.name, slot.status, slot.pid, slot.resident_bytes) == ("runner:00", "stopped", 0, 0)
+
+
+def test_the_gateways_children_are_told_of_as_its_http_processes(bench: Bench) -> None:
+    # Our own parent stands in for gunicorn: a process with at least one child, us.
+    bench.entries[:] = [Entry("gateway", "running", os.getppid())]
+    reading = bench.reading_with(lambda found: found.processes[0].name == "gateway")
+    names = {process.name: process.pid for process in reading.processes}
+    assert names["gateway"] == os.getppid()
+    assert os.getpid() in {pid for name, pid in names.items() if name.startswith("gateway/")}
+
+
+def test_a_service_that_is_down_is_a_finding_in_the_reading(bench: Bench) -> None:
+    before = bench.reading_with(lambda found: found.processes)
+    assert "process_down" not in {finding.code for finding in before.findings}
+    bench.entries.append(Entry("worker", "fatal", 0, "no such file"))
+    after = bench.reading_with(lambda found: len(found.processes) == 2)
+    assert after.findings[0].code == "process_down"
+
+
+def test_without_supervisord_the_rest_is_still_measured_and_it_is_said_once(bench: Bench) -> None:
+    bench.supervised = False
+    reading = bench.reading_with(lambda found: not found.processes)
+    assert reading.memory_total_bytes > 0
+    count = len(bench.readings)
+    bench.until(lambda: len(bench.readings) > count)
+    assert bench.log.getvalue().count("supervisord does not answer") == 1
+
+
+def test_a_question_is_answered_to_whoever_asked(bench: Bench) -> None:
+    answer = bench.ask(AskDiagnosis(want="stacks", process="nobody"))
+    assert isinstance(answer, DiagnosisRefused)
+    assert answer.status == 404 and "bus" in answer.message
+
+
+def test_a_question_of_another_kind_is_refused_by_name(bench: Bench) -> None:
+    answer = bench.ask(AskSnapshot())
+    assert isinstance(answer, DiagnosisRefused)
+    assert answer.status == 400 and "AskSnapshot" in answer.message

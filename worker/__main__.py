@@ -1,0 +1,68 @@
+"""The worker process: makes this node match the state, `python -P -m worker`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bus.client import BusClient
+from bus.identity import node_id
+from bus.processes import Supervisor
+from bus.service import Shell, run_service
+from conf.paths import bundled_models, make_folders
+from conf.settings import Settings, load_settings
+from worker.hands import RunnerDefaults
+from worker.machine import has_metal
+from worker.service import Worker, WorkerSettings
+from worker.weights import Shelf, Weights, hugging_face_cache
+
+
+def worker_settings(settings: Settings) -> WorkerSettings:
+    """What a worker has to know of the settings."""
+    runner = settings.runner
+    return WorkerSettings(
+        node_name=settings.node_name,
+        slots=settings.slots,
+        memory_bytes=settings.memory_bytes,
+        runner=RunnerDefaults(**runner.model_dump()),
+    )
+
+
+def shelf(settings: Settings) -> Shelf:
+    """Where this node's models lie."""
+    more = tuple(Path(folder).expanduser() for folder in settings.model_folders)
+    return Shelf(
+        bundled=bundled_models(),
+        folders=(settings.paths.models, *more),
+        hugging_face=hugging_face_cache(),
+        float32=not has_metal(),
+    )
+
+
+def main() -> int:
+    """Run until told to stop."""
+    settings = load_settings()
+    make_folders(settings.paths)
+
+    def build(shell: Shell) -> Worker:
+        client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log)
+        return Worker(
+            client,
+            shell.reactor,
+            shell.log,
+            worker_settings(settings),
+            Supervisor(shell.endpoints.supervisor),
+            Weights(shelf(settings)),
+        )
+
+    return run_service(
+        "worker",
+        node=node_id(settings.paths.state),
+        endpoints=settings.endpoints,
+        log_level=settings.log_level,
+        build=build,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What the worker's shell may be asked to do.
+
+Pure. Every action is idempotent in its effect: done twice, it changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.instances import Instance, Shard
+from bus.messages.events import Fact
+from worker.slots import Task
+
+
+@dataclass(frozen=True, slots=True)
+class StartSlot:
+    """Have supervisord start the slot's process, which is to become `task`."""
+
+    slot: str
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class GiveSpec:
+    """Send the slot its `RunnerSpec`."""
+
+    slot: str
+    task: Task
+    instance: Instance
+    shard: Shard
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSlot:
+    """Send the slot a `SlotDrain`."""
+
+    slot: str
+    task: Task
+    deadline_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseSlot:
+    """Send the slot a `SlotRefused`; it ends itself."""
+
+    slot: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopSlot:
+    """Have supervisord stop the slot (SIGTERM, then SIGKILL)."""
+
+    slot: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillSlot:
+    """SIGKILL, now."""
+
+    slot: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Put the fact into the outbox."""
+
+    fact: Fact
+
+
+Action = StartSlot | GiveSpec | DrainSlot | RefuseSlot | StopSlot | KillSlot | Tell

@@ -1,0 +1,206 @@
+"""Talks to supervisord and the slots: does what `reconcile` asked, and notes it in the table.
+
+What could not be done (a slot whose connection is gone, a supervisord that does not answer) is
+not noted, so that it is asked for again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, assert_never, cast
+
+from bus.cards import ModelCard
+from bus.client import BusClient
+from bus.codec import encode
+from bus.errors import Unavailable
+from bus.ids import ModelId
+from bus.logs import Log
+from bus.messages.control import RunnerSpec, SlotDrain, SlotRefused
+from bus.messages.events import RunnerEnded
+from bus.messages.wire import Message
+from bus.processes import ProcessRefused, SupervisedProcess, Supervisor
+from bus.transport import Link
+from worker.actions import (
+    Action,
+    DrainSlot,
+    GiveSpec,
+    KillSlot,
+    RefuseSlot,
+    StartSlot,
+    StopSlot,
+    Tell,
+)
+from worker.facts import Told
+from worker.slots import SlotTable
+
+GROUP = "runner:"
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerDefaults:
+    """What every `RunnerSpec` gets from the settings."""
+
+    max_rows: int
+    max_waiting: int
+    prefill_share: float
+    prefix_cache_bytes: int
+    default_max_tokens: int
+    drop_idle_s: float
+    load_deadline_s: float
+
+
+@dataclass(slots=True)
+class Hands:
+    """The worker's way to act. `table` and `told` are the worker's own."""
+
+    client: BusClient
+    link: Link
+    supervisor: Supervisor
+    log: Log
+    table: SlotTable
+    told: Told
+    runner: RunnerDefaults
+    models: Mapping[ModelId, ModelCard]
+    trouble: str = ""
+
+    def do(self, action: Action, now: float) -> None:
+        """Do one action; what supervisord refuses is logged and told where it matters."""
+        try:
+            self._act(action, now)
+        except Unavailable as error:
+            self.say_once(str(error))
+        except ProcessRefused as error:
+            self.log.error("supervisord refused", action=type(action).__name__, error=str(error))
+            if isinstance(action, StartSlot):
+                self._could_not_start(action, str(error), now)
+
+    def list_slots(self) -> list[SupervisedProcess] | None:
+        """The runner slots as supervisord has them; None when it does not answer."""
+        try:
+            found = self.supervisor.list_processes()
+        except (Unavailable, ProcessRefused) as error:
+            self.say_once(str(error))
+            return None
+        self.trouble = ""
+        return [process for process in found if process.name.startswith(GROUP)]
+
+    def last_words(self, slot: str) -> str:
+        """The last line of a slot's log, readable."""
+        try:
+            tail = self.supervisor.last_words(GROUP + slot)
+        except (Unavailable, ProcessRefused):
+            return ""
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        return _readable(lines[-1])[:300] if lines else ""
+
+    def send(self, identity: bytes, message: Message) -> bool:
+        """To whom the ROUTER knows by that name; False when it knows nobody."""
+        return self.link.send(identity, encode(self.client.envelope(message)))
+
+    def say_once(self, trouble: str) -> None:
+        """Log a trouble with supervisord, once for as long as it lasts."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self.log.error("supervisord does not answer", error=trouble)
+
+    def _act(self, action: Action, now: float) -> None:
+        table = self.table
+        match action:
+            case StartSlot(slot=slot, task=task):
+                self.log.info("starts", slot=slot, instance=task.instance, rank=task.rank)
+                if self.supervisor.start(GROUP + slot):
+                    table.did(slot, "start", now)
+                    table.assign(slot, task)
+            case GiveSpec(slot=slot):
+                boot = table.slots[slot].boot
+                if boot and self.send(identity_of(slot, boot), self._spec(action)):
+                    table.did(slot, "give", now)
+            case DrainSlot(slot=slot, task=task, deadline_s=deadline_s, why=why):
+                boot = table.slots[slot].boot
+                drain = SlotDrain(
+                    instance=task.instance,
+                    generation=task.generation,
+                    deadline_s=deadline_s,
+                    why=why,
+                )
+                if boot and self.send(identity_of(slot, boot), drain):
+                    self.log.info("drains", slot=slot, instance=task.instance, why=why)
+                table.did(slot, "drain", now)
+                table.drained(slot, deadline_s)
+            case RefuseSlot(slot=slot, message=message):
+                boot = table.slots[slot].boot
+                if boot:
+                    self.send(identity_of(slot, boot), SlotRefused(message=message))
+                table.did(slot, "stop", now, doom=message)
+            case StopSlot(slot=slot, why=why):
+                self.log.info("stops", slot=slot, why=why)
+                table.did(slot, "stop", now, doom=why)
+                self.supervisor.stop(GROUP + slot, wait=False)
+            case KillSlot(slot=slot, why=why):
+                self.log.warning("kills", slot=slot, why=why)
+                table.did(slot, "kill", now, doom=why)
+                self.supervisor.signal(GROUP + slot, "KILL")
+            case Tell(fact=fact):
+                self.log.info("tells", fact=fact.kind)
+                self.client.tell(fact)
+            case _:
+                assert_never(action)
+
+    def _could_not_start(self, action: StartSlot, why: str, now: float) -> None:
+        task = action.task
+        self.told.left[task] = now
+        self.client.tell(
+            RunnerEnded(
+                instance=task.instance,
+                generation=task.generation,
+                rank=task.rank,
+                node=self.client.speaker.node,
+                message=f"runner:{action.slot} could not be started: {why}",
+            )
+        )
+
+    def _spec(self, give: GiveSpec) -> RunnerSpec:
+        card = self.models[give.instance.model]
+        runner = self.runner
+        return RunnerSpec(
+            instance=give.task.instance,
+            generation=give.task.generation,
+            rank=give.task.rank,
+            size=len(give.instance.shards),
+            model=give.instance.model,
+            path=card.path,
+            dtype=card.dtype,
+            first_layer=give.shard.first_layer,
+            last_layer=give.shard.last_layer,
+            context_tokens=give.instance.context_tokens,
+            addresses=(self.client.endpoints.runner(give.slot),),
+            memory_limit_bytes=give.shard.bytes_reserved,
+            max_rows=runner.max_rows,
+            max_waiting=runner.max_waiting,
+            prefill_share=runner.prefill_share,
+            prefix_cache_bytes=runner.prefix_cache_bytes,
+            default_max_tokens=runner.default_max_tokens,
+            thinking=card.thinking,
+            load_deadline_s=runner.load_deadline_s,
+            drop_idle_s=runner.drop_idle_s,
+        )
+
+
+def identity_of(slot: str, boot: str) -> bytes:
+    """How a slot's runner names itself to our ROUTER."""
+    return f"{GROUP}{slot}/{boot}".encode()
+
+
+def _readable(line: str) -> str:
+    """A log line's own message, where it is one of our JSON lines."""
+    try:
+        found: Any = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(found, dict):
+        return line
+    record = cast(dict[str, Any], found)
+    error = str(record.get("error", "")).strip().splitlines()
+    return ": ".join([str(record.get("message", line)), *error[-1:]])

@@ -1,0 +1,291 @@
+"""Talks to the bus, supervisord and the slots: the shell around `reconcile`.
+
+Twice a second supervisord's list is taken in; with each state, hello and quarter of a second
+the slots are reconciled and the actions done. Stopping a worker stops no runner: the next one
+finds them by their hellos.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.cards import ModelCard
+from bus.client import BusClient
+from bus.clock import wall
+from bus.codec import Envelope, decode
+from bus.errors import BadMessage
+from bus.identity import new_boot
+from bus.ids import InstanceId, ModelId
+from bus.logs import Log
+from bus.loops import Reactor
+from bus.messages.control import (
+    AskRunner,
+    DiagnosisRefused,
+    RunnerReport,
+    SlotEnded,
+    SlotHello,
+    SlotRefused,
+)
+from bus.messages.events import NodeJoined
+from bus.messages.readings import CardReading, NodeReading
+from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from bus.outbox import Outbox
+from bus.processes import Supervisor
+from bus.state import ClusterState
+from bus.transport import Link
+from worker.diagnoses import OpenQuestions
+from worker.facts import Told, farewell
+from worker.hands import GROUP, Hands, RunnerDefaults, identity_of
+from worker.machine import free_bytes, node_card
+from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
+from worker.slots import Gone, Seen, SlotTable
+from worker.weights import Weights
+
+TICK_S = 0.25
+LIST_S = 0.5
+LOOK_S = 5.0
+CARD_S = 30.0
+STALL_S = 3.0
+FRESH_READING_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What the composition root read. `memory_bytes` 0: what the machine has."""
+
+    node_name: str
+    slots: int
+    memory_bytes: int
+    runner: RunnerDefaults
+
+
+class Worker:
+    """This node's worker."""
+
+    def __init__(
+        self,
+        client: BusClient,
+        reactor: Reactor,
+        log: Log,
+        settings: WorkerSettings,
+        supervisor: Supervisor,
+        weights: Weights,
+    ) -> None:
+        self.client = client
+        self.table = SlotTable()
+        self._reactor = reactor
+        self._log = log
+        self._settings = settings
+        self._weights = weights
+        self._told = Told()
+        self._questions = OpenQuestions()
+        self._models: dict[ModelId, ModelCard] = {}
+        self._announced_at = -CARD_S
+        self._began_at: float | None = None
+        self._settled = False
+        self._seated = False
+        self._measured: tuple[int, float] | None = None
+        self._ticked_at = reactor.now()
+        self._suspects: set[str] = set()
+        self._link = Link("router")
+        self._link.bind(client.endpoints.worker)
+        self._hands = Hands(
+            client,
+            self._link,
+            supervisor,
+            log,
+            self.table,
+            self._told,
+            settings.runner,
+            self._models,
+        )
+        reactor.watch(self._link, self._received)
+        client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
+        client.on_state.append(self._on_state)
+        self._join()
+        self._look()
+        self._list()
+        reactor.every(LIST_S, self._list)
+        reactor.every(TICK_S, self._tick)
+        reactor.every(LOOK_S, self._look)
+
+    def close(self) -> None:
+        """Leave; the runners stay."""
+        self._reactor.unwatch(self._link)
+        self._link.close()
+        self.client.close()
+
+    # --- who we are ---
+
+    def _join(self) -> None:
+        node = self.client.speaker.node
+        self.client.tell(NodeJoined(node=node, name=self._settings.node_name))
+
+    def _on_state(self, state: ClusterState) -> None:
+        here = self.client.speaker.node in state.nodes
+        if self._seated and not here:
+            self._rejoin()
+        self._seated = here
+        self._reconcile()
+
+    def _rejoin(self) -> None:
+        """The holder has lost its log: what it does not know of us has to be told afresh."""
+        self._log.warning("the cluster has forgotten this node; it joins anew")
+        old, speaker = self.client.outbox, self.client.speaker
+        self.client.outbox = Outbox(speaker.node, speaker.process, new_boot())
+        self._told.ready.clear()
+        self._join()
+        for fact in old.waiting.values():
+            self.client.tell(fact)
+
+    def _look(self) -> None:
+        """See what lies on the disk; announce it when it changed, or it is time."""
+        models = {card.model: card for card in self._weights.look()}
+        for folder, trouble in self._weights.troubles.items():
+            self._log.debug("cannot read a model", folder=folder, error=trouble)
+        now = self._reactor.now()
+        if models == self._models and now - self._announced_at < CARD_S:
+            return
+        self._models.clear()
+        self._models.update(models)
+        self._announced_at = now
+        settings, node = self._settings, self.client.speaker.node
+        card = node_card(
+            node,
+            settings.node_name,
+            slots=settings.slots,
+            memory_bytes=settings.memory_bytes,
+            models=tuple(models.values()),
+            announced_at_s=wall(),
+        )
+        self.client.publish(f"card.{node}", CardReading(card=card))
+
+    def _heard_reading(self, _topic: str, envelope: Envelope) -> None:
+        if isinstance(envelope.message, NodeReading):
+            measured = envelope.message.memory_available_bytes
+            self._measured = (measured, self._reactor.now())
+
+    # --- what slots say ---
+
+    def _received(self, frames: list[bytes]) -> None:
+        if len(frames) != 2:
+            return
+        identity, payload = frames
+        try:
+            message = decode(payload).message
+        except BadMessage as error:
+            self._log.warning("dropped a slot's message", error=str(error)[:200])
+            return
+        match message:
+            case SlotHello():
+                self._hello(message, identity)
+            case SlotEnded():
+                self.table.ended(message)
+                self._log.info("a runner leaves", slot=message.slot, why=message.message)
+                self._reactor.later(0.05, self._list)
+            case RunnerReport():
+                if message.instance is not None:
+                    for asker in self._questions.answered(message.instance):
+                        self._hands.send(asker, message)
+            case AskRunner(instance=instance):
+                self._ask_runner(instance, identity)
+            case _:
+                self._log.warning("unexpected from a slot", kind=type(message).__name__)
+
+    def _hello(self, hello: SlotHello, identity: bytes) -> None:
+        if hello.protocol_max < PROTOCOL_MIN or hello.protocol_min > PROTOCOL_MAX:
+            text = (
+                f"the runner speaks protocols {hello.protocol_min} to {hello.protocol_max}, "
+                f"this worker {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+            )
+            self._log.error("refused a runner", slot=hello.slot, why=text)
+            self._hands.send(identity, SlotRefused(message=text))
+            return
+        gone = self.table.heard(hello, self._reactor.now())
+        if gone is not None:
+            self._left(gone)
+        self._reconcile()
+
+    def _ask_runner(self, instance: InstanceId, asker: bytes) -> None:
+        slot = instance_slot(self.table, instance)
+        if slot is None or slot.boot is None:
+            text = f"no runner of {instance} is on this node"
+            self._hands.send(asker, DiagnosisRefused(status=404, message=text))
+            return
+        self._questions.ask(instance, asker, self._reactor.now())
+        self._hands.send(identity_of(slot.name, slot.boot), AskRunner(instance=instance))
+
+    # --- what supervisord says ---
+
+    def _list(self) -> None:
+        found = self._hands.list_slots()
+        if found is None:
+            return
+        now = self._reactor.now()
+        if self._began_at is None:
+            self._began_at = now
+        seen = [Seen(p.name.removeprefix(GROUP), p.alive, p.pid, p.exit_code) for p in found]
+        for gone in self.table.listed(seen, now):
+            self._left(gone)
+        self._reconcile()
+
+    def _left(self, gone: Gone) -> None:
+        slot = gone.slot
+        words = ""
+        if slot.last_word is None and not slot.doom and slot.task is not None:
+            words = self._hands.last_words(slot.name)
+        now, node = self._reactor.now(), self.client.speaker.node
+        told = farewell(gone, self.client.state, node, self._told, words, now)
+        self._log.info("a slot is free", slot=slot.name, pid=slot.pid, exit_code=gone.exit_code)
+        for action in told:
+            self._hands.do(action, now)
+
+    # --- what to do ---
+
+    def _tick(self) -> None:
+        now = self._reactor.now()
+        if now - self._ticked_at > STALL_S:
+            self._log.warning("was away", seconds=round(now - self._ticked_at, 1))
+            self.table.forgive(now)
+        self._ticked_at = now
+        for asker in self._questions.expired(now):
+            text = "the runner did not answer in time"
+            self._hands.send(asker, DiagnosisRefused(status=504, message=text))
+        self._suspect(now)
+        self._reconcile()
+
+    def _suspect(self, now: float) -> None:
+        silent = {
+            name
+            for name, slot in self.table.slots.items()
+            if slot.life in ("ready", "draining") and now - slot.heard_at >= SUSPECT_S
+        }
+        for name in silent - self._suspects:
+            self._log.warning("a runner has fallen silent", slot=name)
+        self._suspects = silent
+
+    def _reconcile(self) -> None:
+        if not self.client.mirror.live or self._began_at is None:
+            return
+        now = self._reactor.now()
+        if not self._settled and is_settled(self.table, self._began_at, now):
+            self._settled = True
+            self._log.info("took stock", slots=len(self.table.slots))
+            for action in silent_ones(self.table):
+                self._hands.do(action, now)
+        desk = Desk(
+            node=self.client.speaker.node,
+            settled=self._settled,
+            free_bytes=self._free_bytes(now),
+            paths=frozenset(self._models),
+            load_deadline_s=self._settings.runner.load_deadline_s,
+            now=now,
+        )
+        for action in reconcile(self.client.state, self.table, desk, self._told):
+            self._hands.do(action, now)
+
+    def _free_bytes(self, now: float) -> int:
+        """telemetry's figure where it is fresh (it knows macOS's arithmetic), else our own."""
+        if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
+            return self._measured[0]
+        return free_bytes()
