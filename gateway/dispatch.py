@@ -204,7 +204,7 @@ class Dispatcher:
         self.tickets.pop(request_id, None)
         self.demand.remove(request_id)
         self._clients.forget(request_id)
-        if ticket.failed:
+        if ticket.failed is not None:
             self._drop_others(ticket.answer)
 
     # --- waiting -----------------------------------------------------------------------------

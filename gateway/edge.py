@@ -6,6 +6,7 @@ owns the path.
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -24,6 +25,7 @@ from gateway.service import Seat
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Asgi = Callable[[dict[str, Any], Receive, Callable[..., Awaitable[None]]], Awaitable[None]]
+BODY_SILENCE_S = 30.0
 _RECEIVE = "shoal.receive"
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
@@ -50,17 +52,25 @@ def receive_of(req: Request) -> Receive:
 
 
 async def read_body(req: Request, limit_bytes: int) -> bytes:
-    """The whole body. Raises Faulted (413) as soon as it is known to be too large."""
+    """The whole body. Raises Faulted as soon as it is known to be too large (413), or when
+    nothing more of it comes (408)."""
     length = req.content_length
     if length is not None and length > limit_bytes:
         raise Faulted(faults.too_large(limit_bytes))
     pieces: list[bytes] = []
     size = 0
-    async for piece in req.stream:
-        size += len(piece)
-        if size > limit_bytes:
-            raise Faulted(faults.too_large(limit_bytes))
-        pieces.append(piece)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(BODY_SILENCE_S) as patience:
+            async for piece in req.stream:
+                size += len(piece)
+                if size > limit_bytes:
+                    raise Faulted(faults.too_large(limit_bytes))
+                pieces.append(piece)
+                patience.reschedule(loop.time() + BODY_SILENCE_S)
+    except TimeoutError:
+        text = f"nothing more of the request body came for {BODY_SILENCE_S:.0f} s"
+        raise Faulted(Fault(408, "body_incomplete", text)) from None
     return b"".join(pieces)
 
 
@@ -172,7 +182,7 @@ class Faults:
         for name, value in answer.headers:
             resp.set_header(name, value)
         resp.data = answer.body
-        if answer.status == 413:
+        if answer.status in (408, 413):
             resp.set_header("connection", "close")
 
 

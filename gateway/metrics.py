@@ -127,7 +127,7 @@ class _Readings(Collector):
     """Runners' readings as metrics, with the stems that dashboards know."""
 
     def __init__(self, runners: list[RunnerReading], demands: list[DemandReading]) -> None:
-        self._runners = [one for one in runners if one.instance is not None]
+        self._runners = runners
         self._demands = demands
 
     def collect(self) -> Iterator[Metric]:

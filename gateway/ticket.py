@@ -68,7 +68,7 @@ class Ticket:
         self.tokens = 0
         self.prompt_tokens = 0
         self.usage: Usage | None = None
-        self.failed = False
+        self.failed: FailReason | None = None
         self.done = False
         self._owner = owner
         self._tally = tally
@@ -167,5 +167,5 @@ class Ticket:
     def _end(self, last: Finished | Failed) -> None:
         self.done = True
         self.usage = last.usage
-        self.failed = isinstance(last, Failed)
+        self.failed = last.reason if isinstance(last, Failed) else None
         self._owner.ended(self)

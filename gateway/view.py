@@ -61,10 +61,21 @@ class View:
         """Fresh readings of runners."""
         return self._fresh(self._runners)
 
+    def serving(self) -> list[RunnerReading]:
+        """Those of runners whose generation the state still has: a dead one's last reading
+        stays fresh for a while."""
+        instances = self._bus.state.instances
+        return [
+            one
+            for one in self.runners()
+            if one.instance is not None
+            and (held := instances.get(one.instance)) is not None
+            and held.generation == one.generation
+        ]
+
     def runner_of(self, instance: InstanceId) -> RunnerReading | None:
-        """The newest reading of an instance's runner."""
-        mine = [one for one in self.runners() if one.instance == instance]
-        return max(mine, key=lambda one: one.generation, default=None)
+        """The reading of an instance's runner."""
+        return next((one for one in self.serving() if one.instance == instance), None)
 
     def nodes(self) -> list[tuple[NodeReading, float]]:
         """Each node's latest reading, however old, and its age in seconds."""

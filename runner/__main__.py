@@ -6,7 +6,6 @@ python -P -m runner        (supervisord sets SHOAL_SLOT to the slot's two digits
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import cast
 
 from bus.identity import node_id
 from bus.messages.control import RunnerSpec
-from bus.service import Shell, run_service
 from conf.settings import load_settings
 from runner.engine import Engine, LoadProgress
 from runner.prepared import TextWorks
-from runner.service import RunnerService
+from runner.service import run_slot
 
 SWITCH_S = 0.0005
 """How long a thread may hold the interpreter when another wants it: a tenth of the usual, for
@@ -49,25 +47,15 @@ def load_text(spec: RunnerSpec) -> TextWorks:
 def main() -> int:
     """Serve one slot; returns the exit code of the table in `runner.lifecycle`."""
     settings = load_settings()
-    slot = os.environ.get("SHOAL_SLOT", "00")
     sys.setswitchinterval(SWITCH_S)
-    services: list[RunnerService] = []
-
-    def build(shell: Shell) -> RunnerService:
-        service = RunnerService(shell, slot=slot, load_engine=load_engine, load_text=load_text)
-        services.append(service)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _n, _f: shell.reactor.call(service.terminate))
-        return service
-
-    code = run_service(
-        f"runner:{slot}",
+    return run_slot(
+        os.environ.get("SHOAL_SLOT", "00"),
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level=settings.log_level,
-        build=build,
+        load_engine=load_engine,
+        load_text=load_text,
     )
-    return code or (services[0].exit_code if services else 0)
 
 
 if __name__ == "__main__":

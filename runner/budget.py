@@ -212,7 +212,7 @@ class Timekeeper:
         if quiet and self._last[1].decode_rows:
             self.costs.learn_decode(self._last[1].decode_rows, self._last[1].took_s)
             self.steps_since_quiet = 0
-        else:
+        elif step.decode_rows:
             self.steps_since_quiet += 1
         if step.groups or self._bout:
             self._bout.append(step)

@@ -3,7 +3,7 @@
 One thread loads the model and makes every call of its engine, for life. The scheduler is
 shared under `lock`, which is never held while the engine computes: the main thread submits,
 cancels and pauses at once, whatever the device does. What happened in a step is posted as
-one batch, after the next step has been issued, so that reading tokens overlaps computing.
+one batch, before the next step is issued, for issuing may wait for a device that is behind.
 The loop waits on an event when there is nothing to do. An exception of the engine is told and
 ends the thread; nothing is retried.
 """
@@ -142,13 +142,13 @@ class EngineThread:
                 plan, more = scheduler.plan(now)
                 events += more
                 unread = scheduler.unread
+            if events:
+                self._post(Stepped(self.steps_done, tuple(events)))
+                events = []
             if plan is not None:
                 if self.busy_since is None:
                     self.busy_since = now
                 engine.issue(plan)
-            if events:
-                self._post(Stepped(self.steps_done, tuple(events)))
-                events = []
             if now - measured_at >= MEMORY_EVERY_S or not unread:
                 self.memory, measured_at = engine.memory(), now
             if unread == STEPS_AHEAD or (unread and plan is None):

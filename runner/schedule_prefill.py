@@ -49,8 +49,29 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
 
 
 def _choose_groups(table: RowTable, rows: list[Row], tokens: int) -> list[list[RowChunk]]:
-    """Chunks of at most `tokens` in all, padding counted; the first row is always served, and
-    rows of like length share a group with at most a quarter of it padding."""
+    """Chunks of at most `tokens` in all, padding counted. A long prompt leaves up to half of
+    them to those of its rank that can be finished now: one long document must not keep every
+    short question waiting."""
+    first = rows[0]
+    if _left(first) <= tokens:
+        return _fill(table, rows, tokens)
+    half = tokens // 2
+    short = [row for row in rows[1:] if row.rank == first.rank and _left(row) <= half]
+    groups = _fill(table, sorted(short, key=_left), half) if short else []
+    rest = tokens - sum(
+        len(group) * max(stop - start for _, start, stop in group) for group in groups
+    )
+    return [*_fill(table, [first], rest), *groups]
+
+
+def _left(row: Row) -> int:
+    """Prompt tokens that are still to be computed."""
+    return row.life_tokens - row.computed
+
+
+def _fill(table: RowTable, rows: list[Row], tokens: int) -> list[list[RowChunk]]:
+    """Groups for the rows in order, the first always served; rows of like length share a group
+    with at most a quarter of it padding."""
     groups: list[list[RowChunk]] = []
     waiting = list(rows)
     left = tokens

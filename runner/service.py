@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable
 
 from bus.client import BusClient
 from bus.clock import wall
 from bus.codec import decode, encode
+from bus.endpoints import Endpoints
 from bus.errors import BadMessage, FailReason
-from bus.ids import RequestId, TokenId
+from bus.ids import NodeId, RequestId, TokenId
 from bus.messages.control import (
     AskRunner,
     Phase,
@@ -29,7 +31,7 @@ from bus.messages.readings import TokenTap
 from bus.messages.requests import GenerationRequest, TokensPrompt
 from bus.messages.tokens import Entry, TokenDelta
 from bus.messages.wire import Message
-from bus.service import Shell
+from bus.service import Shell, run_service
 from bus.topics import reading_topic
 from bus.transport import Link
 from runner.engine import Engine, EngineFacts, LoadProgress
@@ -369,3 +371,28 @@ def _settings(spec: RunnerSpec) -> ScheduleSettings:
         prefix_bytes=spec.prefix_cache_bytes,
         paused_limit_s=spec.drop_idle_s,
     )
+
+
+def run_slot(
+    slot: str,
+    *,
+    node: NodeId,
+    endpoints: Endpoints,
+    log_level: str,
+    load_engine: LoadEngine,
+    load_text: LoadText,
+) -> int:
+    """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`."""
+    services: list[RunnerService] = []
+
+    def build(shell: Shell) -> RunnerService:
+        service = RunnerService(shell, slot=slot, load_engine=load_engine, load_text=load_text)
+        services.append(service)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _n, _f: shell.reactor.call(service.terminate))
+        return service
+
+    code = run_service(
+        f"runner:{slot}", node=node, endpoints=endpoints, log_level=log_level, build=build
+    )
+    return code or (services[0].exit_code if services else 0)

@@ -56,7 +56,7 @@ class Queue:
     async def on_get(self, req: Request, resp: Response) -> None:
         """Numbers, and one line per open request of this node's gateway."""
         service = self._seat.service
-        runners = [one for one in service.view.runners() if one.instance is not None]
+        runners = service.view.serving()
         requests = await service.siblings.open_requests(service.options.processes)
         resp.data = json_bytes(
             {
@@ -144,7 +144,7 @@ class MetricsText:
     async def on_get(self, req: Request, resp: Response) -> None:
         """Prometheus's text, of all HTTP processes."""
         service = self._seat.service
-        resp.data = service.metrics.render(service.view.runners(), service.view.demands())
+        resp.data = service.metrics.render(service.view.serving(), service.view.demands())
         resp.content_type = metrics.CONTENT_TYPE
 
 

@@ -161,8 +161,9 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
     answer = running.exchange.answer
     outcome = "client_closed"
     try:
-        while not answer.settled:
+        if not answer.settled:
             yield sse.KEEP_ALIVE
+        while not answer.settled:
             await answer.wait_settled(1.0)
             for text in answer.take_comments():
                 yield sse.comment(text)
@@ -209,5 +210,5 @@ def _outcome_of(running: _Running) -> str:
         return "client_closed"
     if answer.fault is not None:
         return answer.fault.code
-    failed = next((ticket for ticket in running.exchange.tickets if ticket.failed), None)
-    return "failed" if failed is not None else "finished"
+    reasons = (ticket.failed for ticket in running.exchange.tickets)
+    return next((reason for reason in reasons if reason is not None), "finished")

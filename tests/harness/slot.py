@@ -106,8 +106,11 @@ class Slot:
 
 
 @contextlib.contextmanager
-def started_slot(home: Path, model: Path, **changes: object) -> Iterator[Slot]:
-    """A runner in `home`, told by us what to be; ended by its own pid."""
+def started_slot(
+    home: Path, model: Path, *, fault: str = "", supervised: bool = False, **changes: object
+) -> Iterator[Slot]:
+    """A runner in `home`, told by us what to be; ended by its own pid. `fault` starts one whose
+    engine fails so; `supervised` gives it the standard input that supervisord would."""
     paths = find_paths(home)
     make_folders(paths)
     endpoints = Endpoints(str(paths.runtime))
@@ -132,8 +135,15 @@ def started_slot(home: Path, model: Path, **changes: object) -> Iterator[Slot]:
     environment |= {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     if BLAS.exists():
         environment["LD_PRELOAD"] = str(BLAS)
+    if fault:
+        environment["SHOAL_TEST_FAULT"] = fault
+    if supervised:
+        environment["SUPERVISOR_ENABLED"] = "1"
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "runner"], cwd=paths.run, env=environment
+        [sys.executable, "-P", "-m", "tests.harness.faulty_runner" if fault else "runner"],
+        cwd=paths.run,
+        env=environment,
+        stdin=subprocess.PIPE if supervised else subprocess.DEVNULL,
     )
     slot = Slot(process, worker, endpoints, spec)
     try:
@@ -142,6 +152,8 @@ def started_slot(home: Path, model: Path, **changes: object) -> Iterator[Slot]:
         if process.poll() is None:
             process.kill()
         process.wait(10)
+        if process.stdin is not None:
+            process.stdin.close()
         worker.close()
 
 

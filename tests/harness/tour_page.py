@@ -21,9 +21,11 @@ def rooms() -> str:
     parts: list[str] = []
     for package in PACKAGES:
         parts.append(f"\n### {package}/\n\n| module | its law |\n|---|---|\n")
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if path.name != "__init__.py":
-                parts.append(f"| `{path.relative_to(ROOT / package)}` | {law(path)} |\n")
+        parts += [
+            f"| `{path.relative_to(ROOT / package)}` | {law(path)} |\n"
+            for path in sorted((ROOT / package).rglob("*.py"))
+            if path.name != "__init__.py"
+        ]
     return "".join(parts)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -33,7 +34,7 @@ def greedy(model: Any, tokenizer: Any, prompt: str, count: int) -> dict[str, Any
         tokens = mx.array([[token]])
     # Not mlx-lm's streaming detokenizer: it drops a space at the beginning of a text.
     texts = [tokenizer.decode(made[:count]) for count in range(len(made) + 1)]
-    pieces = [after[len(before) :] for before, after in zip(texts, texts[1:], strict=False)]
+    pieces = [after[len(before) :] for before, after in pairwise(texts)]
     return {"text": "".join(pieces), "pieces": pieces, "margins": margins}
 
 

@@ -274,3 +274,53 @@ def test_a_model_that_cannot_be_loaded_has_its_own_exit_code(tmp_path: Path) -> 
         assert slot.ended is not None
         assert slot.ended.exit_code == 72
         assert "nothing" in slot.ended.message
+
+
+def test_a_wedged_step_ends_the_runner_with_its_own_code(tmp_path: Path, model: Path) -> None:
+    with started_slot(tmp_path / "home", model, fault="wedge") as slot:
+        slot.ready()
+        gateway = FakeGateway(slot)
+        stream = gateway.submit(long_request("stuck", 100))
+        asked_at = time.monotonic()
+        gateway.ended(stream, seconds=15.0)
+        assert isinstance(stream.end, Failed)
+        assert stream.end.reason == "runner_lost"
+        assert 4.0 < time.monotonic() - asked_at < 12.0
+        assert slot.exit_code() == 70
+        assert slot.ended is not None
+        assert "step" in slot.ended.message
+        gateway.close()
+
+
+def test_an_engine_that_raises_ends_the_runner_with_its_own_code(
+    tmp_path: Path, model: Path
+) -> None:
+    with started_slot(tmp_path / "home", model, fault="raise") as slot:
+        slot.ready()
+        gateway = FakeGateway(slot)
+        streams = [gateway.submit(long_request(f"broken{n}", 100)) for n in range(3)]
+        gateway.ended(*streams)
+        assert {s.end.reason for s in streams if isinstance(s.end, Failed)} == {"runner_lost"}
+        assert slot.exit_code() == 71
+        assert slot.ended is not None
+        assert "the device is lost" in slot.ended.message
+        gateway.close()
+
+
+def test_a_slow_engine_is_not_taken_for_a_stuck_one(tmp_path: Path, model: Path) -> None:
+    with started_slot(tmp_path / "home", model, fault="slow") as slot:
+        slot.ready()
+        gateway = FakeGateway(slot)
+        stream = gateway.submit(request("patient", max_tokens=14))
+        gateway.ended(stream)
+        assert stream.finishes == ["length"]
+        assert slot.phase == "ready"
+        gateway.close()
+
+
+def test_a_runner_whose_supervisor_died_ends_itself(tmp_path: Path, model: Path) -> None:
+    with started_slot(tmp_path / "home", model, supervised=True) as slot:
+        slot.ready()
+        assert slot.process.stdin is not None
+        slot.process.stdin.close()
+        assert slot.exit_code(5.0) in (0, 75)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from statistics import quantiles
 
 import pytest
@@ -68,6 +69,31 @@ def test_a_long_prefill_takes_its_share_and_no_more(share: float, costs: StepCos
     itl = quantiles(during, n=20)[18] / quantiles(before, n=20)[9]
     assert itl <= 1.4 / (1 - share)
     assert took_s <= 1.5 / share * alone_s
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_the_share_holds_where_a_steps_time_is_seen_in_its_neighbours(share: float) -> None:
+    costs = replace(COSTS["a larger one, bound by arithmetic"], leak=0.6)
+    loop = Loop(facts(), ScheduleSettings(prefill_share=share, prefix_bytes=0), costs)
+    keys = start_decodes(loop, 8)
+    for name in ("first", "second"):
+        begun = loop.now
+        finish_s(loop, 3000, name)
+        during = gaps(loop.token_at[keys[0]], begun, loop.now)
+        mean = sum(during) / len(during) / costs.decode_s(8)
+        assert mean == pytest.approx(1 / (1 - share), rel=0.15)
+
+
+def test_a_short_prompt_is_not_kept_waiting_by_a_long_one() -> None:
+    loop = Loop(facts(), ScheduleSettings(prefix_bytes=0))
+    finish_s(loop, 1000, "warm-up")
+    loop.submit(prepared("long", [position % 59 for position in range(3000)]))
+    loop.turn()
+    begun = loop.now
+    short_s = finish_s(loop, 40, "short")
+    loop.run()
+    long_s = loop.token_at[RowKey(RequestId("long"), 0)][0] - begun
+    assert short_s < long_s / 2
 
 
 def test_a_short_prompt_after_a_quiet_time_is_not_kept_waiting() -> None:

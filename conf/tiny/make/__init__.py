@@ -1,0 +1,1 @@
+"""How the bundled model is made: text, tokenizer, training, evaluation. Run by hand."""

@@ -1,0 +1,1 @@
+"""What the bundled model is taught: one theme a file, all pure and seeded."""

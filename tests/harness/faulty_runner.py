@@ -1,0 +1,74 @@
+"""A runner process whose engine fails as told: `python -P -m tests.harness.faulty_runner`.
+
+The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong once it has
+made ten steps: `wedge` (a step never ends), `raise`, or `slow` (a step takes half a second).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from bus.identity import node_id
+from bus.messages.control import RunnerSpec
+from conf.settings import load_settings
+from runner.engine import Engine, EngineFacts, LoadProgress, StepPlan, StepResult
+from runner.prepared import TextWorks
+from runner.service import run_slot
+from runner.text import Text
+from runner.tokenizer import ModelTokenizer
+from tests.harness.engine import FakeEngine, facts
+
+STEPS_BEFORE = 10
+
+
+class FaultyEngine(FakeEngine):
+    """The fake engine at a real pace, until it fails."""
+
+    def __init__(self, facts: EngineFacts, fault: str) -> None:
+        super().__init__(facts)
+        self.fault = fault
+        self.pace = threading.Event()
+
+    def issue(self, plan: StepPlan) -> None:
+        if self.fault == "raise" and plan.step > STEPS_BEFORE:
+            raise RuntimeError("the device is lost")
+        super().issue(plan)
+
+    def read(self) -> StepResult:
+        self.pace.wait(0.005)
+        if self.step > STEPS_BEFORE and self.fault == "slow":
+            self.pace.wait(0.5)
+        if self.step > STEPS_BEFORE and self.fault == "wedge":
+            self.pace.wait()
+        return super().read()
+
+
+def load_engine(spec: RunnerSpec, progress: Callable[[LoadProgress], None]) -> Engine:
+    progress(LoadProgress("ready", 1000, 1000))
+    return FaultyEngine(facts(kv_bytes=1 << 20), os.environ["SHOAL_TEST_FAULT"])
+
+
+def load_text(spec: RunnerSpec) -> TextWorks:
+    return Text(ModelTokenizer(Path(spec.path)))
+
+
+def main() -> int:
+    settings = load_settings()
+    return run_slot(
+        "00",
+        node=node_id(settings.paths.state),
+        endpoints=settings.endpoints,
+        log_level="info",
+        load_engine=load_engine,
+        load_text=load_text,
+    )
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)

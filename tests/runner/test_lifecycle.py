@@ -1,0 +1,68 @@
+"""A runner's life is a table without a way back; its recorder and its gateways are small."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import get_args
+
+from bus.ids import Boot
+from bus.messages.control import Phase
+from bus.messages.tokens import Hello
+from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from runner.gateways import Gateways
+from runner.lifecycle import EXIT_CODES, NEXT, Signal, signalled, step_deadline_s
+from runner.recorder import KEPT, FlightRecorder
+
+ORDER: tuple[Phase, ...] = get_args(Phase)
+
+
+def test_every_phase_is_in_the_table_and_only_leads_forward() -> None:
+    assert set(NEXT) == set(ORDER)
+    for phase, signal in product(ORDER, get_args(Signal)):
+        after = signalled(phase, signal)
+        assert ORDER.index(after) >= ORDER.index(phase)
+        assert after in ("ended", phase) or signal != "end"
+
+
+def test_every_phase_can_end() -> None:
+    for phase in ORDER:
+        assert signalled(phase, "end") == "ended"
+
+
+def test_exit_codes_are_distinct_and_explained() -> None:
+    assert len(EXIT_CODES) == 6
+    assert all(EXIT_CODES.values())
+
+
+def test_a_step_has_a_deadline_between_five_and_ten_seconds_but_the_first_a_minute() -> None:
+    assert step_deadline_s(0.01, steps_done=0) == 60.0
+    assert step_deadline_s(0.01, steps_done=1) == 5.0
+    assert step_deadline_s(1.0, steps_done=1) == 8.0
+    assert step_deadline_s(9.0, steps_done=1) == 10.0
+
+
+def test_the_recorder_keeps_the_last_entries_in_order() -> None:
+    recorder = FlightRecorder()
+    for count in range(KEPT + 10):
+        recorder.note(float(count), "prefill", f"r{count}", done=count)
+    report = recorder.report()
+    assert len(report) == KEPT
+    assert report[0] == {"at_s": 10.0, "phase": "prefill", "request_id": "r10", "done": 10}
+    assert recorder.count == KEPT + 10
+
+
+def test_a_gateway_is_given_up_after_three_silent_seconds() -> None:
+    gateways = Gateways()
+    gateways.greet(b"a", Hello("a", Boot("1"), PROTOCOL_MIN, PROTOCOL_MAX), 0.0)
+    gateways.greet(b"b", Hello("b", Boot("1"), PROTOCOL_MIN, PROTOCOL_MAX), 0.0)
+    assert gateways.heard(b"a", 2.0)
+    assert gateways.silent(3.5) == [b"b"]
+    gateways.forget(b"b")
+    assert not gateways.heard(b"b", 4.0)
+
+
+def test_ranges_without_overlap_are_refused_with_both_named() -> None:
+    answer = Gateways().greet(b"x", Hello("x", Boot("1"), 7, 9), 0.0)
+    assert isinstance(answer, str)
+    assert "7 to 9" in answer
+    assert f"{PROTOCOL_MIN} to {PROTOCOL_MAX}" in answer
