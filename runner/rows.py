@@ -28,6 +28,10 @@ NEXT: Mapping[RowStatus, Mapping[RowSignal, RowStatus]] = {
 }
 
 
+LONG_PROMPT = 256
+"""Tokens from which on a prompt is worth keeping before its output is complete."""
+
+
 class RowKey(NamedTuple):
     """Names a row to everyone but the engine."""
 
@@ -128,6 +132,13 @@ class Row:
     @property
     def prompt_tokens(self) -> int:
         return self.prompt.length
+
+    @property
+    def keeps_prompt(self) -> bool:
+        """Whether its prompt is kept as soon as it is computed (for its other choices, or because
+        it is long); a short one is kept with the output, at the end, for half the copying."""
+        enough = self.prompt.length > self.prompt.block_tokens
+        return enough and (len(self.prepared.choices) > 1 or self.prompt.length >= LONG_PROMPT)
 
     @property
     def length(self) -> int:

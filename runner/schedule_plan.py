@@ -158,7 +158,7 @@ def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
         if other.status != "prefilling" or other.made or other.order > row.order:
             continue
         theirs = other.prompt
-        if min(theirs.length, mine.length) < block_tokens + 1:
+        if not other.keeps_prompt or mine.length <= block_tokens:
             continue
         if mine.hashes[0] != theirs.hashes[0] or not _will_keep(table, theirs.length):
             continue

@@ -100,13 +100,10 @@ def _piece(table: RowTable, row: Row, most: int) -> int:
     """How much of the row's prompt the next chunk may take. Where caches do not trim, a
     chunk ends before the prompt's last token, to be kept there."""
     end = row.life_tokens
-    if not table.facts.trims and not row.made and row.computed < end - 1:
-        end = end - 1 if _keeps_prompt(table, row) else end
+    stops_before = not table.facts.trims and row.keeps_prompt and table.prefixes.limit_bytes > 0
+    if stops_before and not row.made and row.computed < end - 1:
+        end -= 1
     return min(end - row.computed, most)
-
-
-def _keeps_prompt(table: RowTable, row: Row) -> bool:
-    return row.prompt.length > table.settings.block_tokens and table.prefixes.limit_bytes > 0
 
 
 def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
@@ -121,6 +118,6 @@ def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
             row.in_flight += 1
             draft.samples[row.row_id] = row
         kept_at = row.prompt.length if table.facts.trims else row.prompt.length - 1
-        if stop == kept_at and not row.made:
+        if stop == kept_at and not row.made and row.keeps_prompt:
             keep_prefix(table, draft, row, kept_at)
     draft.prefill.append(tuple(chunks))
