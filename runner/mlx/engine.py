@@ -197,10 +197,10 @@ class MlxEngine:
         return None
 
     def _keep(self, entry: EntryId, row: EngineRow, length: int) -> None:
-        try:
-            caches = copy_of(self._forward.caches_of(row), length)
-        except Exception:
+        cannot = length > row.held or (length < row.held and not self.facts.trims)
+        if cannot or length <= 0:
             return  # A hit on an entry that is not there is computed instead.
+        caches = copy_of(self._forward.caches_of(row), length)
         mx.async_eval(evaluated(caches))
         self._prefixes.keep(entry, caches, length)
 

@@ -9,6 +9,7 @@ them one by one, each on its own caches. What is sampled stays on the device.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from runner.mlx.matching import DeadEnd
 from runner.mlx.outcome import DrawnRows, Outcome
 from runner.mlx.prefixes import evaluated
 from runner.mlx.row import EngineRow
-from runner.mlx.sampling import Allowed, Drawn, Sampler
+from runner.mlx.sampling import Allowed, Drawn, RowDraw, Sampler
 from runner.mlx.traced import TracedDecode
 
 Work = tuple[EngineRow, PrefillChunk]
@@ -127,9 +128,8 @@ class Forward:
         return [*drawn.arrays(), *evaluated(caches)]
 
     def _first_tokens(self, rows: Sequence[EngineRow], logits: mx.array, outcome: Outcome) -> Drawn:
-        sampler = Sampler([row.draw for row in rows], self._shape.vocabulary)
-        drawn = sampler.draw(logits, self._allowed(rows, outcome))
-        sampler.close()
+        allowed = self._allowed(rows, outcome)
+        drawn = self._draw_once(rows, logits, allowed, outcome)
         for index, row in enumerate(rows):
             row.token = drawn.tokens[index : index + 1]
         self._record(outcome.first, drawn, list(enumerate(rows)))
@@ -173,14 +173,16 @@ class Forward:
             inputs = self.batch.tokens[:, None]
             logits = self._model(inputs, cache=self.batch.caches())[:, -1]
         seated = list(self._in_batch.items())
-        if self._sampler is None:
-            draws = [
-                row.draw if (row := self._in_batch.get(slot)) is not None else None
-                for slot in range(len(self.batch))
-            ]
-            self._sampler = Sampler(draws, self._shape.vocabulary)
         slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
-        drawn = self._sampler.draw(logits, self._allowed(slots, outcome, after=logits))
+        allowed = self._allowed(slots, outcome, after=logits)
+        try:
+            if self._sampler is None:
+                draws = [row.draw if row is not None else None for row in slots]
+                self._sampler = Sampler(draws, self._shape.vocabulary)
+            drawn = self._sampler.draw(logits, allowed)
+        except Exception:
+            self._settle()
+            drawn = self._draw_apart(slots, logits, allowed, outcome)
         mx.async_eval(drawn.arrays())
         self.batch.close_step(drawn.tokens)
         self._record(outcome.decoded, drawn, seated)
@@ -188,9 +190,8 @@ class Forward:
     def _decode_alone(self, row: EngineRow, outcome: Outcome) -> None:
         assert row.token is not None
         logits = self._model(row.token[None], cache=row.caches)[:, -1]
-        sampler = Sampler([row.draw], self._shape.vocabulary)
-        drawn = sampler.draw(logits, self._allowed([row], outcome, after=logits))
-        sampler.close()
+        allowed = self._allowed([row], outcome, after=logits)
+        drawn = self._draw_once([row], logits, allowed, outcome)
         mx.async_eval(drawn.arrays())
         row.token = drawn.tokens
         self._record(outcome.decoded, drawn, [(0, row)])
@@ -274,6 +275,45 @@ class Forward:
             return None
         tokens = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
         return Allowed(tuple(slots), tokens)
+
+    def _draw_once(
+        self,
+        rows: Sequence[EngineRow],
+        logits: mx.array,
+        allowed: Allowed | None,
+        outcome: Outcome,
+    ) -> Drawn:
+        try:
+            sampler = Sampler([row.draw for row in rows], self._shape.vocabulary)
+            drawn = sampler.draw(logits, allowed)
+            sampler.close()
+            return drawn
+        except Exception:
+            return self._draw_apart(rows, logits, allowed, outcome)
+
+    def _draw_apart(
+        self,
+        rows: Sequence[EngineRow | None],
+        logits: mx.array,
+        allowed: Allowed | None,
+        outcome: Outcome,
+    ) -> Drawn:
+        """One of the rows cannot be drawn: find out which, and let it alone fail."""
+        sound: list[RowDraw | None] = []
+        for slot, row in enumerate(rows):
+            try:
+                trial = copy.copy(row.draw) if row is not None else None
+                Sampler([trial], self._shape.vocabulary).draw(logits[slot : slot + 1])
+                sound.append(row.draw if row is not None else None)
+            except Exception as error:
+                sound.append(None)
+                if row is not None:
+                    message = f"sampling: {type(error).__name__}: {error}"
+                    outcome.failures.append(RowFailure(row.name, "internal", message))
+        sampler = Sampler(sound, self._shape.vocabulary)
+        drawn = sampler.draw(logits, allowed)
+        sampler.close()
+        return drawn
 
     def _record(
         self, into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]

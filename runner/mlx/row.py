@@ -60,6 +60,11 @@ class EngineRow:
     def prefilled(self) -> bool:
         return self.computed >= len(self.spec.tokens)
 
+    @property
+    def held(self) -> int:
+        """Tokens whose KV is computed, or will be by the end of the step being issued."""
+        return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed
+
     def start_from(self, prefixes: PrefixStore, hit: PrefixHit) -> None:
         """Begin with a kept prefix. Where that cannot be, the first chunk computes it too."""
         if self.computed or not 0 < hit.length < len(self.spec.tokens):

@@ -105,3 +105,39 @@ def test_a_failed_row_may_be_named_until_it_is_released(drive, new_row):
     player.step(decode=(bad.row,))
     player.finish(bad.row)
     assert sum(len(result.failures) for result in player.results) == 1
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma3_text"])
+def test_a_row_that_cannot_be_drawn_fails_alone(drive, new_row, name):
+    player = drive(name)
+    settings = {"sampling": Sampling(temperature=0.9, frequency_penalty=0.5), "seed": 3}
+    good, other, odd = new_row([5, 6]), new_row([7, 8], **settings), new_row([7, 8], **settings)
+    wanted = [player.alone(new_row([5, 6]), 6), player.alone(new_row([7, 8], **settings), 6)]
+    names = (good.row, other.row, odd.row)
+    player.step(
+        admit=(good, other, odd),
+        prefill=(tuple(PrefillChunk(row, 0, 2) for row in names),),
+    )
+    player.step(decode=names)
+    player.engine._rows[odd.row].draw.seed = "no number"
+    for _ in range(4):
+        player.step(decode=names)
+    player.finish(*names)
+    assert set(player.failures) == {odd.row}
+    assert "sampling" in player.failures[odd.row].message
+    assert [player.ids(good.row), player.ids(other.row)] == wanted
+    assert player.ids(odd.row) == wanted[1][:2]
+
+
+def test_a_row_that_cannot_be_drawn_first_fails_alone(drive, new_row):
+    player = drive("qwen3")
+    good, odd = new_row([5, 6]), new_row([7, 8], sampling=Sampling(temperature=0.9))
+    wanted = player.alone(new_row([5, 6]), 3)
+    player.step(admit=(good, odd))
+    player.engine._rows[odd.row].draw.seed = "no number"
+    player.step(prefill=(tuple(PrefillChunk(row.row, 0, 2) for row in (good, odd)),))
+    for _ in range(2):
+        player.step(decode=(good.row, odd.row))
+    player.finish(good.row, odd.row)
+    assert set(player.failures) == {odd.row}
+    assert player.ids(good.row) == wanted

@@ -101,3 +101,12 @@ def test_an_entry_costs_what_it_holds_and_evicting_it_frees_that(drive, new_row)
     player.step(evict=(EntryId(4),))
     player.finish()
     assert mx.get_active_memory() - before <= 16 << 10
+
+
+@pytest.mark.parametrize(("name", "length"), [("qwen3", 33), ("qwen3_next", 20), ("qwen3", 0)])
+def test_what_is_not_computed_is_not_kept(drive, new_row, name, length):
+    player = drive(name)
+    giver = new_row(range(3, 43))
+    start(player, giver, upto=32, insert=(PrefixInsert(EntryId(5), giver.row, length),))
+    player.finish(giver.row)
+    assert player.engine.memory().prefix_bytes == 0
