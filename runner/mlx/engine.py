@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
+from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from runner.engine import (
     EngineFacts,
@@ -68,6 +69,7 @@ def load_engine(
     loaded = load_weights(path, dtype, progress)
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)
+    maybe_set_recommended_wired_limit()
     try:
         engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens)
     except Exception as error:
