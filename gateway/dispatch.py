@@ -25,6 +25,7 @@ from gateway.demand import Demand, Waiter, loading_text
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import Fault, of_refusal, unknown_model
 from gateway.faulted import Faulted
+from gateway.feasible import Feasibility
 from gateway.options import Options
 from gateway.routing import (
     Load,
@@ -88,6 +89,7 @@ class Dispatcher:
         self._log = log
         self._published_at = 0.0
         self._demanded = False
+        self._feasibility = Feasibility(bus, self._never)
         bus.on_state.append(self._follow)
         self._timer = bus.reactor.every(TICK_S, self._tick)
 
@@ -223,6 +225,14 @@ class Dispatcher:
             return
         ticket.waiting(self.now())
         self._publish()
+        self._feasibility.ask(ticket.request.model)
+
+    def _never(self, model: ModelId, refusal: Refusal) -> None:
+        """The holder says that no time will make room: whoever waits is told its reasons."""
+        if ready_instances(self._bus.state.instances.values(), model):
+            return
+        for waiter in self.demand.of(model):
+            self._refuse(self.tickets[RequestId(waiter.key)].answer, of_refusal(refusal))
 
     def _follow(self, state: ClusterState) -> None:
         self._clients.follow(state)

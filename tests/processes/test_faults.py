@@ -101,6 +101,8 @@ def test_x05_an_impossible_placement_is_refused_with_its_arithmetic(
     seconds = time.monotonic() - at
     assert reply.status_code in (400, 507), reply.text
     assert "GB" in reply.text or "GiB" in reply.text
+    asked = node.chat("hello", model="too-big")
+    assert asked.status_code == 507, asked.text
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
