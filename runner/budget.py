@@ -26,6 +26,8 @@ BOUT_CHUNKS = 4
 """Chunks are measured in bouts of so many."""
 QUIET_EVERY = 96
 """After so many steps without an undisturbed decode, one is arranged."""
+LEAST_CHUNK = 16
+"""Smaller chunks cost hardly less; the account spaces them where they are dear."""
 CHUNK_STEP = 8
 """Chunks are multiples of this many tokens, the last of a prompt excepted."""
 

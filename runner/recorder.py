@@ -1,4 +1,4 @@
-"""The flight recorder: what a runner did last, for whoever has to find out why it ended.
+"""The flight recorder: what a runner did last, for whoever has to find out why it ended; and sums.
 
 Pure: instants are given. It keeps the last 128 entries, in order, of the phases below; it holds
 ids, counts and texts of our own, never a word of a prompt or an answer.
@@ -63,3 +63,15 @@ class FlightRecorder:
             | dict(entry.facts)
             for entry in self._entries
         )
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums since the start."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefix_hits: int = 0
+    generated_tokens: int = 0
+    used_at: float = 0.0

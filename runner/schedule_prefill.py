@@ -6,7 +6,7 @@ Pure. Alone, prefill takes large chunks; beside decodes it takes what its accoun
 
 from __future__ import annotations
 
-from runner.budget import CHUNK_STEP
+from runner.budget import LEAST_CHUNK
 from runner.engine import PrefillChunk
 from runner.rows import Row
 from runner.schedule_draft import Draft, keep_prefix
@@ -24,13 +24,13 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
     account, settings, costs = table.account, table.settings, table.costs
     if draft.decode:
         limit_s = min(account.chunk_limit_s(draft.decode_s), settings.longest_step_s)
-        account.earn(draft.decode_s, chunk_s=max(limit_s, costs.prefill_s(CHUNK_STEP)))
+        account.earn(draft.decode_s, chunk_s=max(limit_s, costs.prefill_s(LEAST_CHUNK)))
     else:
         limit_s = settings.longest_step_s
     if not rows or (draft.decode and table.timekeeper.wants_quiet):
         return
     most = settings.prefill_tokens if costs.knows_prefill else settings.first_chunk_tokens
-    tokens = costs.tokens_within(limit_s, least=CHUNK_STEP, most=most)
+    tokens = costs.tokens_within(limit_s, least=LEAST_CHUNK, most=most)
     groups = _choose_groups(table, rows, tokens)
     sizes = [len(group) * max(stop - start for _, start, stop in group) for group in groups]
     prefill_s = sum(costs.prefill_s(size) for size in sizes)
@@ -75,7 +75,7 @@ def _fill(table: RowTable, rows: list[Row], tokens: int) -> list[list[RowChunk]]
     groups: list[list[RowChunk]] = []
     waiting = list(rows)
     left = tokens
-    while waiting and (not groups or left >= CHUNK_STEP):
+    while waiting and (not groups or left >= LEAST_CHUNK):
         first = waiting.pop(0)
         piece = _piece(table, first, left)
         group = [(first, first.computed, first.computed + piece)]

@@ -38,10 +38,10 @@ from bus.transport import Link
 from runner.engine_thread import EngineThread, Stepped
 from runner.gateways import Gateways
 from runner.open_request import OpenRequest, Order, Outgoing
-from runner.prepared import TextWorks
-from runner.recorder import FlightRecorder, RecorderPhase
+from runner.prepared import PreparedRequest, TextWorks
+from runner.recorder import FlightRecorder, RecorderPhase, Tally
 from runner.rows import RowEvent, RowFailed, RowFinished, RowPrefilled, RowStarted, RowToken
-from runner.schedule import Scheduler
+from runner.schedule import Placed, Scheduler
 from runner.text_thread import Answer, TextThread
 
 REMEMBERED = 4096
@@ -56,18 +56,6 @@ class _Pending:
     submit: Submit
     deadline_at: float
     cancelled: Cancel | None = None
-
-
-@dataclass(slots=True)
-class Tally:
-    """Sums since the start."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    prefix_hits: int = 0
-    generated_tokens: int = 0
-    used_at: float = 0.0
 
 
 class Serving:
@@ -206,24 +194,34 @@ class Serving:
         if isinstance(answer, Refusal):
             self._send(pending.peer, Refused(request_id, answer))
             return
-        works, engine = self.works, self._engine
-        scheduler = engine.scheduler
-        assert works is not None and scheduler is not None, "ready"
-        readers = [works.choice(answer, choice.choice) for choice in answer.choices]
-        request = OpenRequest(answer, readers, peer=pending.peer, credit=pending.submit.credit)
-        seeds = [_seed(choice.seed) for choice in answer.choices]
-        with engine.lock:
-            placed = scheduler.submit(answer, seeds=seeds, now=now, deadline_at=pending.deadline_at)
+        try:
+            placed = self._place(pending, answer, now)
+        except Exception:
+            self._log.error("placing a request failed", error=traceback.format_exc())
+            placed = Refusal(reason="bad_request", message="the request could not be placed")
         if isinstance(placed, Refusal):
             self._send(pending.peer, Refused(request_id, placed))
             return
-        self._open[request_id] = request
-        engine.wake()
+        self._engine.wake()
         self.tally.requests += 1
         self.tally.prompt_tokens += len(answer.tokens)
         self._send(pending.peer, Accepted(request_id, placed.position, len(answer.tokens)))
         if pending.cancelled is not None:
             self._cancel(pending.cancelled, now)
+
+    def _place(self, pending: _Pending, prepared: PreparedRequest, now: float) -> Placed | Refusal:
+        works, engine = self.works, self._engine
+        assert works is not None and engine.scheduler is not None, "ready"
+        readers = [works.choice(prepared, choice.choice) for choice in prepared.choices]
+        request = OpenRequest(prepared, readers, peer=pending.peer, credit=pending.submit.credit)
+        seeds = [_seed(choice.seed) for choice in prepared.choices]
+        with engine.lock:
+            placed = engine.scheduler.submit(
+                prepared, seeds=seeds, now=now, deadline_at=pending.deadline_at
+            )
+        if isinstance(placed, Placed):
+            self._open[prepared.request_id] = request
+        return placed
 
     def _cancel(self, cancel: Cancel, now: float) -> None:
         self._note("cancel_requested", cancel.request_id, why=cancel.why)
