@@ -257,7 +257,7 @@ def _refused_early(wish: Wish, nodes: Sequence[Seat], allowed: Sequence[Seat]) -
     if not any(card.model == wish.model for seat in nodes for card in seat.models):
         return Refusal(
             reason="unknown_model",
-            message=f"{wish.model} is on no node's disk; fetch it with `shoal pull {wish.model}`",
+            message=f"{wish.model} is on no node's disk; to get it: `shoal pull {wish.model}`",
             field="model",
         )
     if wish.min_nodes > 1:

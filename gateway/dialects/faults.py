@@ -130,11 +130,11 @@ def of_overflow(error: ContextOverflow) -> Fault:
 def unknown_model(model: str, known: Sequence[str] = ()) -> Fault:
     """A model that is not on this cluster. Never a surprise download: it names the command."""
     near = difflib.get_close_matches(model, known, n=1)
-    hint = f"did you mean '{near[0]}'? Otherwise fetch" if near else "fetch"
+    hint = f"did you mean '{near[0]}'? Otherwise, to get it" if near else "to get it"
     return Fault(
         404,
         "model_not_found",
-        f"model '{model}' is not here; {hint} it with: shoal pull {model}",
+        f"model '{model}' is not here; {hint}: shoal pull {model}",
         field="model",
     )
 
