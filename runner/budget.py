@@ -218,12 +218,21 @@ class Timekeeper:
             self.steps_since_quiet += 1
         if step.groups or self._bout:
             self._bout.append(step)
+            self._charge(step)
         chunks = sum(bool(one.groups) for one in self._bout)
         over = not step.groups and len(self._bout) > 1 and not self._bout[-2].groups
         if self._bout and (idle_next or over or chunks >= BOUT_CHUNKS):
             self._settle()
         if idle_next:
             self._last.clear()
+
+    def _charge(self, step: StepTime) -> None:
+        """What a step of a bout took beyond its decode is prefill's, at once: what leaks into a
+        neighbour is charged there."""
+        if step.decode_rows and self.costs.knows_decode:
+            decode_s = self.costs.decode_s(step.decode_rows)
+            debt_s = BOUT_CHUNKS * self.account.chunk_limit_s(decode_s)
+            self.account.correct(step.took_s - decode_s - step.booked_s, debt_s=debt_s)
 
     def _settle(self) -> None:
         bout, self._bout = self._bout, []
@@ -232,9 +241,6 @@ class Timekeeper:
         sizes = [size for step in bout for size in step.groups]
         decodes_s = sum(self.costs.decode_s(step.decode_rows) for step in bout)
         chunks_s = max(sum(step.took_s for step in bout) - decodes_s, 0.0)
-        booked_s = sum(step.booked_s for step in bout)
-        if any(step.decode_rows for step in bout):
-            self.account.correct(chunks_s - booked_s, debt_s=BOUT_CHUNKS * max(booked_s, 0.0))
         expected_s = [self.costs.prefill_s(size) for size in sizes]
         for size, part_s in zip(sizes, expected_s, strict=True):
             if chunks_s > 0.0:
