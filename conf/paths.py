@@ -48,6 +48,12 @@ class Paths:
         return self.data / "models"
 
     @property
+    def kernels(self) -> Path:
+        """Where MLX's compiled kernels are kept: of this user alone, for what lies there is
+        loaded as code, and shared by all of the user's homes, for making it takes a while."""
+        return self.runtime.parent / "kernels"
+
+    @property
     def logs(self) -> Path:
         """What supervisord keeps of each process's output."""
         return self.state / "logs"
@@ -110,7 +116,7 @@ def find_paths(home: Path | None = None) -> Paths:
 def make_folders(paths: Paths) -> None:
     """Make every folder, private to this user. Raises ConfigError when the runtime folder
     belongs to somebody else (anybody may make names under /tmp)."""
-    for folder in (paths.runtime.parent, paths.runtime):
+    for folder in (paths.runtime.parent, paths.runtime, paths.kernels):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

@@ -88,7 +88,8 @@ def render(
         _section("supervisorctl", {"serverurl": f"unix://{socket}", "prompt": "shoal"}),
     ]
     sections += [_service(settings, program, python, environment) for program in PROGRAMS]
-    sections.append(_runners(settings, python, {**environment, **preload(openblas)}))
+    runners = {**environment, **preload(openblas), "TMPDIR": str(paths.kernels)}
+    sections.append(_runners(settings, python, runners))
     return "\n".join(sections)
 
 
