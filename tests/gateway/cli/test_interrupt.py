@@ -44,6 +44,8 @@ def shoal(*words: str) -> Iterator[subprocess.Popen[str]]:
     program = [sys.executable, "-P", "-m", "gateway.cli.app", *words]
     with subprocess.Popen(
         program,
+        # A test run in the background may have been told to ignore Ctrl-C; a user has not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
