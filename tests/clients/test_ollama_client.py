@@ -11,7 +11,7 @@ import httpx
 import ollama
 import pytest
 
-COUNT = "List the integers from 1 to 12"
+COUNT = "List the integers from 1 to 30"
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
@@ -44,7 +44,7 @@ def chat(client: ollama.Client, model: str) -> Ask:
     """One question, greedy and without thinking unless told otherwise."""
 
     def asked(question: str, **more: Any) -> Any:
-        options = {"temperature": 0, **more.pop("options", {})}
+        options = {"temperature": 0, "num_predict": 300, **more.pop("options", {})}
         messages = [{"role": "user", "content": question}]
         fields: dict[str, Any] = {"think": False, **more}
         return client.chat(model=model, messages=messages, options=options, **fields)

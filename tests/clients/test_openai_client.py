@@ -22,7 +22,7 @@ PERSON: dict[str, Any] = {
     "required": ["name", "age", "mood"],
     "additionalProperties": False,
 }
-COUNT = "List the integers from 1 to 12"
+COUNT = "List the integers from 1 to 30"
 Ask = Callable[..., Any]
 
 

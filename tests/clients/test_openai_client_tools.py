@@ -32,7 +32,7 @@ TIMER: dict[str, Any] = {
         },
     },
 }
-COUNT = "List the integers from 1 to 12"
+COUNT = "List the integers from 1 to 30"
 Ask = Callable[..., Any]
 
 
