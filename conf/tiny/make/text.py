@@ -24,15 +24,15 @@ from conf.tiny.make.skills.stories import story
 Make = Callable[[Dice, bool], Sample]
 MIX: list[tuple[Make, float]] = [
     (about, 8.0),
-    (itself, 6.0),
-    (unknown, 2.0),
-    (counting, 6.5),
-    (arithmetic, 12.0),
-    (repeat, 15.0),
+    (itself, 7.0),
+    (unknown, 3.0),
+    (counting, 9.0),
+    (arithmetic, 18.0),
+    (repeat, 18.0),
     (word_games, 5.0),
     (story, 2.5),
     (manners, 10.0),
-    (calls, 3.5),
+    (calls, 5.0),
     (parallel, 2.0),
     (uses_result, 1.0),
     (no_call, 2.0),
@@ -46,7 +46,14 @@ Phase = Literal["early", "main", "late"]
 PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
     "early": [(make, weight * (0.3 if make in LONG_WINDED else 1.0)) for make, weight in MIX],
     "main": MIX,
-    "late": [*MIX, (long_memory, 1.6), (needle, 1.5)],
+    "late": [
+        *MIX,
+        (long_memory, 1.0),
+        (needle, 0.7),
+        (arithmetic, 18.0),
+        (repeat, 5.0),
+        (parallel, 2.0),
+    ],
 }
 SKILLS: dict[str, Make] = {
     "about": about,

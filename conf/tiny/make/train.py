@@ -1,9 +1,10 @@
 # pyright: basic, reportMissingImports=false
 """Talks to files and the clock: trains the tiny model on the CPU, resumably.
 
-The run is given minutes, not steps: rates rise, stay, and fall to nothing when the
-minutes are over, however fast the machine is. It begins with short things to copy; the
-last third of the run also brings ones of up to the full context.
+The run is given tokens and minutes: rates rise, stay, and fall to nothing when either
+is used up, so that a machine that others use too still ends with a finished model. It
+begins with short things to copy; its last quarter brings conversations of up to the
+full context.
 """
 
 from __future__ import annotations
@@ -26,9 +27,17 @@ from conf.tiny.make.optimiser import Optimiser
 from conf.tiny.make.text import Phase
 
 SHORT, LONG = 1024, 4096
-EARLY, LATE, FALL = 0.35, 0.72, 0.62
+EARLY, LATE, FALL = 0.32, 0.75, 0.6
 SIZE, PER_STEP = 1024, 2
-SAVE_EVERY_S = 150.0
+SAVE_EVERY_S = 120.0
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run may use up: minutes of this machine, millions of tokens."""
+
+    minutes: float
+    tokens: float
 
 
 @dataclass
@@ -101,14 +110,15 @@ def stream(run: Run, tokenizer: Any, done: Any) -> Iterator[list[Batch]]:
         run.shard += 1
 
 
-def train(run: Run, crew: Crew, tokenizer: Any, path: Path, minutes: float) -> None:
-    """Train until the minutes are over, saving now and then."""
+def train(run: Run, crew: Crew, tokenizer: Any, path: Path, given: Given) -> None:
+    """Train until tokens or minutes are used up, saving now and then."""
     began = time.monotonic() - run.trained_s
     saved = time.monotonic()
     logged, tokens, mean_loss = time.monotonic(), run.tokens, 0.0
 
     def done() -> float:
-        return (time.monotonic() - began) / (60 * minutes)
+        spent = (time.monotonic() - began) / (60 * given.minutes)
+        return max(spent, run.tokens / (1e6 * given.tokens))
 
     for group in stream(run, tokenizer, done):
         if done() >= 1:
@@ -138,7 +148,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the tiny model.")
     parser.add_argument("--tokenizer", type=Path, default=Path(__file__).parent.parent)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=80.0)
+    parser.add_argument("--minutes", type=float, default=180.0)
+    parser.add_argument("--tokens", type=float, default=8.0, help="millions")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -146,10 +157,10 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(given.tokenizer / "tokenizer.json"))
     model = Qwen3(Shape(vocab=tokenizer.get_vocab_size()))
     mean = {name: p.detach().clone() for name, p in model.named_parameters()}
-    run = resumed(Run(model, mean, Optimiser(model, 0.015, 0.003)), given.checkpoint)
+    run = resumed(Run(model, mean, Optimiser(model, 0.02, 0.003)), given.checkpoint)
     shared = {name: p.data.share_memory_() for name, p in model.named_parameters()}
     crew = Crew(model.s, shared, given.workers)
-    train(run, crew, tokenizer, given.checkpoint, given.minutes)
+    train(run, crew, tokenizer, given.checkpoint, Given(given.minutes, given.tokens))
     crew.dismiss()
 
 

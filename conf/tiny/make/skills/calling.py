@@ -185,7 +185,7 @@ def uses_result(dice: Dice, thinking: bool) -> Sample:
 
 
 def exchange(dice: Dice, given: list[Offer], thinking: bool) -> list[Message]:
-    """A question, its calls, their results and the answer; nothing when it is held out."""
+    """A question, its calls, their results, the answer; nothing when the question is held out."""
     offer = dice.one(given)
     fills = [offer.fill(dice)]
     if len(fills[0]) == 1 and dice.chance(0.45):
