@@ -38,7 +38,7 @@ DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 PREFIX = "SHOAL_"
 NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KEY"})
 """Variables with our prefix that say something else: home, slot of a runner, CLI's target."""
-FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE_")
+FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 LOOPBACK = ("127.", "localhost", "::1")
 
 Words = Annotated[tuple[str, ...], NoDecode]
