@@ -289,6 +289,9 @@ def serves(node: Node, service: str) -> bool:
     if service == "bus":
         tapped = listen(load_settings(home=node.home).endpoints, "reading.*", patience_s=1.0)
         return next(tapped) is not None
+    if service == "worker":
+        told = node.http.get("/v1/diagnostics/node").json()["runners"]
+        return any("recorder" in runner for runner in told)  # its own account, by its worker
     asked = node.http.get("/instance/placement", params={"model": MODEL})
     return asked.status_code == 200
 
