@@ -128,6 +128,11 @@ class Shoal:
         self.node.up(180)
         for name in self._names.values():
             eventually(lambda name=name: self._loaded(name), 120, f"shoal has {name}")
+        # A model new to this machine has its kernels compiled beside its first answers.
+        eventually(lambda: not self._compiling(), 240, "the kernels are compiled")
+
+    def _compiling(self) -> bool:
+        return any("/" in name and name.startswith("runner:") for name in self.processes())
 
     def _loaded(self, name: str) -> bool:
         instances = self.node.state()["instances"].values()
@@ -156,11 +161,14 @@ def peak_bytes(process: psutil.Process) -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) << 10
     except OSError:
-        pass
+        return 0
     return process.memory_info().rss
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """User and system seconds so far."""
-    times = process.cpu_times()
+    """User and system seconds so far; 0 for a process that is gone."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
     return times.user + times.system
