@@ -52,7 +52,8 @@ def measure(contestant: Contestant, model: str, jobs: Sequence[Job]) -> dict[str
     processes = contestant.processes()
     before = {name: cpu_s(process) for name, process in processes.items()}
     row = summary(contestant.run(model, jobs))
-    row["cpu_s"] = {name: round(max(0.0, cpu_s(p) - before[name]), 3) for name, p in processes.items()}
+    spent = {name: max(0.0, cpu_s(process) - before[name]) for name, process in processes.items()}
+    row["cpu_s"] = {name: round(seconds, 3) for name, seconds in spent.items()}
     row["peak_mib"] = {name: peak_bytes(p) >> 20 for name, p in processes.items()}
     row["cpu_total_s"] = sum(row["cpu_s"].values())
     return row
