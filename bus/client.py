@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bus.codec import MAX_TELEMETRY_BYTES, Envelope, decode, encode
+from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, Refusal
 from bus.ids import Boot, CommandId, NodeId
@@ -292,8 +292,3 @@ def _no_holder(command_id: CommandId) -> CommandRefused:
 def topic_of(event: Event) -> str:
     """Where an event is published."""
     return event_topic(event.body.kind)
-
-
-def telemetry_limit() -> int:
-    """The largest telemetry message that is accepted, in bytes."""
-    return MAX_TELEMETRY_BYTES

@@ -24,7 +24,6 @@ from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 MAX_CONTROL_BYTES = 64 << 20
 """Snapshots are the largest; anything else is far below."""
-MAX_TELEMETRY_BYTES = 1 << 20
 MAX_DATA_BYTES = 64 << 20
 
 
