@@ -70,10 +70,6 @@ class BadMessage(ShoalError):
     """A peer sent bytes that are not one of our messages: too big, unknown kind, wrong field."""
 
 
-class ProtocolMismatch(ShoalError):
-    """Two processes share no protocol version; both ranges are in the text."""
-
-
 class AlreadyRunning(ShoalError):
     """Another process holds the lock of this role."""
 

@@ -109,21 +109,6 @@ class PollReactor:
         self._watched[monitor] = drain
         self._poller.register(monitor, READABLE)
 
-    def watch_file(self, fileno: int, on_ready: Callable[[], None]) -> None:
-        """Call back while a plain descriptor is readable (or at its end)."""
-
-        def ready() -> bool:
-            on_ready()
-            return False
-
-        self._watched[fileno] = ready
-        self._poller.register(fileno, READABLE)
-
-    def unwatch_file(self, fileno: int) -> None:
-        """Stop watching a plain descriptor."""
-        if self._watched.pop(fileno, None) is not None:
-            self._poller.unregister(fileno)
-
     def unwatch(self, link: Link) -> None:
         for socket in link.sockets:
             if self._watched.pop(socket, None) is not None:

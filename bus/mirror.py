@@ -7,7 +7,6 @@ to a higher one; an event of a lower term, or one seen before, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bus.ids import NodeId
@@ -113,13 +112,6 @@ class Mirror:
         if self.last_digest[0] != self.state.index:
             self.last_digest = (self.state.index, digest(self.state))
         return self.last_digest[1]
-
-    def replay(self, state: ClusterState, events: Iterable[Event]) -> None:
-        """Start from a kept state and the events after it (a journal)."""
-        self.state = state
-        for event in events:
-            self.state = apply(self.state, event)
-        self.live = True
 
     def _stash(self, event: Event) -> None:
         if len(self.stash) >= MAX_STASH:

@@ -15,7 +15,6 @@ from bus.messages.events import Event
 from bus.messages.readings import (
     CardReading,
     DemandReading,
-    LogReading,
     NodeReading,
     RunnerReading,
     TokenTap,
@@ -77,7 +76,6 @@ TABLE: tuple[Topic, ...] = (
         False,
         "every second while there is demand, and on change",
     ),
-    Topic("log", "telemetry", LogReading, False, 0, False, "warnings and errors"),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"
     ),

@@ -49,11 +49,6 @@ RUNNER_PRIORITY = 50
 SERVICES: tuple[str, ...] = tuple(program.name for program in PROGRAMS)
 
 
-def slot_names(slots: int) -> list[str]:
-    """supervisord's numbers for the slots: `00`, `01`, ..."""
-    return [f"{number:02d}" for number in range(slots)]
-
-
 def render(
     settings: Settings, *, python: str, openblas: Path | None, user: str | None = None
 ) -> str:

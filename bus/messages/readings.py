@@ -134,14 +134,3 @@ class TokenTap(Message):
     channel: str
     text: str
     step: int
-
-
-class LogReading(Message):
-    """One warning or error of a process, for the tap and the dashboard."""
-
-    kind: Literal["log_reading"] = "log_reading"
-    node: NodeId
-    process: str
-    level: str
-    message: str
-    at_s: float

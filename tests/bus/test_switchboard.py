@@ -18,7 +18,8 @@ from bus.ids import InstanceId, NodeId
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import TermHeartbeat
-from bus.messages.readings import DemandReading, LogReading, TokenTap
+from bus.messages.events import Event, NodeJoined
+from bus.messages.readings import DemandReading, TokenTap
 from bus.switchboard import Switchboard
 from bus.transport import Link
 
@@ -69,17 +70,20 @@ def bench() -> Iterator[Bench]:
         made.close()
 
 
-def line(text: str) -> LogReading:
-    return LogReading(node=NODE, process="x", level="info", message=text, at_s=0.0)
+TOPIC = "event.node_joined"
+
+
+def line(text: str) -> Event:
+    return Event(term=1, index=1, at_s=0.0, body=NodeJoined(node=NODE, name=text))
 
 
 def test_what_one_service_publishes_another_hears(bench: Bench) -> None:
     heard: list[str] = []
-    bench.client("b").hear("log", lambda topic, _: heard.append(topic))
+    bench.client("b").hear("event", lambda topic, _: heard.append(topic))
     publisher = bench.client("a")
 
     def arrived() -> bool:
-        publisher.publish("log", line("hello"))
+        publisher.publish(TOPIC, line("hello"))
         bench.reactor.turn(0.01)
         return bool(heard)
 
@@ -109,18 +113,19 @@ def test_nothing_is_lost_to_others_when_somebody_subscribes_or_leaves(bench: Ben
     heard: list[str] = []
 
     def note(_: str, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, LogReading)
-        heard.append(envelope.message.message)
+        assert isinstance(envelope.message, Event)
+        assert isinstance(envelope.message.body, NodeJoined)
+        heard.append(envelope.message.body.name)
 
-    bench.client("steady").hear("log", note)
+    bench.client("steady").hear("event", note)
     publisher = bench.client("a")
     bench.settle()
     for count in range(30):
         passing = Link("sub")
-        passing.connect(bench.endpoints.plane_out("telemetry"))
-        passing.subscribe("log")
+        passing.connect(bench.endpoints.plane_out("control"))
+        passing.subscribe("event")
         bench.settle(3)
-        publisher.publish("log", line(str(count)))
+        publisher.publish(TOPIC, line(str(count)))
         passing.close()
         bench.settle(2)
     assert bench.until(lambda: len(heard) == 30)
