@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from runner.costs import GroupSize
 from runner.engine import EntryId, PrefillGroup, PrefixHit, PrefixInsert, RowId, RowSpec
 from runner.rows import Row, RowEvent
 from runner.schedule_rows import RowTable
@@ -31,7 +32,7 @@ class Draft:
     """Entries that this step makes: to be hit from the next one on."""
     samples: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     progress: list[tuple[Row, int]] = field(default_factory=list[tuple[Row, int]])
-    groups: list[int] = field(default_factory=list[int])
+    groups: list[GroupSize] = field(default_factory=list[GroupSize])
     decode_s: float = 0.0
     prefill_s: float = 0.0
     events: list[RowEvent] = field(default_factory=list[RowEvent])

@@ -6,13 +6,31 @@ Pure. Alone, prefill takes large chunks; beside decodes it takes what its accoun
 
 from __future__ import annotations
 
-from runner.budget import LEAST_CHUNK
+from dataclasses import dataclass
+
+from runner.budget import DEAR, LEAST_CHUNK
+from runner.costs import GroupSize
 from runner.engine import PrefillChunk
 from runner.rows import Row
 from runner.schedule_draft import Draft, keep_prefix
 from runner.schedule_rows import RowTable
 
+STRETCH = 1.5
+"""A chunk may be so much larger where that completes a prompt: no stub is left for a step."""
+
 RowChunk = tuple[Row, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a step's chunks may hold, padding counted: `tokens`, or up to `most` where that
+    completes a prompt."""
+
+    tokens: int
+    most: int
+
+    def without(self, tokens: int) -> Room:
+        return Room(self.tokens - tokens, self.most - tokens)
 
 
 def choose_prefill(table: RowTable, draft: Draft) -> None:
@@ -21,18 +39,12 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
         (row for row in table.live.values() if row.status == "prefilling"),
         key=lambda row: row.order,
     )
-    account, settings, costs = table.account, table.settings, table.costs
-    if draft.decode:
-        limit_s = min(account.chunk_limit_s(draft.decode_s), settings.longest_step_s)
-        account.earn(draft.decode_s, chunk_s=max(limit_s, costs.prefill_s(LEAST_CHUNK)))
-    else:
-        limit_s = settings.longest_step_s
+    room = _room_beside(table, draft, rows) if draft.decode else _room(table, rows)
     if not rows or (draft.decode and table.timekeeper.wants_quiet):
         return
-    most = settings.prefill_tokens if costs.knows_prefill else settings.first_chunk_tokens
-    tokens = costs.tokens_within(limit_s, least=LEAST_CHUNK, most=most)
-    groups = _choose_groups(table, rows, tokens)
-    sizes = [len(group) * max(stop - start for _, start, stop in group) for group in groups]
+    account, costs = table.account, table.costs
+    groups = _choose_groups(table, rows, room)
+    sizes = [_size(group) for group in groups]
     prefill_s = sum(costs.prefill_s(size) for size in sizes)
     if draft.decode:
         while len(groups) > 1 and not account.affords(prefill_s):
@@ -48,20 +60,65 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
         _advance(table, draft, group)
 
 
-def _choose_groups(table: RowTable, rows: list[Row], tokens: int) -> list[list[RowChunk]]:
-    """Chunks of at most `tokens` in all, padding counted. A long prompt leaves up to half of
-    them to those of its rank that can be finished now: one long document must not keep every
-    short question waiting."""
+def _room(table: RowTable, rows: list[Row]) -> Room:
+    """Where nothing decodes: what takes `longest_step_s`."""
+    longest_s = table.settings.longest_step_s
+    tokens = _tokens_within(table, rows, longest_s)
+    return Room(tokens, int(STRETCH * tokens))
+
+
+def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
+    """Beside decodes: what keeps the ITL's tail. The decodes' time is earned here."""
+    account, costs = table.account, table.costs
+    share = account.share_among(_due(table, draft, rows), len(draft.decode))
+    limit_s = min(account.chunk_limit_s(draft.decode_s, share), table.settings.longest_step_s)
+    least_s = costs.prefill_s(GroupSize(LEAST_CHUNK, _depth(rows)))
+    earned_s, chunk_s = account.earned_s(draft.decode_s, share), max(limit_s, least_s)
+    account.earn(earned_s, chunk_s=chunk_s)
+    tokens = _tokens_within(table, rows, limit_s)
+    even = _tokens_within(table, rows, min(account.even_limit_s(draft.decode_s, share), limit_s))
+    if _token_s(table, even) <= DEAR * _token_s(table, table.settings.prefill_tokens):
+        tokens = even
+    stretched = _tokens_within(table, rows, chunk_s + earned_s)
+    return Room(tokens, max(tokens, min(stretched, int(STRETCH * tokens))))
+
+
+def _tokens_within(table: RowTable, rows: list[Row], limit_s: float) -> int:
+    settings, costs = table.settings, table.costs
+    most = settings.prefill_tokens if costs.knows_prefill else settings.first_chunk_tokens
+    return costs.tokens_within(limit_s, least=LEAST_CHUNK, most=most, depth=_depth(rows))
+
+
+def _token_s(table: RowTable, tokens: int) -> float:
+    return table.costs.prefill_s(GroupSize(tokens)) / tokens
+
+
+def _depth(rows: list[Row]) -> int:
+    return rows[0].computed if rows else 0
+
+
+def _due(table: RowTable, draft: Draft, rows: list[Row]) -> int:
+    """How many prompts have as good a claim to the time as every row that decodes."""
+    best = min(table.live[row_id].rank for row_id in draft.decode)
+    return sum(row.rank <= best for row in rows)
+
+
+def _size(group: list[RowChunk]) -> GroupSize:
+    longest = max(stop - start for _, start, stop in group)
+    return GroupSize(len(group) * longest, max(start for _, start, _ in group))
+
+
+def _choose_groups(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
+    """Chunks that fit the room. A long prompt leaves up to half of it to those of its rank that
+    can be finished now: one long document must not keep every short question waiting."""
     first = rows[0]
-    if _left(first) <= tokens:
-        return _fill(table, rows, tokens)
-    half = tokens // 2
+    if _left(first) <= room.most:
+        return _fill(table, rows, room)
+    half = room.tokens // 2
     short = [row for row in rows[1:] if row.rank == first.rank and _left(row) <= half]
-    groups = _fill(table, sorted(short, key=_left), half) if short else []
-    rest = tokens - sum(
-        len(group) * max(stop - start for _, start, stop in group) for group in groups
-    )
-    return [*_fill(table, [first], rest), *groups]
+    groups = _fill(table, sorted(short, key=_left), Room(half, half)) if short else []
+    rest = room.tokens - sum(_size(group).tokens for group in groups)
+    return [*_fill(table, [first], Room(rest, rest)), *groups]
 
 
 def _left(row: Row) -> int:
@@ -69,41 +126,51 @@ def _left(row: Row) -> int:
     return row.life_tokens - row.computed
 
 
-def _fill(table: RowTable, rows: list[Row], tokens: int) -> list[list[RowChunk]]:
+def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
     """Groups for the rows in order, the first always served; rows of like length share a group
-    with at most a quarter of it padding."""
+    with at most a quarter of it padding. After the first, a prompt is not begun for a stub."""
     groups: list[list[RowChunk]] = []
     waiting = list(rows)
-    left = tokens
-    while waiting and (not groups or left >= LEAST_CHUNK):
+    left = room
+    while waiting and (not groups or left.tokens >= LEAST_CHUNK):
         first = waiting.pop(0)
         piece = _piece(table, first, left)
+        if groups and piece < min(_in_one_go(table, first), room.tokens // 2):
+            break
         group = [(first, first.computed, first.computed + piece)]
         longest, total = piece, piece
         for row in list(waiting):
             if len(group) >= table.settings.prefill_rows:
                 break
-            other = _piece(table, row, max(left, piece))
+            other = _piece(table, row, left)
             top, count = max(longest, other), len(group) + 1
             padded = top * count
-            if padded > left or total + other < (1 - table.settings.padding) * padded:
+            whole = other == _in_one_go(table, row)
+            fits = padded <= (left.most if whole else left.tokens)
+            if not fits or total + other < (1 - table.settings.padding) * padded:
                 continue
             group.append((row, row.computed, row.computed + other))
             waiting.remove(row)
             longest, total = top, total + other
         groups.append(group)
-        left -= longest * len(group)
+        left = left.without(longest * len(group))
     return groups
 
 
-def _piece(table: RowTable, row: Row, most: int) -> int:
-    """How much of the row's prompt the next chunk may take. Where caches do not trim, a
-    chunk ends before the prompt's last token, to be kept there."""
+def _piece(table: RowTable, row: Row, room: Room) -> int:
+    """How much of the row's prompt the next chunk may take."""
+    left = _in_one_go(table, row)
+    return left if left <= room.most else min(left, room.tokens)
+
+
+def _in_one_go(table: RowTable, row: Row) -> int:
+    """The longest next chunk. Where caches do not trim, a chunk ends before the prompt's last
+    token, to be kept there."""
     end = row.life_tokens
     stops_before = not table.facts.trims and row.keeps_prompt and table.prefixes.limit_bytes > 0
     if stops_before and not row.made and row.computed < end - 1:
         end -= 1
-    return min(end - row.computed, most)
+    return end - row.computed
 
 
 def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bus.ids import RequestId
-from runner.budget import CostModel, PrefillAccount, Timekeeper
+from runner.budget import PrefillAccount, Timekeeper
+from runner.costs import CostModel, GroupSize
 from runner.engine import EngineFacts, RowId
 from runner.prefix import BLOCK_TOKENS, PrefixIndex
 from runner.rows import Row, RowKey
@@ -53,7 +54,7 @@ class Issued:
     samples: dict[RowId, Row]
     progress: tuple[tuple[Row, int], ...]
     decode_rows: int
-    groups: tuple[int, ...]
+    groups: tuple[GroupSize, ...]
     planned_at: float
     decode_s: float
     prefill_s: float

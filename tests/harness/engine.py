@@ -71,21 +71,26 @@ def whole_output(seed: int, prompt: Sequence[int], most: int, stops: frozenset[i
 @dataclass(frozen=True)
 class StepCosts:
     """Virtual seconds. `leak` is the part of a step's time that is seen in the step before it, as
-    on devices where issuing a step waits for the work that is under way."""
+    on devices where issuing a step waits for the work that is under way. A chunk costs twice as
+    much behind `double_at` tokens."""
 
     decode_fixed_s: float = 0.010
     decode_row_s: float = 0.001
     prefill_fixed_s: float = 0.004
     prefill_token_s: float = 0.001
     leak: float = 0.0
+    double_at: float = float("inf")
 
     def decode_s(self, rows: int) -> float:
         return self.decode_fixed_s + self.decode_row_s * rows if rows else 0.0
 
     def prefill_s(self, groups: Sequence[PrefillGroup]) -> float:
-        return sum(
-            self.prefill_fixed_s + self.prefill_token_s * padded_tokens(group) for group in groups
-        )
+        return sum(self._group_s(group) for group in groups)
+
+    def _group_s(self, group: PrefillGroup) -> float:
+        depth = max(chunk.start for chunk in group)
+        flat_s = self.prefill_fixed_s + self.prefill_token_s * padded_tokens(group)
+        return flat_s * (1 + depth / self.double_at)
 
 
 def padded_tokens(group: PrefillGroup) -> int:

@@ -9,7 +9,8 @@ from statistics import quantiles
 import pytest
 
 from bus.ids import RequestId
-from runner.budget import CostModel, PrefillAccount
+from runner.budget import PrefillAccount
+from runner.costs import CostModel, GroupSize
 from runner.rows import RowKey
 from runner.schedule_rows import ScheduleSettings
 from tests.harness.engine import StepCosts, facts
@@ -49,6 +50,13 @@ COSTS = {
     "a larger one, bound by arithmetic": StepCosts(
         decode_fixed_s=0.015, decode_row_s=0.0015, prefill_fixed_s=0.005, prefill_token_s=0.001
     ),
+    "one whose attention is dear": StepCosts(
+        decode_fixed_s=0.03,
+        decode_row_s=0.001,
+        prefill_fixed_s=0.005,
+        prefill_token_s=0.0006,
+        double_at=1500,
+    ),
 }
 
 
@@ -82,6 +90,65 @@ def test_the_share_holds_where_a_steps_time_is_seen_in_its_neighbours(share: flo
         during = gaps(loop.token_at[keys[0]], begun, loop.now)
         mean = sum(during) / len(during) / costs.decode_s(8)
         assert mean == pytest.approx(1 / (1 - share), rel=0.15)
+
+
+def test_short_prompts_that_come_together_are_not_served_one_by_one() -> None:
+    costs = COSTS["a larger one, bound by arithmetic"]
+    loop = Loop(facts(), ScheduleSettings(prefix_bytes=0), costs)
+    finish_s(loop, 500, "warm-up")
+    start_decodes(loop, 1)
+    begun, first = loop.now, len(loop.plans)
+    for index in range(15):
+        tokens = [(index * 13 + position) % 60 for position in range(100)]
+        loop.submit(prepared(f"s{index}", tokens, max_tokens=1))
+    keys = [RowKey(RequestId(f"s{index}"), 0) for index in range(15)]
+    while not all(key in loop.ends for key in keys):
+        loop.turn()
+    alone_s = 15 * 100 * costs.prefill_token_s
+    assert loop.now - begun <= 1.3 * alone_s
+    decodes = sum(bool(plan.decode) for plan in loop.plans[first:])
+    assert decodes >= 5, "the one that decodes goes on"
+
+
+def test_a_background_prompt_does_not_crowd_out_a_decode() -> None:
+    loop = Loop(facts(), ScheduleSettings(prefix_bytes=0))
+    keys = start_decodes(loop, 1)
+    for index in range(15):
+        tokens = [(index * 13 + position) % 60 for position in range(100)]
+        loop.submit(prepared(f"s{index}", tokens, max_tokens=1, priority=30))
+    begun = loop.now
+    while len(loop.ends) < 15:
+        loop.turn()
+    during = gaps(loop.token_at[keys[0]], begun, loop.now)
+    mean = sum(during) / len(during) / loop.costs.decode_s(1)
+    assert mean <= 1.4 / (1 - 0.7)
+
+
+def test_no_stub_of_a_prompt_is_left_for_a_step_of_its_own() -> None:
+    costs = COSTS["a larger one, bound by arithmetic"]
+    loop = Loop(facts(), ScheduleSettings(prefix_bytes=0), costs)
+    finish_s(loop, 500, "warm-up")
+    start_decodes(loop, 8)
+    first = len(loop.plans)
+    finish_s(loop, 76)
+    sizes = [
+        chunk.stop - chunk.start
+        for plan in loop.plans[first:]
+        for group in plan.prefill
+        for chunk in group
+    ]
+    assert sum(sizes) == 76
+    assert min(sizes) >= 0.4 * max(sizes)
+
+
+def test_what_depth_costs_is_learned() -> None:
+    model = CostModel()
+    for depth in [*range(0, 3000, 50)] * 4:
+        model.learn_prefill(GroupSize(50, depth), 0.05 * (1 + depth / 800))
+    for depth in (0, 500, 2000):
+        expected = 0.05 * (1 + depth / 800)
+        assert model.prefill_s(GroupSize(50, depth)) == pytest.approx(expected, rel=0.1)
+    assert model.tokens_within(0.05, least=8, most=512, depth=2400) < 20
 
 
 def test_a_short_prompt_is_not_kept_waiting_by_a_long_one() -> None:
@@ -119,10 +186,10 @@ def test_rows_of_like_length_are_computed_together() -> None:
 def test_the_cost_model_learns_and_never_expects_a_larger_chunk_to_be_cheaper() -> None:
     costs = CostModel()
     for size, seconds in ((16, 0.02), (64, 0.05), (512, 0.3), (128, 0.09), (64, 0.2)) * 8:
-        costs.learn_prefill(size, seconds)
-    expected = [costs.prefill_s(size) for size in range(1, 600)]
+        costs.learn_prefill(GroupSize(size), seconds)
+    expected = [costs.prefill_s(GroupSize(size)) for size in range(1, 600)]
     assert expected == sorted(expected)
-    assert costs.prefill_s(512) == pytest.approx(0.3, rel=0.2)
+    assert costs.prefill_s(GroupSize(512)) == pytest.approx(0.3, rel=0.2)
     assert costs.tokens_within(0.3, least=16, most=512) >= 480
 
 
@@ -138,7 +205,7 @@ def test_an_account_spends_what_it_earned() -> None:
     account = PrefillAccount(0.5)
     spent = 0.0
     for _ in range(1000):
-        account.earn(0.01, chunk_s=0.02)
+        account.earn(account.earned_s(0.01, account.share), chunk_s=0.02)
         if account.affords(0.018):
             account.spend(0.018)
             spent += 0.018
