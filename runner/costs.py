@@ -2,7 +2,8 @@
 
 Pure. Learned from measured steps, with priors until then. A group's cost is a curve over its
 tokens, padding included, times 1 + slope x depth: attention costs more the more tokens are
-behind a chunk. The curve is learned from shallow groups and from sizes never seen, the slope from deep ones.
+behind a chunk. The curve is learned from shallow groups and from sizes never seen, the slope
+from deep ones.
 """
 
 from __future__ import annotations
