@@ -136,7 +136,7 @@ class _Gunicorn(BaseApplication):
             "worker_class": HttpProcess,
             "asgi_loop": "uvloop",
             "asgi_lifespan": "on",
-            "asgi_disconnect_grace_period": 3,
+            "asgi_disconnect_grace_period": 1,
             "http_parser": "python",
             "keepalive": 5,
             "graceful_timeout": int(options.drain_s + GRACE_S),

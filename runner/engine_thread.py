@@ -21,6 +21,8 @@ from runner.rows import RowEvent
 from runner.schedule import STEPS_AHEAD, Load, Scheduler
 
 MEMORY_EVERY_S = 1.0
+IDLE_S = 0.5
+"""With nothing to do for so long, the engine gives back what is free."""
 
 LoadEngine = Callable[[Callable[[LoadProgress], None]], Engine]
 
@@ -78,6 +80,7 @@ class EngineThread:
         self.progress = LoadProgress("reading", 0, 0)
         self.memory = EngineMemory(0, 0, 0, 0)
         self.steps_done = 0
+        self._tidied_at = 0
         self.last_step_s = 0.0
         self.busy_since: float | None = None
         """Since when the engine has owed its next result; None while it owes none."""
@@ -160,9 +163,18 @@ class EngineThread:
                 self.steps_done, self.last_step_s = result.step, result.step_s
                 self.busy_since = now if unread else None
             elif plan is None:
-                self._rest(scheduler)
+                self._rest(engine, scheduler)
 
-    def _rest(self, scheduler: Scheduler) -> None:
+    def _rest(self, engine: Engine, scheduler: Scheduler) -> None:
+        """Wait for something to do; the first moment of an idle time, the engine tidies."""
         with self.lock:
             wake_at = scheduler.wake_at()
-        self._wake.wait(None if wake_at is None else max(wake_at - clock_now(), 0.0))
+        wait_s = None if wake_at is None else max(wake_at - clock_now(), 0.0)
+        if self._tidied_at != self.steps_done and (wait_s is None or wait_s > IDLE_S):
+            if self._wake.wait(IDLE_S):
+                return
+            self._tidied_at = self.steps_done
+            engine.rest()
+            self.memory = engine.memory()
+            return
+        self._wake.wait(wait_s)

@@ -19,6 +19,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
+from bus.heap import give_back
 from runner.engine import (
     EngineFacts,
     EngineMemory,
@@ -172,6 +173,11 @@ class MlxEngine:
             peak_bytes=mx.get_peak_memory(),
         )
 
+    def rest(self) -> None:
+        """Give back what is free."""
+        mx.clear_cache()
+        give_back()
+
     def close(self) -> None:
         """Give back everything. The engine is of no use afterwards."""
         mx.synchronize()
@@ -223,6 +229,6 @@ class MlxEngine:
     def _tidy(self) -> None:
         self._issued += 1
         if self._issued % STEPS_BETWEEN_CLEARS == 0:
-            mx.clear_cache()
+            self.rest()
         if self._issued % STEPS_BETWEEN_LOOKS == 0 and self._kernels.just_filled():
             self._forward.trace()

@@ -14,6 +14,7 @@ from runner.rows import RowFinished, RowKey, RowToken
 from runner.schedule import Scheduler
 from runner.schedule_rows import ScheduleSettings
 from tests.harness.engine import FakeEngine, facts, whole_output
+from tests.harness.nodes import eventually
 from tests.harness.scheduling import prepared
 
 PATIENCE_S = 20.0
@@ -123,3 +124,13 @@ def test_a_load_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert news == LoadFailed("no such model")
     assert bench.thread.progress.done_bytes == 5
     assert "no such model" in capsys.readouterr().err
+
+
+def test_an_idle_engine_tidies_once(bench: Bench, engine: Watched) -> None:
+    bench.submit("a", 3)
+    bench.until_finished("a")
+    eventually(lambda: engine.rests == 1, PATIENCE_S, "the engine rested")
+    bench.thread.wake()
+    bench.submit("b", 3)
+    bench.until_finished("b")
+    eventually(lambda: engine.rests == 2, PATIENCE_S, "the engine rested again")
