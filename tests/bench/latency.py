@@ -1,4 +1,5 @@
-"""Long prefill beside decodes at three prefill shares, and what the prefix cache saves.
+"""Long prefill beside decodes at three prefill shares, what the prefix cache saves, and what
+serving adds to the TTFT.
 
 Through HTTP, on a random-weight Qwen3 of about 30 M parameters. Prints ratios within the run
 and writes bench-results/latency.json. Options: --shares 0.5,0.7,0.8, --repeats N.
@@ -18,9 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.contestants import Shoal
+from tests.bench.contestants import Raw, Shoal
 from tests.bench.load import Job, Timing, percentile, run, stream
-from tests.bench.models import random_qwen3
+from tests.bench.models import endless_tiny, random_qwen3
 from tests.bench.serve import prompt
 from tests.harness.nodes import ROOT
 
@@ -120,6 +121,29 @@ def prefix_row(model: Path, repeats: int) -> dict[str, Any]:
     }
 
 
+def added_row(models: dict[str, Path], repeats: int) -> list[dict[str, Any]]:
+    """TTFT through HTTP less that of mlx-lm in process, prompts of 32 words, in turn."""
+    raw, node = Raw("single", models), Shoal(models)
+    rows: list[dict[str, Any]] = []
+    try:
+        for model in models:
+            firsts: dict[str, list[float]] = {raw.name: [], node.name: []}
+            for number in range(-2, repeats):
+                for who in (raw, node):
+                    chance = random.Random(f"{model}{number}{who.name}")
+                    (timing,) = who.run(model, [Job(prompt(chance, 32), 2)])
+                    if number >= 0:
+                        firsts[who.name].append(1000 * timing.ttft_s)
+            alone, served = (statistics.median(firsts[who.name]) for who in (raw, node))
+            rows.append(
+                {"model": model, "raw_ms": alone, "shoal_ms": served, "added_ms": served - alone}
+            )
+    finally:
+        raw.close()
+        node.close()
+    return rows
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--shares", default="0.5,0.7,0.8")
@@ -129,9 +153,11 @@ def main() -> None:
         model = random_qwen3(Path(folder) / MODEL)
         shares = [share_row(float(s), asked.repeats, model) for s in asked.shares.split(",") if s]
         prefix = prefix_row(model, 10 if asked.repeats >= 3 else 3)
+        tiny = endless_tiny(Path(folder) / "bench-tiny")
+        added = added_row({"a": tiny, "b": model}, 20 if asked.repeats >= 3 else 5)
     out = ROOT / "bench-results" / "latency.json"
     out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps({"shares": shares, "prefix": prefix}, indent=1))
+    out.write_text(json.dumps({"shares": shares, "prefix": prefix, "added": added}, indent=1))
     table = Table("prefill share", "ITL p95 x", "at most", "finish x", "at most")
     for row in shares:
         keys = ("share", "itl_p95_ratio", "itl_target", "finish_ratio", "finish_target")
@@ -141,6 +167,12 @@ def main() -> None:
         f"shared prefix of 2,000 tokens: TTFT {prefix['prefix_ttft_ratio']:.2f} x the first's "
         f"(at most 0.25); exact repeat {prefix['exact_repeat_ratio']:.2f} x"
     )
+    for row in added:
+        Console().print(
+            f"({row['model']}) TTFT p50 {row['shoal_ms']:.1f} ms, "
+            f"in process {row['raw_ms']:.1f} ms: "
+            f"{row['added_ms']:.1f} ms added (at most 5)"
+        )
 
 
 if __name__ == "__main__":

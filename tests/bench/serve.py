@@ -21,6 +21,7 @@ from rich.table import Table
 from tests.bench.contestants import Contestant, MlxServer, Raw, Shoal, cpu_s, peak_bytes
 from tests.bench.load import Job, median_of, summary
 from tests.bench.models import endless_tiny, random_qwen3
+from tests.bench.targets import verdicts
 from tests.harness.nodes import ROOT
 
 SENTENCE = "the fish swims in a shoal and the shoal moves as one over the deep blue sea"
@@ -92,6 +93,7 @@ def main() -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1))
     show(results)
+    show_targets(results)
     Console().print(f"written to {out}")
     return 0
 
@@ -147,7 +149,16 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             f"{row['tok_s'] / raw['tok_s']:.2f}", f"{row['tok_s'] / server['tok_s']:.2f}",
             *cells, f"{row['cpu_total_s']:.1f}", f"{row['errors']:.0f}",
         )  # fmt: skip
-    Console(width=190 if not sys.stdout.isatty() else None).print(table)
+    console = Console(width=190 if not sys.stdout.isatty() else None)
+    console.print(table)
+
+
+def show_targets(results: Sequence[dict[str, Any]]) -> None:
+    """What was aimed at, and what came of it."""
+    table = Table("target", "figure", "aim", "")
+    for what, figure, aim, met in verdicts(results):
+        table.add_row(what, f"{figure:.2f}", f"{aim:.2f}", "met" if met else "MISSED")
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

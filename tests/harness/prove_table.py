@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.serve import show
+from tests.bench.serve import show, show_targets
 from tests.harness.nodes import ROOT
 
 console = Console(width=170)
@@ -36,6 +36,7 @@ def document(name: str, folder: str, how: str) -> None:
     data = json.loads(path.read_text())
     if name == "serve":
         show(data)
+        show_targets(data)
     else:
         console.print(f"{name}:")
         console.print_json(data=data)
