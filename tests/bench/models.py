@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from tests.harness.random_qwen3 import random_weights
+
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "conf" / "tiny"
 NEVER = "<|endoftext|>"
@@ -33,39 +35,15 @@ def random_qwen3(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 
     """A Qwen3 of about 30 M parameters with random weights and the bundled tokenizer."""
     copy_tokenizer(folder)
     vocabulary = json.loads((TINY / "config.json").read_text())["vocab_size"]
-    heads, kv_heads, head, wide = 8, 4, 64, hidden * 4
-    rng = np.random.default_rng(seed)
-
-    def matrix(rows: int, columns: int) -> np.ndarray[Any, Any]:
-        return (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
-
-    weights: dict[str, Any] = {
-        "model.embed_tokens.weight": matrix(vocabulary, hidden),
-        "model.norm.weight": np.ones(hidden, np.float32),
-    }
-    for layer in range(layers):
-        at = f"model.layers.{layer}."
-        weights |= {
-            at + "self_attn.q_proj.weight": matrix(heads * head, hidden),
-            at + "self_attn.k_proj.weight": matrix(kv_heads * head, hidden),
-            at + "self_attn.v_proj.weight": matrix(kv_heads * head, hidden),
-            at + "self_attn.o_proj.weight": matrix(hidden, heads * head),
-            at + "self_attn.q_norm.weight": np.ones(head, np.float32),
-            at + "self_attn.k_norm.weight": np.ones(head, np.float32),
-            at + "mlp.gate_proj.weight": matrix(wide, hidden),
-            at + "mlp.up_proj.weight": matrix(wide, hidden),
-            at + "mlp.down_proj.weight": matrix(hidden, wide),
-            at + "input_layernorm.weight": np.ones(hidden, np.float32),
-            at + "post_attention_layernorm.weight": np.ones(hidden, np.float32),
-        }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
     config = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": hidden,
-        "num_hidden_layers": layers, "intermediate_size": wide, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "head_dim": head, "vocab_size": vocabulary,
+        "num_hidden_layers": layers, "intermediate_size": hidden * 4, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 64, "vocab_size": vocabulary,
         "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
         "tie_word_embeddings": True, "torch_dtype": "float32",
     }  # fmt: skip
+    weights = random_weights(config, seed=seed)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
     write_config(folder, config)
     return folder
 
