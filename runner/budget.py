@@ -7,9 +7,10 @@ A single chunk is kept under a bound as well, so that the tail of the ITL follow
 it a mixed step stays under `EVEN_TAIL` / (1 - s) of a decode step, or under `TAIL` / (1 - s)
 where smaller chunks would waste too much of prefill's time.
 
-Where more prompts wait than s gives their due, every row counts the same: of p prompts and d
-decodes prefill gets p / (p + d), so that many short questions that come together are not served
-one by one beside the first of them. ITL then grows by at most `CROWD` / (1 - s).
+Where more prompts wait than s gives their due, rows share the time: of p prompts and d decodes
+prefill gets p / (p + d), short prompts counted several times, so that many short questions that
+come together are not served one by one beside the first of them. Decodes keep at least
+1 / `CROWD` of what s leaves them.
 
 Chunked prefill mixed with decodes is Sarathi-Serve's; the budget in seconds instead of tokens is
 ours, and equal shares for rows are processor sharing.
@@ -26,7 +27,7 @@ EVEN_TAIL, TAIL = 1.05, 1.35
 efficient, and where they are not."""
 DEAR = 1.25
 """Chunks are inefficient whose tokens cost so many times those of a chunk without bound."""
-CROWD = 3.0
+CROWD = 4.0
 """Decodes never get less than this part of what s leaves them, however many prompts wait."""
 BOUT_CHUNKS = 4
 """Chunks are measured in bouts of so many."""
@@ -43,7 +44,7 @@ class PrefillAccount:
     share: float
     balance_s: float = 0.0
 
-    def share_among(self, prompts: int, decodes: int) -> float:
+    def share_among(self, prompts: float, decodes: int) -> float:
         """The share of `prompts` rows that wait for their first token beside `decodes` rows."""
         if not prompts:
             return self.share

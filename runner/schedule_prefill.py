@@ -17,6 +17,8 @@ from runner.schedule_rows import RowTable
 
 STRETCH = 1.5
 """A chunk may be so much larger where that completes a prompt: no stub is left for a step."""
+SHORT_COUNTS = 4.0
+"""A short prompt beside decodes counts as so many rows: it takes little and is gone."""
 
 RowChunk = tuple[Row, int, int]
 
@@ -97,10 +99,11 @@ def _depth(rows: list[Row]) -> int:
     return rows[0].computed if rows else 0
 
 
-def _due(table: RowTable, draft: Draft, rows: list[Row]) -> int:
-    """How many prompts have as good a claim to the time as every row that decodes."""
+def _due(table: RowTable, draft: Draft, rows: list[Row]) -> float:
+    """How many rows' time the prompts can claim: those that rank with every row that decodes."""
     best = min(table.live[row_id].rank for row_id in draft.decode)
-    return sum(row.rank <= best for row in rows)
+    short = table.settings.prefill_tokens // 2
+    return sum(SHORT_COUNTS if _left(row) <= short else 1.0 for row in rows if row.rank <= best)
 
 
 def _size(group: list[RowChunk]) -> GroupSize:

@@ -84,8 +84,9 @@ def main() -> int:
             for model in models:
                 for level in levels:
                     for mix in ("equal",) if level == 1 else ("equal", "mix"):
-                        results += round_of(contestants, model, level, mix, tokens, asked.repeats)
-                        show(results[-len(contestants) :])
+                        rows = round_of(contestants, model, level, mix, tokens, asked.repeats)
+                        show(rows)
+                        results += rows
         finally:
             for contestant in contestants:
                 contestant.close()
