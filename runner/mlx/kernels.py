@@ -54,6 +54,9 @@ class KernelCache:
             )
         except OSError:
             self._child = None
+            return
+        # An idle runner asks nobody: the child is reaped when it ends, not when it is asked for.
+        threading.Thread(target=self._child.wait, name="kernels", daemon=True).start()
 
     def just_filled(self) -> bool:
         """True once: when the child has ended and the kernels are there."""

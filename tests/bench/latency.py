@@ -149,15 +149,30 @@ def main() -> None:
     options.add_argument("--shares", default="0.5,0.7,0.8")
     options.add_argument("--repeats", type=int, default=3)
     asked = options.parse_args()
+    found: dict[str, Any] = {"shares": [], "prefix": {}, "added": []}
+
+    def keep() -> None:
+        """What was measured stays, whatever happens to the rest."""
+        out = ROOT / "bench-results" / "latency.json"
+        out.parent.mkdir(exist_ok=True)
+        out.write_text(json.dumps(found, indent=1))
+
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
         model = random_qwen3(Path(folder) / MODEL)
-        shares = [share_row(float(s), asked.repeats, model) for s in asked.shares.split(",") if s]
-        prefix = prefix_row(model, 10 if asked.repeats >= 3 else 3)
         tiny = endless_tiny(Path(folder) / "bench-tiny")
-        added = added_row({"a": tiny, "b": model}, 20 if asked.repeats >= 3 else 5)
-    out = ROOT / "bench-results" / "latency.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps({"shares": shares, "prefix": prefix, "added": added}, indent=1))
+        found["added"] = added_row({"a": tiny, "b": model}, 20 if asked.repeats >= 3 else 5)
+        keep()
+        found["prefix"] = prefix_row(model, 10 if asked.repeats >= 3 else 3)
+        keep()
+        for share in asked.shares.split(","):
+            found["shares"].append(share_row(float(share), asked.repeats, model))
+            keep()
+    show(found)
+
+
+def show(found: dict[str, Any]) -> None:
+    """Each figure beside its aim."""
+    shares, prefix, added = found["shares"], found["prefix"], found["added"]
     table = Table("prefill share", "ITL p95 x", "at most", "finish x", "at most")
     for row in shares:
         keys = ("share", "itl_p95_ratio", "itl_target", "finish_ratio", "finish_target")

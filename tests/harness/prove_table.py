@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.latency import show as show_latency
 from tests.bench.serve import show, show_targets
 from tests.harness.nodes import ROOT
 
@@ -37,6 +38,8 @@ def document(name: str, folder: str, how: str) -> None:
     if name == "serve":
         show(data)
         show_targets(data)
+    elif name == "latency":
+        show_latency(data)
     else:
         console.print(f"{name}:")
         console.print_json(data=data)
