@@ -147,7 +147,4 @@ class Timekeeper:
         groups = [group for step in bout for group in step.groups]
         decodes_s = sum(self.costs.decode_s(step.decode_rows) for step in bout)
         chunks_s = max(sum(step.took_s for step in bout) - decodes_s, 0.0)
-        expected_s = [self.costs.prefill_s(group) for group in groups]
-        for group, part_s in zip(groups, expected_s, strict=True):
-            if chunks_s > 0.0:
-                self.costs.learn_prefill(group, chunks_s * part_s / sum(expected_s))
+        self.costs.learn_prefill(groups, chunks_s)

@@ -1,25 +1,33 @@
-"""What a step will take: the seconds of a decode by rows, of a prefill group by size and depth.
+"""What a step will take: the seconds of a decode by rows, of prefill groups by size and depth.
 
-Pure. Learned from measured steps, with priors until then. A group's cost is a curve over its
-tokens, padding included, times 1 + slope x depth: attention costs more the more tokens are
-behind a chunk. The curve is learned from shallow groups and from sizes never seen, the slope
-from deep ones.
+Pure. Learned from measured steps. A decode's cost is kept for each number of rows. A group's
+cost is taken to be a fixed part, a part for each token (padding included), and a part for each
+token and each token behind it, which is what attention adds; the three are fitted by least
+squares over relative errors, old measurements counting less and less. Where measurements do
+not tell them apart, their usual proportions do.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 DECODE_PRIOR_S = 0.02
 PREFILL_PRIOR_S = 0.001
-SLOPE_PRIOR = 1 / 1000
-"""A chunk behind so many tokens is believed to cost twice a first one."""
-MOST_SLOPE = 1 / 50
-SHALLOW = 256
-"""Groups with fewer tokens behind them teach the curve, others the slope."""
+FIXED_TOKENS, DOUBLE_AT = 12.0, 1000.0
+"""The usual proportions: a group's fixed part is worth so many tokens, and behind so many tokens
+a token costs twice as much as a first one."""
+LEAST_PARTS = (0.0, 0.2, 0.0)
+"""Of the usual, the least that each part is believed to be."""
 MEMORY = 0.3
 """Weight of the newest measurement."""
+KEPT = 0.85
+"""Weight of all older groups against the newest, in the fit."""
+USUAL = 0.005
+"""Weight of the usual proportions, in the fit."""
 OUTLIER = 3.0
 """A measurement counts as at most this many times what was expected, or so small a part."""
 CHUNK_STEP = 8
@@ -34,29 +42,59 @@ class GroupSize:
     depth: int = 0
 
 
+def _near(known: float, measured: float) -> float:
+    return min(max(measured, known / OUTLIER), OUTLIER * known)
+
+
 def _blend(known: float, measured: float) -> float:
-    return known + MEMORY * (min(max(measured, known / OUTLIER), OUTLIER * known) - known)
+    return known + MEMORY * (_near(known, measured) - known)
 
 
-def _size_class(tokens: int) -> int:
-    """Two classes for each doubling."""
-    exponent = max(tokens, 1).bit_length() - 1
-    return 2 * exponent + (1 if tokens >= 1.5 * (1 << exponent) else 0)
+def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
+    """The three parts of groups, each in tokens at its usual price."""
+    tokens = sum(group.tokens for group in groups)
+    behind = sum(group.tokens * group.depth for group in groups)
+    return np.array([FIXED_TOKENS * len(groups), tokens, behind / DOUBLE_AT])
 
 
-def _points() -> dict[int, tuple[float, float]]:
-    return {}
+@dataclass(slots=True)
+class PrefillFit:
+    """Seconds of prefill groups. `price_s` is what a token costs, by each of the three parts."""
+
+    price_s: NDArray[np.float64] = field(default_factory=lambda: np.full(3, PREFILL_PRIOR_S))
+    known: bool = False
+    _usual_s: float = PREFILL_PRIOR_S
+    _gram: NDArray[np.float64] = field(default_factory=lambda: np.zeros((3, 3)))
+    _moment: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+
+    def seconds(self, groups: Sequence[GroupSize]) -> float:
+        """Expected for these groups, one after another."""
+        return float(self.price_s @ _parts(groups))
+
+    def learn(self, groups: Sequence[GroupSize], measured_s: float) -> None:
+        """These groups took so long together."""
+        parts = _parts(groups)
+        expected_s = self.seconds(groups) if self.known else measured_s
+        measured_s = _near(expected_s, measured_s)
+        usual_s = measured_s / float(parts.sum())
+        self._usual_s = _blend(self._usual_s, usual_s) if self.known else usual_s
+        self.known = True
+        weight = expected_s**-2
+        self._gram = KEPT * self._gram + weight * np.outer(parts, parts)
+        self._moment = KEPT * self._moment + weight * measured_s * parts
+        pull = USUAL * float(np.trace(self._gram)) / 3
+        price_s = np.linalg.solve(
+            self._gram + pull * np.eye(3), self._moment + pull * self._usual_s
+        )
+        self.price_s = np.maximum(price_s, np.array(LEAST_PARTS) * self._usual_s)
 
 
 @dataclass(slots=True)
 class CostModel:
     """See the module's law."""
 
-    slope: float = SLOPE_PRIOR
-
+    prefill: PrefillFit = field(default_factory=PrefillFit)
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])
-    _prefill: dict[int, tuple[float, float]] = field(default_factory=_points)
-    _curve: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
     def decode_s(self, rows: int) -> float:
         """Expected seconds of one decode of `rows` rows."""
@@ -74,41 +112,21 @@ class CostModel:
             return float(self._decode_s[below] * (rows / below) ** 0.5)
         return self._decode_s[above] if above else DECODE_PRIOR_S
 
-    def prefill_s(self, group: GroupSize) -> float:
-        """Expected seconds of one prefill group."""
-        return self._shallow_s(group.tokens) * (1 + self.slope * group.depth)
-
-    def _shallow_s(self, tokens: int) -> float:
-        if tokens <= 0:
-            return 0.0
-        curve = self._curve
-        if not curve:
-            return tokens * PREFILL_PRIOR_S
-        at = bisect_left(curve, (float(tokens), 0.0))
-        if at == 0:
-            size, cost = curve[0]
-            return cost * (0.2 + 0.8 * tokens / size)
-        if at == len(curve):
-            size, cost = curve[-1]
-            return cost * tokens / size
-        (size, cost), (next_size, next_cost) = curve[at - 1], curve[at]
-        return cost + (next_cost - cost) * (tokens - size) / (next_size - size)
+    def prefill_s(self, *groups: GroupSize) -> float:
+        """Expected seconds of prefill groups."""
+        return self.prefill.seconds(groups)
 
     def tokens_within(self, limit_s: float, *, least: int, most: int, depth: int = 0) -> int:
         """The largest chunk at `depth`, in whole `CHUNK_STEP`s, expected to take at most
         `limit_s`; never fewer than `least` tokens."""
-        low, high = max(least // CHUNK_STEP, 1), max(most // CHUNK_STEP, 1)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.prefill_s(GroupSize(middle * CHUNK_STEP, depth)) <= limit_s:
-                low = middle
-            else:
-                high = middle - 1
-        return low * CHUNK_STEP
+        fixed_s = self.prefill_s(GroupSize(0, depth))
+        token_s = self.prefill_s(GroupSize(1, depth)) - fixed_s
+        steps = int((limit_s - fixed_s) / token_s / CHUNK_STEP + 1e-9)
+        return CHUNK_STEP * max(min(steps, most // CHUNK_STEP), least // CHUNK_STEP, 1)
 
     @property
     def knows_prefill(self) -> bool:
-        return bool(self._curve)
+        return self.prefill.known
 
     @property
     def knows_decode(self) -> bool:
@@ -118,39 +136,7 @@ class CostModel:
         known = self._decode_s.get(rows)
         self._decode_s[rows] = measured_s if known is None else _blend(known, measured_s)
 
-    def learn_prefill(self, group: GroupSize, measured_s: float) -> None:
-        """A group took so long: a deep one of a known size teaches the slope, any other the
-        curve."""
-        tokens, size_class = group.tokens, _size_class(group.tokens)
-        known = self._prefill.get(size_class)
-        if group.depth >= SHALLOW and known is not None:
-            likely_s = _blend(self.prefill_s(group), measured_s)
-            slope = (likely_s / self._shallow_s(tokens) - 1) / group.depth
-            self.slope = min(max(slope, 0.0), MOST_SLOPE)
-            return
-        shallow_s = measured_s / (1 + self.slope * group.depth)
-        if known is None:
-            point = (float(tokens), shallow_s)
-        else:
-            size, cost = known
-            now_size = _blend(size, tokens)
-            point = (now_size, _blend(cost * now_size / size, shallow_s * now_size / tokens))
-        self._prefill[size_class] = point
-        self._curve = _rising(sorted(self._prefill.values()), now_at=point)
-
-
-def _rising(
-    points: list[tuple[float, float]], now_at: tuple[float, float]
-) -> list[tuple[float, float]]:
-    """The points as a curve that never falls; the newest one overrules older neighbours."""
-    size, cost = now_at
-    curve: list[tuple[float, float]] = []
-    for other_size, other_cost in points:
-        if other_size < size:
-            other_cost = min(other_cost, cost)
-        elif other_size > size:
-            other_cost = max(other_cost, cost)
-        if curve and other_size <= curve[-1][0]:
-            continue
-        curve.append((other_size, max(other_cost, curve[-1][1]) if curve else other_cost))
-    return curve
+    def learn_prefill(self, groups: Sequence[GroupSize], measured_s: float) -> None:
+        """These groups took so long together."""
+        if groups and measured_s > 0.0:
+            self.prefill.learn(groups, measured_s)
