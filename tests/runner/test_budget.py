@@ -142,12 +142,18 @@ def test_no_stub_of_a_prompt_is_left_for_a_step_of_its_own() -> None:
 
 
 def test_what_depth_costs_is_learned() -> None:
+    def cost_s(depth: int) -> float:
+        return 0.05 * (1 + depth / 800)
+
     model = CostModel()
-    for depth in [*range(0, 3000, 50)] * 4:
-        model.learn_prefill([GroupSize(50, depth)], 0.05 * (1 + depth / 800))
+    for depth in [*range(0, 3000, 50)] * 2:
+        model.learn_prefill([GroupSize(50, depth)], cost_s(depth))
+    assert model.prefill_s(GroupSize(50, 3000)) == pytest.approx(cost_s(3000), rel=0.05)
+    for start in (0, 1400, 200, 2600, 700) * 4:
+        bout = [GroupSize(50, start + 50 * number) for number in range(4)]
+        model.learn_prefill(bout, sum(cost_s(group.depth) for group in bout))
     for depth in (0, 500, 2000):
-        expected = 0.05 * (1 + depth / 800)
-        assert model.prefill_s(GroupSize(50, depth)) == pytest.approx(expected, rel=0.1)
+        assert model.prefill_s(GroupSize(50, depth)) == pytest.approx(cost_s(depth), rel=0.1)
     assert model.tokens_within(0.05, least=8, most=512, depth=2400) < 20
 
 
