@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from runner.costs import CostModel, GroupSize
 
-EVEN_TAIL, TAIL = 1.05, 1.35
+EVEN_TAIL, TAIL = 1.0, 1.3
 """Bounds of a mixed step, in units of the mean step 1 / (1 - s): where chunks of that size are
 efficient, and where they are not."""
 DEAR = 1.25
