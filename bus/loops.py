@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import itertools
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -79,6 +80,8 @@ class PollReactor:
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         self._calls: list[Callable[[], None]] = []
+        self._closed = False
+        self._pipe_lock = threading.RLock()  # a signal handler may come in between
         self._poller.register(self._wake_r, READABLE)
 
     def now(self) -> float:
@@ -121,12 +124,15 @@ class PollReactor:
         return self._add(Timer(self.now() + period_s, action, period_s))
 
     def call(self, action: Callable[[], None]) -> None:
-        """From any thread: have the loop do this soon."""
-        self._calls.append(action)
-        try:
-            os.write(self._wake_w, b"!")
-        except BlockingIOError:
-            return
+        """From any thread: have the loop do this soon; nothing happens once it is closed."""
+        with self._pipe_lock:
+            if self._closed:
+                return
+            self._calls.append(action)
+            try:
+                os.write(self._wake_w, b"!")
+            except BlockingIOError:
+                return
 
     def stop(self) -> None:
         """From any thread: `run` returns after the current turn."""
@@ -153,8 +159,10 @@ class PollReactor:
 
     def close(self) -> None:
         """Give up the wake-up pipe; the links are their owners' to close."""
-        os.close(self._wake_r)
-        os.close(self._wake_w)
+        with self._pipe_lock:
+            self._closed = True
+            os.close(self._wake_r)
+            os.close(self._wake_w)
 
     def _stop(self) -> None:
         self._running = False
