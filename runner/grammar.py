@@ -39,6 +39,14 @@ _GUIDANCE: dict[str, Any] = {
     "coerce_one_of": False,
     "whitespace_pattern": _BLANK,
 }
+EXACT_INTEGER = 2**53 - 1
+"""Integers beyond it are not the same to all readers of JSON (RFC 8259, 6)."""
+_AS_IT_IS = ("const", "enum", "default", "examples", "allOf")
+_OTHER_PROPERTIES = (
+    "additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties",
+    "propertyNames", "dependentRequired", "dependentSchemas",
+    "allOf", "anyOf", "oneOf", "not", "if", "$ref",
+)  # fmt: skip
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
@@ -54,7 +62,7 @@ class ThinkFirst:
 @dataclass(frozen=True, slots=True)
 class Calls:
     """Tool calls in the json_tools format, between `marks`. `need` says whether the output may
-    be something else instead; `only` names the one tool that may be called."""
+    be something else instead; `only` names the one tool that is called, once."""
 
     marks: Marks
     tools: tuple[ToolSpec, ...]
@@ -128,7 +136,11 @@ class Grammars:
         self._checked(f"start: {_json_rule(schema)}", field)
 
     def _call_rules(self, calls: Calls) -> list[str]:
-        more = f' ("\\n" call){{0,{CALLS_AT_MOST - 1}}}' if calls.parallel else ""
+        more = (
+            f' ("\\n" call){{0,{CALLS_AT_MOST - 1}}}'
+            if calls.parallel and calls.only is None
+            else ""
+        )
         opens, closes = self._mark(calls.marks.start), self._mark(calls.marks.end)
         allowed = [
             (place, tool)
@@ -238,9 +250,30 @@ def _children(node: Any) -> Sequence[Any]:
     return cast(list[Any], node) if isinstance(node, list) else ()
 
 
+def narrowed(schema: Any) -> Any:
+    """The schema without room to drift in: bounds for integers that have none, and no other
+    properties in objects that name theirs and do not speak of others. What fits it fits
+    `schema`."""
+    if isinstance(schema, list):
+        return [narrowed(one) for one in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    node = cast(dict[str, Any], schema)
+    found = {key: value if key in _AS_IT_IS else narrowed(value) for key, value in node.items()}
+    if node.get("type") == "integer" and not any(
+        key in _AS_IT_IS or key.endswith(("inimum", "aximum")) for key in node
+    ):
+        found |= {"minimum": -EXACT_INTEGER, "maximum": EXACT_INTEGER}
+    if node.get("type") == "object" and isinstance(node.get("properties"), dict):
+        strangers = set(node.get("required", ())) - set(node["properties"])
+        if not strangers and not any(key in node for key in _OTHER_PROPERTIES):
+            found["additionalProperties"] = False
+    return found
+
+
 def _json_rule(schema: Mapping[str, Any]) -> str:
     """`%json` with our own compile options; those that a client put in the schema are void."""
-    return "%json " + json.dumps({**schema, "x-guidance": _GUIDANCE})
+    return "%json " + json.dumps({**narrowed(dict(schema)), "x-guidance": _GUIDANCE})
 
 
 def _quoted(text: str) -> str:

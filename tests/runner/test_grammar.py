@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from bus.errors import BadRequest
 from bus.messages.requests import OutputFormat, ToolSpec
 from runner.engine import GrammarSpec
-from runner.grammar import Calls, Grammars, ThinkFirst, open_matcher
+from runner.grammar import (
+    EXACT_INTEGER,
+    Calls,
+    Grammars,
+    ThinkFirst,
+    narrowed,
+    open_matcher,
+)
 from runner.spans import Call, Marks, SpanReader
 from runner.stops import automaton
 from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
@@ -271,3 +278,26 @@ def test_equal_formats_share_one_compilation_and_free_text_needs_none() -> None:
     assert first is GRAMMARS.output(form, think=None, calls=None)
     may = Calls(CALLS, (WEATHER,), parallel=True, need="may")
     assert GRAMMARS.output(OutputFormat(), think=None, calls=may) is None
+
+
+def test_a_schema_is_narrowed_where_a_model_could_drift() -> None:
+    plain: dict[str, Any] = {"type": "integer"}
+    kept: dict[str, Any] = {"type": "integer", "minimum": 10**17}
+    open_object: dict[str, Any] = {"type": "object", "properties": {}, "required": ["stranger"]}
+    properties: dict[str, Any] = {"type": plain, "list": {"items": plain}, "big": kept}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {**properties, "open": open_object, "fixed": {"const": plain}},
+    }
+    bounded = {"type": "integer", "minimum": -EXACT_INTEGER, "maximum": EXACT_INTEGER}
+    assert narrowed(schema) == {
+        "type": "object",
+        "properties": {
+            "type": bounded,
+            "list": {"items": bounded},
+            "big": kept,
+            "open": open_object,
+            "fixed": {"const": plain},
+        },
+        "additionalProperties": False,
+    }
