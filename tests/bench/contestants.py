@@ -125,6 +125,13 @@ class Shoal:
             SHOAL_LOG_LEVEL="warning",
             **settings,
         )
+        try:
+            self._start()
+        except BaseException:
+            self.node.close()
+            raise
+
+    def _start(self) -> None:
         self.node.up(180)
         for name in self._names.values():
             eventually(lambda name=name: self._loaded(name), 120, f"shoal has {name}")
