@@ -28,7 +28,7 @@ efficient, and where they are not."""
 DEAR = 1.25
 """Chunks are inefficient whose tokens cost so many times those of a chunk without bound."""
 CROWD = 4.0
-"""Decodes never get less than this part of what s leaves them, however many prompts wait."""
+"""Decodes never get less than 1 / `CROWD` of what s leaves them, however many prompts wait."""
 BOUT_CHUNKS = 4
 """Chunks are measured in bouts of so many."""
 QUIET_EVERY = 96

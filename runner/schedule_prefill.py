@@ -77,6 +77,8 @@ def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
     least_s = costs.prefill_s(GroupSize(LEAST_CHUNK, _depth(rows)))
     earned_s, chunk_s = account.earned_s(draft.decode_s, share), max(limit_s, least_s)
     account.earn(earned_s, chunk_s=chunk_s)
+    if not rows:
+        return Room(0, 0)
     tokens = _tokens_within(table, rows, limit_s)
     even = _tokens_within(table, rows, min(account.even_limit_s(draft.decode_s, share), limit_s))
     if _token_s(table, even) <= DEAR * _token_s(table, table.settings.prefill_tokens):
