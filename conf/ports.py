@@ -32,8 +32,11 @@ TABLE: Mapping[str, Port] = {
     "control": Port(1, 1, "switchboard, control plane, beyond this machine"),
     "telemetry": Port(2, 1, "switchboard, telemetry plane, beyond this machine"),
     "candidate": Port(3, 1, "the master candidate, beyond this machine"),
+    "peers": Port(4, 1, "membership: hellos and presence of other nodes' switchboards"),
+    "weights": Port(5, 1, "the worker's store: weights for nodes that lack them"),
     "data": Port(10, 16, "runners' data sockets, one per slot, beyond this machine"),
-    "ring": Port(32, 64, "MLX's ring: ranks of a group, fresh ones for each generation"),
+    "ring": Port(32, 48, "MLX's ring: ranks of a group, fresh ones for each generation"),
+    "plans": Port(80, 16, "step plans: a lead runner's socket for its followers, one per slot"),
 }
 
 

@@ -132,6 +132,12 @@ class Timekeeper:
         if idle_next:
             self._last.clear()
 
+    def forget(self) -> None:
+        """Nothing that was measured counts."""
+        self.costs.forget()
+        self._last.clear()
+        self._bout.clear()
+
     def _charge(self, step: StepTime) -> None:
         """What a step of a bout took beyond its decode is prefill's, at once: what leaks into a
         neighbour is charged there."""

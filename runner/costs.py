@@ -132,6 +132,11 @@ class CostModel:
     def knows_decode(self) -> bool:
         return bool(self._decode_s)
 
+    def forget(self) -> None:
+        """Know nothing, as at the start."""
+        self.prefill = PrefillFit()
+        self._decode_s.clear()
+
     def learn_decode(self, rows: int, measured_s: float) -> None:
         known = self._decode_s.get(rows)
         self._decode_s[rows] = measured_s if known is None else _blend(known, measured_s)

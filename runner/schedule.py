@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from bus.errors import FailReason, FinishReason, Refusal
 from bus.ids import RequestId
 from runner.budget import StepTime
+from runner.costs import GroupSize
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.prefix import TokenChain
 from runner.prepared import PreparedRequest
@@ -138,6 +139,10 @@ class Scheduler:
         if row is not None:
             row.paused_at = None
 
+    def forget_costs(self) -> None:
+        """What steps have cost so far was out of the ordinary."""
+        self._table.timekeeper.forget()
+
     # --- the clock and the step --------------------------------------------------------
 
     def advance(self, now: float) -> list[RowEvent]:
@@ -217,6 +222,10 @@ class Scheduler:
     def expected_s(self) -> float:
         """Predicted seconds of all unread steps, for the watchdog."""
         return sum(issued.decode_s + issued.prefill_s for issued in self._table.issued)
+
+    def prefill_s(self, tokens: int) -> float:
+        """Predicted seconds of a prompt of so many tokens alone."""
+        return self._table.costs.prefill_s(GroupSize(tokens))
 
     def wake_at(self) -> float | None:
         """When `advance` or `plan` may have something to do without being told anything."""

@@ -17,7 +17,7 @@ from bus.clock import wall
 from bus.codec import decode, encode
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, FailReason
-from bus.ids import NodeId, RequestId, TokenId
+from bus.ids import NodeId
 from bus.messages.control import (
     AskRunner,
     Phase,
@@ -28,7 +28,6 @@ from bus.messages.control import (
     SlotRefused,
 )
 from bus.messages.readings import TokenTap
-from bus.messages.requests import GenerationRequest, TokensPrompt
 from bus.messages.tokens import Entry, TokenDelta
 from bus.messages.wire import Message
 from bus.service import Shell, run_service
@@ -49,21 +48,19 @@ from runner.lifecycle import (
     signalled,
     step_deadline_s,
 )
-from runner.prepared import PreparedChoice, PreparedRequest, TextWorks
+from runner.prepared import TextWorks
 from runner.recorder import FlightRecorder
 from runner.reports import Me, Meter, runner_report, slot_hello
-from runner.rows import RowFailed, RowFinished
 from runner.schedule import Scheduler
 from runner.schedule_rows import ScheduleSettings
 from runner.serving import Serving
 from runner.text_thread import TextThread
+from runner.warm_up import WarmUp
 
 BEAT_S = 1.0
 WATCH_S = 0.25
 LAST_WORDS_S = 0.2
 """Between the last messages and the end of the process, so that they leave it."""
-WARM_UP = RequestId("warm-up")
-WARM_UP_TOKENS = 48
 
 LoadEngine = Callable[[RunnerSpec, Callable[[LoadProgress], None]], Engine]
 LoadText = Callable[[RunnerSpec], TextWorks]
@@ -90,6 +87,7 @@ class RunnerService:
         self._text: TextThread | None = None
         self._serving: Serving | None = None
         self._warm = {"engine": False, "text": False}
+        self._warm_up: WarmUp | None = None
         self._drain: tuple[float, str] | None = None
         self._meter = Meter(self._reactor.now())
         self._since = self._reactor.now()
@@ -191,7 +189,7 @@ class RunnerService:
                 if self._serving is not None and self._phase != "ended":
                     self._serving.stepped(news)
                 if self._phase == "warming":
-                    self._warmed_up(news)
+                    self._warming(news)
             case Loaded():
                 self._loaded(news.facts)
             case LoadFailed():
@@ -211,24 +209,26 @@ class RunnerService:
         self._signal("loaded")
         text.start(min(facts.context_tokens, self._spec.context_tokens))
         self._recorder.note(wall(), "warmup")
-        tokens = tuple(TokenId(n % facts.vocabulary) for n in range(1, WARM_UP_TOKENS + 1))
-        request = GenerationRequest(
-            request_id=WARM_UP, model=self._spec.model, prompt=TokensPrompt(token_ids=tokens)
-        )
-        choices = (PreparedChoice(0, 0),)
-        prepared = PreparedRequest(request, tokens, 8, frozenset(), choices)
+        assert engine.scheduler is not None, "loaded"
+        warm_up = self._warm_up = WarmUp(self._spec.model, facts, engine.scheduler)
         with engine.lock:
-            assert engine.scheduler is not None, "loaded"
-            engine.scheduler.submit(prepared, seeds=[0], now=self._reactor.now())
+            warm_up.advance(self._reactor.now())
         engine.wake()
 
-    def _warmed_up(self, news: Stepped) -> None:
-        for event in news.events:
-            if event.key.request_id != WARM_UP:
-                continue
-            if isinstance(event, RowFailed):
-                self.leave(LOAD_FAILED, "model_unavailable", f"warm-up: {event.message}")
-            elif isinstance(event, RowFinished):
+    def _warming(self, news: Stepped) -> None:
+        warm_up, engine = self._warm_up, self._engine
+        if warm_up is None or engine is None:
+            return
+        try:
+            ended = any(warm_up.ended(event) for event in news.events)
+        except RuntimeError as error:
+            self.leave(LOAD_FAILED, "model_unavailable", str(error))
+            return
+        if ended:
+            with engine.lock:
+                goes_on = warm_up.advance(self._reactor.now())
+            engine.wake()
+            if not goes_on:
                 self._is_warm("engine")
 
     def _text_loaded(self, works: TextWorks | Exception) -> None:

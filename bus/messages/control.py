@@ -106,11 +106,37 @@ HolderAnswer = Annotated[
 # --- worker and runner slots ---------------------------------------------------------
 
 
+class RankSeat(Message):
+    """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
+    listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
+    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding."""
+
+    rank: int
+    node: NodeId
+    first_layer: int
+    last_layer: int
+    ring: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
+
+
+class GroupSpec(Message):
+    """How the ranks of one generation find each other. `ranks` are in rank order; rank 0 is
+    the lead, and in a pipeline the last stage. `secret` (hexadecimal) is the key of the HMAC that
+    the first collective exchanges. All ranks are joined within `form_deadline_s` or the
+    generation has failed."""
+
+    sharding: Literal["pipeline", "tensor"]
+    backend: Literal["ring", "jaccl"] = "ring"
+    ranks: tuple[RankSeat, ...]
+    secret: str
+    form_deadline_s: float = 20.0
+
+
 class RunnerSpec(Message):
     """What a slot is to be: one rank of one generation. Everything a runner reads.
 
-    `addresses` are those its data ROUTER binds, best first. `hostfile`/`ring` stay empty for
-    one rank. Times in seconds, sizes in bytes.
+    `addresses` are those its data ROUTER binds, best first. `group` is None for one rank.
+    Times in seconds, sizes in bytes.
     """
 
     kind: Literal["runner_spec"] = "runner_spec"
@@ -134,7 +160,7 @@ class RunnerSpec(Message):
     thinking: bool = False
     load_deadline_s: float = 300.0
     drop_idle_s: float = 60.0
-    group: dict[str, Any] = {}
+    group: GroupSpec | None = None
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]
