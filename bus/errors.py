@@ -74,6 +74,10 @@ class AlreadyRunning(ShoalError):
     """Another process holds the lock of this role."""
 
 
+class PortTaken(ShoalError):
+    """An address cannot be bound; the text names it and says why."""
+
+
 class Unavailable(ShoalError):
     """What was asked cannot be reached now; the wait that ran out is named."""
 

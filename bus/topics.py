@@ -12,6 +12,7 @@ from typing import Literal
 
 from bus.messages.control import TermHeartbeat
 from bus.messages.events import Event
+from bus.messages.peers import PeersReading
 from bus.messages.readings import (
     CardReading,
     DemandReading,
@@ -75,6 +76,9 @@ TABLE: tuple[Topic, ...] = (
         15.0,
         False,
         "every second while there is demand, and on change",
+    ),
+    Topic(
+        "reading.peers", "telemetry", PeersReading, True, 15.0, False, "every second and on change"
     ),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"

@@ -8,6 +8,7 @@ from bus.client import BusClient
 from bus.identity import node_id
 from bus.ids import ModelId
 from bus.service import Shell, run_service
+from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
 from master.decide import Policy
@@ -26,7 +27,14 @@ def master_settings(settings: Settings) -> MasterSettings:
         ),
     )
     state = settings.paths.state
-    return MasterSettings(journal=settings.paths.journal, term_file=state / "term", policy=policy)
+    port, listen = settings.port_of("candidate"), settings.cluster.listen
+    return MasterSettings(
+        journal=settings.paths.journal,
+        term_file=state / "term",
+        policy=policy,
+        listen=(f"tcp://{listen}:{port}",) if listen else (),
+        announced=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
+    )
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from typing import Literal, assert_never
 from bus.client import BusClient, topic_of
 from bus.clock import wall
 from bus.codec import Envelope, decode, encode
-from bus.errors import BadMessage, Refusal
+from bus.errors import BadMessage, PortTaken, Refusal
 from bus.identity import new_name
 from bus.ids import CommandId, InstanceId, NodeId
 from bus.journal import Journal
@@ -69,17 +69,24 @@ from master.view import View
 
 TICK_S = 0.1
 PLAN_S = 0.5
+BIND_RETRY_S = 5.0
 HEARD = ("card", "reading.node", "reading.runner", "reading.demand")
 
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """What the composition root read. `priority`: the greater is the better candidate."""
+    """What the composition root read. `priority`: the greater is the better candidate.
+
+    `listen` are the addresses at which other nodes may ask, besides the local one; `announced`
+    are what they are told to dial, best first.
+    """
 
     journal: Path
     term_file: Path
     policy: Policy
     priority: int = 0
+    listen: tuple[str, ...] = ()
+    announced: tuple[str, ...] = ()
 
 
 class Master:
@@ -111,6 +118,8 @@ class Master:
         self._said: dict[str, str] = {}
         self._link = Link("router")
         self._link.bind(client.endpoints.candidate)
+        for address in settings.listen:
+            self._listen(address)
         reactor.watch(self._link, self._asked)
         for prefix in HEARD:
             client.hear(prefix, self._heard)
@@ -130,6 +139,13 @@ class Master:
         self._link.close()
         self.client.close()
         self._journal.close()
+
+    def _listen(self, address: str) -> None:
+        try:
+            self._link.bind(address)
+        except PortTaken as error:
+            self._log.error("other nodes cannot ask here; tries again", why=str(error))
+            self._reactor.later(BIND_RETRY_S, lambda: self._listen(address))
 
     # --- the term ---
 
@@ -171,7 +187,7 @@ class Master:
             counter=self._election.counter,
             index=self.state.index,
             digest=self._digest[1],
-            addresses=(self.client.endpoints.candidate,),
+            addresses=self._settings.announced,
         )
         self.client.publish("term", beat)
 

@@ -51,6 +51,16 @@ class RunnerDefaults:
     load_deadline_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class DataPorts:
+    """Where runners of this node serve other nodes: the first slot's TCP `port`, on `listen`
+    (empty: they do not), dialled at `hosts`, best first."""
+
+    listen: str
+    port: int
+    hosts: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Hands:
     """The worker's way to act. `table` and `told` are the worker's own."""
@@ -63,6 +73,7 @@ class Hands:
     told: Told
     runner: RunnerDefaults
     models: Mapping[ModelId, ModelCard]
+    data: DataPorts
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
@@ -167,7 +178,10 @@ class Hands:
 
     def _spec(self, give: GiveSpec) -> RunnerSpec:
         card = self.models[give.instance.model]
-        runner = self.runner
+        runner, data = self.runner, self.data
+        local, port = self.client.endpoints.runner(give.slot), data.port + int(give.slot)
+        abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
+        announced = (tuple(f"tcp://{host}:{port}" for host in data.hosts),) if abroad else ()
         return RunnerSpec(
             instance=give.task.instance,
             generation=give.task.generation,
@@ -179,7 +193,8 @@ class Hands:
             first_layer=give.shard.first_layer,
             last_layer=give.shard.last_layer,
             context_tokens=give.instance.context_tokens,
-            addresses=(self.client.endpoints.runner(give.slot),),
+            addresses=(local, *abroad),
+            announced=((local,), *announced),
             memory_limit_bytes=give.shard.bytes_reserved,
             max_rows=runner.max_rows,
             max_waiting=runner.max_waiting,

@@ -35,7 +35,7 @@ from bus.state import ClusterState
 from bus.transport import Link
 from worker.diagnoses import OpenQuestions
 from worker.facts import Told, farewell
-from worker.hands import GROUP, Hands, RunnerDefaults, identity_of
+from worker.hands import GROUP, DataPorts, Hands, RunnerDefaults, identity_of
 from worker.machine import free_bytes, node_card
 from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
 from worker.slots import Gone, Seen, SlotTable
@@ -57,6 +57,7 @@ class WorkerSettings:
     slots: int
     memory_bytes: int
     runner: RunnerDefaults
+    data: DataPorts
 
 
 class Worker:
@@ -98,6 +99,7 @@ class Worker:
             self._told,
             settings.runner,
             self._models,
+            settings.data,
         )
         reactor.watch(self._link, self._received)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
@@ -119,7 +121,8 @@ class Worker:
 
     def _join(self) -> None:
         node = self.client.speaker.node
-        self.client.tell(NodeJoined(node=node, name=self._settings.node_name))
+        hosts = self._settings.data.hosts
+        self.client.tell(NodeJoined(node=node, name=self._settings.node_name, addresses=hosts))
 
     def _on_state(self, state: ClusterState) -> None:
         here = self.client.speaker.node in state.nodes

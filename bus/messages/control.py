@@ -135,7 +135,8 @@ class GroupSpec(Message):
 class RunnerSpec(Message):
     """What a slot is to be: one rank of one generation. Everything a runner reads.
 
-    `addresses` are those its data ROUTER binds, best first. `group` is None for one rank.
+    `addresses` are those its data ROUTER binds; `announced` what it tells others to dial for
+    them, in the same order (an address may stand for several). `group` is None for one rank.
     Times in seconds, sizes in bytes.
     """
 
@@ -151,6 +152,7 @@ class RunnerSpec(Message):
     last_layer: int
     context_tokens: int
     addresses: tuple[str, ...]
+    announced: tuple[tuple[str, ...], ...] = ()
     memory_limit_bytes: int
     max_rows: int = 32
     max_waiting: int = 8

@@ -30,7 +30,7 @@ from bus.transport import Link
 from master.decide import Policy
 from master.service import Master, MasterSettings
 from tests.worker.test_weights import write_model
-from worker.hands import RunnerDefaults
+from worker.hands import DataPorts, RunnerDefaults
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights
 
@@ -105,7 +105,13 @@ class House:
 
     def start_worker(self) -> Worker:
         shelf = Shelf({}, (self.folder / "models",), None, float32=True)
-        settings = WorkerSettings(node_name="box", slots=2, memory_bytes=0, runner=DEFAULTS)
+        settings = WorkerSettings(
+            node_name="box",
+            slots=2,
+            memory_bytes=0,
+            runner=DEFAULTS,
+            data=DataPorts(listen="", port=0, hosts=()),
+        )
         return Worker(
             self.client("worker"),
             self.reactor,
