@@ -45,6 +45,19 @@ class Shard(Message):
     bytes_reserved: int
 
 
+class RankSeat(Message):
+    """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
+    listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
+    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding."""
+
+    rank: int
+    node: NodeId
+    first_layer: int
+    last_layer: int
+    ring: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
+
+
 class RankReady(Message):
     """What a rank announced when it was ready. `addresses` are candidates, best first."""
 
@@ -59,7 +72,8 @@ class Instance(Message):
     """Desired state of one loaded copy, and what is known of its ranks.
 
     `context_tokens` was computed once, at placement; every rank and gateway reads it
-    here. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
+    here. `seats` are where the ranks of a group of this generation are met, as their workers
+    said. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
     endings of past generations, newest last, at most eight.
     """
 
@@ -74,6 +88,7 @@ class Instance(Message):
     keep_alive_s: float
     pinned: bool = False
     priority: int = 10
+    seats: tuple[RankSeat, ...] = ()
     ready: tuple[RankReady, ...] = ()
     failures: tuple[str, ...] = ()
     drain_deadline_s: float | None = None

@@ -27,6 +27,7 @@ from bus.messages.events import (
     KeepAliveSet,
     LoadRefused,
     NodeJoined,
+    RankSeated,
     RunnerEnded,
     RunnerReady,
     RunnerUnloaded,
@@ -116,7 +117,8 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             rest = {key: value for key, value in state.instances.items() if key != gone}
             return {"instances": rest}
         case (
-            RunnerReady()
+            RankSeated()
+            | RunnerReady()
             | RunnerEnded()
             | LoadRefused()
             | RunnerUnloaded()
@@ -131,7 +133,8 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
 
 
 InstanceNews = (
-    RunnerReady
+    RankSeated
+    | RunnerReady
     | RunnerEnded
     | LoadRefused
     | RunnerUnloaded
@@ -156,8 +159,8 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             if generation <= instance.generation and instance.status != "failed":
                 return instance
             status = signalled(instance.status, "reopened")
-            fresh = {"generation": generation, "status": status, "ready": (), "why": why}
-            return instance.model_copy(update=fresh)
+            fresh = {"generation": generation, "status": status, "why": why}
+            return instance.model_copy(update={**fresh, "ready": (), "seats": ()})
         case InstanceDraining(deadline_s=deadline_s, why=why):
             status = signalled(instance.status, "drain")
             update = {"status": status, "drain_deadline_s": deadline_s, "why": why}
@@ -167,6 +170,12 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             return instance.model_copy(update={"status": status, "why": why, "ready": ()})
         case KeepAliveSet(keep_alive_s=keep_alive_s):
             return instance.model_copy(update={"keep_alive_s": keep_alive_s})
+        case RankSeated(generation=generation, seat=seat):
+            if generation != instance.generation:
+                return instance
+            others = [one for one in instance.seats if one.rank != seat.rank]
+            seats = tuple(sorted([*others, seat], key=lambda one: one.rank))
+            return instance.model_copy(update={"seats": seats})
         case RunnerReady() | RunnerEnded() | LoadRefused() | RunnerUnloaded():
             if news.generation != instance.generation:
                 return instance

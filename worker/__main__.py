@@ -11,6 +11,7 @@ from bus.processes import Supervisor
 from bus.service import Shell, run_service
 from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
+from conf.ports import TABLE
 from conf.settings import Settings, load_settings
 from worker.hands import DataPorts, RunnerDefaults
 from worker.machine import has_metal
@@ -31,6 +32,8 @@ def worker_settings(settings: Settings) -> WorkerSettings:
             port=settings.port_of("data"),
             hosts=announced_hosts(settings),
         ),
+        ring_ports=(settings.port_of("ring"), TABLE["ring"].count),
+        plan_ports=(settings.port_of("plans"), TABLE["plans"].count),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bus.ids import Boot, InstanceId, ModelId, NodeId
+from bus.instances import RankSeat
 from bus.messages.commands import Acknowledged, Command, CommandRefused
 from bus.messages.events import Event, Fact, FactId
 from bus.messages.wire import Message
@@ -104,19 +105,6 @@ HolderAnswer = Annotated[
 
 
 # --- worker and runner slots ---------------------------------------------------------
-
-
-class RankSeat(Message):
-    """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
-    listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
-    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding."""
-
-    rank: int
-    node: NodeId
-    first_layer: int
-    last_layer: int
-    ring: tuple[str, ...] = ()
-    plans: tuple[str, ...] = ()
 
 
 class GroupSpec(Message):

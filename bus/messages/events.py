@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bus.errors import Refusal
 from bus.ids import Boot, CommandId, InstanceId, NodeId
-from bus.instances import Instance
+from bus.instances import Instance, RankSeat
 from bus.messages.wire import Message
 
 # --- facts: witnessed by workers -----------------------------------------------------------
@@ -25,6 +25,15 @@ class NodeJoined(Message):
     node: NodeId
     name: str
     addresses: tuple[str, ...] = ()
+
+
+class RankSeated(Message):
+    """A worker has made room for a rank of a group, which will be met there."""
+
+    kind: Literal["rank_seated"] = "rank_seated"
+    instance: InstanceId
+    generation: int
+    seat: RankSeat
 
 
 class RunnerReady(Message):
@@ -74,7 +83,7 @@ class RunnerUnloaded(Message):
 
 
 Fact = Annotated[
-    NodeJoined | RunnerReady | RunnerEnded | LoadRefused | RunnerUnloaded,
+    NodeJoined | RankSeated | RunnerReady | RunnerEnded | LoadRefused | RunnerUnloaded,
     Field(discriminator="kind"),
 ]
 
@@ -150,6 +159,7 @@ class KeepAliveSet(Message):
 
 EventBody = Annotated[
     NodeJoined
+    | RankSeated
     | RunnerReady
     | RunnerEnded
     | LoadRefused

@@ -111,6 +111,8 @@ class House:
             memory_bytes=0,
             runner=DEFAULTS,
             data=DataPorts(listen="", port=0, hosts=()),
+            ring_ports=(0, 0),
+            plan_ports=(0, 0),
         )
         return Worker(
             self.client("worker"),
