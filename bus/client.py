@@ -198,8 +198,10 @@ class BusClient:
                 on_envelope(topic, envelope)
 
     def _heartbeat(self, beat: TermHeartbeat) -> None:
-        before = self.mirror.state.index
+        before, holder = self.mirror.state.index, (self.mirror.holder, self.mirror.counter)
         ask = self.mirror.heard_heartbeat(beat, self.reactor.now())
+        if (self.mirror.holder, self.mirror.counter) != holder:
+            self.log.info("follows a holder", holder=self.mirror.holder, term=self.mirror.counter)
         if beat.holder == self.mirror.holder:
             self._connect_holder(beat)
         if ask is not None:

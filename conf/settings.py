@@ -69,6 +69,7 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(ge=0.0)
     memory_bytes: int = Field(ge=0)
     model_folders: Words
+    bundled_model: bool
     runner: RunnerSettings
     cluster: ClusterSettings
 

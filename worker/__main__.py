@@ -41,7 +41,7 @@ def shelf(settings: Settings) -> Shelf:
     """Where this node's models lie."""
     more = tuple(Path(folder).expanduser() for folder in settings.model_folders)
     return Shelf(
-        bundled=bundled_models(),
+        bundled=bundled_models() if settings.bundled_model else {},
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
         float32=not has_metal(),
