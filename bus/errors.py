@@ -41,6 +41,7 @@ RefusalReason = Literal[
     "protocol",
     "conflict",
     "unknown_instance",
+    "unknown_node",
     "pending",
 ]
 

@@ -26,7 +26,11 @@ from bus.messages.events import (
     InstanceRemoved,
     KeepAliveSet,
     LoadRefused,
+    NodeDrained,
+    NodeForgotten,
     NodeJoined,
+    NodeRemembered,
+    NodeRenamed,
     RankSeated,
     RunnerEnded,
     RunnerReady,
@@ -42,10 +46,13 @@ MAX_COMMANDS = 256
 
 
 class NodeSeat(Message):
-    """A node that has joined: its name and where its switchboard is reached."""
+    """A node that has joined: its name (the operator's, where one was given: `renamed`) and
+    where it is reached. `draining`: it gets no new work."""
 
     node: NodeId
     name: str
+    renamed: bool = False
+    draining: bool = False
     addresses: tuple[str, ...] = ()
 
 
@@ -59,6 +66,7 @@ class ClusterState(Message):
     index: int = 0
     nodes: dict[str, NodeSeat] = Field(default_factory=dict[str, NodeSeat])
     instances: dict[str, Instance] = Field(default_factory=dict[str, Instance])
+    forgotten: tuple[NodeId, ...] = ()
     facts: dict[str, tuple[str, int]] = Field(default_factory=dict[str, tuple[str, int]])
     commands: dict[str, tuple[int, str | None]] = Field(
         default_factory=dict[str, tuple[int, str | None]]
@@ -109,8 +117,11 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
         case TermOpened(holder=holder):
             return {"holder": holder}
         case NodeJoined(node=node, name=name, addresses=addresses):
-            seat = NodeSeat(node=node, name=name, addresses=addresses)
-            return {"nodes": {**state.nodes, node: seat}}
+            known = state.nodes.get(node) or NodeSeat(node=node, name=name)
+            fresh = {"name": known.name if known.renamed else name, "addresses": addresses}
+            return {"nodes": {**state.nodes, node: known.model_copy(update=fresh)}}
+        case NodeRenamed() | NodeDrained() | NodeForgotten() | NodeRemembered():
+            return _with_node(state, body)
         case InstancePlaced(instance=instance):
             return {"instances": {**state.instances, instance.instance: instance}}
         case InstanceRemoved(instance=gone):
@@ -130,6 +141,25 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             return _with_instance(state, body.instance, body)
         case _:
             assert_never(body)
+
+
+def _with_node(
+    state: ClusterState, news: NodeRenamed | NodeDrained | NodeForgotten | NodeRemembered
+) -> Mapping[str, Any]:
+    node = news.node
+    others = tuple(one for one in state.forgotten if one != node)
+    match news:
+        case NodeForgotten():
+            rest = {key: seat for key, seat in state.nodes.items() if key != node}
+            return {"nodes": rest, "forgotten": (*others, node)}
+        case NodeRemembered():
+            return {"forgotten": others}
+        case NodeRenamed(name=name):
+            fresh: dict[str, Any] = {"name": name, "renamed": True}
+        case NodeDrained(draining=draining):
+            fresh = {"draining": draining}
+    seat = state.nodes.get(node)
+    return {} if seat is None else {"nodes": {**state.nodes, node: seat.model_copy(update=fresh)}}
 
 
 InstanceNews = (

@@ -14,7 +14,15 @@ from typing import Any, assert_never
 from bus.errors import Refusal
 from bus.ids import InstanceId, ModelId, is_model_id
 from bus.instances import Instance, Shard
-from bus.messages.commands import Command, DeleteInstance, KeepAlive, PlaceModel
+from bus.messages.commands import (
+    Command,
+    DeleteInstance,
+    DrainNode,
+    ForgetNode,
+    KeepAlive,
+    PlaceModel,
+    RenameNode,
+)
 from bus.messages.events import (
     EventBody,
     InstanceDraining,
@@ -24,6 +32,7 @@ from bus.messages.events import (
 )
 from bus.state import ClusterState
 from master.evict import EVICT_DRAIN_S, Refuge, make_way
+from master.nodes import decide_node
 from master.placement import Appetite, Crowded, Placement, Seat, Wish, place, seats
 from master.view import View
 
@@ -101,8 +110,16 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
                 return unknown_instance(command.instance, scene.state)
             body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
             return Decided((body,), command.instance)
+        case RenameNode() | DrainNode() | ForgetNode():
+            answer = decide_node(command, scene.state, scene.view, scene.now)
+            return answer if isinstance(answer, Refusal) else answered(answer, scene.state)
         case _:
             assert_never(command)
+
+
+def answered(bodies: tuple[EventBody, ...], state: ClusterState) -> Decision:
+    """What is to be indexed; nothing means that it is so already."""
+    return Decided(bodies, None) if bodies else Known(state.index)
 
 
 def living(state: ClusterState, model: ModelId) -> list[Instance]:

@@ -108,6 +108,36 @@ class TermOpened(Message):
     counter: int
 
 
+class NodeRenamed(Message):
+    """The operator calls a node by another name."""
+
+    kind: Literal["node_renamed"] = "node_renamed"
+    node: NodeId
+    name: str
+
+
+class NodeDrained(Message):
+    """A node is to get no new work (`draining`), or may have work again."""
+
+    kind: Literal["node_drained"] = "node_drained"
+    node: NodeId
+    draining: bool
+
+
+class NodeForgotten(Message):
+    """A node is no longer of the cluster: it is refused, and counts as no voter."""
+
+    kind: Literal["node_forgotten"] = "node_forgotten"
+    node: NodeId
+
+
+class NodeRemembered(Message):
+    """A forgotten node may come back."""
+
+    kind: Literal["node_remembered"] = "node_remembered"
+    node: NodeId
+
+
 class InstancePlaced(Message):
     """A model is to be held as `instance` says."""
 
@@ -165,6 +195,10 @@ EventBody = Annotated[
     | LoadRefused
     | RunnerUnloaded
     | TermOpened
+    | NodeRenamed
+    | NodeDrained
+    | NodeForgotten
+    | NodeRemembered
     | InstancePlaced
     | GenerationOpened
     | InstanceDraining

@@ -47,7 +47,7 @@ LATER = {
     "service": "starting with the system is not in this version; `shoal up` starts a node by hand",
     "pull": "fetching models is not in this version; put a model's folder into <data>/models "
     "(`shoal config show` names it)",
-    "drain": "clusters of several nodes are not in this version",
+    "drain": "a node is drained with `shoal nodes drain NODE`",
     "leases": "leases are not in this version",
     "keys": "keys are set with `api_keys` in shoal.toml for now",
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from bus.cards import NodeCard
 from gateway.cli.node_state import NodeState, parse_state
+from gateway.cli.problems import USAGE, Problem
 from gateway.cli.screen import size, span
 from gateway.cli.verb import Invocation, verb
 
@@ -17,8 +19,21 @@ def register(app: typer.Typer) -> None:
     verb(app)(nodes)
 
 
-def nodes(invocation: Invocation) -> None:
-    """Show the nodes of the cluster as the one asked sees them."""
+def nodes(
+    invocation: Invocation,
+    act: Annotated[
+        str, typer.Argument(help="list, rename, drain, undrain, forget or remember.")
+    ] = "list",
+    node: Annotated[str, typer.Argument(help="A node's name or id.")] = "",
+    name: Annotated[str, typer.Argument(help="What `rename` calls it.")] = "",
+    drain_s: Annotated[
+        float, typer.Option("--drain", min=0.0, help="Seconds that open requests get.")
+    ] = 60.0,
+) -> None:
+    """Show the nodes of the cluster as the one asked sees them, or change one."""
+    if act != "list":
+        _change(invocation, act, node, name, drain_s)
+        return
     state, screen = parse_state(invocation.api().get("/state")), invocation.screen
     rows = [_fields(state, node) for node in everybody(state)]
     screen.document({"holder": state.holder, "nodes": rows, "strangers": strangers(state)})
@@ -28,6 +43,29 @@ def nodes(invocation: Invocation) -> None:
         screen.say(f"nobody of this cluster at {stranger}")
     if len(rows) == 1 and not strangers(state):
         screen.note("one node alone; join another with `shoal up --peers HOST:PORT`")
+
+
+DONE = {
+    "rename": "{node} is called {name} now",
+    "drain": "{node} gets no new work, and what it holds leaves when it is done",
+    "undrain": "{node} may get work again",
+    "forget": "{node} is no longer of this cluster",
+    "remember": "{node} may come back",
+}
+
+
+def _change(invocation: Invocation, act: str, node: str, name: str, drain_s: float) -> None:
+    if act not in DONE:
+        raise Problem(f"{act!r} is none of list, {', '.join(DONE)}", code=USAGE)
+    if not node or (act == "rename") != bool(name):
+        words = "NODE NAME" if act == "rename" else "NODE"
+        raise Problem(f"`shoal nodes {act}` takes {words}", code=USAGE)
+    body: dict[str, Any] = {"name": name} if name else {}
+    if act == "drain":
+        body["drain_s"] = drain_s
+    answer = invocation.api().post(f"/node/{quote(node, safe='')}/{act}", body)
+    invocation.screen.document(answer)
+    invocation.screen.say(DONE[act].format(node=node, name=name))
 
 
 def everybody(state: NodeState) -> list[str]:
