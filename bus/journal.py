@@ -108,9 +108,13 @@ class Journal:
         self._file, self._bytes, self._records = file, len(record), 0
 
     def sync(self) -> None:
-        """Force what was appended to the disk."""
-        if self._file is not None and not self.degraded:
+        """Force what was appended to the disk; where that fails, it only counts from here on."""
+        if self._file is None or self.degraded:
+            return
+        try:
             os.fsync(self._file)
+        except OSError as error:
+            self._degrade(str(error))
 
     def close(self) -> None:
         """Sync and close."""

@@ -6,11 +6,12 @@ import sys
 
 from bus.client import BusClient
 from bus.identity import node_id
-from bus.ids import ModelId
+from bus.ids import ModelId, NodeId
 from bus.service import Shell, run_service
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
 from master.decide import Policy
+from master.office import Seat
 from master.placement import Appetite
 from master.service import Master, MasterSettings
 
@@ -25,8 +26,13 @@ def master_settings(settings: Settings) -> MasterSettings:
             prefix_cache_bytes=settings.runner.prefix_cache_bytes,
         ),
     )
-    state = settings.paths.state
-    return MasterSettings(journal=settings.paths.journal, term_file=state / "term", policy=policy)
+    seat = Seat(
+        journal=settings.paths.journal,
+        term_file=settings.paths.state / "term",
+        priority=settings.master_priority,
+        voters=tuple(NodeId(voter) for voter in settings.voters),
+    )
+    return MasterSettings(seat=seat, policy=policy, settle_grace_s=settings.settle_grace_s)
 
 
 def main() -> int:

@@ -217,12 +217,12 @@ class Election:
     `counter` is that of the highest term taken part in, and was persisted before it was used,
     with `voted_for`, whom our vote in it went to. `seen` is the highest heard of anywhere.
     `holder` is whose heartbeat was last accepted, at `heard_at` (never before we were up).
-    `up_at` is None until our switchboard is up. `beaten_at` is when we last beat, as the holder. `voters` are
-    configured or, with `may_vote` False, learned from a holder. `votes` are those of the
-    campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a row, and after
-    one that failed nothing is begun before `waits_from` and some. `acked_at` maps candidates
-    to when they last answered our heartbeats. `company` is False as long as no other node was
-    ever known: then there is nobody to wait for.
+    `up_at` is None until our switchboard is up. `beaten_at` is when we last beat, as the
+    holder. `voters` are configured or, with `may_vote` False, learned from a holder. `votes`
+    are those of the campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a
+    row, and after one that failed nothing is begun before `waits_from` and some. `acked_at`
+    maps candidates to when they last answered our heartbeats. `company` is False as long as no
+    other node was ever known: then there is nobody to wait for.
     """
 
     me: NodeId

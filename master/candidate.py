@@ -31,6 +31,7 @@ from bus.mirror import Ask, Mirror
 from bus.state import ClusterState, apply
 from master import ballot
 from master.acks import Acks, Standing
+from master.acts import Act, Append, Publish, Replace, Send
 from master.ballot import (
     LAPSE_S,
     AskVotes,
@@ -43,57 +44,7 @@ from master.ballot import (
 )
 from master.election import stimulate
 from master.history import History
-from master.votes import reached
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Write the event to the journal; `after` is the state behind it."""
-
-    event: Event
-    after: ClusterState
-
-
-@dataclass(frozen=True, slots=True)
-class Replace:
-    """The journal begins anew with this state: what it held was of another log, or too old."""
-
-    state: ClusterState
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Tell everybody of an event that was appended."""
-
-    event: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """To one other candidate; lost is lost."""
-
-    to: NodeId
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """To every other candidate that is known."""
-
-    message: Message
-
-
-Act = (
-    Append
-    | Replace
-    | Publish
-    | Send
-    | Spread
-    | ballot.PersistTerm
-    | ballot.OpenTerm
-    | ballot.StepDown
-    | ballot.Beat
-)
+from master.votes import no_majority, reached
 
 
 @dataclass(slots=True)
@@ -239,8 +190,8 @@ class Candidate:
 
     # --- what we say ---
 
-    def candidacy(self, now: float) -> Candidacy:
-        """How good we are, for every other candidate."""
+    def candidacy(self, addresses: tuple[str, ...], now: float) -> Candidacy:
+        """How good we are and where we are reached, for every other candidate."""
         rank, election = self.election.rank, self.election
         return Candidacy(
             node=self.me,
@@ -250,6 +201,7 @@ class Candidate:
             counter=election.counter,
             fit=election.fit,
             led=election.led(now),
+            addresses=addresses,
         )
 
     def beat(self, addresses: tuple[str, ...]) -> TermHeartbeat:
@@ -308,7 +260,7 @@ class Candidate:
         here = reached(heard, election, now)
         if here >= election.majority:
             return None
-        return _no_majority(election, here, now)
+        return no_majority(election, here, now)
 
     # --- inside ---
 
@@ -398,22 +350,3 @@ class Candidate:
             granted=vote.granted,
             known_counter=max(self.election.counter, self.election.seen),
         )
-
-
-def _no_majority(election: Election, here: int, now: float) -> Refusal:
-    count = len(election.voters)
-    near = {
-        node for node, seen in election.living.items() if seen.fit and now - seen.heard_at < LAPSE_S
-    }
-    missing = sorted(election.voters - near - {election.me})
-    return Refusal(
-        reason="no_majority",
-        message=(
-            f"only {here} of {count} peers with a vote can be reached from {election.me}, and "
-            f"{election.majority} are needed: what runs goes on serving, but nothing can be "
-            f"changed. Bring back one of {', '.join(missing)}; one that is gone for good has to be "
-            "taken out of `voters` on every node, and `master` restarted there"
-        ),
-        retry_after_s=LAPSE_S,
-        facts={"reached": here, "voters": count, "needed": election.majority, "missing": missing},
-    )

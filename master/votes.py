@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from bus.errors import Refusal
 from bus.ids import NodeId
 from master.ballot import (
     LAPSE_S,
@@ -98,6 +99,26 @@ def reached(heard_at: Mapping[NodeId, float], election: Election, now: float) ->
     others = election.voters - {election.me}
     near = sum(node in heard_at and now - heard_at[node] < LAPSE_S for node in others)
     return near + (election.me in election.voters)
+
+
+def no_majority(election: Election, here: int, now: float) -> Refusal:
+    """Nothing can be changed while only `here` of the voters are in reach, and the way out."""
+    count = len(election.voters)
+    near = {
+        node for node, seen in election.living.items() if seen.fit and now - seen.heard_at < LAPSE_S
+    }
+    missing = sorted(election.voters - near - {election.me})
+    return Refusal(
+        reason="no_majority",
+        message=(
+            f"only {here} of {count} peers with a vote can be reached from {election.me}, and "
+            f"{election.majority} are needed: what runs goes on serving, but nothing can be "
+            f"changed. Bring back one of {', '.join(missing)}; one that is gone for good has to be "
+            "taken out of `voters` on every node, and `master` restarted there"
+        ),
+        retry_after_s=LAPSE_S,
+        facts={"reached": here, "voters": count, "needed": election.majority, "missing": missing},
+    )
 
 
 def _for_real(election: Election, now: float) -> Outcome:

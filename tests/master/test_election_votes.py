@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -179,7 +180,7 @@ def test_a_failed_campaign_raises_no_counter_and_backs_off() -> None:
         election, actions = told(election, now, Tick())
         asked_at += [now for action in actions if isinstance(action, AskVotes)]
     assert election.counter == 4
-    gaps = [later - sooner for sooner, later in zip(asked_at, asked_at[1:], strict=False)]
+    gaps = [later - sooner for sooner, later in pairwise(asked_at)]
     assert len(asked_at) > 10 and min(gaps) >= 0.6
     assert max(gaps) < 5.0
 
