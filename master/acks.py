@@ -2,7 +2,7 @@
 
 Pure. Within a term of voters an index is *committed* once a majority of them has it on disk;
 only entries of the present term are counted so, and what precedes them follows (Raft 5.4.2).
-Without voters it is *replicated* once any other candidate has it. An answer is given when
+Without voters it is *replicated* once any other candidate has it on disk beside us. An answer is given when
 its index is as safe as it can become, and never said to be safer than it is.
 """
 
@@ -61,7 +61,7 @@ class Standing:
         """What may be said of `index` now; None: wait."""
         if self.committed is not None:
             return "majority" if self.committed >= index else None
-        if self.replicated >= index:
+        if min(self.replicated, self.durable) >= index:
             return "replicated"
         if self.helped and waited_s < REPLICATED_WITHIN_S:
             return None
