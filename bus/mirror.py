@@ -2,9 +2,9 @@
 
 Pure (ZeroMQ guide, *Clone* pattern; Raft's consistency check): `heard_*` take what arrived and
 return what to ask, if anything. Order promised: `state` moves only along one holder's index
-order; what a lower term says, or what was seen before, changes nothing. A new holder's events
-are applied only once its log is known to hold our own last event; otherwise its snapshot
-replaces what we have.
+order; what a lower term says, or what was seen before, changes nothing. A heartbeat alone says
+who holds the term; a new holder's events are applied only once its log is known to hold our own
+last event; otherwise its snapshot replaces what we have.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ MAX_ASKED = 1_000
 """Events asked for at once."""
 MAX_REPLAYED = 5_000
 """Who is further behind than this takes a snapshot instead of the events."""
+VOTED_FOR_S = 10.0
+"""A holder by votes outranks one that claimed alone, whatever their counters, until it has been
+silent for so long."""
 RETRY_S = 0.5
 """A question that had no answer is asked again after this long."""
 
@@ -35,9 +38,10 @@ class Mirror:
     """One copy of the state.
 
     `live` is False until a first snapshot was taken; (`counter`, `holder`) is the highest term
-    heard of, and `in_step` says that its log is known to hold our last event; `asked_at` is
-    when the open question was asked, None when there is none; `stash` holds later events by
-    index while a gap is open. `moves`, where somebody keeps it, gathers what moved the state,
+    heard of, `voted` says that a majority gave it, and `in_step` that its log is known to hold
+    our last event; `heard_at` is when its heartbeat last came, `asked_at` when the open question
+    was asked, None when there is none; `stash` holds later events by index while a gap is open.
+    `moves`, where somebody keeps it, gathers what moved the state,
     oldest first, until it is emptied.
     """
 
@@ -47,16 +51,18 @@ class Mirror:
     counter: int = 0
     in_step: bool = False
     asked_at: float | None = None
+    voted: bool = False
+    heard_at: float = 0.0
     stash: dict[int, Event] = field(default_factory=dict[int, Event])
     last_digest: tuple[int, int] = (-1, 0)
     moves: list[Move] | None = None
 
     def heard_event(self, event: Event, now: float) -> Ask | None:
         """An event from the wire: applied, stashed behind a gap, or ignored as old."""
-        if event.term < self.state.term or self._is_older(event.term, event.holder):
+        if self.counter and event.term != self.counter:
             return None
-        if event.term > self.counter or _differ(event.holder, self.holder):
-            self._follow(event.term, event.holder)
+        if _differ(event.holder, self.holder):
+            return None
         if self.live and self.in_step and event.index <= self.state.index:
             return None
         self._stash(event)
@@ -70,10 +76,14 @@ class Mirror:
 
     def heard_heartbeat(self, beat: TermHeartbeat, now: float) -> Ask | None:
         """A holder's heartbeat: a lost tail or a differing digest is noticed here."""
-        if self._is_older(beat.counter, beat.holder):
+        voted = bool(beat.voters)
+        if voted == self.voted and self._is_older(beat.counter, beat.holder):
             return None
-        if (beat.counter, beat.holder) != (self.counter, self.holder):
+        if self.voted and not voted and now - self.heard_at < VOTED_FOR_S:
+            return None
+        if (beat.counter, beat.holder, voted) != (self.counter, self.holder, self.voted):
             self._follow(beat.counter, beat.holder)
+        self.voted, self.heard_at = voted, now
         same = self.live and beat.index == self.state.index and beat.digest == self.digest()
         if same:
             self.in_step = True

@@ -116,6 +116,8 @@ class Cluster:
         self.world.cut.clear()
         for machine in self.machines:
             machine.disk.full = False
+            if machine.up and machine.counting:
+                machine.kill()
             if not machine.up:
                 machine.start()
             elif machine.paused is not None:

@@ -84,7 +84,7 @@ class Machine:
         self.mirror = Mirror()
         self.open: dict[CommandId, float] = {}
         self.answers = Answers()
-        self.flushing = False
+        self.flushing = self.counting = False
         self.candidate = self._candidate()
 
     # --- its life ---
@@ -99,6 +99,7 @@ class Machine:
         """Processes start from what the disk holds."""
         self.life += 1
         self.up, self.paused, self.flushing = True, None, False
+        self.counting = self.disk.full
         self.answers = Answers()
         self.candidate = self._candidate()
         self.mirror = Mirror()
@@ -142,7 +143,7 @@ class Machine:
     def _candidate(self) -> Candidate:
         return Candidate.from_log(
             self.node, self.disk.term, self.disk.log(),
-            voters=self.voters, degraded=self.disk.full,
+            voters=self.voters, degraded=self.counting,
         )  # fmt: skip
 
     def _every(self, period_s: float, action: Callable[[], None]) -> None:
@@ -224,12 +225,13 @@ class Machine:
                     self._publish(self.candidate.beat(()))
                 case Append(event=event):
                     self.cluster.checks.appended(self, event)
-                    if not disk.full:
+                    self.counting = self.counting or disk.full
+                    if not self.counting:
                         disk.events.append(event)
                     self.flush_soon()
                 case Replace(state=state):
                     self.world.tell(f"{self.node} takes a snapshot of {state.term}/{state.index}")
-                    if not disk.full:
+                    if not self.counting:
                         disk.base, disk.events, disk.synced = state, [], 0
                     self.flush_soon()
                 case Publish(event=event):
@@ -259,11 +261,12 @@ class Machine:
     def _flush(self) -> None:
         self.flushing = False
         disk = self.disk
-        if not disk.full:
+        self.counting = self.counting or disk.full
+        if not self.counting:
             disk.synced = len(disk.events)
         if self.candidate.began and not disk.full:
             disk.term = replace(disk.term, began=True)
-        self.do(self.candidate.synced(self.now, degraded=disk.full))
+        self.do(self.candidate.synced(self.now, degraded=self.counting))
         self.give()
 
     def give(self) -> None:
