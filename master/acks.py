@@ -2,8 +2,8 @@
 
 Pure. Within a term of voters an index is *committed* once a majority of them has it on disk;
 only entries of the present term are counted so, and what precedes them follows (Raft 5.4.2).
-Without voters it is *replicated* once any other candidate has it on disk beside us. An answer is given when
-its index is as safe as it can become, and never said to be safer than it is.
+Without voters it is *replicated* once any other candidate has it on disk beside us. An answer
+is given when its index is as safe as it can become, and never said to be safer than it is.
 """
 
 from __future__ import annotations
