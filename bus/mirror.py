@@ -22,6 +22,8 @@ MAX_ASKED = 1_000
 """Events asked for at once."""
 MAX_REPLAYED = 5_000
 """Who is further behind than this takes a snapshot instead of the events."""
+LAPSED_S = 2.0
+"""A holder that was silent for so long is none."""
 VOTED_FOR_S = 10.0
 """A holder by votes outranks one that claimed alone, whatever their counters, until it has been
 silent for so long."""
@@ -77,7 +79,7 @@ class Mirror:
     def heard_heartbeat(self, beat: TermHeartbeat, now: float) -> Ask | None:
         """A holder's heartbeat: a lost tail or a differing digest is noticed here."""
         voted = bool(beat.voters)
-        if voted == self.voted and self._is_older(beat.counter, beat.holder):
+        if voted == self.voted and self._is_older(beat.counter, beat.holder, now):
             return None
         if self.voted and not voted and now - self.heard_at < VOTED_FOR_S:
             return None
@@ -158,10 +160,12 @@ class Mirror:
         """The next event of a log that the keeper of this mirror writes itself."""
         self.state = apply(self.state, event)
 
-    def _is_older(self, counter: int, holder: NodeId | None) -> bool:
-        if counter != self.counter or holder is None or self.holder is None:
+    def _is_older(self, counter: int, holder: NodeId, now: float) -> bool:
+        """Of two that claimed one counter the higher wins, unless it has fallen silent."""
+        lapsed = self.holder is None or now - self.heard_at >= LAPSED_S
+        if counter != self.counter or lapsed:
             return counter < self.counter
-        return holder < self.holder
+        return holder < (self.holder or "")
 
     def _follow(self, counter: int, holder: NodeId | None) -> None:
         """A higher term: what was stashed of another log is dropped, our own is doubted."""

@@ -91,8 +91,9 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
         return election, []
     if beat.voters and not election.voted:
         return _enrolled(election, beat, now)
-    theirs, ours = (beat.counter, beat.holder), (election.counter, election.holder or "")
-    if theirs < ours:
+    # Of two that claimed one counter the higher wins, unless it has fallen silent since.
+    rival = election.holder if election.led(now) else None
+    if (beat.counter, beat.holder) < (election.counter, rival or ""):
         return election, []
     actions: list[Action] = []
     if election.role == "holding":
