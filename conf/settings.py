@@ -39,6 +39,8 @@ PREFIX = "SHOAL_"
 NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KEY"})
 """Variables with our prefix that say something else: home, slot of a runner, CLI's target."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
+FEWEST_VOTERS = 3
+"""With fewer no majority survives the loss of one."""
 
 
 class Settings(BaseSettings):
@@ -66,6 +68,9 @@ class Settings(BaseSettings):
     default_model: str = Field(min_length=1)
     preload: Words
     keep_alive_s: float
+    voters: Words
+    master_priority: int
+    settle_grace_s: float = Field(ge=35.0)
     request_timeout_s: float = Field(ge=0.0)
     memory_bytes: int = Field(ge=0)
     model_folders: Words
@@ -126,7 +131,13 @@ class Settings(BaseSettings):
         return (init_settings,)
 
     @field_validator(
-        "api_keys", "http_names", "cors_origins", "preload", "model_folders", mode="before"
+        "api_keys",
+        "http_names",
+        "cors_origins",
+        "preload",
+        "model_folders",
+        "voters",
+        mode="before",
     )
     @classmethod
     def _words(cls, value: Any) -> Any:
@@ -136,6 +147,13 @@ class Settings(BaseSettings):
     @classmethod
     def _hashed(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(key if _is_hash(key) else hash_key(key) for key in keys)
+
+    @field_validator("voters")
+    @classmethod
+    def _enough(cls, voters: tuple[str, ...]) -> tuple[str, ...]:
+        if voters and len(set(voters)) < FEWEST_VOTERS:
+            raise ValueError(f"{FEWEST_VOTERS} or more different node ids, or none")
+        return voters
 
     @field_validator("node_name")
     @classmethod

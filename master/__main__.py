@@ -6,12 +6,13 @@ import sys
 
 from bus.client import BusClient
 from bus.identity import node_id
-from bus.ids import ModelId
+from bus.ids import ModelId, NodeId
 from bus.service import Shell, run_service
 from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
 from master.decide import Policy
+from master.office import Seat
 from master.placement import Appetite
 from master.service import Master, MasterSettings
 
@@ -28,12 +29,19 @@ def master_settings(settings: Settings) -> MasterSettings:
     )
     state = settings.paths.state
     port, listen = settings.port_of("candidate"), settings.cluster.listen
-    return MasterSettings(
+    seat = Seat(
         journal=settings.paths.journal,
         term_file=state / "term",
+        priority=settings.master_priority,
+        voters=tuple(NodeId(voter) for voter in settings.voters),
+        expects_others=bool(settings.cluster.peers),
+        addresses=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
+    )
+    return MasterSettings(
+        seat=seat,
         policy=policy,
+        settle_grace_s=settings.settle_grace_s,
         listen=(f"tcp://{listen}:{port}",) if listen else (),
-        announced=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
     )
 
 

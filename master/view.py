@@ -81,6 +81,13 @@ class View:
         """Node readings that are fresh enough to count on."""
         return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
 
+    def heard_at(self, node: NodeId) -> float | None:
+        """When a card or reading of the node last came; None when none ever did."""
+        values = [self.cards.get(node), self.nodes.get(node)]
+        ours = (value for (of, _), value in self.runners.items() if of == node)
+        found = [value[1] for value in (*values, *ours) if value is not None]
+        return max(found, default=None)
+
     def wanted(self, now: float) -> dict[ModelId, ModelDemand]:
         """Unmet demand by model, summed over gateway processes."""
         found: dict[ModelId, ModelDemand] = {}

@@ -212,7 +212,8 @@ EventBody = Annotated[
 class Event(Message):
     """One entry of the log. `index` grows by one; `fact` names the witness of a fact, so
     that repeats are seen; `command_id` the command that caused it. `at_s` is the holder's wall
-    clock, for people only."""
+    clock, for people only. `holder` gave it its place: (term, holder, index) names one entry of
+    one log."""
 
     kind: Literal["event"] = "event"
     term: int
@@ -221,3 +222,4 @@ class Event(Message):
     body: EventBody
     fact: FactId | None = None
     command_id: CommandId | None = None
+    holder: NodeId | None = None
