@@ -15,6 +15,7 @@ from bus.messages.events import Event
 from bus.messages.readings import (
     CardReading,
     DemandReading,
+    LinkReading,
     NodeReading,
     RunnerReading,
     TokenTap,
@@ -75,6 +76,15 @@ TABLE: tuple[Topic, ...] = (
         15.0,
         False,
         "every second while there is demand, and on change",
+    ),
+    Topic(
+        "reading.link",
+        "telemetry",
+        LinkReading,
+        True,
+        600.0,
+        False,
+        "measured while idle; placement believes it for its time, then its priors",
     ),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"

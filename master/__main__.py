@@ -10,8 +10,8 @@ from bus.ids import ModelId
 from bus.service import Shell, run_service
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
+from master.bill import Appetite
 from master.decide import Policy
-from master.placement import Appetite
 from master.service import Master, MasterSettings
 
 

@@ -69,7 +69,7 @@ from master.view import View
 
 TICK_S = 0.1
 PLAN_S = 0.5
-HEARD = ("card", "reading.node", "reading.runner", "reading.demand")
+HEARD = ("card", "reading.node", "reading.runner", "reading.demand", "reading.link")
 
 
 @dataclass(frozen=True, slots=True)
