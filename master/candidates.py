@@ -1,69 +1,32 @@
-"""What may hold a model: which nodes could run it, and the best candidate of each size and kind.
+"""What may hold a model: the best placement of each size and kind.
 
-Pure. A node that lacks the weights can fetch them from a node that has them, if its disk has
-room; the card then comes from any node that has the model. Without Metal, floating-point
-weights are cast to 32 bits: a 16-bit card is counted twofold there, and the ranks of a group all
-compute alike, for what travels between them has one type.
+Pure. The ranks of a group all compute alike (one engine, one type of numbers), for what travels
+between them has one type. Nodes of equal speed are told apart by what they would have to fetch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from bus.cards import ModelCard
-from bus.ids import ModelId, NodeId
 from bus.instances import Sharding
-from master.bill import Appetite, Layered, Need, context_held, layered, room_bytes
+from master.bill import Appetite, Layered, Need, context_held, room_bytes
+from master.copies import Copy, Kind, Wish, now
 from master.groups import Field, Line, Member, line_of, pipeline_line, tensor_line, timed
-from master.seats import Seat, preference, resolve_backend
+from master.seats import Seat, preference
 from master.speed import Links, read_s_per_byte
 from master.split import fits
 
 NEAR = 1.10
 """Candidates whose tokens take up to this much longer count as equally fast."""
-HOLDERS = 4
-"""Nodes with weights that are tried in place of each member that has none."""
+EXCHANGES = 16
+"""How often a node with weights is tried in the place of a member that has none."""
 GROUP_ENGINE = "mlx-"
-QUANTIZED_CAST = 1.15
-"""Scales and biases of packed weights, cast to 32 bits."""
 
-Kind = Literal["pipeline", "tensor"]
 Room = Callable[[Seat], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be placed, and under which conditions. `layers` by node, in stage order."""
-
-    model: ModelId
-    context_tokens: int | None = None
-    excluded_nodes: tuple[NodeId, ...] = ()
-    min_nodes: int = 1
-    sharding: Kind | None = None
-    layers: Mapping[str, int] = field(default_factory=dict[str, int])
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A node that could run the model: the card as it is there, the backend it resolves to."""
-
-    seat: Seat
-    card: ModelCard
-    backend: str
-    has_weights: bool
-    load: Layered
-
-    @property
-    def fetch_bytes(self) -> int:
-        """What has to come over the network first: at most the whole of the files."""
-        return 0 if self.has_weights else self.card.size_bytes
-
-    @property
-    def dtype(self) -> str:
-        return self.card.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,74 +88,6 @@ class Ground:
         return next((one.card for one in self.copies if one.has_weights), self.copies[0].card)
 
 
-def now(seat: Seat) -> int:
-    """What a node can give to a model now; nothing without a free slot."""
-    return seat.usable_bytes if seat.has_slot else 0
-
-
-def ever(seat: Seat) -> int:
-    """What a node could give if all others left."""
-    return seat.ceiling_bytes
-
-
-def find_copies(
-    wish: Wish, allowed: Sequence[Seat], nodes: Sequence[Seat]
-) -> tuple[tuple[Copy, ...], dict[str, str]]:
-    """(nodes that could run the model, why each other cannot). Some node has to have it."""
-    donors = [card for seat in nodes if (card := seat.card_of(wish.model)) is not None]
-    found: list[Copy] = []
-    blocked: dict[str, str] = {}
-    loads: dict[tuple[int, str, bool], tuple[ModelCard, Layered]] = {}
-    for seat in allowed:
-        own = seat.card_of(wish.model)
-        donor = own or donors[0]
-        backend = resolve_backend(donor, seat.backends)
-        if backend is None:
-            fit = ", ".join(donor.compatible_backends)
-            blocked[seat.name] = f"runs {', '.join(seat.backends)}; the model needs one of {fit}"
-            continue
-        if own is None:
-            alike = [card for card in donors if card.dtype == _dtype(backend)]
-            donor = min(alike or donors, key=lambda card: card.size_bytes)
-            if seat.disk_free_bytes is not None and seat.disk_free_bytes < donor.size_bytes:
-                blocked[seat.name] = "its disk has no room for the weights"
-                continue
-        key = (id(donor), backend, own is None)
-        if key not in loads:
-            card = donor if own is not None else as_computed(donor, backend)
-            loads[key] = (card, layered(card, wish.context_tokens, backend))
-        card, load = loads[key]
-        found.append(Copy(seat, card, backend, own is not None, load))
-    return tuple(found), blocked
-
-
-def as_computed(card: ModelCard, backend: str) -> ModelCard:
-    """A card as it will be on a node with that backend. One of 32 bits stays as it is (what
-    the files hold is not known from it), which is too much rather than too little."""
-    if card.dtype == _dtype(backend) or card.dtype == "float32":
-        return card
-    times = 2.0 if card.quantization == "none" else QUANTIZED_CAST
-
-    def grown(sizes: tuple[int, ...], factor: float) -> tuple[int, ...]:
-        return tuple(int(size * factor) for size in sizes)
-
-    return card.model_copy(
-        update={
-            "dtype": "float32",
-            "weights_bytes": int(card.weights_bytes * times),
-            "layer_bytes": grown(card.layer_bytes, times),
-            "layer_active_bytes": grown(card.layer_active_bytes, times),
-            "embedding_bytes": int(card.embedding_bytes * times),
-            "head_bytes": int(card.head_bytes * times),
-            "kv_bytes_per_token": 2 * card.kv_bytes_per_token,
-            "kv_bytes_fixed": 2 * card.kv_bytes_fixed,
-            "layer_kv": grown(card.layer_kv, 2.0),
-            "layer_kv_fixed": grown(card.layer_kv_fixed, 2.0),
-            "activation_bytes": 2 * card.activation_bytes,
-        }
-    )
-
-
 def best_single(ground: Ground) -> Placement | None:
     """The best node for a whole copy: one that has the weights, then one whose backend the card
     prefers, then the fastest, then the one with most room."""
@@ -201,8 +96,8 @@ def best_single(ground: Ground) -> Placement | None:
         return None
     ranked = min((not one.has_weights, preference(one.card, one.backend)) for one in found)
     found = [o for o in found if (not o.has_weights, preference(o.card, o.backend)) == ranked]
-    least = min(_token_s(one) for one in found)
-    near = [one for one in found if _token_s(one) <= NEAR * least]
+    least = min(one.token_s for one in found)
+    near = [one for one in found if one.token_s <= NEAR * least]
     chosen = max(near, key=lambda one: (one.seat.usable_bytes, one.seat.node))
     return single(ground, chosen)
 
@@ -210,7 +105,7 @@ def best_single(ground: Ground) -> Placement | None:
 def single(ground: Ground, copy: Copy) -> Placement:
     """A whole copy on one node."""
     rank = _rank(ground, copy, 0, 0, copy.load.layers, copy.load.whole)
-    return _placement(ground, "none", "ring", (rank,), _token_s(copy))
+    return _placement(ground, "none", "ring", (rank,), copy.token_s)
 
 
 def best_group(ground: Ground, kind: Kind, size: int, room: Room) -> Placement | None:
@@ -347,14 +242,15 @@ def _with_weights(
 ) -> Placement:
     """Put nodes that have the weights into the places of members that would fetch them, where
     that leaves the group nearly as fast."""
-    slowest = NEAR * placed.token_s
+    slowest, tries = NEAR * placed.token_s, EXCHANGES
     for place in range(len(placed.ranks)):
         if placed.ranks[place].copy.has_weights:
             continue
         taken = {rank.copy.seat.node for rank in placed.ranks}
         holders = [c for c in roomy if c.has_weights and c.seat.node not in taken]
-        holders.sort(key=lambda one: (_token_s(one), -room(one.seat)))
-        for holder in holders[:HOLDERS]:
+        holders.sort(key=lambda one: (one.token_s, -room(one.seat)))
+        for holder in holders[: min(tries, EXCHANGES // 4)]:
+            tries -= 1
             order = [rank.copy for rank in reversed(placed.ranks)]
             order[len(order) - 1 - place] = holder
             line = _line_of(ground, order, room)
@@ -369,14 +265,6 @@ def _line_of(ground: Ground, order: Sequence[Copy], room: Room) -> Line | None:
 
 
 # --- ranks ---
-
-
-def _dtype(backend: str) -> str:
-    return "float32" if backend.endswith("-cpu") else "auto"
-
-
-def _token_s(copy: Copy) -> float:
-    return copy.load.read_bytes * read_s_per_byte(copy.seat, copy.backend)
 
 
 def _rank(

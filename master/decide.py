@@ -24,7 +24,8 @@ from bus.messages.events import (
 )
 from bus.state import ClusterState
 from master.bill import Appetite
-from master.candidates import Placement, Wish
+from master.candidates import Placement
+from master.copies import Wish
 from master.evict import EVICT_DRAIN_S, Refuge, make_way
 from master.placement import Verdict, candidates, place, survey
 from master.plans import plan_of, preview_of

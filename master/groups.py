@@ -21,11 +21,16 @@ from master.speed import Links, hop_s, pipeline_s, tensor_s
 from master.split import split
 
 SEEDS = 64
+FEWEST = 8
+"""Chains that are grown for groups of up to seven; fewer for larger ones, never below `FEWEST`."""
 POOL = 96
 CHAINS = 6
 """How many chains are split exactly and timed."""
-SWAPS = 24
-"""Exchanges tried for each place of the best chains."""
+SWAPS = 64
+"""Exchanges tried for one chain, over all its places."""
+CLIMBS = 4
+STEPS = 16
+"""Rounds of improvement of the best pipeline, and neighbours that each of them times."""
 EXHAUSTIVE = 6
 """Up to this many ranks, an order is looked for exactly when none of the chains fits."""
 
@@ -82,13 +87,18 @@ def pipeline_line(ground: Field, ranks: int) -> Line | None:
         return None
     if sum(_largest(ground)[:ranks]) < _all_needs(load):
         return None
-    chains = {tuple(one) for seed in _seeds(ground) for one in _grown(ground, seed, ranks)}
-    best = sorted(chains, key=lambda chain: _estimate(ground, chain))[:CHAINS]
-    improved = [_improved(ground, chain) for chain in best[:2]]
+    effort = max(1, ranks // 4)
+    seeds = _spread(ground, range(len(ground.members)), max(FEWEST, SEEDS // effort))
+    chains = {one for seed in seeds if (one := _grown(ground, seed, ranks)) is not None}
+    promising = sorted(chains, key=lambda chain: _estimate(ground, chain))
+    best = promising[: max(2, CHAINS // effort)]
+    improved = [_improved(ground, chain) for chain in best]
     found = _all_timed(ground, (turn for one in [*improved, *best] for turn in _turned(one)))
     if not found:
         found = _all_timed(ground, _any_order(ground, ranks))
-    return min(found, key=lambda line: line.token_s, default=None)
+    if not found:
+        return None
+    return _climbed(ground, min(found, key=lambda line: line.token_s))
 
 
 def timed(ground: Field, chain: Sequence[int]) -> Line | None:
@@ -108,7 +118,7 @@ def tensor_line(ground: Field, ranks: int, *, splits_kv: bool) -> Line | None:
     share = ground.load.active[-1] / ranks + ground.load.head
     reduces = 4 * ground.load.layers * (ranks - 1) / ranks
     lines: list[Line] = []
-    for seed in _spread(ground, roomy):
+    for seed in _spread(ground, roomy, SEEDS):
 
         def cost(other: int, seed: int = seed) -> float:
             reading = share * ground.members[other].read_s
@@ -150,21 +160,17 @@ def _largest(ground: Field) -> list[int]:
     return sorted(_rooms(ground), reverse=True)
 
 
-def _seeds(ground: Field) -> list[int]:
-    return _spread(ground, range(len(ground.members)))
-
-
-def _spread(ground: Field, among: Iterable[int]) -> list[int]:
-    """All of them, or a bounded number of the roomiest, the fastest and the best connected."""
+def _spread(ground: Field, among: Iterable[int], most: int) -> list[int]:
+    """All of them, or `most` of the roomiest, the fastest and the best connected."""
     every = list(among)
-    if len(every) <= SEEDS:
+    if len(every) <= most:
         return every
     members = ground.members
     by_room = sorted(every, key=lambda i: -members[i].room)
     by_speed = sorted(every, key=lambda i: members[i].read_s)
     joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].seat.ips)]
-    picked = [*by_room[: SEEDS // 3], *by_speed[: SEEDS // 3], *joined[: SEEDS // 3]]
-    return list(dict.fromkeys(picked))
+    third = max(1, most // 3)
+    return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
 
 
 def _pool(ground: Field, seed: int) -> list[int]:
@@ -180,34 +186,49 @@ def _pool(ground: Field, seed: int) -> list[int]:
     return list(dict.fromkeys([*by_room, *by_speed, *near]))
 
 
-def _grown(ground: Field, seed: int, ranks: int) -> list[list[int]]:
-    """The chain that grows from a seed; none when the model cannot fit around it."""
+def _grown(ground: Field, seed: int, ranks: int) -> tuple[int, ...] | None:
+    """The cycle that grows from a seed by cheapest insertion (Rosenkrantz, Stearns and Lewis,
+    1977), reading time counted; None when the model cannot fit around it."""
     members = ground.members
     pool = sorted(_pool(ground, seed), key=lambda i: -members[i].room)
-    share = ground.load.read_bytes / ranks
-    chain, missing = [seed], _all_needs(ground.load) - (members[seed].room - FIXED_BYTES)
-    while len(chain) < ranks:
-        more = ranks - len(chain) - 1
-        top = [members[i].room - FIXED_BYTES for i in pool[: more + 1]]
-        with_it, without = sum(top), sum(top[:more])
-        chosen, least = -1, float("inf")
-        for place, node in enumerate(pool):
-            room = members[node].room - FIXED_BYTES
-            if (with_it if place <= more else without + room) < missing:
-                break
-            near = min(ground.hop(node, chain[0]), ground.hop(chain[-1], node))
-            cost = near + share * members[node].read_s
-            if cost < least:
-                chosen, least = node, cost
-        if chosen < 0:
-            return []
-        if ground.hop(chosen, chain[0]) < ground.hop(chain[-1], chosen):
-            chain.insert(0, chosen)
-        else:
-            chain.append(chosen)
+    reading = {i: ground.load.read_bytes / ranks * members[i].read_s for i in pool}
+    detour = {i: (ground.hop(seed, i) + ground.hop(i, seed), seed) for i in pool}
+    after, missing = {seed: seed}, _all_needs(ground.load) - (members[seed].room - FIXED_BYTES)
+    while len(after) < ranks:
+        fit = _that_leave_enough(ground, pool, ranks - len(after) - 1, missing)
+        if not fit:
+            return None
+        chosen = min(fit, key=lambda i: detour[i][0] + reading[i])
+        before = detour[chosen][1]
+        after[before], after[chosen] = chosen, after[before]
         pool.remove(chosen)
         missing -= members[chosen].room - FIXED_BYTES
-    return [chain]
+        for i in pool:
+            edges = (before, chosen) if detour[i][1] != before else after
+            known = detour[i] if detour[i][1] != before else (float("inf"), before)
+            detour[i] = min(known, *((_added(ground, a, i, after[a]), a) for a in edges))
+    chain = [seed]
+    while after[chain[-1]] != seed:
+        chain.append(after[chain[-1]])
+    return tuple(chain)
+
+
+def _that_leave_enough(
+    ground: Field, pool: Sequence[int], more: int, missing: int
+) -> Sequence[int]:
+    """Of a pool, roomiest first, those with which and the roomiest `more` others enough is left."""
+    rooms = [ground.members[i].room - FIXED_BYTES for i in pool]
+    with_it, without = sum(rooms[: more + 1]), sum(rooms[:more])
+    if with_it < missing:
+        return ()
+    count = sum(place <= more or without + room >= missing for place, room in enumerate(rooms))
+    return pool[:count]
+
+
+def _added(ground: Field, before: int, node: int, after: int) -> float:
+    """Seconds that a node adds to the way around between two neighbours."""
+    direct = ground.hop(before, after) if before != after else 0.0
+    return ground.hop(before, node) + ground.hop(node, after) - direct
 
 
 # --- estimates and improvements ---
@@ -250,6 +271,20 @@ def _improved(ground: Field, chain: tuple[int, ...]) -> tuple[int, ...]:
     return best
 
 
+def _climbed(ground: Field, line: Line) -> Line:
+    """Take the best of the neighbours that promise most, by exact time, while that is faster."""
+    number = {member.seat.node: i for i, member in enumerate(ground.members)}
+    steps = max(2, STEPS // max(1, len(line.members) // 4))
+    for _ in range(CLIMBS):
+        chain = tuple(number[member.seat.node] for member in line.members)
+        near = sorted(_neighbours(ground, chain), key=lambda one: _estimate(ground, one))[:steps]
+        best = min(_all_timed(ground, near), key=lambda one: one.token_s, default=line)
+        if best.token_s >= line.token_s:
+            break
+        line = best
+    return line
+
+
 def _neighbours(ground: Field, chain: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
     members, size = ground.members, len(chain)
     outside = [i for i in _pool(ground, chain[0]) if i not in chain]
@@ -258,7 +293,7 @@ def _neighbours(ground: Field, chain: tuple[int, ...]) -> Iterable[tuple[int, ..
         near = sorted(
             outside,
             key=lambda i: ground.hop(before, i) + members[i].read_s * ground.load.read_bytes / size,
-        )[:SWAPS]
+        )[: max(2, SWAPS // size)]
         for other in near:
             yield (*chain[:place], other, *chain[place + 1 :])
     for start in range(size - 1):

@@ -16,20 +16,15 @@ from bus.errors import Refusal
 from bus.ids import NodeId
 from master.bill import Appetite
 from master.candidates import (
-    Copy,
     Ground,
-    Kind,
     Placement,
     Room,
-    Wish,
     best_group,
     best_of,
     best_single,
     by_hand,
-    ever,
-    find_copies,
-    now,
 )
+from master.copies import Copy, Kind, Wish, ever, find_copies, now
 from master.refusals import (
     Crowded,
     crowded_group,

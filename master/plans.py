@@ -9,7 +9,8 @@ from typing import Any
 
 from bus.errors import Refusal
 from master.bill import bill_text
-from master.candidates import Kind, Placement, Rank
+from master.candidates import Placement, Rank
+from master.copies import Kind
 
 
 def plan_of(placed: Placement) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 from bus.errors import Refusal
 from bus.ids import ModelId, NodeId
 from master.bill import Need, bill_text, gb
-from master.candidates import Ground, Kind, Placement, Wish, why_unshardable
+from master.candidates import Ground, Placement, why_unshardable
+from master.copies import Kind, Wish
 from master.seats import MEMORY_SHARE, Seat
 
 PENDING_RETRY_S = 2.0

@@ -9,7 +9,8 @@ from bus.ids import InstanceId, ModelId, NodeId
 from bus.instances import Instance, RankReady, Shard
 from bus.messages.readings import NodeReading
 from master.bill import FIXED_BYTES, Appetite, bill
-from master.candidates import Placement, Wish
+from master.candidates import Placement
+from master.copies import Wish
 from master.placement import Verdict
 from master.placement import place as place_over
 from master.plans import plan_of
