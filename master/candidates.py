@@ -14,7 +14,7 @@ from typing import Literal
 from bus.cards import ModelCard
 from bus.instances import Sharding
 from master.bill import Appetite, Layered, Need, context_held, room_bytes
-from master.copies import Copy, Kind, Wish, now
+from master.copies import Copy, Kind, Wish, room_now
 from master.groups import Field, Line, Member, line_of, pipeline_line, tensor_line, timed
 from master.seats import Seat, preference
 from master.speed import Links, read_s_per_byte
@@ -91,7 +91,7 @@ class Ground:
 def best_single(ground: Ground) -> Placement | None:
     """The best node for a whole copy: one that has the weights, then one whose backend the card
     prefers, then the fastest, then the one with most room."""
-    found = [one for one in ground.copies if one.load.whole.total <= now(one.seat)]
+    found = [one for one in ground.copies if one.load.whole.total <= room_now(one.seat)]
     if not found:
         return None
     ranked = min((not one.has_weights, preference(one.card, one.backend)) for one in found)

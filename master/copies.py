@@ -60,12 +60,12 @@ class Copy:
         return self.load.read_bytes * read_s_per_byte(self.seat, self.backend)
 
 
-def now(seat: Seat) -> int:
+def room_now(seat: Seat) -> int:
     """What a node can give to a model now; nothing without a free slot."""
     return seat.usable_bytes if seat.has_slot else 0
 
 
-def ever(seat: Seat) -> int:
+def room_ever(seat: Seat) -> int:
     """What a node could give if all others left."""
     return seat.ceiling_bytes
 

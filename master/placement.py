@@ -24,7 +24,7 @@ from master.candidates import (
     best_single,
     by_hand,
 )
-from master.copies import Copy, Kind, Wish, ever, find_copies, now
+from master.copies import Copy, Kind, Wish, find_copies, room_ever, room_now
 from master.refusals import (
     Crowded,
     crowded_group,
@@ -59,7 +59,7 @@ def place(wish: Wish, nodes: Sequence[Seat], appetite: Appetite, links: Links) -
     if not any(one.seat.free_bytes is not None for one in ground.copies):
         return unmeasured()
     for size in _sizes(ground):
-        found = best_of(_of_size(ground, size, now))
+        found = best_of(_of_size(ground, size, room_now))
         if found is not None:
             return found
     return _crowded(ground) or _never(ground)
@@ -86,7 +86,7 @@ def candidates(ground: Ground) -> Iterator[tuple[int, Kind | None, Placement | R
             yield 1, None, found if found is not None else _no_single(ground)
             continue
         for kind in _KINDS:
-            placed = best_group(ground, kind, size, now)
+            placed = best_group(ground, kind, size, room_now)
             yield size, kind, placed if placed is not None else no_group(ground, kind, size)
 
 
@@ -115,7 +115,7 @@ def _crowded(ground: Ground) -> Crowded | Refusal | None:
     """The node, else the group, that lacks least of what it would take. With unmeasured nodes
     that could hold it, the answer is to wait for their readings."""
     if _sizes(ground)[:1] == range(1, 2):
-        singles = [one for one in ground.copies if one.load.whole.total <= ever(one.seat)]
+        singles = [one for one in ground.copies if one.load.whole.total <= room_ever(one.seat)]
         measured = [one for one in singles if one.seat.free_bytes is not None]
         if measured:
             model = ground.wish.model
@@ -126,7 +126,7 @@ def _crowded(ground: Ground) -> Crowded | Refusal | None:
     for size in _sizes(ground):
         if size == 1:
             continue
-        placed = best_of(_of_size(ground, size, ever))
+        placed = best_of(_of_size(ground, size, room_ever))
         if placed is not None:
             if any(rank.copy.seat.free_bytes is None for rank in placed.ranks):
                 return unmeasured()
@@ -174,10 +174,10 @@ def _place_by_hand(ground: Ground) -> Verdict:
             return _bad_layers("these nodes do not compute alike (32 bits on CPUs, else 16)")
     if any(one.seat.free_bytes is None for one in order):
         return unmeasured()
-    placed = by_hand(ground, order, counts, now)
+    placed = by_hand(ground, order, counts, room_now)
     if placed is not None:
         return placed
-    placed = by_hand(ground, order, counts, ever)
+    placed = by_hand(ground, order, counts, room_ever)
     return impossible(ground) if placed is None else crowded_group(placed)
 
 
