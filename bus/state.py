@@ -195,9 +195,10 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             status = signalled(instance.status, "drain")
             update = {"status": status, "drain_deadline_s": deadline_s, "why": why}
             return instance.model_copy(update=update)
-        case InstanceFailed(why=why):
+        case InstanceFailed(why=why, place_again=again):
             status = signalled(instance.status, "gave_up")
-            return instance.model_copy(update={"status": status, "why": why, "ready": ()})
+            update = {"status": status, "why": why, "ready": (), "place_again": again}
+            return instance.model_copy(update=update)
         case KeepAliveSet(keep_alive_s=keep_alive_s):
             return instance.model_copy(update={"keep_alive_s": keep_alive_s})
         case RankSeated(generation=generation, seat=seat):

@@ -16,6 +16,7 @@ from bus.messages.peers import PeersReading
 from bus.messages.readings import (
     CardReading,
     DemandReading,
+    LinkReading,
     NodeReading,
     RunnerReading,
     TokenTap,
@@ -79,6 +80,15 @@ TABLE: tuple[Topic, ...] = (
     ),
     Topic(
         "reading.peers", "telemetry", PeersReading, True, 15.0, False, "every second and on change"
+    ),
+    Topic(
+        "reading.link",
+        "telemetry",
+        LinkReading,
+        True,
+        600.0,
+        False,
+        "measured while idle; placement believes it for its time, then its priors",
     ),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"

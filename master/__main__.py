@@ -11,9 +11,9 @@ from bus.service import Shell, run_service
 from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
+from master.bill import Appetite
 from master.decide import Policy
 from master.office import Seat
-from master.placement import Appetite
 from master.service import Master, MasterSettings
 
 

@@ -60,7 +60,7 @@ from master.view import View
 
 PLAN_S = 0.5
 BIND_RETRY_S = 5.0
-HEARD = ("card", "reading.node", "reading.runner", "reading.demand")
+HEARD = ("card", "reading.node", "reading.runner", "reading.demand", "reading.link")
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ class Hands:
             return None
         return GroupSpec(
             sharding="tensor" if instance.sharding == "tensor" else "pipeline",
-            backend="jaccl" if "jaccl" in instance.backend else "ring",
+            backend="jaccl" if instance.collectives == "jaccl" else "ring",
             ranks=instance.seats,
             secret=sha256(f"{instance.instance}/{instance.generation}".encode()).hexdigest(),
         )

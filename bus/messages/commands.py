@@ -19,6 +19,8 @@ class PlaceModel(Message):
     """Load a copy of a model. With `dry_run` nothing changes and the plan is answered.
 
     `if_absent`: an existing placed or ready instance of the model is the answer instead.
+    `sharding` is forced where given. `layers` by node (id or name), in the order of the stages,
+    is a split by hand. `previews`: a dry run's plan tells of every candidate.
     """
 
     kind: Literal["place_model"] = "place_model"
@@ -32,6 +34,9 @@ class PlaceModel(Message):
     min_nodes: int = Field(default=1, ge=1)
     if_absent: bool = True
     dry_run: bool = False
+    sharding: Literal["pipeline", "tensor"] | None = None
+    layers: dict[str, int] = {}
+    previews: bool = False
 
 
 class DeleteInstance(Message):

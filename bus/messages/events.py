@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bus.errors import Refusal
 from bus.ids import Boot, CommandId, InstanceId, NodeId
-from bus.instances import Instance, RankSeat
+from bus.instances import Conditions, Instance, RankSeat
 from bus.messages.wire import Message
 
 # --- facts: witnessed by workers -----------------------------------------------------------
@@ -164,11 +164,13 @@ class InstanceDraining(Message):
 
 
 class InstanceFailed(Message):
-    """Given up (crash breaker, refusal with no other place)."""
+    """Given up (crash breaker, refusal of a worker). `place_again`: under which conditions it
+    is to be placed elsewhere; None when that has no sense."""
 
     kind: Literal["instance_failed"] = "instance_failed"
     instance: InstanceId
     why: str
+    place_again: Conditions | None = None
 
 
 class InstanceRemoved(Message):
