@@ -109,7 +109,8 @@ HolderAnswer = Annotated[
 class RankSeat(Message):
     """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
     listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
-    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding."""
+    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding.
+    `rdma` (JACCL only) are the devices by which it reaches each rank, in rank order, "" itself."""
 
     rank: int
     node: NodeId
@@ -117,19 +118,21 @@ class RankSeat(Message):
     last_layer: int
     ring: tuple[str, ...] = ()
     plans: tuple[str, ...] = ()
+    rdma: tuple[str, ...] = ()
 
 
 class GroupSpec(Message):
     """How the ranks of one generation find each other. `ranks` are in rank order; rank 0 is
     the lead, and in a pipeline the last stage. `secret` (hexadecimal) is the key of the HMAC that
     the first collective exchanges. All ranks are joined within `form_deadline_s` or the
-    generation has failed."""
+    generation has failed. `coordinator` (JACCL only) is the `ip:port` that rank 0 listens on."""
 
     sharding: Literal["pipeline", "tensor"]
     backend: Literal["ring", "jaccl"] = "ring"
     ranks: tuple[RankSeat, ...]
     secret: str
     form_deadline_s: float = 20.0
+    coordinator: str = ""
 
 
 class RunnerSpec(Message):
