@@ -1,8 +1,8 @@
 """Talks to its lead and to its engine thread: a runner that computes what it is told.
 
 Every rank but 0. It serves nobody and decides nothing; it is ready once the ranks have agreed.
-It leaves when the lead does, when the lead is silent, and when its own engine is lost; asked to
-drain, it waits for the lead, which ends when its requests have.
+It leaves when the lead does, when the lead is silent, and when its own engine is lost (what a step
+may take the lead knows, and sees first); asked to drain, it waits for the lead, which ends when its requests have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from runner.lifecycle import (
     FIRST_STEP_DEADLINE_S,
     GROUP_LOST,
     LOAD_FAILED,
-    LONGEST_STEP_DEADLINE_S,
     STOPPED,
     WEDGED,
     lost_peer,
@@ -82,9 +81,8 @@ class Following:
         busy_since = engine.busy_since
         if busy_since is None:
             return
-        limit_s = LONGEST_STEP_DEADLINE_S if engine.steps_done else FIRST_STEP_DEADLINE_S
-        if now - busy_since > limit_s:
-            what = f"step {engine.steps_done + 1} took more than {limit_s:.1f} s"
+        if now - busy_since > FIRST_STEP_DEADLINE_S:
+            what = f"step {engine.steps_done + 1} took more than {FIRST_STEP_DEADLINE_S:.0f} s"
             self._log.critical("the engine is stuck", what=what)
             self._life.leave(WEDGED, "runner_lost", what)
 

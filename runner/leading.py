@@ -120,7 +120,8 @@ class Leading:
         busy_since = engine.busy_since
         if busy_since is None:
             return
-        limit_s = step_deadline_s(engine.expected_s(), engine.steps_done)
+        learning = self._life.phase == "warming"
+        limit_s = step_deadline_s(engine.expected_s(), 0 if learning else engine.steps_done)
         if now - busy_since > limit_s:
             what = f"step {engine.steps_done + 1} took more than {limit_s:.1f} s"
             self._log.critical("the engine is stuck", what=what)
