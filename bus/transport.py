@@ -16,7 +16,7 @@ from typing import IO, Any, Literal, cast
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from bus.errors import AlreadyRunning
+from bus.errors import AlreadyRunning, PortTaken
 
 Frames = list[bytes]
 Poller = zmq.Poller
@@ -90,7 +90,8 @@ class Link:
     def bind(self, address: str) -> str:
         """Bind, and return the address with its real port. An ipc path is locked first.
 
-        Raises AlreadyRunning when another process holds the path.
+        Raises AlreadyRunning when another process holds the path, PortTaken when the address
+        cannot be bound.
         """
         if address.startswith("ipc://"):
             path = address[6:]
@@ -102,7 +103,10 @@ class Link:
                 raise AlreadyRunning(f"another process serves {path}") from error
             self._locks.append(lock)
             self._paths.append(path)
-        self.socket.bind(address)
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            raise PortTaken(f"{address}: {error.strerror}") from error
         return cast(bytes, self.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
     def connect(self, address: str) -> None:
@@ -119,6 +123,10 @@ class Link:
     def subscribe(self, prefix: str) -> None:
         """A SUB link hears topics that begin with `prefix`."""
         self.socket.setsockopt(zmq.SUBSCRIBE, prefix.encode())
+
+    def unsubscribe(self, prefix: str) -> None:
+        """A SUB link hears topics that begin with `prefix` no more."""
+        self.socket.setsockopt(zmq.UNSUBSCRIBE, prefix.encode())
 
     def send(self, *frames: bytes) -> bool:
         """Send at once or not at all: False when full, or the ROUTER knows no such peer."""
