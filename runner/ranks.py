@@ -98,7 +98,11 @@ class LeadLine:
         self._told = threading.Condition()
         self._link = Link("router")
         for address in self.group.ranks[0].plans:
-            self._link.bind(address)
+            try:
+                self._link.bind(address)
+            except Exception as error:
+                self._link.close()
+                raise CannotForm(f"rank 0 cannot listen on {address}: {error}") from error
         reactor.watch(self._link, self._received)
         reactor.later(self.group.form_deadline_s, self._too_late)
         self._beats = reactor.every(RANK_BEAT_S, self._beat)

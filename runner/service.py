@@ -36,6 +36,7 @@ from runner.formation import CannotForm
 from runner.leading import Leading
 from runner.lifecycle import (
     EXIT_CODES,
+    GROUP_LOST,
     LOAD_FAILED,
     NO_SPEC,
     SLOT_REFUSED,
@@ -127,7 +128,7 @@ class RunnerService:
         try:
             self._part = self._make_part(spec)
         except CannotForm as error:
-            self.leave(LOAD_FAILED, "model_unavailable", str(error))
+            self.leave(GROUP_LOST, "model_unavailable", str(error))
             return
         self.signal("spec")
         self._part.begin()
