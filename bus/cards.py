@@ -40,7 +40,11 @@ class ModelCard(Message):
 
 
 class NodeCard(Message):
-    """A node's announcement of itself. `ttl_s` > 0; expired strictly after it."""
+    """A node's announcement of itself. `ttl_s` > 0; expired strictly after it.
+
+    `weights_addresses` are where its worker gives the files of `models` to other nodes, best
+    first; none: it does not.
+    """
 
     node: NodeId
     name: str
@@ -52,5 +56,6 @@ class NodeCard(Message):
     shoal_version: str
     slots: int
     models: tuple[ModelCard, ...] = ()
+    weights_addresses: tuple[str, ...] = ()
     announced_at_s: float
     ttl_s: float = Field(default=120.0, gt=0)

@@ -18,6 +18,7 @@ from bus.messages.readings import (
     NodeReading,
     RunnerReading,
     TokenTap,
+    WeightsReading,
 )
 from bus.messages.wire import Message
 
@@ -75,6 +76,15 @@ TABLE: tuple[Topic, ...] = (
         15.0,
         False,
         "every second while there is demand, and on change",
+    ),
+    Topic(
+        "reading.weights",
+        "telemetry",
+        WeightsReading,
+        True,
+        15.0,
+        False,
+        "every second while models are fetched, and on change",
     ),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"

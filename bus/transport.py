@@ -16,7 +16,7 @@ from typing import IO, Any, Literal, cast
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from bus.errors import AlreadyRunning
+from bus.errors import AlreadyRunning, Unavailable
 
 Frames = list[bytes]
 Poller = zmq.Poller
@@ -58,6 +58,7 @@ class Link:
         identity: str | None = None,
         high_water: int = 10_000,
         heartbeat_ms: int = 0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self.kind = kind
         self.socket: zmq.Socket[bytes] = context().socket(_KINDS[kind])
@@ -68,7 +69,7 @@ class Link:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, high_water)
         self.socket.setsockopt(zmq.RCVHWM, high_water)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         if heartbeat_ms:
@@ -90,7 +91,8 @@ class Link:
     def bind(self, address: str) -> str:
         """Bind, and return the address with its real port. An ipc path is locked first.
 
-        Raises AlreadyRunning when another process holds the path.
+        Raises AlreadyRunning when another process holds the path, Unavailable for an address
+        that cannot be listened at.
         """
         if address.startswith("ipc://"):
             path = address[6:]
@@ -102,7 +104,10 @@ class Link:
                 raise AlreadyRunning(f"another process serves {path}") from error
             self._locks.append(lock)
             self._paths.append(path)
-        self.socket.bind(address)
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            raise Unavailable(f"cannot listen at {address}: {error}") from error
         return cast(bytes, self.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
     def connect(self, address: str) -> None:

@@ -15,6 +15,7 @@ from worker.hands import RunnerDefaults
 from worker.machine import has_metal
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights, hugging_face_cache
+from worker.weights_thread import WeightsSettings
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
@@ -25,6 +26,11 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         slots=settings.slots,
         memory_bytes=settings.memory_bytes,
         runner=RunnerDefaults(**runner.model_dump()),
+        weights=WeightsSettings(
+            models=settings.paths.models,
+            hashes=settings.paths.state / "weights",
+            listen=(f"tcp://127.0.0.1:{settings.port_of('weights')}",),
+        ),
     )
 
 

@@ -24,16 +24,20 @@ from bus.processes import ProcessRefused, SupervisedProcess, Supervisor
 from bus.transport import Link
 from worker.actions import (
     Action,
+    CancelFetch,
     DrainSlot,
+    FetchModel,
     GiveSpec,
     KillSlot,
     RefuseSlot,
+    SlotAction,
     StartSlot,
     StopSlot,
     Tell,
 )
 from worker.facts import Told
 from worker.slots import SlotTable
+from worker.supply import Supply
 
 GROUP = "runner:"
 
@@ -63,10 +67,14 @@ class Hands:
     told: Told
     runner: RunnerDefaults
     models: Mapping[ModelId, ModelCard]
+    supply: Supply | None = None
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
         """Do one action; what supervisord refuses is logged and told where it matters."""
+        if isinstance(action, FetchModel | CancelFetch):
+            self._fetch(action, now)
+            return
         try:
             self._act(action, now)
         except Unavailable as error:
@@ -109,7 +117,7 @@ class Hands:
             self.trouble = trouble
             self.log.error("supervisord does not answer", error=trouble)
 
-    def _act(self, action: Action, now: float) -> None:
+    def _act(self, action: SlotAction, now: float) -> None:
         table = self.table
         match action:
             case StartSlot(slot=slot, task=task):
@@ -151,6 +159,14 @@ class Hands:
                 self.client.tell(fact)
             case _:
                 assert_never(action)
+
+    def _fetch(self, action: FetchModel | CancelFetch, now: float) -> None:
+        if self.supply is None:
+            self.log.error("this worker fetches no weights", model=action.model)
+        elif isinstance(action, FetchModel):
+            self.supply.fetch(action.model, now)
+        else:
+            self.supply.cancel(action.model)
 
     def _could_not_start(self, action: StartSlot, why: str, now: float) -> None:
         task = action.task

@@ -4,22 +4,26 @@ Pure, and level-based: it looks at the state as it is and the slots as they are,
 or repeated message costs a turn and nothing else. Running runners are adopted, never restarted.
 Nothing is started before the inventory is complete. A generation is attempted once: when its
 runner is gone that is told, and only the holder opens another. Cleaning up is a ladder: ask,
-wait, SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL.
+wait, SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL. Weights that are not here are
+fetched before anything is started, and no rank starts while another's node still lacks them; a
+fetch that fails concerns only what waits for it, never what runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from bus.errors import Refusal
-from bus.ids import InstanceId, NodeId
+from bus.ids import InstanceId, ModelId, NodeId
 from bus.instances import Instance, Shard
 from bus.messages.events import RunnerReady
 from bus.state import ClusterState
 from worker.actions import (
     Action,
+    CancelFetch,
     DrainSlot,
+    FetchModel,
     GiveSpec,
     KillSlot,
     RefuseSlot,
@@ -51,7 +55,9 @@ class Desk:
     """What the worker knows beside state and slots.
 
     `free_bytes` is measured now; None when it cannot be (then nothing is refused for it).
-    `paths` are the models on this disk. `settled`: the inventory is complete.
+    `paths` are the models on this disk, `announced` those on other nodes' (complete once
+    `has_heard`). `fetches` are under way, or have failed for the reason given. `settled`: the
+    inventory is complete.
     """
 
     node: NodeId
@@ -60,6 +66,11 @@ class Desk:
     paths: frozenset[str]
     load_deadline_s: float
     now: float
+    announced: Mapping[NodeId, frozenset[ModelId]] = field(
+        default_factory=dict[NodeId, frozenset[ModelId]]
+    )
+    fetches: Mapping[ModelId, Refusal | None] = field(default_factory=dict[ModelId, Refusal | None])
+    has_heard: bool = True
 
 
 def is_settled(table: SlotTable, began_at: float, now: float) -> bool:
@@ -81,7 +92,8 @@ def reconcile(state: ClusterState, table: SlotTable, desk: Desk, told: Told) -> 
     """The next actions, in order. The shell does them and notes each in the table."""
     told.prune(state.instances)
     wanted, leaving = _desired(state, desk.node)
-    _assign_idle(wanted, table, desk, told)
+    present = {task: one for task, one in wanted.items() if one[0].model in desk.paths}
+    _assign_idle(present, table, desk, told)
     actions: list[Action] = []
     for name in sorted(table.slots):
         slot = table.slots[name]
@@ -92,7 +104,7 @@ def reconcile(state: ClusterState, table: SlotTable, desk: Desk, told: Told) -> 
     for task in leaving:
         if table.of(task) is None and desk.settled:
             actions += _again(task, desk, told)
-    return actions
+    return [*actions, *_unneeded(wanted, table, desk, told)]
 
 
 def _assign_idle(wanted: Desired, table: SlotTable, desk: Desk, told: Told) -> None:
@@ -254,13 +266,40 @@ def _missing(
     if _is_ready(task, instance):
         told.left[task] = desk.now
         return [Tell(lost(task, desk.node))]
+    verdict = _crowded(instance, shard, table, desk) or _supplied(instance, desk)
+    if isinstance(verdict, Refusal):
+        told.left[task] = desk.now
+        return [Tell(refused(task, desk.node, verdict))]
+    if verdict is not None:
+        return [action for action in verdict if action not in planned]
     taken = {action.slot for action in planned if isinstance(action, StartSlot)}
     name = _free_slot(table, taken)
-    refusal = _refusal(instance, shard, table, desk)
-    if refusal is not None:
-        told.left[task] = desk.now
-        return [Tell(refused(task, desk.node, refusal))]
     return [] if name is None else [StartSlot(name, task)]
+
+
+def _supplied(instance: Instance, desk: Desk) -> Refusal | list[FetchModel] | None:
+    """None: the weights are here, and on the nodes of the other ranks. A list: they are
+    waited for, perhaps by fetching them. A refusal: they will not come."""
+    model = instance.model
+    if model not in desk.paths:
+        if model in desk.fetches:
+            return desk.fetches[model] or []
+        if any(model in models for models in desk.announced.values()):
+            return [FetchModel(model)]
+        text = f"{model} is no longer on this node's disk or any other's"
+        return Refusal(reason="unknown_model", message=text) if desk.has_heard else []
+    others = {shard.node for shard in instance.shards} - {desk.node}
+    lacking = [n for n in others if n in desk.announced and model not in desk.announced[n]]
+    return [] if lacking else None
+
+
+def _unneeded(wanted: Desired, table: SlotTable, desk: Desk, told: Told) -> Iterable[CancelFetch]:
+    """Fetches that nothing waits for (any more)."""
+    if not desk.settled:
+        return []
+    open_tasks = [task for task in wanted if table.of(task) is None and task not in told.left]
+    needed = {wanted[task][0].model for task in open_tasks}
+    return [CancelFetch(model) for model in sorted(set(desk.fetches) - needed)]
 
 
 def _again(task: Task, desk: Desk, told: Told) -> list[Action]:
@@ -276,10 +315,7 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
     return names[0] if names else None
 
 
-def _refusal(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> Refusal | None:
-    vanished = _vanished(instance, desk)
-    if vanished is not None:
-        return vanished
+def _crowded(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> Refusal | None:
     if desk.free_bytes is None:
         return None
     coming = sum(_still_coming(slot) for slot in table.slots.values())
