@@ -10,7 +10,7 @@ Every source that shows the manifest chosen first serves, each with a window of 
 is written only after its hash was found right, the model published only after each whole file
 was. Every wait has a deadline, and each deadline its own words. What was lost, late, repeated or
 spoilt is asked for again from whoever is free; a source that goes on spoiling is left. One that
-falls silent rests and is asked again, until nobody has sent anything for 30 s.
+falls silent rests and is asked again, until nobody has sent anything for 45 s.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from worker.source import MAX_BAD, Peer, Source
 
 CHOICE_S = 2.0
 """How long a stage that was begun waits for a source of that very content."""
-STALL_S = 30.0
+STALL_S = 45.0
 STAGE_S = 60.0
 CHECK_BYTES_PER_S = 20e6
 MAX_SPOILT = 3
@@ -229,7 +229,8 @@ class Fetch:
             self._leave(peer, f"showed a manifest that is refused: {problem}", now)
             return
         peer.manifest = manifest
-        self._moved_at = now
+        if self.manifest is None:
+            self._moved_at = now
         chosen = self.manifest is not None and manifest.digest == self.manifest.digest
         peer.turn("serving" if chosen else "offered", now)
 
