@@ -33,7 +33,8 @@ from bus.messages.wire import Message
 from worker.fetch_actions import Action, Ask, Check, OpenStage, Publish, Write
 from worker.manifest import problem_of
 from worker.pieces import Piece, Pieces, Staged, piece_at
-from worker.source import MAX_BAD, Peer, Source
+from worker.refusals import forgetful_disk, no_room, slow_disk, without_source
+from worker.source import MAX_BAD, QUICK_S, Peer, Source
 
 CHOICE_S = 2.0
 """How long a stage that was begun waits for a source of that very content."""
@@ -137,7 +138,7 @@ class Fetch:
         self._pieces = pieces = Pieces(self.manifest, staged)
         missing = pieces.total_bytes - pieces.done_bytes
         if staged.free_bytes - self._margin_bytes < missing:
-            self.failed(_no_room(self.model, missing, staged.free_bytes, self._margin_bytes))
+            self.failed(no_room(self.model, missing, staged.free_bytes, self._margin_bytes))
             return []
         self.phase, self._moved_at, self._disk = "fetching", now, (now, "")
         self._unchecked = set(self._sizes) - staged.checked
@@ -164,8 +165,7 @@ class Fetch:
             self._moved_at = now
             self._pieces.spoil(path, bad)
             if self._spoilt[path] >= MAX_SPOILT:
-                text = f"{self.model}: the disk does not keep what is written to {path}"
-                self.failed(Refusal(reason="weights_unavailable", message=text))
+                self.failed(forgetful_disk(self.model, path))
         else:
             self._unchecked.discard(path)
         return self._next(now)
@@ -272,6 +272,8 @@ class Fetch:
                     self._put_back([piece])
             case "unknown_digest":
                 self._rest(peer, refused.message, now)
+                if not peer.manifests:
+                    self._ask_manifest(peer, now)
             case "unknown_model" | "unreadable" | "bad_request":
                 self._leave(peer, refused.message, now)
 
@@ -328,7 +330,10 @@ class Fetch:
         if self.phase != "fetching" or self._pieces is None or self.manifest is None:
             return
         for peer in self._peers.values():
-            while peer.may_ask(now) and (piece := self._pieces.next()) is not None:
+            while peer.may_ask(now):
+                piece = self._pieces.next() or self._overdue_elsewhere(peer, now)
+                if piece is None:
+                    break
                 peer.open[piece] = now
                 ask = AskChunk(
                     digest=self.manifest.digest,
@@ -337,6 +342,17 @@ class Fetch:
                     length=self._pieces.length(piece),
                 )
                 self._out.append(Ask(peer.source, ask))
+
+    def _overdue_elsewhere(self, idle: Peer, now: float) -> Piece | None:
+        """With nothing left to give out, an idle source is asked for what a slow one owes
+        (BitTorrent's end game)."""
+        if idle.open or self._pieces is None:
+            return None
+        for peer in self._peers.values():
+            for piece, asked_at in peer.open.items():
+                if now - asked_at >= QUICK_S and not self._pieces.has(piece):
+                    return piece
+        return None
 
     def _put_back(self, pieces: Iterable[Piece]) -> None:
         if self._pieces is not None:
@@ -354,38 +370,10 @@ class Fetch:
         until, what = self._disk
         if waits_for_disk and not (orphaned and self._unchecked):
             if now >= until:
-                text = f"{self.model}: the disk took too long for {what}"
-                self.failed(Refusal(reason="weights_unavailable", message=text))
-        elif orphaned:
-            self.failed(self._without_source("nobody has what is needed"))
-        elif now - self._moved_at >= STALL_S:
-            self.failed(self._without_source(f"nobody sent anything for {STALL_S:g} s"))
-
-    def _without_source(self, what: str) -> Refusal:
-        tried = {
-            f"{peer.source.node} at {peer.source.address}": peer.why or f"was {peer.life}"
-            for peer in sorted(self._peers.values(), key=lambda one: one.source)
-        }
-        said = "; ".join(f"{name} {why}" for name, why in tried.items())
-        said = said or "no node gives it to others"
-        pieces = self._pieces
-        return Refusal(
-            reason="weights_unavailable",
-            message=f"{self.model} could not be fetched: {what} ({said})",
-            facts={
-                "tried": tried,
-                "done_bytes": pieces.done_bytes if pieces else 0,
-                "total_bytes": pieces.total_bytes if pieces else 0,
-            },
-        )
-
-
-def _no_room(model: ModelId, missing: int, free: int, margin: int) -> Refusal:
-    return Refusal(
-        reason="disk_full",
-        message=(
-            f"{model} lacks {missing / 1e9:.2f} GB, but {max(free, 0) / 1e9:.2f} GB are free on "
-            f"the disk, of which {margin / 1e9:.2f} GB are to stay so"
-        ),
-        facts={"missing_bytes": missing, "free_bytes": free, "margin_bytes": margin},
-    )
+                self.failed(slow_disk(self.model, what))
+            return
+        why = "nobody has what is needed" if orphaned else ""
+        if now - self._moved_at >= STALL_S:
+            why = why or f"nobody sent anything for {STALL_S:g} s"
+        if why:
+            self.failed(without_source(self.model, self._peers.values(), self._pieces, why))

@@ -25,6 +25,7 @@ from worker.fetch import Fetch
 from worker.fetch_actions import Action, Ask, Check, OpenStage, Publish, Write
 from worker.jobs import Jobs
 from worker.pieces import Staged
+from worker.refusals import broken_disk
 from worker.source import Source
 from worker.stage import Stage, begun
 from worker.voice import Voice
@@ -161,7 +162,7 @@ class Fetcher:
             for action in actions:
                 self._act(run, action)
         except OSError as error:
-            run.fetch.failed(_disk_refusal(run.fetch.model, error))
+            run.fetch.failed(broken_disk(run.fetch.model, error))
         if run.fetch.over and not run.ended:
             run.ended = True
             self._tell_end(run)
@@ -191,7 +192,7 @@ class Fetcher:
 
     def _staged(self, run: _Run, staged: Staged | Exception) -> None:
         if isinstance(staged, Exception):
-            run.fetch.failed(_disk_refusal(run.fetch.model, staged))
+            run.fetch.failed(broken_disk(run.fetch.model, staged))
             self._do(run, [])
             return
         self._do(run, run.fetch.staged(staged, self._reactor.now()))
@@ -205,7 +206,7 @@ class Fetcher:
         bad: tuple[int, ...] | Exception | None,
     ) -> None:
         if isinstance(bad, Exception):
-            run.fetch.failed(_disk_refusal(run.fetch.model, bad))
+            run.fetch.failed(broken_disk(run.fetch.model, bad))
             self._do(run, [])
             return
         if bad:
@@ -215,7 +216,7 @@ class Fetcher:
 
     def _published(self, run: _Run, place: Path | Exception) -> None:
         if isinstance(place, Exception):
-            run.fetch.failed(_disk_refusal(run.fetch.model, place))
+            run.fetch.failed(broken_disk(run.fetch.model, place))
         else:
             run.fetch.published()
         self._do(run, [])
@@ -241,8 +242,3 @@ class Fetcher:
             self._reactor.unwatch(link)
             link.close()
         run.links.clear()
-
-
-def _disk_refusal(model: ModelId, error: Exception) -> Refusal:
-    text = f"{model} could not be kept on the disk: {type(error).__name__}: {error}"
-    return Refusal(reason="weights_unavailable", message=text)

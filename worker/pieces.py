@@ -84,6 +84,10 @@ class Pieces:
         """Whether every chunk of this file is here."""
         return self._missing[path] == 0
 
+    def has(self, piece: Piece) -> bool:
+        """Whether this chunk is here."""
+        return bool(self._have[piece.path][piece.index])
+
     def length(self, piece: Piece) -> int:
         """The bytes of a chunk of ours."""
         return chunk_length(self._entries[piece.path].size_bytes, piece.index)
@@ -92,7 +96,7 @@ class Pieces:
         """The next chunk to ask for; each is given out once, until it is put back."""
         while self._again:
             piece = self._again.popleft()
-            if not self._have[piece.path][piece.index]:
+            if not self.has(piece):
                 return piece
         while self._order:
             index = self._have[self._order[0]].find(0, self._cursor)

@@ -258,6 +258,12 @@ def test_a_source_that_vanishes_is_replaced_by_another_at_once_when_its_loss_is_
     assert world.now - lost_at < CHUNK_S, "nobody waited for a deadline"
 
 
+def test_what_a_slow_source_owes_at_the_end_is_asked_of_an_idle_one() -> None:
+    files = files_of()
+    world = World({A: only_manifest(files), B: good(files)}).run(CHUNK_S - 1.0)
+    assert_fetched(world, files)
+
+
 def test_a_source_that_comes_back_is_asked_again_and_what_came_is_kept() -> None:
     files = files_of(chunks=20)
     world = World({A: good(files, 0.2)}).run(1.0)
