@@ -13,12 +13,19 @@ from bus.cards import ModelCard, NodeCard
 from bus.client import BusClient
 from bus.codec import Envelope
 from bus.ids import InstanceId, ModelId, NodeId
-from bus.messages.readings import CardReading, DemandReading, NodeReading, RunnerReading
+from bus.messages.readings import (
+    CardReading,
+    DemandReading,
+    NodeReading,
+    RunnerReading,
+    WeightsReading,
+)
 
 Key = TypeVar("Key")
 Reading = TypeVar("Reading")
 READING_TTL_S = 15.0
 CARD_TTL_S = 600.0
+HEARD = ("card", "reading.node", "reading.runner", "reading.demand", "reading.weights")
 
 
 class View:
@@ -30,7 +37,8 @@ class View:
         self._nodes: dict[NodeId, tuple[NodeReading, float]] = {}
         self._runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
         self._demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
-        for prefix in ("card", "reading.node", "reading.runner", "reading.demand"):
+        self._weights: dict[NodeId, tuple[WeightsReading, float]] = {}
+        for prefix in HEARD:
             bus.hear(prefix, self._heard)
 
     @property
@@ -86,6 +94,10 @@ class View:
         """Fresh readings of demand, from all gateway processes that are heard."""
         return self._fresh(self._demands)
 
+    def weights(self) -> list[WeightsReading]:
+        """Fresh readings of what nodes fetch."""
+        return self._fresh(self._weights)
+
     def _fresh(self, readings: dict[Key, tuple[Reading, float]]) -> list[Reading]:
         now = self._bus.reactor.now()
         for key in [key for key, (_, at) in readings.items() if now - at >= READING_TTL_S]:
@@ -105,5 +117,7 @@ class View:
                 self._runners[(reading.node, reading.process)] = (reading, now)
             case DemandReading() as reading:
                 self._demands[(reading.node, reading.process)] = (reading, now)
+            case WeightsReading() as reading:
+                self._weights[reading.node] = (reading, now)
             case _:
                 return

@@ -38,6 +38,7 @@ class ClusterState:
                     "runners": [one.model_dump(mode="json") for one in view.runners()],
                     "cards": [one.model_dump(mode="json") for one in view.cards()],
                     "demand": [one.model_dump(mode="json") for one in view.demands()],
+                    "weights": [one.model_dump(mode="json") for one in view.weights()],
                 },
                 "nodeHealth": {
                     node: node_health(*readings.get(node, (None, 0.0))) for node in nodes
