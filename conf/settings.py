@@ -39,6 +39,7 @@ PREFIX = "SHOAL_"
 NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KEY"})
 """Variables with our prefix that say something else: home, slot of a runner, CLI's target."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
+LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 LOOPBACK = ("127.", "localhost", "::1")
 
 Words = Annotated[tuple[str, ...], NoDecode]
@@ -87,6 +88,7 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(ge=0.0)
     memory_bytes: int = Field(ge=0)
     model_folders: Words
+    weights_bytes_per_s: int = Field(ge=0)
     runner: RunnerSettings
 
     _paths: Paths
@@ -159,6 +161,13 @@ class Settings(BaseSettings):
     @classmethod
     def _named(cls, name: str) -> str:
         return name or socket.gethostname().split(".")[0] or "node"
+
+    @field_validator("weights_bytes_per_s")
+    @classmethod
+    def _brisk(cls, bytes_per_s: int) -> int:
+        if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
+            raise ValueError("0 (no limit), or at least 1000000: a chunk has 15 s to arrive")
+        return bytes_per_s
 
     @field_validator("http_processes")
     @classmethod

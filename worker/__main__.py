@@ -29,6 +29,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         weights=WeightsSettings(
             models=settings.paths.models,
             hashes=settings.paths.state / "weights",
+            bytes_per_s=float(settings.weights_bytes_per_s),
             listen=(f"tcp://127.0.0.1:{settings.port_of('weights')}",),
         ),
     )

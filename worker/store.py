@@ -33,6 +33,7 @@ from bus.transport import Frames, Link
 from worker.holdings import FileChanged, Hashes, Held, Stopped, held_files
 from worker.jobs import Jobs
 from worker.manifest import manifest_of
+from worker.pace import Pace
 from worker.voice import Voice
 
 MAX_ASK_BYTES = 4_096
@@ -65,10 +66,18 @@ class _Hashing:
 
 
 class Store:
-    """What one node gives away. `link` is a bound ROUTER."""
+    """What one node gives away, at most `bytes_per_s` (0: no limit). `link` is a bound ROUTER."""
 
     def __init__(
-        self, reactor: Reactor, link: Link, voice: Voice, jobs: Jobs, hashes: Hashes, log: Log
+        self,
+        reactor: Reactor,
+        link: Link,
+        voice: Voice,
+        jobs: Jobs,
+        hashes: Hashes,
+        log: Log,
+        *,
+        bytes_per_s: float = 0.0,
     ) -> None:
         self._reactor = reactor
         self._link = link
@@ -82,6 +91,7 @@ class Store:
         self._open: dict[bytes, deque[AskChunk]] = {}
         self._turn: deque[bytes] = deque()
         self._reading = False
+        self._pace = Pace(bytes_per_s)
         reactor.watch(link, self._received)
         self._timer = reactor.every(PENDING_S, self._tell_waiting)
 
@@ -198,13 +208,16 @@ class Store:
     def _read_soon(self) -> None:
         if not self._reading and self._turn:
             self._reading = True
-            self._reactor.later(0.0, self._read_some)
+            wait_s = self._pace.wait_s(self._reactor.now())
+            self._reactor.later(wait_s, self._read_some)
 
     def _read_some(self) -> None:
         self._reading = False
         for _ in range(SLICE):
             if not self._turn:
                 return
+            if self._pace.wait_s(self._reactor.now()):
+                break
             asker = self._turn.popleft()
             waiting = self._open.get(asker)
             if not waiting:
@@ -235,6 +248,7 @@ class Store:
             self._log.error("cannot read a chunk", path=str(held.real), error=str(error))
             self._refuse(asker, ask, "unreadable", f"cannot read {ask.path}: {error.strerror}")
             return
+        self._pace.sent(len(content), self._reactor.now())
         self._send(asker, Chunk(digest=ask.digest, path=ask.path, offset=ask.offset), content)
 
     def _refuse(self, asker: bytes, ask: AskChunk, reason: str, message: str) -> None:

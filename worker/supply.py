@@ -1,7 +1,8 @@
 """Talks to the bus and the weights thread: where this node's models come from and go to.
 
 It hears other nodes' cards, has models fetched from those that announce them, and publishes how
-far that is. An attempt ends once: what it came to stays until it is cancelled, which forgets it.
+far that is. An attempt ends once: what it came to stays until it is cancelled, which forgets it;
+that it failed is published for five minutes more, or until it is tried again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from worker.sources import Sources
 from worker.weights_thread import WeightsThread
 
 PUBLISH_S = 1.0
+FAILED_S = 300.0
 HEARING_S = 3.0
 """After so long the cards of all nodes that are there have come."""
 
@@ -46,6 +48,7 @@ class Supply:
         self._attempts: dict[ModelId, _Attempt] = {}
         self._count = 0
         self._began_at = client.reactor.now()
+        self._failed: dict[ModelId, tuple[FetchReading, float]] = {}
         self._published: tuple[FetchReading, ...] = ()
         self._published_at = self._began_at
         client.hear("card", self._heard)
@@ -71,13 +74,17 @@ class Supply:
         """Get a model from whoever announces it, unless that is under way."""
         if model not in self._attempts:
             self._count += 1
+            self._failed.pop(model, None)
             self._attempts[model] = _Attempt(self._count)
             self._want(model, now)
 
     def cancel(self, model: ModelId) -> None:
         """Give up, or forget how it ended; what was fetched so far stays for another time."""
-        if self._attempts.pop(model, None) is not None:
-            self._thread.cancel(model)
+        if model not in self._attempts:
+            return
+        self._keep_failure(model)
+        del self._attempts[model]
+        self._thread.cancel(model)
 
     def fetches(self) -> dict[ModelId, Refusal | None]:
         """What is being fetched, and why what failed has failed."""
@@ -105,7 +112,10 @@ class Supply:
         """Tell of more sources; publish."""
         for model in self._attempts:
             self._want(model, now)
-        fetches = tuple(one.reading for _, one in sorted(self._news().items()))
+        self._failed = {m: one for m, one in self._failed.items() if now - one[1] < FAILED_S}
+        known = {model: reading for model, (reading, _) in self._failed.items()}
+        known |= {model: one.reading for model, one in self._news().items()}
+        fetches = tuple(reading for _, reading in sorted(known.items()))
         phases = [(one.model, one.phase) for one in fetches]
         changed = phases != [(one.model, one.phase) for one in self._published]
         if changed or (fetches and now - self._published_at >= PUBLISH_S):
@@ -116,6 +126,15 @@ class Supply:
     def close(self) -> None:
         """End the thread; stages stay."""
         self._thread.close()
+
+    def _keep_failure(self, model: ModelId) -> None:
+        news = self._news().get(model)
+        unreadable = self._attempts[model].unreadable
+        if news is not None and (unreadable or news.refusal) is not None:
+            refusal = unreadable or news.refusal
+            said = "" if refusal is None else refusal.message
+            reading = news.reading.model_copy(update={"phase": "failed", "message": said})
+            self._failed[model] = (reading, self._client.reactor.now())
 
     def _want(self, model: ModelId, now: float) -> None:
         number = self._attempts[model].number

@@ -42,12 +42,13 @@ MAX_QUESTION_BYTES = 64 << 10
 class WeightsSettings:
     """`models` is where fetched models go, `hashes` where hashes are kept. `listen` are the
     addresses the store binds (none: it gives nothing), `announce` those it tells others (none: as
-    bound)."""
+    bound); it gives at most `bytes_per_s` (0: no limit)."""
 
     models: Path
     hashes: Path
     listen: tuple[str, ...] = ()
     announce: tuple[str, ...] = ()
+    bytes_per_s: float = 0.0
 
 
 def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
@@ -156,7 +157,13 @@ class WeightsThread:
             self._reactor.later(BIND_AGAIN_S, self._bind)
             return
         self._store = Store(
-            self._reactor, link, self._voice, self._hashing, self._hashes, self._log
+            self._reactor,
+            link,
+            self._voice,
+            self._hashing,
+            self._hashes,
+            self._log,
+            bytes_per_s=self._settings.bytes_per_s,
         )
         self._store.offers(self._models)
         self.addresses = self._settings.announce or bound

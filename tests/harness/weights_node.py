@@ -32,13 +32,17 @@ class StoreNode:
         models: Mapping[str, Path],
         state: Path,
         address: str = "tcp://127.0.0.1:*",
+        *,
+        bytes_per_s: float = 0.0,
     ) -> None:
         self.jobs = Jobs("hashing", reactor.call)
         link = open_link("router", None)
         self.address = link.bind(address)
         voice = Voice(Speaker(NodeId("giver"), "worker", Boot("b")))
         log = Log(node="giver", process="test", level="error")
-        self.store = Store(reactor, link, voice, self.jobs, Hashes(state), log)
+        self.store = Store(
+            reactor, link, voice, self.jobs, Hashes(state), log, bytes_per_s=bytes_per_s
+        )
         self.store.offers({ModelId(name): folder for name, folder in models.items()})
 
     def close(self) -> None:

@@ -468,6 +468,17 @@ def test_an_unknown_model_is_refused_by_name(lan: Lan) -> None:
     assert "n0 at tcp://127.0.0.1" in lan.refusal(getter, "other")
 
 
+def test_a_store_with_a_limit_keeps_to_it(lan: Lan) -> None:
+    folder, rate = big_model(lan.folder / "big", 6), 12e6
+    store = StoreNode(lan.reactor, {"m": folder}, lan.folder / "s", bytes_per_s=rate)
+    lan.nodes.append(store)
+    getter = lan.getter()
+    began_at = time.monotonic()
+    getter.want("m", store.address)
+    assert content(lan.fetched(getter)) == content(folder)
+    assert time.monotonic() - began_at >= (getter.news("m").received_bytes - MB) / rate
+
+
 def test_windows_are_smaller_than_what_a_store_takes() -> None:
     assert MAX_WINDOW < MAX_OPEN
 

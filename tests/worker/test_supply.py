@@ -124,6 +124,7 @@ def test_a_fetch_that_fails_refuses_the_load_and_names_who_was_tried(house: Hous
     )
     why = house.asker.state.instances[instance].why
     assert "owner/far could not be fetched" in why and "n2 at tcp://" in why
+    house.until(lambda: "failed" in house.phases, "the failure among the readings")
     store.close()
 
 
