@@ -131,10 +131,26 @@ class Hashes:
 def hash_chunks(
     file: int, size_bytes: int, progress: Progress, stopped: Stopped
 ) -> tuple[str, bytes]:
-    """(SHA-256 of the whole in hexadecimal, SHA-256 of each chunk) of an open file, read in
-    chunks. Raises OSError, FileChanged when it is shorter, Interrupted."""
+    """(SHA-256 of the whole in hexadecimal, SHA-256 of each chunk) of an open file. Raises
+    OSError, FileChanged when it is shorter, Interrupted."""
     whole = hashlib.sha256()
     chunks = bytearray()
+    for content in _contents(file, size_bytes, stopped):
+        whole.update(content)
+        chunks += hashlib.sha256(content).digest()
+        progress(len(content))
+    return whole.hexdigest(), bytes(chunks)
+
+
+def hash_whole(file: int, size_bytes: int, stopped: Stopped) -> str:
+    """SHA-256 of an open file in hexadecimal. Raises as `hash_chunks` does."""
+    whole = hashlib.sha256()
+    for content in _contents(file, size_bytes, stopped):
+        whole.update(content)
+    return whole.hexdigest()
+
+
+def _contents(file: int, size_bytes: int, stopped: Stopped) -> Iterator[bytes]:
     for offset in range(0, size_bytes, CHUNK_BYTES):
         if stopped():
             raise Interrupted
@@ -142,10 +158,7 @@ def hash_chunks(
         content = os.pread(file, length, offset)
         if len(content) != length:
             raise FileChanged("the file is shorter than it was")
-        whole.update(content)
-        chunks += hashlib.sha256(content).digest()
-        progress(length)
-    return whole.hexdigest(), bytes(chunks)
+        yield content
 
 
 def _entry(held: Held, whole: str, chunks: bytes) -> FileEntry:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bus.ids import ModelId
 from bus.messages.weights import HASH_BYTES, FileEntry, Manifest
-from worker.holdings import Stopped, hash_chunks
+from worker.holdings import Stopped, hash_chunks, hash_whole
 from worker.manifest import chunk_count
 from worker.pieces import Piece, Staged
 
@@ -70,11 +70,11 @@ class Stage:
         entry = self._entries[path]
         file = os.open(self._folder / "files" / path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            whole, chunks = hash_chunks(file, entry.size_bytes, _unheard, stopped)
-            if whole == entry.sha256 and chunks == entry.chunks:
+            if hash_whole(file, entry.size_bytes, stopped) == entry.sha256:
                 os.fsync(file)
                 _put(self._have(path), b"\1", chunk_count(entry.size_bytes))
                 return ()
+            _, chunks = hash_chunks(file, entry.size_bytes, _unheard, stopped)
         finally:
             os.close(file)
         return tuple(_differing(chunks, entry.chunks)) or None

@@ -219,6 +219,25 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was(lan: Lan) -> None:
     print(f"killed with {kept // MB} MB there; {news.received_bytes // MB} MB came afterwards")
 
 
+def test_kill_after_kill_what_came_stays(lan: Lan) -> None:
+    folder = big_model(lan.folder / "big", 100)
+    store = lan.store(folder)
+    models = lan.folder / "getter"
+    kept = [0]
+    for _ in range(4):
+        child = lan.child("fetch", store.address, "m", models)
+        lan.until(lambda: staged_bytes(models) >= kept[-1] + 15 * MB, "some more of the model")
+        lan.kill(child)
+        kept.append(staged_bytes(models))
+    assert kept == sorted(kept)
+    getter = lan.getter()
+    getter.want("m", store.address)
+    assert content(lan.fetched(getter)) == content(folder)
+    news = getter.news("m")
+    most = news.reading.total_bytes - kept[-1] + 4 * MB
+    assert news.received_bytes <= most, "the last chunk of each file is shorter"
+
+
 def test_a_source_that_is_killed_in_the_middle_is_replaced_by_the_other(lan: Lan) -> None:
     folder = big_model(lan.folder / "big", 120)
     child = lan.child("store", folder, "m", lan.folder / "child-state")
