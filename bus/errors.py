@@ -43,6 +43,7 @@ RefusalReason = Literal[
     "protocol",
     "conflict",
     "unknown_instance",
+    "unknown_node",
     "pending",
 ]
 
@@ -74,6 +75,10 @@ class BadMessage(ShoalError):
 
 class AlreadyRunning(ShoalError):
     """Another process holds the lock of this role."""
+
+
+class PortTaken(ShoalError):
+    """An address cannot be bound; the text names it and says why."""
 
 
 class Unavailable(ShoalError):

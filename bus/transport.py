@@ -16,7 +16,7 @@ from typing import IO, Any, Literal, cast
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from bus.errors import AlreadyRunning, Unavailable
+from bus.errors import AlreadyRunning, PortTaken
 
 Frames = list[bytes]
 Poller = zmq.Poller
@@ -91,8 +91,8 @@ class Link:
     def bind(self, address: str) -> str:
         """Bind, and return the address with its real port. An ipc path is locked first.
 
-        Raises AlreadyRunning when another process holds the path, Unavailable for an address
-        that cannot be listened at.
+        Raises AlreadyRunning when another process holds the path, PortTaken when the address
+        cannot be bound.
         """
         if address.startswith("ipc://"):
             path = address[6:]
@@ -107,7 +107,7 @@ class Link:
         try:
             self.socket.bind(address)
         except zmq.ZMQError as error:
-            raise Unavailable(f"cannot listen at {address}: {error}") from error
+            raise PortTaken(f"{address}: {error.strerror}") from error
         return cast(bytes, self.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
     def connect(self, address: str) -> None:
@@ -124,6 +124,10 @@ class Link:
     def subscribe(self, prefix: str) -> None:
         """A SUB link hears topics that begin with `prefix`."""
         self.socket.setsockopt(zmq.SUBSCRIBE, prefix.encode())
+
+    def unsubscribe(self, prefix: str) -> None:
+        """A SUB link hears topics that begin with `prefix` no more."""
+        self.socket.setsockopt(zmq.UNSUBSCRIBE, prefix.encode())
 
     def send(self, *frames: bytes) -> bool:
         """Send at once or not at all: False when full, or the ROUTER knows no such peer."""

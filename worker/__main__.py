@@ -9,13 +9,27 @@ from bus.client import BusClient
 from bus.identity import node_id
 from bus.processes import Supervisor
 from bus.service import Shell, run_service
+from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
+from conf.ports import TABLE
 from conf.settings import Settings, load_settings
-from worker.hands import RunnerDefaults
+from worker.hands import DataPorts, RunnerDefaults
 from worker.machine import has_metal
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights, hugging_face_cache
 from worker.weights_thread import WeightsSettings
+
+
+def weights_settings(settings: Settings) -> WeightsSettings:
+    """Where weights go, and where others get them: nowhere, unless this node listens for them."""
+    listen, port = settings.cluster.listen, settings.port_of("weights")
+    return WeightsSettings(
+        models=settings.paths.models,
+        hashes=settings.paths.state / "weights",
+        listen=(f"tcp://{listen}:{port}",) if listen else (),
+        announce=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
+        bytes_per_s=float(settings.weights_bytes_per_s),
+    )
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
@@ -26,12 +40,14 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         slots=settings.slots,
         memory_bytes=settings.memory_bytes,
         runner=RunnerDefaults(**runner.model_dump()),
-        weights=WeightsSettings(
-            models=settings.paths.models,
-            hashes=settings.paths.state / "weights",
-            bytes_per_s=float(settings.weights_bytes_per_s),
-            listen=(f"tcp://127.0.0.1:{settings.port_of('weights')}",),
+        data=DataPorts(
+            listen=settings.cluster.listen,
+            port=settings.port_of("data"),
+            hosts=announced_hosts(settings),
         ),
+        ring_ports=(settings.port_of("ring"), TABLE["ring"].count),
+        plan_ports=(settings.port_of("plans"), TABLE["plans"].count),
+        weights=weights_settings(settings),
     )
 
 
@@ -39,7 +55,7 @@ def shelf(settings: Settings) -> Shelf:
     """Where this node's models lie."""
     more = tuple(Path(folder).expanduser() for folder in settings.model_folders)
     return Shelf(
-        bundled=bundled_models(),
+        bundled=bundled_models() if settings.bundled_model else {},
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
         float32=not has_metal(),

@@ -32,6 +32,14 @@ class GiveSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SeatRank:
+    """Choose fresh ports for a rank of a group, and tell where it will be met."""
+
+    task: Task
+    shard: Shard
+
+
+@dataclass(frozen=True, slots=True)
 class DrainSlot:
     """Send the slot a `SlotDrain`."""
 
@@ -86,5 +94,5 @@ class CancelFetch:
     model: ModelId
 
 
-SlotAction = StartSlot | GiveSpec | DrainSlot | RefuseSlot | StopSlot | KillSlot | Tell
+SlotAction = StartSlot | GiveSpec | SeatRank | DrainSlot | RefuseSlot | StopSlot | KillSlot | Tell
 Action = SlotAction | FetchModel | CancelFetch

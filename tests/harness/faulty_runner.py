@@ -1,7 +1,8 @@
 """A runner process whose engine fails as told: `python -P -m tests.harness.faulty_runner`.
 
-The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong once it has
-made ten steps: `wedge` (a step never ends), `raise`, or `slow` (a step takes half a second).
+The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong soon
+after the first request has come: `wedge` (a step never ends), `raise`, or `slow` (a step takes
+half a second).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from runner.prepared import TextWorks
 from runner.service import run_slot
 from runner.text import Text
 from runner.tokenizer import ModelTokenizer
+from runner.warm_up import LENGTHS
 from tests.harness.engine import FakeEngine, facts
 
-STEPS_BEFORE = 10
+STEPS_BEFORE = 2
 
 
 class FaultyEngine(FakeEngine):
@@ -32,17 +34,27 @@ class FaultyEngine(FakeEngine):
         super().__init__(facts)
         self.fault = fault
         self.pace = threading.Event()
+        self.steps_left: int | None = None
+
+    @property
+    def fails(self) -> bool:
+        return self.steps_left is not None and self.steps_left < 0
 
     def issue(self, plan: StepPlan) -> None:
-        if self.fault == "raise" and plan.step > STEPS_BEFORE:
+        for spec in plan.admit:
+            if spec.row > len(LENGTHS) and self.steps_left is None:
+                self.steps_left = STEPS_BEFORE
+        if self.steps_left is not None:
+            self.steps_left -= 1
+        if self.fault == "raise" and self.fails:
             raise RuntimeError("the device is lost")
         super().issue(plan)
 
     def read(self) -> StepResult:
         self.pace.wait(0.005)
-        if self.step > STEPS_BEFORE and self.fault == "slow":
+        if self.fails and self.fault == "slow":
             self.pace.wait(0.5)
-        if self.step > STEPS_BEFORE and self.fault == "wedge":
+        if self.fails and self.fault == "wedge":
             self.pace.wait()
         return super().read()
 

@@ -18,6 +18,7 @@ from bus.messages.readings import CardReading, WeightsReading
 from tests.harness.weights_node import StoreNode
 from tests.worker.test_service import DEFAULTS, NODE, House
 from tests.worker.test_store import big_model, content
+from worker.hands import DataPorts
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights
 from worker.weights_thread import WeightsSettings
@@ -33,7 +34,14 @@ class Household(House):
         models = self.folder / "models"
         weights = WeightsSettings(models, self.folder / "hashes", ("tcp://127.0.0.1:*",))
         settings = WorkerSettings(
-            node_name="box", slots=2, memory_bytes=0, runner=DEFAULTS, weights=weights
+            node_name="box",
+            slots=2,
+            memory_bytes=0,
+            runner=DEFAULTS,
+            data=DataPorts(listen="", port=0, hosts=()),
+            ring_ports=(0, 0),
+            plan_ports=(0, 0),
+            weights=weights,
         )
         shelf = Weights(Shelf({}, (models,), None, float32=True))
         client = self.client("worker")
