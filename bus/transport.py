@@ -58,7 +58,7 @@ class Link:
         identity: str | None = None,
         high_water: int = 10_000,
         heartbeat_ms: int = 0,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self.kind = kind
         self.socket: zmq.Socket[bytes] = context().socket(_KINDS[kind])
@@ -69,7 +69,7 @@ class Link:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, high_water)
         self.socket.setsockopt(zmq.RCVHWM, high_water)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         if heartbeat_ms:

@@ -116,7 +116,7 @@ class Pieces:
         manifest's; `foreign`: there is no such chunk."""
         entry = self._entries.get(path)
         index, rest = divmod(offset, CHUNK_BYTES)
-        if entry is None or rest or index >= chunk_count(entry.size_bytes):
+        if entry is None or rest or not 0 <= index < chunk_count(entry.size_bytes):
             return "foreign"
         if self._have[path][index]:
             return "known"

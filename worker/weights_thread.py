@@ -55,7 +55,7 @@ def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
     """The one place where sockets for weights are made: a ROUTER for questions, a DEALER to
     `node`."""
     if kind == "router":
-        return Link(kind, high_water=HIGH_WATER, max_message_bytes=MAX_QUESTION_BYTES)
+        return Link(kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES)
     return Link(kind, high_water=HIGH_WATER, heartbeat_ms=HEARTBEAT_MS)
 
 

@@ -51,8 +51,8 @@ class ManifestPending(Message):
 
     kind: Literal["manifest_pending"] = "manifest_pending"
     model: ModelId
-    done_bytes: int
-    total_bytes: int
+    done_bytes: int = Field(ge=0)
+    total_bytes: int = Field(ge=0)
 
 
 class AskChunk(Message):
@@ -71,7 +71,7 @@ class Chunk(Message):
     kind: Literal["chunk"] = "chunk"
     digest: str
     path: str
-    offset: int
+    offset: int = Field(ge=0)
 
 
 class WeightsRefused(Message):
@@ -84,4 +84,4 @@ class WeightsRefused(Message):
     model: ModelId | None = None
     digest: str = ""
     path: str = ""
-    offset: int = 0
+    offset: int = Field(default=0, ge=0)
