@@ -58,6 +58,7 @@ class Link:
         identity: str | None = None,
         high_water: int = 10_000,
         heartbeat_ms: int = 0,
+        max_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self.kind = kind
         self.socket: zmq.Socket[bytes] = context().socket(_KINDS[kind])
@@ -68,7 +69,7 @@ class Link:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, high_water)
         self.socket.setsockopt(zmq.RCVHWM, high_water)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         if heartbeat_ms:
@@ -169,6 +170,7 @@ class Link:
         """Close now, drop what is unsent, give up locks and paths."""
         if self._monitor is not None:
             self.socket.disable_monitor()
+            self._monitor.close(0)
         self.socket.close(0)
         for path, lock in zip(self._paths, self._locks, strict=True):
             for name in (path, path + ".lock"):

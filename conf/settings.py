@@ -41,6 +41,7 @@ NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KE
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
 """With fewer no majority survives the loss of one."""
+LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
 
 class Settings(BaseSettings):
@@ -75,6 +76,7 @@ class Settings(BaseSettings):
     memory_bytes: int = Field(ge=0)
     model_folders: Words
     bundled_model: bool
+    weights_bytes_per_s: int = Field(ge=0)
     runner: RunnerSettings
     cluster: ClusterSettings
 
@@ -159,6 +161,13 @@ class Settings(BaseSettings):
     @classmethod
     def _named(cls, name: str) -> str:
         return name or socket.gethostname().split(".")[0] or "node"
+
+    @field_validator("weights_bytes_per_s")
+    @classmethod
+    def _brisk(cls, bytes_per_s: int) -> int:
+        if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
+            raise ValueError("0 (no limit), or at least 1000000: a chunk has 15 s to arrive")
+        return bytes_per_s
 
     @field_validator("http_processes")
     @classmethod
