@@ -16,6 +16,7 @@ from gateway.cli import (
     instances,
     logs,
     models,
+    place,
     status,
     talk,
     tap,
@@ -33,7 +34,6 @@ MEANT = {
     "remove": "rm",
     "delete": "rm",
     "unload": "stop",
-    "place": "load",
     "log": "logs",
     "info": "show",
     "generate": "run",
@@ -74,7 +74,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (up, down, status, talk, instances, models, tap, logs, doctor, bench, config):
+for theme in (up, down, status, talk, instances, place, models, tap, logs, doctor, bench, config):
     theme.register(app)
 
 
