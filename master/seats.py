@@ -25,6 +25,8 @@ VRAM_SHARE = 0.90
 APU_SYSTEM_BYTES = 16_000_000_000
 """What an APU leaves to the rest of the machine."""
 UNMEASURED_BACKEND = "mlx-cpu"
+_SHARED = ("-cpu", "-metal")
+"""Backends that compute in the machine's own memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def seats(
 def limit_bytes(card: NodeCard) -> int | None:
     """What models may take on a node's device in all, or None where only the machine's memory
     is known."""
-    if card.vram_bytes:
+    if card.vram_bytes and any(not tag.endswith(_SHARED) for tag in card.backends):
         vram = int(VRAM_SHARE * card.vram_bytes)
         shares = card.gtt_bytes > card.vram_bytes and card.gtt_bytes >= card.memory_bytes
         return vram + max(0, card.gtt_bytes - APU_SYSTEM_BYTES) if shares else vram

@@ -186,16 +186,18 @@ def test_what_a_device_may_give_is_as_it_says_else_three_quarters_of_the_memory(
     from bus.cards import NodeCard
 
     card = NodeCard(
-        node=NodeId("n"), name="n", platform="", cores=1, memory_bytes=64 * GB, backends=(),
+        node=NodeId("n"), name="n", platform="", cores=1, memory_bytes=64 * GB,
+        backends=("llamacpp-rocm",),
         mlx_version="", shoal_version="", slots=1, announced_at_s=0.0,
     )  # fmt: skip
 
-    def limit(**facts: int) -> int | None:
+    def limit(**facts: Any) -> int | None:
         return limit_bytes(card.model_copy(update=facts))
 
     assert limit() is None
     assert limit(working_set_bytes=48 * GB) == 48 * GB
     assert limit(vram_bytes=24 * GB) == int(21.6 * GB)
+    assert limit(vram_bytes=24 * GB, backends=("mlx-cpu",)) is None, "nothing computes there"
     assert limit(vram_bytes=GB, gtt_bytes=64 * GB) == int(0.9 * GB) + 48 * GB
     assert limit(vram_bytes=GB, gtt_bytes=60 * GB) == int(0.9 * GB), "GTT below the memory"
     assert limit(vram_bytes=80 * GB, gtt_bytes=70 * GB) == 72 * GB, "GTT below the VRAM"
