@@ -70,11 +70,13 @@ class SwitchboardUp:
 
 @dataclass(frozen=True, slots=True)
 class HeardBeat:
-    """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did."""
+    """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did,
+    and its log ends at `index`."""
 
     holder: NodeId
     counter: int
     voters: frozenset[NodeId] = frozenset()
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,8 +158,9 @@ class Machine:
 
         self.world.later(period_s * self.world.chance.random(), again)
 
-    def receive(self, action: Callable[[], None]) -> Callable[[], None]:
-        """A delivery to this life of the machine, whenever it can take it."""
+    def receive(self, action: Callable[[], None], *, own: bool = False) -> Callable[[], None]:
+        """A delivery to this life of the machine, whenever it can take it; what is its `own`
+        is not lost in sleep."""
         life = self.life
 
         def deliver() -> None:
@@ -167,7 +168,7 @@ class Machine:
                 return
             if self.paused is None:
                 action()
-            elif not self.asleep:
+            elif own or not self.asleep:
                 self.paused.append(deliver)
 
         return deliver
@@ -256,7 +257,9 @@ class Machine:
     def flush_soon(self) -> None:
         if not self.flushing:
             self.flushing = True
-            self.world.later(0.001 * self.world.chance.random(), self.receive(self._flush))
+            self.world.later(
+                0.001 * self.world.chance.random(), self.receive(self._flush, own=True)
+            )
 
     def _flush(self) -> None:
         self.flushing = False
