@@ -6,9 +6,10 @@ candidate goes first (rank: last term and index in its journal, configured prior
 
 With three or more voters (`master.votes`) a term is given by a majority of them, one vote each,
 and a holder that a majority does not answer within a lapse steps down. Without, the best one
-simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once, and of two
-claims the higher wins; of two to the same counter, the one with more in its log. A candidate that is not `fit` (its journal only counts, or was lost)
-neither votes nor holds while another can.
+simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once; of two
+claims the higher wins, of two to the same counter the one with more in its log. A candidate
+that is not `fit` (its journal only counts, or was lost) neither votes nor holds while another
+can.
 
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are,
 and nothing is claimed before our own switchboard has been up for a full lapse. Order promised to

@@ -267,7 +267,7 @@ class Machine:
         self.counting = self.counting or disk.full
         if not self.counting:
             disk.synced = len(disk.events)
-        if self.candidate.began and not disk.full:
+        if self.candidate.began and not self.counting:
             disk.term = replace(disk.term, began=True)
         self.do(self.candidate.synced(self.now, degraded=self.counting))
         self.give()
