@@ -163,7 +163,7 @@ class Cluster:
         self.checks.kept(state, "majority")
         if self.plan.name == "pair" and not self.wiped:
             self.checks.kept(state, "replicated")
-        most = 8 + 4 * self.faults
+        most = 4 + self.faults
         if len(self.checks.terms) > most:
             self.fail(f"{len(self.checks.terms)} terms after {self.faults} faults: a storm")
         for machine in self.machines:
