@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bus.ids import CommandId, NodeId
+from bus.messages.commands import PlaceModel
 from bus.messages.control import AskVote, Vote
 from tests.sim.cluster import PLANS, Cluster
 from tests.sim.machine import Machine
+from tests.sim.office import MODEL
 
 
 def formed(plan: str, seed: int = 1) -> tuple[Cluster, Machine]:
@@ -14,6 +16,10 @@ def formed(plan: str, seed: int = 1) -> tuple[Cluster, Machine]:
     cluster.start()
     assert cluster.world.run(10.0, lambda: cluster.world.now > 4.0 and cluster.settled())
     return cluster, next(m for m in cluster.machines if m.candidate.holding)
+
+
+def place(name: str) -> PlaceModel:
+    return PlaceModel(command_id=CommandId(name), model=MODEL, if_absent=False)
 
 
 def cut_off(cluster: Cluster, machine: Machine) -> None:
@@ -57,7 +63,7 @@ def test_a_voter_that_was_cut_off_for_a_minute_changes_nothing_when_it_is_back()
 def test_a_holder_that_was_cut_off_steps_down_and_its_tail_is_replaced() -> None:
     cluster, holder = formed("three-voters")
     cut_off(cluster, holder)
-    holder.want(CommandId("mine"))
+    holder.want(place("mine"))
     cluster.world.run(cluster.world.now + 0.5)
     assert "mine" in holder.candidate.state.commands
     assert "mine" not in cluster.checks.promises, "nobody else has it"
@@ -77,7 +83,7 @@ def test_both_sides_of_a_cut_pair_go_on_and_one_gives_way_when_it_heals() -> Non
     cluster.world.run(cluster.world.now + 4.0)
     assert one.candidate.holding and two.candidate.holding
     for machine in (one, two):
-        machine.want(CommandId(f"of-{machine.name}"))
+        machine.want(place(f"of-{machine.name}"))
     cluster.world.run(cluster.world.now + 1.0)
     assert {a.durability for a in cluster.checks.promises.values()} == {"local"}
     cluster.heal()
@@ -142,7 +148,7 @@ def test_the_last_one_whose_disk_is_full_goes_on_and_says_volatile() -> None:
     other.kill()
     holder.disk.full = True
     cluster.world.run(cluster.world.now + 3.0)
-    holder.want(CommandId("c"))
+    holder.want(place("c"))
     cluster.world.run(cluster.world.now + 1.0)
     assert cluster.checks.promises[CommandId("c")].durability == "volatile"
 
