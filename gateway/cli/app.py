@@ -14,6 +14,7 @@ from gateway.cli import (
     doctor,
     down,
     instances,
+    keys,
     logs,
     models,
     status,
@@ -48,7 +49,6 @@ LATER = {
     "nodes": "clusters of several nodes are not in this version",
     "drain": "clusters of several nodes are not in this version",
     "leases": "leases are not in this version",
-    "keys": "keys are set with `api_keys` in shoal.toml for now",
 }
 
 
@@ -74,7 +74,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (up, down, status, talk, instances, models, tap, logs, doctor, bench, config):
+for theme in (up, down, status, talk, instances, models, tap, logs, doctor, bench, config, keys):
     theme.register(app)
 
 
