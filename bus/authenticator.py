@@ -1,10 +1,10 @@
 """Talks to ZeroMQ in a thread of its own: decides who is admitted (ZAP, rfc.zeromq.org/spec/27).
 
 One thread and one socket per process, there from the first link that serves with keys to the
-last. Each ZAP domain has its gate. Who is not admitted gets 300, `try again`, and not 400: a
-client that is told 400 never comes back, and a node may be known here a moment later. Without
-this thread nobody is admitted, for every such link enforces its domain. What a link with keys
-binds over ipc asks here too, and is plain.
+last. Each ZAP domain has its gate. Who is not admitted gets 400, and so is told (at 300 libzmq
+says nothing and both sides wait for the handshake's deadline); a link asks again in a second, for
+it may be known then. Without this thread nobody is admitted: every such link enforces its
+domain. What a link with keys binds over ipc asks here too, and is plain.
 """
 
 from __future__ import annotations
@@ -110,16 +110,16 @@ def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | 
     if gate is not None and mechanism == b"NULL" and not _is_remote(address):
         return reply(b"200", b"this machine")
     if gate is None or mechanism != b"CURVE" or [len(one) for one in credentials] != [KEY_BYTES]:
-        return reply(b"300", b"not admitted")
+        return reply(b"400", b"not admitted")
     try:
         user = gate.admit(credentials[0])
     except Exception as error:
         gate.refused(address.decode(errors="replace"), f"a defect: {type(error).__name__}")
-        return reply(b"300", b"not admitted")
+        return reply(b"400", b"not admitted")
     if user is None:
         why = "a member of the cluster that is not known here"
         gate.refused(address.decode(errors="replace"), why)
-        return reply(b"300", b"not admitted")
+        return reply(b"400", b"not admitted")
     return reply(b"200", b"admitted", user)
 
 

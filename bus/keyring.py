@@ -42,7 +42,7 @@ MAX_KNOWN = 1024
 SAY_AGAIN_S = 3600.0
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _count = itertools.count(1)
-_Stamp = tuple[int, int, int] | None
+_Stamp = tuple[int, int, int, int] | None
 
 
 def new_key() -> ClusterKey:
@@ -106,7 +106,7 @@ def _stamp(file: Path) -> _Stamp:
         found = os.stat(file)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
 
 class Keyring:
@@ -198,23 +198,27 @@ class Keyring:
         return self._keys.current.fingerprint
 
     def _follow(self) -> None:
-        stamps = (_stamp(self.file), _stamp(self.known_file))
-        if stamps == self._read:
+        if (_stamp(self.file), _stamp(self.known_file)) == self._read:
             return
         with self._lock:
-            self._read = stamps
-            self._known = _read_known(self.known_file)
-            self._admitted = {}
-            try:
-                found = read_keys(self.file)
-            except BadKey as error:
-                self._log.error("goes on with the keys it had", why=str(error), key=self.named)
-                return
-            if found is None:
-                self._log.error("goes on with the keys it had", why=f"{self.file} is gone")
-            elif found != self._keys:
-                self._keys = found
-                self._log.info("keys changed", key=self.named, phase=found.phase)
+            stamps = (_stamp(self.file), _stamp(self.known_file))
+            if stamps != self._read:
+                self._known = _read_known(self.known_file)
+                self._admitted = {}
+                self._follow_keys()
+                self._read = stamps
+
+    def _follow_keys(self) -> None:
+        try:
+            found = read_keys(self.file)
+        except BadKey as error:
+            self._log.error("goes on with the keys it had", why=str(error), key=self.named)
+            return
+        if found is None:
+            self._log.error("goes on with the keys it had", why=f"{self.file} is gone")
+        elif found != self._keys:
+            self._keys = found
+            self._log.info("keys changed", key=self.named, phase=found.phase)
 
     def _rewrite(self, change: Callable[[frozenset[NodeId]], Iterable[NodeId]]) -> None:
         known = _read_known(self.known_file)

@@ -24,7 +24,7 @@ from bus.clock import now
 from bus.endpoints import host_of, is_loopback
 from bus.errors import AlreadyRunning, Exposed
 from bus.ids import NodeId
-from bus.security import Security
+from bus.security import Reach, Security
 
 Frames = list[bytes]
 Poller = zmq.Poller
@@ -43,7 +43,7 @@ _KINDS: dict[str, int] = {
     "pair": zmq.PAIR,
 }
 MAX_MESSAGE_BYTES = 96 << 20
-HANDSHAKE_MS = 5_000
+HANDSHAKE_MS = 2_000
 RETRY_S = 0.2
 """The least time between two keys that a client tries with one server."""
 
@@ -74,12 +74,14 @@ def public_key(secret: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Server:
-    """A TCP address that a secure link connects to: which of the keys is tried, since when."""
+    """A TCP address that a secure link connects to, and the keys that are tried there."""
 
     peer: NodeId | None
-    tried: int = 0
-    tried_at: float = 0.0
+    used: Reach
+    tried_at: float
     is_up: bool = False
+    is_given_up: bool = False
+    """Whether ZeroMQ has stopped trying, because it was told that it is not admitted."""
 
 
 class Link:
@@ -191,8 +193,9 @@ class Link:
         if self.security is None or not address.startswith("tcp://"):
             self.socket.connect(address)
             return
-        self._servers[address] = server = _Server(peer)
-        self._reach(address, server)
+        first = self.security.reaching(peer)[0]
+        self._servers[address] = _Server(peer, first, now())
+        self._reach(address, first)
 
     def disconnect(self, address: str) -> None:
         """Forget an address; unknown ones are ignored."""
@@ -267,20 +270,27 @@ class Link:
             told = cast(dict[str, Any], parse_monitor_message(frames))
             event, address = told["event"], bytes(told["endpoint"]).decode(errors="replace")
             if event in _FAILED:
-                self._failed(address, _FAILED[event])
+                self._failed(address, event)
                 continue
             is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            if address in self._servers:
-                self._servers[address].is_up = is_up
+            server = self._servers.get(address)
+            if server is not None:
+                was_up, server.is_up = server.is_up, is_up
+                if not (was_up or is_up):
+                    continue
             for listener in self.listeners:
                 listener("connected" if is_up else "lost")
 
     def renew(self) -> bool:
-        """Serve with the key that is current now; False when that has to be tried again soon.
+        """Serve with the key that is current now, and ask again where this node was not admitted;
+        False when the first has to be tried again soon.
 
         A server has one key and cannot change it without dropping its connections (they come back
         in a moment), so while `is_busy` says so it keeps the one it has.
         """
+        for address, server in self._servers.items():
+            if server.is_given_up:
+                self._try(address, server, server.used)
         if self.security is None or self.is_busy():
             return True
         secret = self.security.serving()
@@ -301,17 +311,25 @@ class Link:
             self._served[address] = secret
         return True
 
-    def _failed(self, address: str, why: str) -> None:
+    def _failed(self, address: str, event: int) -> None:
         if self.security is None:
             return
-        self.security.refused(address, why)
+        self.security.refused(address, _FAILED[event])
         server = self._servers.get(address)
-        if server is None or now() < server.tried_at + RETRY_S:
+        if server is None:
             return
-        if len(self.security.reaching(server.peer)) > 1:
-            server.tried += 1
+        server.is_given_up = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        keys = list(self.security.reaching(server.peer))
+        after = keys.index(server.used) + 1 if server.used in keys else 0
+        chosen = keys[after % len(keys)]
+        if chosen != server.used and now() >= server.tried_at + RETRY_S:
+            self._try(address, server, chosen)
+
+    def _try(self, address: str, server: _Server, keys: Reach) -> None:
+        with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(address)
-            self._reach(address, server)
+        server.used, server.tried_at, server.is_given_up = keys, now(), False
+        self._reach(address, keys)
 
     def _serve_with(self, secret: bytes) -> None:
         assert self.security is not None
@@ -320,14 +338,10 @@ class Link:
         self.socket.setsockopt(zmq.ZAP_DOMAIN, self.security.domain.encode())
         self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
-    def _reach(self, address: str, server: _Server) -> None:
-        assert self.security is not None
-        keys = self.security.reaching(server.peer)
-        chosen = keys[server.tried % len(keys)]
-        server.tried_at = now()
-        self.socket.setsockopt(zmq.CURVE_SERVERKEY, chosen.server_public)
-        self.socket.setsockopt(zmq.CURVE_PUBLICKEY, chosen.public)
-        self.socket.setsockopt(zmq.CURVE_SECRETKEY, chosen.secret)
+    def _reach(self, address: str, keys: Reach) -> None:
+        self.socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
+        self.socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+        self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
         self.socket.connect(address)
         self._plain()
 
