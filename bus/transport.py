@@ -44,6 +44,9 @@ _KINDS: dict[str, int] = {
 }
 MAX_MESSAGE_BYTES = 96 << 20
 HANDSHAKE_MS = 2_000
+SECURE_HEARTBEAT_MS = 1_000
+"""Links with keys always have ZMTP heartbeats: a monitored libzmq socket that meets a damaged
+message stops reading and does not close (4.3.5), and cables are pulled without a farewell."""
 RETRY_S = 0.2
 """The least time between two keys that a client tries with one server."""
 
@@ -53,7 +56,12 @@ _FAILED: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: _STRANGE,
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other side does not admit this node",
 }
-_MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | sum(_FAILED)
+_MONITORED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | sum(_FAILED)
+)
 
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
 
@@ -81,7 +89,8 @@ class _Server:
     tried_at: float
     is_up: bool = False
     is_given_up: bool = False
-    """Whether ZeroMQ has stopped trying, because it was told that it is not admitted."""
+    """Whether ZeroMQ has stopped trying: it does, for good, when it was told that it is not
+    admitted, or when the other side broke the protocol."""
 
 
 class Link:
@@ -119,6 +128,8 @@ class Link:
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        if security is not None:
+            heartbeat_ms = heartbeat_ms or SECURE_HEARTBEAT_MS
         if heartbeat_ms:
             self.socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
             self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * heartbeat_ms)
@@ -269,11 +280,14 @@ class Link:
                 return
             told = cast(dict[str, Any], parse_monitor_message(frames))
             event, address = told["event"], bytes(told["endpoint"]).decode(errors="replace")
-            if event in _FAILED:
-                self._failed(address, event)
-                continue
             is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             server = self._servers.get(address)
+            if server is not None:
+                server.is_given_up = not is_up and event != zmq.EVENT_CONNECT_RETRIED
+            if event in _FAILED:
+                self._failed(address, _FAILED[event])
+            if event in _FAILED or event == zmq.EVENT_CONNECT_RETRIED:
+                continue
             if server is not None:
                 was_up, server.is_up = server.is_up, is_up
                 if not (was_up or is_up):
@@ -282,7 +296,7 @@ class Link:
                 listener("connected" if is_up else "lost")
 
     def renew(self) -> bool:
-        """Serve with the key that is current now, and ask again where this node was not admitted;
+        """Serve with the key that is current now, and try again where ZeroMQ has given up;
         False when the first has to be tried again soon.
 
         A server has one key and cannot change it without dropping its connections (they come back
@@ -311,14 +325,13 @@ class Link:
             self._served[address] = secret
         return True
 
-    def _failed(self, address: str, event: int) -> None:
+    def _failed(self, address: str, why: str) -> None:
         if self.security is None:
             return
-        self.security.refused(address, _FAILED[event])
+        self.security.refused(address, why)
         server = self._servers.get(address)
         if server is None:
             return
-        server.is_given_up = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
         keys = list(self.security.reaching(server.peer))
         after = keys.index(server.used) + 1 if server.used in keys else 0
         chosen = keys[after % len(keys)]

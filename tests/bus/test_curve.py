@@ -2,90 +2,27 @@
 
 from __future__ import annotations
 
-import io
+import asyncio
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bus.clock import now
 from bus.errors import Exposed
 from bus.ids import NodeId
-from bus.keyring import Keyring, new_key, open_keyring, write_keys
+from bus.keyring import new_key, write_keys
 from bus.keys import ClusterKey, ClusterKeys
-from bus.logs import Log
-from bus.loops import RENEW_S, PollReactor
-from bus.security import Security
-from bus.transport import Frames, Kind, Link
+from bus.loops import RENEW_S, AsyncioReactor
+from bus.transport import Change, Frames, Link
+from tests.harness.secure_site import ANY, Site
+
+ROOT = Path(__file__).resolve().parents[2]
 
 A, B, C = NodeId("na"), NodeId("nb"), NodeId("nc")
-ANY = "tcp://127.0.0.1:*"
-
-
-class Site:
-    """Some nodes in one process: a folder and a keyring each, one reactor for all."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.reactor = PollReactor()
-        self.links: list[Link] = []
-        self.said = io.StringIO()
-
-    def keyring(self, node: NodeId, keys: ClusterKeys, *known: NodeId) -> Keyring:
-        home = self.folder / node
-        write_keys(home / "key", keys, replace=True)
-        log = Log(node=node, process="test", stream=self.said)
-        ring = open_keyring(home / "key", known_file=home / "known", node=node, log=log)
-        assert ring is not None
-        ring.introduce(known)
-        return ring
-
-    def serve(
-        self, security: Security | None, kind: Kind = "router", address: str = ANY
-    ) -> tuple[Link, str, list[tuple[NodeId | None, Frames]]]:
-        link = Link(kind, security=security)
-        self.links.append(link)
-        heard: list[tuple[NodeId | None, Frames]] = []
-        bound = link.bind(address)
-        self.reactor.watch_from(link, lambda peer, frames: heard.append((peer, frames)))
-        return link, bound, heard
-
-    def call(
-        self,
-        security: Security | None,
-        address: str,
-        *,
-        peer: NodeId | None = None,
-        kind: Kind = "dealer",
-        **more: Any,
-    ) -> tuple[Link, list[Frames]]:
-        link = Link(kind, security=security, **more)
-        self.links.append(link)
-        heard: list[Frames] = []
-        self.reactor.watch(link, heard.append)
-        link.connect(address, peer=peer)
-        return link, heard
-
-    def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-        end = now() + seconds
-        while not condition() and now() < end:
-            self.reactor.turn(0.01)
-        return condition()
-
-    def for_seconds(self, seconds: float) -> None:
-        self.until(lambda: False, seconds)
-
-    def drop(self, link: Link) -> None:
-        self.reactor.unwatch(link)
-        link.close()
-        self.links.remove(link)
-
-    def close(self) -> None:
-        for link in list(self.links):
-            self.drop(link)
-        self.reactor.close()
 
 
 @pytest.fixture
@@ -192,6 +129,22 @@ def test_a_node_with_a_key_does_not_talk_to_one_without(site: Site) -> None:
     dealer.send(b"secret")
     assert not site.until(lambda: bool(heard), 1.0)
     assert "refused a connection" in site.said.getvalue()
+
+
+def test_a_client_that_met_a_plain_node_comes_back_when_that_has_the_key(site: Site) -> None:
+    server, client = site.keyring(A, ClusterKeys(KEY), B), site.keyring(B, ClusterKeys(KEY))
+    plain, address, _ = site.serve(None)
+    dealer, _ = site.call(client.node, address, peer=A, identity="b")
+    assert site.until(lambda: "refused a connection" in site.said.getvalue())
+    site.drop(plain)
+    site.for_seconds(0.2)
+    _, _, heard = site.serve(server.node, address=address)
+
+    def arrived() -> bool:
+        dealer.send(b"hello")
+        return bool(heard)
+
+    assert site.until(arrived)
 
 
 def test_loopback_without_a_key_stays_plain(site: Site) -> None:
@@ -314,6 +267,66 @@ def test_the_authenticator_lives_from_the_first_link_that_serves_to_the_last(sit
         site.drop(third)
         assert threads() == 0
         site.drop(client)
+
+
+def test_an_asyncio_loop_has_secure_links_too(site: Site) -> None:
+    server, client = site.keyring(A, ClusterKeys(KEY), B), site.keyring(B, ROTATION[2])
+    heard: list[tuple[NodeId | None, Frames]] = []
+    changes: list[Change] = []
+
+    async def talk() -> None:
+        reactor = AsyncioReactor(asyncio.get_running_loop())
+        router, dealer = Link("router", security=server.node), Link("dealer", security=client.node)
+        reactor.watch_from(router, lambda peer, frames: heard.append((peer, frames)))
+        reactor.watch(dealer, lambda frames: None)
+        reactor.watch_changes(dealer, changes.append)
+        dealer.connect(router.bind(ANY), peer=A)
+        end = reactor.now() + 5.0
+        while not heard and reactor.now() < end:
+            dealer.send(b"hello")
+            await asyncio.sleep(0.01)
+        for link in (router, dealer):
+            reactor.unwatch(link)
+            link.close()
+
+    asyncio.run(talk())
+    assert heard[0][0] == B and heard[0][1][1] == b"hello"
+    assert changes[0] == "connected"
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from bus.ids import NodeId
+from bus.keyring import open_keyring
+from bus.logs import Log
+from bus.transport import Link
+
+home = Path(sys.argv[1])
+log = Log(node="na", process="test")
+ring = open_keyring(home / "key", known_file=home / "known", node=NodeId("na"), log=log)
+link = Link("router", security=ring.node)
+print(link.bind("tcp://127.0.0.1:*").partition(":")[0])
+if len(sys.argv) > 2:
+    raise RuntimeError("a defect")
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["fail"]], ids=["at its end", "by a defect"])
+def test_a_process_with_open_links_ends_by_itself(
+    site: Site, tmp_path: Path, more: list[str]
+) -> None:
+    ring = site.keyring(A, ClusterKeys(KEY))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(ring.file.parent), *more],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.stdout == "tcp\n" and done.returncode == len(more)
+    assert ("a defect" in done.stderr) == bool(more) and KEY.text not in done.stderr
 
 
 def test_a_new_key_is_of_chance() -> None:
