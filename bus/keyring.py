@@ -35,11 +35,12 @@ from bus.keys import (
 )
 from bus.logs import Log
 from bus.security import Reach
-from bus.transport import public_key
+from bus.transport import MAX_MESSAGE_BYTES, public_key
 
 PRIVATE = 0o600
 MAX_KNOWN = 1024
 SAY_AGAIN_S = 3600.0
+DOOR_MAX_BYTES = 64 << 10
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _count = itertools.count(1)
 _Stamp = tuple[int, int, int, int] | None
@@ -240,6 +241,7 @@ class NodeSecurity:
 
     ring: Keyring
     domain: str = field(default_factory=lambda: f"node-{next(_count)}")
+    max_bytes: int = MAX_MESSAGE_BYTES
 
     def enter(self) -> None:
         AUTHENTICATOR.enter(self.domain, self)
@@ -275,6 +277,7 @@ class DoorSecurity:
 
     ring: Keyring
     domain: str = field(default_factory=lambda: f"door-{next(_count)}")
+    max_bytes: int = DOOR_MAX_BYTES
 
     def enter(self) -> None:
         AUTHENTICATOR.enter(self.domain, self)

@@ -12,6 +12,9 @@ from typing import Protocol
 
 from bus.ids import NodeId
 
+RETRY_S = 0.2
+"""The least time between two keys that a client tries with one server."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:
@@ -20,6 +23,26 @@ class Reach:
     server_public: bytes
     public: bytes
     secret: bytes = field(repr=False)
+
+
+@dataclass(slots=True)
+class Server:
+    """An address that a link connects to, and the keys that are being tried there."""
+
+    peer: NodeId | None
+    used: Reach
+    tried_at: float
+    is_up: bool = False
+    is_given_up: bool = False
+    """Whether ZeroMQ has stopped trying: it does, for good, when it was told that it is not
+    admitted, or when the other side broke the protocol."""
+
+    def other_keys(self, valid: Sequence[Reach], now: float) -> Reach | None:
+        """What to try after a failure with `used`: the next of the valid keys, round and round, or
+        None while there is no other or the last change was only just."""
+        after = valid.index(self.used) + 1 if self.used in valid else 0
+        chosen = valid[after % len(valid)]
+        return chosen if chosen != self.used and now >= self.tried_at + RETRY_S else None
 
 
 class Gate(Protocol):
@@ -40,6 +63,12 @@ class Security(Protocol):
     @property
     def domain(self) -> str:
         """The ZAP domain under which clients are admitted."""
+        ...
+
+    @property
+    def max_bytes(self) -> int:
+        """The longest message. It is also what a stranger can make us hold before his handshake
+        fails, for each connection: libzmq has no smaller limit for handshakes."""
         ...
 
     def enter(self) -> None:

@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import IO, Any, Literal, cast
 
 import zmq
@@ -24,7 +23,7 @@ from bus.clock import now
 from bus.endpoints import host_of, is_loopback
 from bus.errors import AlreadyRunning, Exposed
 from bus.ids import NodeId
-from bus.security import Reach, Security
+from bus.security import Reach, Security, Server
 
 Frames = list[bytes]
 Poller = zmq.Poller
@@ -47,8 +46,6 @@ HANDSHAKE_MS = 2_000
 SECURE_HEARTBEAT_MS = 1_000
 """Links with keys always have ZMTP heartbeats: a monitored libzmq socket that meets a damaged
 message stops reading and does not close (4.3.5), and cables are pulled without a farewell."""
-RETRY_S = 0.2
-"""The least time between two keys that a client tries with one server."""
 
 _STRANGE = "the handshake failed: the other side has another cluster key, or none"
 _FAILED: dict[int, str] = {
@@ -80,19 +77,6 @@ def public_key(secret: bytes) -> bytes:
     return z85.decode(zmq.curve_public(z85.encode(secret)))
 
 
-@dataclass(slots=True)
-class _Server:
-    """A TCP address that a secure link connects to, and the keys that are tried there."""
-
-    peer: NodeId | None
-    used: Reach
-    tried_at: float
-    is_up: bool = False
-    is_given_up: bool = False
-    """Whether ZeroMQ has stopped trying: it does, for good, when it was told that it is not
-    admitted, or when the other side broke the protocol."""
-
-
 class Link:
     """One socket. `identity` is required for DEALERs that a ROUTER has to know again.
 
@@ -117,19 +101,20 @@ class Link:
         self._locks: list[IO[bytes]] = []
         self._paths: list[str] = []
         self._served: dict[str, bytes] = {}
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, Server] = {}
         self._monitor: zmq.Socket[bytes] | None = None
         self.on_sent: Callable[[], None] | None = None
         self.is_busy: Callable[[], bool] = lambda: False
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, high_water)
         self.socket.setsockopt(zmq.RCVHWM, high_water)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         if security is not None:
             heartbeat_ms = heartbeat_ms or SECURE_HEARTBEAT_MS
+            max_bytes = min(max_bytes, security.max_bytes)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
         if heartbeat_ms:
             self.socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
             self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * heartbeat_ms)
@@ -205,7 +190,7 @@ class Link:
             self.socket.connect(address)
             return
         first = self.security.reaching(peer)[0]
-        self._servers[address] = _Server(peer, first, now())
+        self._servers[address] = Server(peer, first, now())
         self._reach(address, first)
 
     def disconnect(self, address: str) -> None:
@@ -332,13 +317,11 @@ class Link:
         server = self._servers.get(address)
         if server is None:
             return
-        keys = list(self.security.reaching(server.peer))
-        after = keys.index(server.used) + 1 if server.used in keys else 0
-        chosen = keys[after % len(keys)]
-        if chosen != server.used and now() >= server.tried_at + RETRY_S:
+        chosen = server.other_keys(self.security.reaching(server.peer), now())
+        if chosen is not None:
             self._try(address, server, chosen)
 
-    def _try(self, address: str, server: _Server, keys: Reach) -> None:
+    def _try(self, address: str, server: Server, keys: Reach) -> None:
         with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(address)
         server.used, server.tried_at, server.is_given_up = keys, now(), False

@@ -14,7 +14,7 @@ import pytest
 
 from bus.errors import Exposed
 from bus.ids import NodeId
-from bus.keyring import new_key, write_keys
+from bus.keyring import DOOR_MAX_BYTES, new_key, write_keys
 from bus.keys import ClusterKey, ClusterKeys
 from bus.loops import RENEW_S, AsyncioReactor
 from bus.transport import Change, Frames, Link
@@ -68,6 +68,21 @@ def test_members_meet_at_the_door_without_names(site: Site) -> None:
     dealer, _ = site.call(client.door, address, identity="b")
     dealer.send(b"hello")
     assert site.until(lambda: heard == [(None, [b"b", b"hello"])])
+
+
+def test_nothing_long_comes_through_the_door(site: Site) -> None:
+    server, client = site.keyring(A, ClusterKeys(KEY)), site.keyring(B, ClusterKeys(KEY))
+    _, address, heard = site.serve(server.door)
+    dealer, _ = site.call(client.door, address, identity="b")
+    dealer.send(bytes(DOOR_MAX_BYTES + 1))
+    site.for_seconds(0.3)
+
+    def arrived() -> bool:
+        dealer.send(b"short")
+        return bool(heard)
+
+    assert site.until(arrived)
+    assert {frames[1] for _, frames in heard} == {b"short"}
 
 
 def test_a_node_that_is_not_known_yet_gets_in_when_it_is_introduced(site: Site) -> None:
