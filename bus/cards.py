@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bus.ids import ModelId, NodeId
 from bus.messages.wire import Message
+from bus.topology import NodeAddress
 
 
 class ModelCard(Message):
@@ -16,6 +17,17 @@ class ModelCard(Message):
 
     Bytes are of the weights as they will lie in memory (after the cast to `dtype`).
     `kv_bytes_per_token` is for the whole model; `kv_bytes_fixed` per row. `size_bytes` is on disk.
+
+    Parts, for splitting it: `layer_bytes` of each layer's weights, `layer_active_bytes` of those
+    that one token reads (a mixture reads some of its experts), `layer_kv` and `layer_kv_fixed`
+    as above by layer; `embedding_bytes` lie with the first layers, `head_bytes` (final norm and
+    output projection, which may be the embedding again) with the last. Empty: unknown, taken as
+    equal. `activation_bytes` of one token travel between layers.
+
+    `tensor_sizes` are the counts, by name, that a tensor-parallel degree has to divide; empty:
+    the family does not shard. `tensor_splits_kv`: its KV is divided too. `unsplit_because` says
+    why the family cannot be a pipeline. `compatible_backends` (empty: any) and
+    `backend_preference` (best first) are `<engine>-<compute>` tags.
     """
 
     model: ModelId
@@ -37,10 +49,28 @@ class ModelCard(Message):
     keep_alive_s: float | None = None
     thinking: bool = False
     bundled: bool = False
+    layer_bytes: tuple[int, ...] = ()
+    layer_active_bytes: tuple[int, ...] = ()
+    layer_kv: tuple[int, ...] = ()
+    layer_kv_fixed: tuple[int, ...] = ()
+    embedding_bytes: int = 0
+    head_bytes: int = 0
+    activation_bytes: int = 0
+    tensor_sizes: dict[str, int] = {}
+    tensor_splits_kv: bool = True
+    unsplit_because: str = ""
+    compatible_backends: tuple[str, ...] = ()
+    backend_preference: tuple[str, ...] = ()
 
 
 class NodeCard(Message):
-    """A node's announcement of itself. `ttl_s` > 0; expired strictly after it."""
+    """A node's announcement of itself. `ttl_s` > 0; expired strictly after it.
+
+    `chip` is the processor's name. `working_set_bytes` is what the device recommends to use (0:
+    cannot be read); `vram_bytes` and `gtt_bytes` are of a GPU of its own, or of an APU.
+    `memory_bytes_per_s` 0: not measured. `machine` is alike on nodes of one machine. `rdma` names
+    the device whose active port leads to each peer, by node id.
+    """
 
     node: NodeId
     name: str
@@ -54,3 +84,11 @@ class NodeCard(Message):
     models: tuple[ModelCard, ...] = ()
     announced_at_s: float
     ttl_s: float = Field(default=120.0, gt=0)
+    chip: str = ""
+    working_set_bytes: int = 0
+    vram_bytes: int = 0
+    gtt_bytes: int = 0
+    memory_bytes_per_s: float = 0.0
+    machine: str = ""
+    ips: tuple[NodeAddress, ...] = ()
+    rdma: dict[str, str] = {}

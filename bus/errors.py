@@ -41,6 +41,7 @@ RefusalReason = Literal[
     "protocol",
     "conflict",
     "unknown_instance",
+    "unknown_node",
     "pending",
 ]
 
@@ -72,6 +73,10 @@ class BadMessage(ShoalError):
 
 class AlreadyRunning(ShoalError):
     """Another process holds the lock of this role."""
+
+
+class PortTaken(ShoalError):
+    """An address cannot be bound; the text names it and says why."""
 
 
 class Unavailable(ShoalError):

@@ -12,9 +12,11 @@ from typing import Literal
 
 from bus.messages.control import TermHeartbeat
 from bus.messages.events import Event
+from bus.messages.peers import PeersReading
 from bus.messages.readings import (
     CardReading,
     DemandReading,
+    LinkReading,
     NodeReading,
     RunnerReading,
     TokenTap,
@@ -75,6 +77,18 @@ TABLE: tuple[Topic, ...] = (
         15.0,
         False,
         "every second while there is demand, and on change",
+    ),
+    Topic(
+        "reading.peers", "telemetry", PeersReading, True, 15.0, False, "every second and on change"
+    ),
+    Topic(
+        "reading.link",
+        "telemetry",
+        LinkReading,
+        True,
+        600.0,
+        False,
+        "measured while idle; placement believes it for its time, then its priors",
     ),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"

@@ -21,7 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from bus.clock import now
 from bus.endpoints import host_of, is_loopback
-from bus.errors import AlreadyRunning, Exposed
+from bus.errors import AlreadyRunning, Exposed, PortTaken
 from bus.ids import NodeId
 from bus.security import Reach, Security, Server
 
@@ -134,8 +134,8 @@ class Link:
     def bind(self, address: str) -> str:
         """Bind, and return the address with its real port. An ipc path is locked first.
 
-        Raises AlreadyRunning when another process holds the path, and Exposed for a TCP address
-        beyond loopback when the link has no security.
+        Raises AlreadyRunning when another process holds the path, PortTaken when the address
+        cannot be bound, Exposed for TCP beyond loopback without security.
         """
         if address.startswith("tcp://"):
             return self._bind_tcp(address)
@@ -149,7 +149,7 @@ class Link:
                 raise AlreadyRunning(f"another process serves {path}") from error
             self._locks.append(lock)
             self._paths.append(path)
-        self.socket.bind(address)
+        self._bind(address)
         return self._endpoint()
 
     def _bind_tcp(self, address: str) -> str:
@@ -159,14 +159,14 @@ class Link:
                     f"{address} can be reached from other machines, so a cluster key is needed: "
                     "`shoal keys init` at the first node, `shoal keys join` at the others"
                 )
-            self.socket.bind(address)
+            self._bind(address)
             return self._endpoint()
         if not self._served:
             self.security.enter()
         secret = self.security.serving()
         try:
             self._serve_with(secret)
-            self.socket.bind(address)
+            self._bind(address)
         except BaseException:
             if not self._served:
                 self.security.leave()
@@ -176,6 +176,12 @@ class Link:
         bound = self._endpoint()
         self._served[bound] = secret
         return bound
+
+    def _bind(self, address: str) -> None:
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            raise PortTaken(f"{address}: {error.strerror}") from error
 
     def _endpoint(self) -> str:
         return cast(bytes, self.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
@@ -208,6 +214,10 @@ class Link:
     def subscribe(self, prefix: str) -> None:
         """A SUB link hears topics that begin with `prefix`."""
         self.socket.setsockopt(zmq.SUBSCRIBE, prefix.encode())
+
+    def unsubscribe(self, prefix: str) -> None:
+        """A SUB link hears topics that begin with `prefix` no more."""
+        self.socket.setsockopt(zmq.UNSUBSCRIBE, prefix.encode())
 
     def send(self, *frames: bytes) -> bool:
         """Send at once or not at all: False when full, or the ROUTER knows no such peer."""
@@ -300,10 +310,8 @@ class Link:
                 self.socket.unbind(address)
             try:
                 self._serve_with(secret)
-                self.socket.bind(address)
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EADDRINUSE:
-                    raise
+                self._bind(address)
+            except PortTaken:
                 return False
             finally:
                 self._plain()

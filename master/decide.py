@@ -13,8 +13,16 @@ from typing import Any, assert_never
 
 from bus.errors import Refusal
 from bus.ids import InstanceId, ModelId, is_model_id
-from bus.instances import Instance, Shard
-from bus.messages.commands import Command, DeleteInstance, KeepAlive, PlaceModel
+from bus.instances import Conditions, Instance, Shard
+from bus.messages.commands import (
+    Command,
+    DeleteInstance,
+    DrainNode,
+    ForgetNode,
+    KeepAlive,
+    PlaceModel,
+    RenameNode,
+)
 from bus.messages.events import (
     EventBody,
     InstanceDraining,
@@ -23,8 +31,16 @@ from bus.messages.events import (
     KeepAliveSet,
 )
 from bus.state import ClusterState
+from master.bill import Appetite
+from master.candidates import Placement
+from master.copies import Wish
 from master.evict import EVICT_DRAIN_S, Refuge, make_way
-from master.placement import Appetite, Crowded, Placement, Seat, Wish, place, seats
+from master.nodes import decide_node
+from master.placement import Verdict, candidates, place, survey
+from master.plans import plan_of, preview_of
+from master.refusals import Crowded
+from master.seats import Seat, seats
+from master.speed import Links
 from master.view import View
 
 FOR_EVER = -1.0
@@ -80,9 +96,15 @@ class Scene:
     now: float
 
     def seats(self) -> list[Seat]:
-        """Every node as placement sees it."""
+        """Every node as placement sees it; those that are drained get nothing new."""
         cards, nodes = self.view.living_cards(self.now), self.view.living_nodes(self.now)
-        return seats(cards, nodes, self.state.instances)
+        drained = {seat.node for seat in self.state.nodes.values() if seat.draining}
+        found = seats(cards, nodes, self.state.instances)
+        return [seat for seat in found if seat.node not in drained]
+
+    def links(self) -> Links:
+        """What is known of the links between them."""
+        return Links(self.view.living_links(self.now))
 
 
 def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
@@ -101,8 +123,16 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
                 return unknown_instance(command.instance, scene.state)
             body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
             return Decided((body,), command.instance)
+        case RenameNode() | DrainNode() | ForgetNode():
+            answer = decide_node(command, scene.state, scene.view, scene.now)
+            return answer if isinstance(answer, Refusal) else answered(answer, scene.state)
         case _:
             assert_never(command)
+
+
+def answered(bodies: tuple[EventBody, ...], state: ClusterState) -> Decision:
+    """What is to be indexed; nothing means that it is so already."""
+    return Decided(bodies, None) if bodies else Known(state.index)
 
 
 def living(state: ClusterState, model: ModelId) -> list[Instance]:
@@ -114,28 +144,41 @@ def living(state: ClusterState, model: ModelId) -> list[Instance]:
 def draw_up(
     command: PlaceModel, placement: Placement, policy: Policy, fresh: InstanceId
 ) -> Instance:
-    """The instance that a placement makes: one rank with every layer on one node."""
+    """The instance that a placement makes."""
     card = placement.card
     keep_alive_s = next(
         (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
         policy.keep_alive_s,
     )
-    shard = Shard(
-        rank=0,
-        node=placement.node,
-        first_layer=0,
-        last_layer=card.layers,
-        bytes_reserved=placement.reserved_bytes,
+    shards = tuple(
+        Shard(
+            rank=rank.rank,
+            node=rank.copy.seat.node,
+            first_layer=rank.first_layer,
+            last_layer=rank.last_layer,
+            bytes_reserved=rank.reserved_bytes,
+            backend=rank.copy.backend,
+        )
+        for rank in placement.ranks
     )
     return Instance(
         instance=fresh,
         model=card.model,
-        shards=(shard,),
-        backend=placement.backend,
+        shards=shards,
+        sharding=placement.sharding,
+        collectives=placement.collectives,
+        backend=placement.lead.copy.backend,
         context_tokens=placement.context_tokens,
         keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
         pinned=command.pinned,
         priority=command.priority,
+        conditions=Conditions(
+            context_tokens=command.context_tokens,
+            excluded_nodes=command.excluded_nodes,
+            min_nodes=command.min_nodes,
+            sharding=command.sharding,
+            layers=command.layers,
+        ),
     )
 
 
@@ -165,14 +208,19 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         context_tokens=command.context_tokens,
         excluded_nodes=command.excluded_nodes,
         min_nodes=command.min_nodes,
+        sharding=command.sharding,
+        layers=command.layers,
     )
-    verdict = place(wish, scene.seats(), scene.policy.appetite)
+    nodes, links = scene.seats(), scene.links()
+    verdict = place(wish, nodes, scene.policy.appetite, links)
+    if command.dry_run and command.previews:
+        return _previewed(wish, nodes, links, verdict, scene)
     if isinstance(verdict, Crowded):
         return _crowded(command, verdict, scene)
     if isinstance(verdict, Refusal):
         return verdict
     if command.dry_run:
-        return Known(scene.state.index, plan=verdict.plan())
+        return Known(scene.state.index, plan=plan_of(verdict))
     instance = draw_up(command, verdict, scene.policy, fresh)
     swept = tuple(
         InstanceRemoved(instance=old.instance, why="placed anew")
@@ -180,6 +228,27 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         if old.model == command.model and old.status == "failed"
     )
     return Decided((*swept, InstancePlaced(instance=instance)), fresh)
+
+
+def _previewed(
+    wish: Wish, nodes: list[Seat], links: Links, verdict: Verdict, scene: Scene
+) -> Decision:
+    """Every candidate with its plan or its refusal, and what placing would choose or say."""
+    ground = survey(wish, nodes, scene.policy.appetite, links)
+    if isinstance(ground, Refusal):
+        return ground
+    chosen = verdict if isinstance(verdict, Placement) else None
+    refusal = verdict.refusal if isinstance(verdict, Crowded) else verdict
+    return Known(
+        scene.state.index,
+        plan={
+            "model": wish.model,
+            "previews": [preview_of(*found, chosen) for found in candidates(ground)],
+            "blocked": dict(ground.blocked),
+            "chosen": None if chosen is None else plan_of(chosen),
+            "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
+        },
+    )
 
 
 def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
@@ -196,7 +265,8 @@ def _crowded(command: PlaceModel, crowded: Crowded, scene: Scene) -> Decision:
     if command.dry_run:
         evicted = [victim.instance for victim in way.victims]
         if way.enough:
-            plan = {"model": command.model, "node": crowded.node, "evicts": evicted}
+            nodes = [one.node for one in crowded.shortages]
+            plan = {"model": command.model, "node": nodes[0], "nodes": nodes, "evicts": evicted}
             return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
         return crowded.refusal
     if not way.enough and scene.now >= scene.settled_at:

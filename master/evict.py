@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bus.ids import NodeId
 from bus.instances import Instance
 from bus.state import ClusterState
-from master.placement import Crowded
+from master.refusals import Crowded
 from master.view import View
 
 EVICT_DRAIN_S = 120.0
@@ -32,22 +33,31 @@ class Refuge:
 def make_way(
     crowded: Crowded, state: ClusterState, view: View, priority: int, now: float
 ) -> Refuge:
-    """Who has to leave `crowded.node` for a newcomer of `priority`: memory that is missing,
-    or one slot where memory is not what is missing."""
-    there = [i for i in state.instances.values() if any(_shares(i, crowded))]
+    """Who has to leave the crowded nodes for a newcomer of `priority`: memory that is missing on
+    each, or one slot where memory is not what is missing."""
+    short = {one.node for one in crowded.shortages}
+    there = [i for i in state.instances.values() if any(s.node in short for s in i.shards)]
     leaving = tuple(i for i in there if i.status == "draining")
-    freed, gone = sum(_bytes(i, crowded) for i in leaving), len(leaving)
+    gone = list(leaving)
     victims: list[Instance] = []
     for candidate in _in_order(there, view, priority, now):
-        if _is_room(crowded, freed, gone):
+        missing = _missing(crowded, gone)
+        if not missing:
             break
-        victims.append(candidate)
-        freed, gone = freed + _bytes(candidate, crowded), gone + 1
-    return Refuge(leaving, tuple(victims), _is_room(crowded, freed, gone))
+        if any(shard.node in missing for shard in candidate.shards):
+            victims.append(candidate)
+            gone.append(candidate)
+    return Refuge(leaving, tuple(victims), not _missing(crowded, gone))
 
 
-def _is_room(crowded: Crowded, freed_bytes: int, gone: int) -> bool:
-    return gone > 0 and freed_bytes >= crowded.short_bytes
+def _missing(crowded: Crowded, gone: list[Instance]) -> set[NodeId]:
+    """Nodes on which there is no room yet although all of `gone` have left."""
+    missing: set[NodeId] = set()
+    for one in crowded.shortages:
+        freed = [s.bytes_reserved for i in gone for s in i.shards if s.node == one.node]
+        if not freed or sum(freed) < one.short_bytes:
+            missing.add(one.node)
+    return missing
 
 
 def _in_order(there: list[Instance], view: View, priority: int, now: float) -> list[Instance]:
@@ -59,11 +69,3 @@ def _in_order(there: list[Instance], view: View, priority: int, now: float) -> l
         if use is not None and not use.open_requests:
             idle.append((-instance.priority, -use.idle_s, instance))
     return [instance for _, _, instance in sorted(idle, key=lambda one: one[:2])]
-
-
-def _shares(instance: Instance, crowded: Crowded) -> list[int]:
-    return [s.bytes_reserved for s in instance.shards if s.node == crowded.node]
-
-
-def _bytes(instance: Instance, crowded: Crowded) -> int:
-    return sum(_shares(instance, crowded))

@@ -1,360 +1,200 @@
-"""Where a model fits, by arithmetic that can be read back; and why not, with the numbers.
+"""Where a model fits and how fast it will be there, by arithmetic; and why not, with the numbers.
 
-Pure, and polynomial in nodes. A node can give
-
-    usable = min(what is free, 0.75 x its memory - what is reserved there)
-
-where "free" is measured, less the reservations of shards that are still loading. A model needs
-
-    weights x 1.30 + KV for the context promised + 256 MB
-
-at least. What it is given beyond that (for more rows and its prefix cache) is at most a
-quarter of what then remains. The context that was promised is stamped on the instance and
-read from there by every rank and gateway.
+Pure, and polynomial in nodes. The smallest number of nodes that is enough wins, and among those
+of one number the fastest by prediction (`master.speed`): one node while one is enough, then a
+pipeline or, where the family shards and the sizes divide, a tensor-parallel group. Nodes that
+have the weights come before those that would have to fetch them, where that costs no more than a
+tenth of the speed. What a rank costs is in `master.bill`, what a node can give in `master.seats`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from bus.cards import ModelCard, NodeCard
 from bus.errors import Refusal
-from bus.ids import ModelId, NodeId
-from bus.instances import Instance
-from bus.messages.readings import NodeReading
+from bus.ids import NodeId
+from master.bill import Appetite
+from master.candidates import (
+    Ground,
+    Placement,
+    Room,
+    best_group,
+    best_of,
+    best_single,
+    by_hand,
+)
+from master.copies import Copy, Kind, Wish, find_copies, room_ever, room_now
+from master.refusals import (
+    Crowded,
+    crowded_group,
+    crowded_seat,
+    impossible,
+    no_group,
+    nobody_can_run,
+    refused_early,
+    unmeasured,
+    unsupported_kind,
+)
+from master.seats import Seat
+from master.speed import Links
 
-WEIGHTS_OVERHEAD = 1.30
-FIXED_BYTES = 256_000_000
-PROMISED_TOKENS = 8_192
-MEMORY_SHARE = 0.75
-ROOM_SHARE = 0.25
-PENDING_RETRY_S = 2.0
-BUSY_RETRY_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be placed, and under which conditions."""
-
-    model: ModelId
-    context_tokens: int | None = None
-    excluded_nodes: tuple[NodeId, ...] = ()
-    min_nodes: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Appetite:
-    """What a runner makes use of, beyond the least that it needs."""
-
-    max_rows: int = 32
-    prefix_cache_bytes: int = 512 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A node as placement sees it. `free_bytes` None: nothing was measured yet."""
-
-    node: NodeId
-    name: str
-    memory_bytes: int
-    free_bytes: int | None
-    reserved_bytes: int
-    loading_bytes: int
-    slots: int
-    shards: int
-    backend: str
-    models: tuple[ModelCard, ...]
-
-    @property
-    def ceiling_bytes(self) -> int:
-        """What models may take here in all."""
-        return int(MEMORY_SHARE * self.memory_bytes)
-
-    @property
-    def usable_bytes(self) -> int:
-        """What one more model may take now."""
-        by_share = self.ceiling_bytes - self.reserved_bytes
-        if self.free_bytes is None:
-            return 0
-        return max(0, min(self.free_bytes - self.loading_bytes, by_share))
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The bill. All in bytes."""
-
-    weights: int
-    weights_with_overhead: int
-    kv: int
-    fixed: int
-    context_tokens: int
-
-    @property
-    def total(self) -> int:
-        return self.weights_with_overhead + self.kv + self.fixed
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """It fits: where, with how much, for which context."""
-
-    card: ModelCard
-    node: NodeId
-    backend: str
-    need: Need
-    reserved_bytes: int
-    usable_bytes: int
-    context_tokens: int
-
-    def plan(self) -> dict[str, Any]:
-        """For people and `--dry-run`."""
-        return {
-            "model": self.card.model,
-            "node": self.node,
-            "backend": self.backend,
-            "context_tokens": self.context_tokens,
-            "need_bytes": self.need.total,
-            "reserved_bytes": self.reserved_bytes,
-            "usable_bytes": self.usable_bytes,
-            "arithmetic": bill_text(self.need),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Crowded:
-    """It would fit on `node` if others made way: `short_bytes` are missing, or a slot is."""
-
-    node: NodeId
-    short_bytes: int
-    refusal: Refusal
-
+MAX_RANKS = 32
+"""Of one group; beyond, the way around costs more than any share saves."""
 
 Verdict = Placement | Crowded | Refusal
 
 
-def seats(
-    cards: Mapping[NodeId, NodeCard],
-    readings: Mapping[NodeId, NodeReading],
-    instances: Mapping[str, Instance],
-) -> list[Seat]:
-    """Every node that has announced itself, with what is promised there already.
+def place(wish: Wish, nodes: Sequence[Seat], appetite: Appetite, links: Links) -> Verdict:
+    """The best placement of one copy, or why there is none.
 
-    A shard that is not ready counts as still loading: what it reserved is not yet measured.
+    A refusal of reason `insufficient_memory` or `unsupported` cannot be cured by waiting;
+    `pending` and `no_capacity` carry `retry_after_s`.
     """
-    found: list[Seat] = []
-    for node, card in sorted(cards.items()):
-        reserved = loading = shards = 0
-        for instance in instances.values():
-            if instance.status == "failed":
-                continue
-            ready = {rank.rank for rank in instance.ready}
-            for shard in instance.shards:
-                if shard.node == node:
-                    shards += 1
-                    reserved += shard.bytes_reserved
-                    loading += 0 if shard.rank in ready else shard.bytes_reserved
-        reading = readings.get(node)
-        found.append(
-            Seat(
-                node=node,
-                name=card.name,
-                memory_bytes=card.memory_bytes,
-                free_bytes=None if reading is None else reading.memory_available_bytes,
-                reserved_bytes=reserved,
-                loading_bytes=loading,
-                slots=card.slots,
-                shards=shards,
-                backend=next(iter(card.backends), "mlx-cpu"),
-                models=card.models,
-            )
-        )
-    return found
+    ground = survey(wish, nodes, appetite, links)
+    if isinstance(ground, Refusal):
+        return ground
+    if wish.layers:
+        return _place_by_hand(ground)
+    if not any(one.seat.free_bytes is not None for one in ground.copies):
+        return unmeasured()
+    for size in _sizes(ground):
+        found = best_of(_of_size(ground, size, room_now))
+        if found is not None:
+            return found
+    return _crowded(ground) or _never(ground)
 
 
-def bill(card: ModelCard, context_tokens: int | None) -> Need:
-    """What one copy needs at least. The context promised is what was asked for, else 8,192
-    tokens, and never more than the model was made for."""
-    promised = min(context_tokens or PROMISED_TOKENS, card.context_tokens)
-    return Need(
-        weights=card.weights_bytes,
-        weights_with_overhead=int(card.weights_bytes * WEIGHTS_OVERHEAD),
-        kv=promised * card.kv_bytes_per_token + card.kv_bytes_fixed,
-        fixed=FIXED_BYTES,
-        context_tokens=promised,
-    )
-
-
-def place(wish: Wish, nodes: Sequence[Seat], appetite: Appetite) -> Verdict:
-    """The best single node for one copy, or why there is none.
-
-    Best: the most usable memory. A refusal of reason `insufficient_memory` or `unsupported`
-    cannot be cured by waiting; `pending` and `no_capacity` carry `retry_after_s`.
-    """
-    allowed = [seat for seat in nodes if seat.node not in wish.excluded_nodes]
-    early = _refused_early(wish, nodes, allowed)
+def survey(wish: Wish, nodes: Sequence[Seat], appetite: Appetite, links: Links) -> Ground | Refusal:
+    """What there is to choose from. Nodes may be named by id or by name."""
+    excluded = set(wish.excluded_nodes)
+    allowed = [seat for seat in nodes if not excluded & {seat.node, NodeId(seat.name)}]
+    early = refused_early(wish, nodes, allowed)
     if early is not None:
         return early
-    fitting: list[tuple[int, Seat, ModelCard, Need]] = []
-    crowded: list[Crowded] = []
-    impossible: list[tuple[Seat, Need]] = []
-    for seat in allowed:
-        card = next((one for one in seat.models if one.model == wish.model), None)
-        if card is None:
+    copies, blocked = find_copies(wish, allowed, nodes)
+    if not copies:
+        return nobody_can_run(wish.model, blocked)
+    return Ground(wish, copies, blocked, appetite, links)
+
+
+def candidates(ground: Ground) -> Iterator[tuple[int, Kind | None, Placement | Refusal]]:
+    """Every size and kind (None: one node) with its best placement now, or why there is none."""
+    for size in range(1, min(len(ground.copies), ground.card.layers, MAX_RANKS) + 1):
+        if size == 1:
+            found = best_single(ground)
+            yield 1, None, found if found is not None else _no_single(ground)
             continue
-        need = bill(card, wish.context_tokens)
-        if need.total > seat.ceiling_bytes:
-            impossible.append((seat, need))
-        elif need.total > seat.usable_bytes or seat.shards >= seat.slots:
-            crowded.append(_crowded(wish.model, seat, need))
-        else:
-            fitting.append((seat.usable_bytes, seat, card, need))
-    if fitting:
-        usable, seat, card, need = max(fitting, key=lambda fit: (fit[0], fit[1].node))
-        room = _room(card, need, usable, appetite)
-        return Placement(
-            card=card,
-            node=seat.node,
-            backend=seat.backend,
-            need=need,
-            reserved_bytes=need.total + room,
-            usable_bytes=usable,
-            context_tokens=_context(wish, card, need, room),
-        )
-    if crowded:
-        return min(crowded, key=lambda one: (one.short_bytes, one.node))
-    return _impossible(wish.model, impossible)
+        for kind in _KINDS:
+            placed = best_group(ground, kind, size, room_now)
+            yield size, kind, placed if placed is not None else no_group(ground, kind, size)
 
 
-def bill_text(need: Need) -> str:
-    """`1.5 GB = weights 1.0 x 1.30 + KV 0.0 for 8,192 tokens + 0.26`."""
-    return (
-        f"{_gb(need.total)} GB = weights {_gb(need.weights)} x {WEIGHTS_OVERHEAD:.2f} + "
-        f"KV {_gb(need.kv)} for {need.context_tokens:,} tokens + {_gb(need.fixed)}"
-    )
+_KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
 
-def _refused_early(wish: Wish, nodes: Sequence[Seat], allowed: Sequence[Seat]) -> Refusal | None:
-    if not nodes:
-        return Refusal(
-            reason="pending",
-            message="no node has announced itself yet; the cluster is still starting",
-            retry_after_s=PENDING_RETRY_S,
-        )
-    if wish.context_tokens is not None:
-        longest = [c.context_tokens for s in allowed for c in s.models if c.model == wish.model]
-        if longest and wish.context_tokens > max(longest):
-            return Refusal(
-                reason="unsupported",
-                message=(
-                    f"{wish.model} was made for {max(longest):,} tokens of context, "
-                    f"{wish.context_tokens:,} were asked for"
-                ),
-                field="context_tokens",
-                facts={"context_tokens": max(longest)},
-            )
-    if not any(card.model == wish.model for seat in nodes for card in seat.models):
-        return Refusal(
-            reason="unknown_model",
-            message=f"{wish.model} is on no node's disk; to get it: `shoal pull {wish.model}`",
-            field="model",
-        )
-    if wish.min_nodes > 1:
-        return Refusal(
-            reason="unsupported",
-            message=f"min_nodes {wish.min_nodes}: a model is placed on one node in this version",
-            field="min_nodes",
-            facts={"nodes": len(allowed)},
-        )
-    if not any(card.model == wish.model for seat in allowed for card in seat.models):
-        return Refusal(
-            reason="no_capacity",
-            message=f"every node that has {wish.model} on its disk is excluded",
-            field="excluded_nodes",
-        )
-    measured = [s for s in allowed if s.free_bytes is not None]
-    if not any(card.model == wish.model for seat in measured for card in seat.models):
-        return Refusal(
-            reason="pending",
-            message="no memory reading has come yet; is `telemetry` running?",
-            retry_after_s=PENDING_RETRY_S,
-        )
+def _sizes(ground: Ground) -> range:
+    least = max(ground.wish.min_nodes, 2 if ground.wish.sharding else 1)
+    return range(least, min(len(ground.copies), MAX_RANKS) + 1)
+
+
+def _of_size(ground: Ground, size: int, room: Room) -> Iterator[Placement]:
+    if size == 1:
+        found = best_single(ground)
+        if found is not None:
+            yield found
+        return
+    kinds = (ground.wish.sharding,) if ground.wish.sharding else _KINDS
+    for kind in kinds:
+        placed = best_group(ground, kind, size, room)
+        if placed is not None:
+            yield placed
+
+
+def _crowded(ground: Ground) -> Crowded | Refusal | None:
+    """The node, else the group, that lacks least of what it would take. With unmeasured nodes
+    that could hold it, the answer is to wait for their readings."""
+    if _sizes(ground)[:1] == range(1, 2):
+        singles = [one for one in ground.copies if one.load.whole.total <= room_ever(one.seat)]
+        measured = [one for one in singles if one.seat.free_bytes is not None]
+        if measured:
+            model = ground.wish.model
+            found = [crowded_seat(model, one.seat, one.load.whole) for one in measured]
+            return min(found, key=lambda one: (one.short_bytes, one.shortages[0].node))
+        if singles:
+            return unmeasured()
+    for size in _sizes(ground):
+        if size == 1:
+            continue
+        placed = best_of(_of_size(ground, size, room_ever))
+        if placed is not None:
+            if any(rank.copy.seat.free_bytes is None for rank in placed.ranks):
+                return unmeasured()
+            return crowded_group(placed)
     return None
 
 
-def _room(card: ModelCard, need: Need, usable: int, appetite: Appetite) -> int:
-    """Bytes beyond the least: for as many rows as a runner takes, and its prefix cache."""
-    rows = appetite.max_rows * (need.context_tokens * card.kv_bytes_per_token + card.kv_bytes_fixed)
-    wanted = max(0, rows + appetite.prefix_cache_bytes - need.kv)
-    return min(wanted, int(ROOM_SHARE * (usable - need.total)))
+def _never(ground: Ground) -> Refusal:
+    sizes = _sizes(ground)
+    if sizes and sizes[0] > 1:
+        kinds = (ground.wish.sharding,) if ground.wish.sharding else _KINDS
+        refused = [unsupported_kind(ground, kind, size) for size in sizes for kind in kinds]
+        if all(refused):
+            return next(one for one in refused if one is not None)
+    if not sizes:
+        return nobody_can_run(ground.wish.model, dict(ground.blocked))
+    return impossible(ground)
 
 
-def _context(wish: Wish, card: ModelCard, need: Need, room: int) -> int:
-    """The limit that is stamped: what was asked for, else as long as the model was made for
-    and half of what it gets for KV can hold."""
-    if wish.context_tokens is not None or not card.kv_bytes_per_token:
-        return need.context_tokens if wish.context_tokens is not None else card.context_tokens
-    held = (need.kv + room) // 2 // card.kv_bytes_per_token
-    return min(card.context_tokens, max(need.context_tokens, held))
+def _no_single(ground: Ground) -> Refusal:
+    found = _crowded(replace(ground, wish=replace(ground.wish, sharding=None, min_nodes=1)))
+    if isinstance(found, Refusal):
+        return found
+    if found is not None and len(found.shortages) == 1:
+        return found.refusal
+    return impossible(replace(ground, copies=ground.copies[:1]))
 
 
-def _crowded(model: ModelId, seat: Seat, need: Need) -> Crowded:
-    if need.total <= seat.usable_bytes:
-        text = f"{model} fits on {seat.name}, but its {seat.slots} runner slots are taken"
-    else:
-        text = (
-            f"{model} needs {bill_text(need)}, and {seat.name} can give {_gb(seat.usable_bytes)} "
-            f"GB now ({_seat_text(seat)})"
+def _place_by_hand(ground: Ground) -> Verdict:
+    order = _named(ground)
+    if isinstance(order, Refusal):
+        return order
+    counts = list(ground.wish.layers.values())
+    total, layers = sum(counts), ground.card.layers
+    if total != layers or min(counts) < 1:
+        return _bad_layers(
+            f"{ground.wish.model} has {layers} layers and {total} were given out; each node named "
+            "gets at least one"
         )
-    refusal = Refusal(
-        reason="no_capacity",
-        message=text,
-        retry_after_s=BUSY_RETRY_S,
-        facts=_facts(seat, need),
-    )
-    return Crowded(seat.node, max(0, need.total - seat.usable_bytes), refusal)
+    if len(order) > 1:
+        refused = unsupported_kind(ground, "pipeline", len(order))
+        if refused is not None:
+            return refused
+        if len({(one.dtype, one.backend.partition("-")[0]) for one in order}) > 1:
+            return _bad_layers("these nodes do not compute alike (32 bits on CPUs, else 16)")
+    if any(one.seat.free_bytes is None for one in order):
+        return unmeasured()
+    placed = by_hand(ground, order, counts, room_now)
+    if placed is not None:
+        return placed
+    placed = by_hand(ground, order, counts, room_ever)
+    return impossible(ground) if placed is None else crowded_group(placed)
 
 
-def _impossible(model: ModelId, found: Sequence[tuple[Seat, Need]]) -> Refusal:
-    seat, need = max(found, key=lambda one: (one[0].ceiling_bytes, one[0].node))
-    return Refusal(
-        reason="insufficient_memory",
-        message=(
-            f"{model} needs {bill_text(need)}, more than the {_gb(seat.ceiling_bytes)} GB that "
-            f"models may ever take on {seat.name} ({MEMORY_SHARE:.0%} of "
-            f"{_gb(seat.memory_bytes)} GB)"
-        ),
-        field="model",
-        facts=_facts(seat, need),
-    )
+def _named(ground: Ground) -> list[Copy] | Refusal:
+    """The nodes of a manual split, by id or name, in its order."""
+    known = {str(one.seat.name): one for one in ground.copies}
+    known |= {str(one.seat.node): one for one in ground.copies}
+    order: list[Copy] = []
+    for node in ground.wish.layers:
+        if node not in known:
+            there = ", ".join(sorted(one.seat.name for one in ground.copies))
+            return _bad_layers(f"{node} is no node that may be used; there is: {there}")
+        order.append(known[node])
+    if len({one.seat.node for one in order}) < len(order):
+        return _bad_layers("a node is named twice")
+    return order
 
 
-def _seat_text(seat: Seat) -> str:
-    return (
-        f"{_gb(seat.free_bytes or 0)} free, {_gb(seat.loading_bytes)} of it promised to models "
-        f"that are loading; {_gb(seat.reserved_bytes)} of at most {_gb(seat.ceiling_bytes)} "
-        "reserved"
-    )
-
-
-def _facts(seat: Seat, need: Need) -> dict[str, Any]:
-    return {
-        "node": seat.node,
-        "need_bytes": need.total,
-        "weights_bytes": need.weights,
-        "kv_bytes": need.kv,
-        "context_tokens": need.context_tokens,
-        "usable_bytes": seat.usable_bytes,
-        "free_bytes": seat.free_bytes,
-        "reserved_bytes": seat.reserved_bytes,
-        "loading_bytes": seat.loading_bytes,
-        "ceiling_bytes": seat.ceiling_bytes,
-        "memory_bytes": seat.memory_bytes,
-        "slots": seat.slots,
-        "shards": seat.shards,
-    }
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f}"
+def _bad_layers(text: str) -> Refusal:
+    return Refusal(reason="bad_request", message=f"layers: {text}", field="layers")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bus.ids import CommandId, InstanceId, ModelId
-from bus.instances import Instance
+from bus.instances import Conditions, Instance
 from bus.messages.commands import PlaceModel
 from bus.messages.events import (
     EventBody,
@@ -55,18 +55,18 @@ def wishes(scene: Scene, memory: Memory) -> list[PlaceModel]:
     nothing desired, then unmet demand, most urgent first (what is on the list is pinned again
     when it is wanted again). Their command ids are only names:
     each wish is decided anew until it is met."""
-    found = _preloads(scene, memory)
+    found = [*_again(scene, memory), *_preloads(scene, memory)]
     wanted = scene.view.wanted(scene.now).values()
-    for one in sorted(wanted, key=lambda w: (w.best_priority, -w.oldest_s)):
-        if not living(scene.state, one.model) and not _cooling(one.model, scene, memory):
-            found.append(
-                PlaceModel(
-                    command_id=CommandId(f"demand-{one.model}"),
-                    model=one.model,
-                    priority=one.best_priority,
-                    pinned=one.model in scene.policy.preload,
-                )
-            )
+    found += [
+        PlaceModel(
+            command_id=CommandId(f"demand-{one.model}"),
+            model=one.model,
+            priority=one.best_priority,
+            pinned=one.model in scene.policy.preload,
+        )
+        for one in sorted(wanted, key=lambda w: (w.best_priority, -w.oldest_s))
+        if not living(scene.state, one.model) and not _cooling(one.model, scene, memory)
+    ]
     return found
 
 
@@ -108,11 +108,24 @@ def follow_up(
     if before.status == "failed" or isinstance(news, RunnerUnloaded):
         return []
     if isinstance(news, LoadRefused):
-        return [InstanceFailed(instance=before.instance, why=news.refusal.message)]
+        again = elsewhere(before, news)
+        why = news.refusal.message
+        return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
     if breaker.failed(before.instance, news.exit_code, now):
         why = f"given up (at most 3 failures in 60 s); the last: {news.message}"
         return [InstanceFailed(instance=before.instance, why=why)]
     return [_reopened(before, news.message)]
+
+
+def elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
+    """Under which conditions a refused copy is placed again: for want of memory one node wider,
+    else (its weights could not be had) without the node that refused. None for a split by hand."""
+    asked = before.conditions
+    if asked.layers:
+        return None
+    if news.refusal.reason == "insufficient_memory":
+        return asked.model_copy(update={"min_nodes": len(before.shards) + 1})
+    return asked.model_copy(update={"excluded_nodes": (*asked.excluded_nodes, news.node)})
 
 
 def repairs(state: ClusterState) -> list[EventBody]:
@@ -145,6 +158,32 @@ def _preloads(scene: Scene, memory: Memory) -> list[PlaceModel]:
         elif model not in memory.preloaded:
             name = CommandId(f"preload-{model}")
             found.append(PlaceModel(command_id=name, model=model, pinned=True))
+    return found
+
+
+def _again(scene: Scene, memory: Memory) -> list[PlaceModel]:
+    """Copies that a worker refused to load, to be placed elsewhere. Each is wished for until it
+    is placed (which sweeps the failed one away), but not for longer than `RETRY_FAILED_S`."""
+    found: list[PlaceModel] = []
+    for one in scene.state.instances.values():
+        if one.status != "failed" or one.place_again is None or living(scene.state, one.model):
+            continue
+        failed_at = memory.failed_at.setdefault(one.instance, scene.now)
+        if scene.now - failed_at < RETRY_FAILED_S:
+            asked = one.place_again
+            found.append(
+                PlaceModel(
+                    command_id=CommandId(f"again-{one.instance}"),
+                    model=one.model,
+                    context_tokens=asked.context_tokens,
+                    keep_alive_s=None if one.pinned else one.keep_alive_s,
+                    pinned=one.pinned,
+                    priority=one.priority,
+                    excluded_nodes=asked.excluded_nodes,
+                    min_nodes=asked.min_nodes,
+                    sharding=asked.sharding,
+                )
+            )
     return found
 
 

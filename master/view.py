@@ -14,15 +14,18 @@ from bus.instances import Instance
 from bus.messages.readings import (
     CardReading,
     DemandReading,
+    LinkReading,
     ModelDemand,
     NodeReading,
     RunnerReading,
 )
 from bus.messages.wire import Message
+from bus.topology import Link
 
 NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
 DEMAND_S = 15.0
+LINK_READING_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ class View:
     demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = field(
         default_factory=dict[tuple[NodeId, str], tuple[DemandReading, float]]
     )
+    links: dict[NodeId, tuple[dict[NodeId, Link], float]] = field(
+        default_factory=dict[NodeId, tuple[dict[NodeId, Link], float]]
+    )
 
     def hear(self, message: Message, now: float) -> bool:
         """Take a reading in. True for one that may call for a decision at once."""
@@ -70,6 +76,10 @@ class View:
                 known_models = self.demands[key][0].models if key in self.demands else ()
                 self.demands[key] = (message, now)
                 return {m.model for m in message.models} != {m.model for m in known_models}
+            case LinkReading(node=node, links=links):
+                found = {one.peer: Link(one.latency_s, one.bytes_per_s) for one in links}
+                self.links[node] = (found, now)
+                return False
             case _:
                 return False
 
@@ -80,6 +90,17 @@ class View:
     def living_nodes(self, now: float) -> dict[NodeId, NodeReading]:
         """Node readings that are fresh enough to count on."""
         return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
+
+    def heard_at(self, node: NodeId) -> float | None:
+        """When a card or reading of the node last came; None when none ever did."""
+        values = [self.cards.get(node), self.nodes.get(node)]
+        ours = (value for (of, _), value in self.runners.items() if of == node)
+        found = [value[1] for value in (*values, *ours) if value is not None]
+        return max(found, default=None)
+
+    def living_links(self, now: float) -> dict[NodeId, dict[NodeId, Link]]:
+        """What nodes measured towards their peers, where that is fresh."""
+        return {n: found for n, (found, at) in self.links.items() if now - at <= LINK_READING_S}
 
     def wanted(self, now: float) -> dict[ModelId, ModelDemand]:
         """Unmet demand by model, summed over gateway processes."""

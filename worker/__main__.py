@@ -9,9 +9,11 @@ from bus.client import BusClient
 from bus.identity import node_id
 from bus.processes import Supervisor
 from bus.service import Shell, run_service
+from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
+from conf.ports import TABLE
 from conf.settings import Settings, load_settings
-from worker.hands import RunnerDefaults
+from worker.hands import DataPorts, RunnerDefaults
 from worker.machine import has_metal
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights, hugging_face_cache
@@ -25,6 +27,13 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         slots=settings.slots,
         memory_bytes=settings.memory_bytes,
         runner=RunnerDefaults(**runner.model_dump()),
+        data=DataPorts(
+            listen=settings.cluster.listen,
+            port=settings.port_of("data"),
+            hosts=announced_hosts(settings),
+        ),
+        ring_ports=(settings.port_of("ring"), TABLE["ring"].count),
+        plan_ports=(settings.port_of("plans"), TABLE["plans"].count),
     )
 
 
@@ -32,7 +41,7 @@ def shelf(settings: Settings) -> Shelf:
     """Where this node's models lie."""
     more = tuple(Path(folder).expanduser() for folder in settings.model_folders)
     return Shelf(
-        bundled=bundled_models(),
+        bundled=bundled_models() if settings.bundled_model else {},
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
         float32=not has_metal(),

@@ -31,6 +31,14 @@ class GiveSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SeatRank:
+    """Choose fresh ports for a rank of a group, and tell where it will be met."""
+
+    task: Task
+    shard: Shard
+
+
+@dataclass(frozen=True, slots=True)
 class DrainSlot:
     """Send the slot a `SlotDrain`."""
 
@@ -71,4 +79,4 @@ class Tell:
     fact: Fact
 
 
-Action = StartSlot | GiveSpec | DrainSlot | RefuseSlot | StopSlot | KillSlot | Tell
+Action = StartSlot | GiveSpec | SeatRank | DrainSlot | RefuseSlot | StopSlot | KillSlot | Tell

@@ -3,7 +3,7 @@
 Pure. Field names are those of Hugging Face configurations; a multimodal model keeps its
 language part under `text_config`. KV bytes per token are layers x 2 x KV heads x head size x
 bytes per value, counting only layers whose KV grows; windows and recurrent states are fixed
-per row. Multi-head latent attention keeps (rank + rope) values per layer instead.
+per row. What each layer has of it is in `worker.layers`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from bus.cards import ModelCard
 from bus.ids import ModelId
+from worker.layers import UNSPLIT, Part, expert_share, layer_kv, parts_of, tensor_sizes
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
@@ -34,12 +35,15 @@ class Tensor:
 class Notes:
     """What a `card.toml` may say of a model beyond its own files. None: nothing said.
 
-    `context_tokens` may lower, never raise, what the model was made for.
+    `context_tokens` may lower, never raise, what the model was made for. Backends are
+    `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
     """
 
     thinking_default: bool | None = None
     context_tokens: int | None = None
     keep_alive_s: float | None = None
+    compatible_backends: tuple[str, ...] = ()
+    backend_preference: tuple[str, ...] = ()
 
 
 def notes_from(table: Mapping[str, Any]) -> Notes:
@@ -53,7 +57,13 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
         raise ValueError("card.toml: context_tokens is a whole number above 0")
     if not (keep is None or isinstance(keep, int | float)):
         raise ValueError("card.toml: keep_alive_s is a number of seconds")
-    return Notes(thinking, context, None if keep is None else float(keep))
+    return Notes(
+        thinking,
+        context,
+        None if keep is None else float(keep),
+        _tags(table, "compatible_backends"),
+        _tags(table, "backend_preference"),
+    )
 
 
 def model_card(
@@ -79,12 +89,20 @@ def model_card(
     text = cast(Mapping[str, Any], config.get("text_config") or config)
     stored = _stored_bytes(config, tensors)
     value_bytes = 4 if float32 else stored
+    layers = _layers(text)
     per_token, fixed = kv_bytes(text, value_bytes)
+    caches = layer_kv(text, layers, value_bytes)
+    parts = parts_of(
+        [Part(one.name, _bytes(one, float32=float32)) for one in tensors],
+        layers,
+        expert_share(text),
+    )
+    family = str(config.get("model_type", "unknown"))
     return ModelCard(
         model=model,
         path=path,
-        family=str(config.get("model_type", "unknown")),
-        layers=_layers(text),
+        family=family,
+        layers=layers,
         weights_bytes=weights_bytes(tensors, float32=float32),
         size_bytes=size_bytes,
         kv_bytes_per_token=per_token,
@@ -100,46 +118,42 @@ def model_card(
         keep_alive_s=notes.keep_alive_s,
         thinking=_thinks(template) if notes.thinking_default is None else notes.thinking_default,
         bundled=bundled,
+        layer_bytes=parts.layers,
+        layer_active_bytes=parts.active,
+        layer_kv=tuple(grows for grows, _ in caches),
+        layer_kv_fixed=tuple(fixed for _, fixed in caches),
+        embedding_bytes=parts.embedding,
+        head_bytes=parts.head,
+        activation_bytes=int(text.get("hidden_size") or 0) * value_bytes,
+        tensor_sizes=tensor_sizes(family, text, int(_quant(config).get("group_size") or 0)),
+        tensor_splits_kv=not text.get("kv_lora_rank"),
+        unsplit_because=UNSPLIT.get(family, ""),
+        compatible_backends=notes.compatible_backends,
+        backend_preference=notes.backend_preference,
     )
 
 
 def weights_bytes(tensors: Sequence[Tensor], *, float32: bool) -> int:
     """Bytes in memory after the cast; integers (packed quantized weights) stay as they are."""
-    total = 0
-    for tensor in tensors:
-        floating = tensor.dtype in DTYPE_BYTES
-        total += tensor.count * 4 if float32 and floating else tensor.bytes_
-    return total
+    return sum(_bytes(tensor, float32=float32) for tensor in tensors)
+
+
+def _bytes(tensor: Tensor, *, float32: bool) -> int:
+    return tensor.count * 4 if float32 and tensor.dtype in DTYPE_BYTES else tensor.bytes_
+
+
+def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A list of backend tags. Raises ValueError for anything else."""
+    found = table.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):  # pyright: ignore[reportUnknownVariableType]
+        raise ValueError(f"card.toml: {name} is a list of backends such as mlx-metal")
+    return tuple(cast(list[str], found))
 
 
 def kv_bytes(text: Mapping[str, Any], value_bytes: int) -> tuple[int, int]:
     """(bytes per token, fixed bytes per row) of the KV cache at `value_bytes` per value."""
-    layers = _layers(text)
-    if text.get("kv_lora_rank"):
-        values = int(text["kv_lora_rank"]) + int(text.get("qk_rope_head_dim") or 0)
-        return layers * values * value_bytes, 0
-    heads = int(text.get("num_attention_heads") or 1)
-    kv_heads = int(text.get("num_key_value_heads") or heads)
-    head_dim = int(text.get("head_dim") or int(text["hidden_size"]) // heads)
-    one = 2 * kv_heads * head_dim * value_bytes
-    growing, windowed, recurrent = _kinds(text, layers)
-    window = int(text.get("sliding_window") or 0)
-    state = int(text["hidden_size"]) * int(text.get("state_size") or 128) * value_bytes
-    return growing * one, windowed * window * one + recurrent * state
-
-
-def _kinds(text: Mapping[str, Any], layers: int) -> tuple[int, int, int]:
-    """How many layers keep growing KV, a window of it, a recurrent state."""
-    named = cast(Sequence[str], text.get("layer_types") or ())
-    if named:
-        full = sum(kind == "full_attention" for kind in named)
-        sliding = sum(kind == "sliding_attention" for kind in named)
-        return full, sliding, len(named) - full - sliding
-    if every := int(text.get("full_attention_interval") or 0):
-        return layers // every, 0, layers - layers // every
-    if every := int(text.get("sliding_window_pattern") or 0):
-        return layers // every, layers - layers // every, 0
-    return layers, 0, 0
+    by_layer = layer_kv(text, _layers(text), value_bytes)
+    return sum(grows for grows, _ in by_layer), sum(fixed for _, fixed in by_layer)
 
 
 def _layers(text: Mapping[str, Any]) -> int:

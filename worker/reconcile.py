@@ -23,6 +23,7 @@ from worker.actions import (
     GiveSpec,
     KillSlot,
     RefuseSlot,
+    SeatRank,
     StartSlot,
     StopSlot,
     Tell,
@@ -36,6 +37,8 @@ ASK_S = 5.0
 TERM_S = 10.0
 """After SIGTERM; supervisord has sent SIGKILL after 5 s, this is for when it has not."""
 REPEAT_KILL_S = 2.0
+SEAT_S = 60.0
+"""How long a rank waits for the seats of its group's others (J47)."""
 SUSPECT_S = 4.0
 SILENT_S = 12.0
 SILENT_LOADING_S = 60.0
@@ -155,9 +158,15 @@ def _watched(slot: Slot, desk: Desk) -> list[Action]:
 
 def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Told) -> list[Action]:
     """What a living slot has to hear, given what it is."""
-    if slot.life in ("starting", "stopping", "killed"):
+    if slot.life in ("stopping", "killed"):
         return []
     task = slot.task
+    if task is not None and task in wanted and slot.life in ("starting", "idle"):
+        seat = _seated(task, *wanted[task], told)
+        if seat:
+            return seat
+    if slot.life == "starting":
+        return []
     if task is not None and task in leaving:
         instance, _ = leaving[task]
         return _drained(slot, task, instance.drain_deadline_s or 0.0, instance.why)
@@ -174,7 +183,14 @@ def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Tol
 def _given(
     slot: Slot, task: Task, instance: Instance, shard: Shard, desk: Desk, told: Told
 ) -> list[Action]:
-    """Its spec, unless the model has vanished from the disk since the slot was started."""
+    """Its spec, once every rank of its group has a seat, unless the model has vanished from
+    the disk since the slot was started."""
+    missing = _unseated(instance)
+    if missing:
+        waited_s = desk.now - slot.since_at
+        where = ", ".join(f"rank {shard.rank} on {shard.node}" for shard in missing)
+        text = f"{where}: no seat within {SEAT_S:g} s (is that node's worker running?)"
+        return [StopSlot(slot.name, text)] if waited_s >= SEAT_S else []
     refusal = _vanished(instance, desk)
     if refusal is None:
         return [GiveSpec(slot.name, task, instance, shard)]
@@ -183,6 +199,23 @@ def _given(
         told.left[task] = desk.now
         actions.append(Tell(refused(task, desk.node, refusal)))
     return actions
+
+
+def _seated(task: Task, instance: Instance, shard: Shard, told: Told) -> list[Action]:
+    """A rank of a group is told of as soon as it has a slot, for all wait for it."""
+    alone = len(instance.shards) == 1
+    if alone or task in told.seated or any(one.rank == task.rank for one in instance.seats):
+        return []
+    told.seated.add(task)
+    return [SeatRank(task, shard)]
+
+
+def _unseated(instance: Instance) -> list[Shard]:
+    """Ranks of a group that nobody has made room for yet."""
+    if len(instance.shards) == 1:
+        return []
+    seated = {seat.rank for seat in instance.seats}
+    return [shard for shard in instance.shards if shard.rank not in seated]
 
 
 def _missed_its_spec(slot: Slot, desk: Desk) -> bool:
@@ -255,12 +288,25 @@ def _missing(
         told.left[task] = desk.now
         return [Tell(lost(task, desk.node))]
     taken = {action.slot for action in planned if isinstance(action, StartSlot)}
+    if _elder_here(task, table):
+        return []
     name = _free_slot(table, taken)
     refusal = _refusal(instance, shard, table, desk)
     if refusal is not None:
         told.left[task] = desk.now
         return [Tell(refused(task, desk.node, refusal))]
     return [] if name is None else [StartSlot(name, task)]
+
+
+def _elder_here(task: Task, table: SlotTable) -> bool:
+    """Whether a rank of an earlier generation has not left yet: its memory is still taken."""
+    return any(
+        slot.life != "free"
+        and slot.task is not None
+        and slot.task.instance == task.instance
+        and slot.task.generation < task.generation
+        for slot in table.slots.values()
+    )
 
 
 def _again(task: Task, desk: Desk, told: Told) -> list[Action]:

@@ -35,8 +35,9 @@ from bus.state import ClusterState
 from bus.transport import Link
 from worker.diagnoses import OpenQuestions
 from worker.facts import Told, farewell
-from worker.hands import GROUP, Hands, RunnerDefaults, identity_of
+from worker.hands import GROUP, DataPorts, Hands, RunnerDefaults, identity_of
 from worker.machine import free_bytes, node_card
+from worker.ports import PortPool
 from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
 from worker.slots import Gone, Seen, SlotTable
 from worker.weights import Weights
@@ -51,12 +52,16 @@ FRESH_READING_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What the composition root read. `memory_bytes` 0: what the machine has."""
+    """What the composition root read. `memory_bytes` 0: what the machine has. Ports come as
+    (first, count)."""
 
     node_name: str
     slots: int
     memory_bytes: int
     runner: RunnerDefaults
+    data: DataPorts
+    ring_ports: tuple[int, int]
+    plan_ports: tuple[int, int]
 
 
 class Worker:
@@ -98,6 +103,9 @@ class Worker:
             self._told,
             settings.runner,
             self._models,
+            settings.data,
+            PortPool(*settings.ring_ports),
+            PortPool(*settings.plan_ports),
         )
         reactor.watch(self._link, self._received)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
@@ -119,7 +127,8 @@ class Worker:
 
     def _join(self) -> None:
         node = self.client.speaker.node
-        self.client.tell(NodeJoined(node=node, name=self._settings.node_name))
+        hosts = self._settings.data.hosts
+        self.client.tell(NodeJoined(node=node, name=self._settings.node_name, addresses=hosts))
 
     def _on_state(self, state: ClusterState) -> None:
         here = self.client.speaker.node in state.nodes

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from bus.cards import NodeCard
 from bus.ids import InstanceId, ModelId, NodeId
 from bus.messages.control import Phase
@@ -58,6 +60,23 @@ class NodeReading(Message):
     disk_free_bytes: int
     processes: tuple[ProcessReading, ...] = ()
     findings: tuple[HealthFinding, ...] = ()
+    measured_at_s: float
+
+
+class MeasuredLink(Message):
+    """One peer as this node measured it. `latency_s` is one way, of a small message."""
+
+    peer: NodeId
+    latency_s: float = Field(gt=0)
+    bytes_per_s: float = Field(gt=0)
+
+
+class LinkReading(Message):
+    """A node's links, measured while they were idle; peers that are not named are unmeasured."""
+
+    kind: Literal["link_reading"] = "link_reading"
+    node: NodeId
+    links: tuple[MeasuredLink, ...]
     measured_at_s: float
 
 

@@ -15,8 +15,10 @@ from gateway.cli import (
     down,
     instances,
     keys,
+    lab,
     logs,
     models,
+    nodes,
     status,
     talk,
     tap,
@@ -46,8 +48,7 @@ LATER = {
     "service": "starting with the system is not in this version; `shoal up` starts a node by hand",
     "pull": "fetching models is not in this version; put a model's folder into <data>/models "
     "(`shoal config show` names it)",
-    "nodes": "clusters of several nodes are not in this version",
-    "drain": "clusters of several nodes are not in this version",
+    "drain": "a node is drained with `shoal nodes drain NODE`",
     "leases": "leases are not in this version",
 }
 
@@ -74,7 +75,9 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (up, down, status, talk, instances, models, tap, logs, doctor, bench, config, keys):
+for theme in (
+    up, down, status, nodes, talk, instances, models, tap, logs, doctor, bench, config, keys, lab
+):  # fmt: skip
     theme.register(app)
 
 

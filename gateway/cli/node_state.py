@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from bus.cards import ModelCard, NodeCard
 from bus.codec import first_problem
 from bus.instances import Instance
+from bus.messages.peers import PeersReading
 from bus.messages.readings import RunnerReading
 from bus.state import ClusterState
 from gateway.cli.problems import NOT_FOUND, Problem
@@ -31,13 +32,16 @@ class Health(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The cluster as one node sees it."""
+    """The cluster as one node (`asked`) sees it. `peers` are whom each node knows."""
 
     state: ClusterState
     live: bool
     runners: tuple[RunnerReading, ...]
     cards: tuple[NodeCard, ...]
     health: Mapping[str, Health]
+    peers: Mapping[str, PeersReading]
+    holder: str | None
+    asked: str
 
     @property
     def instances(self) -> list[Instance]:
@@ -88,6 +92,12 @@ def parse_state(body: Any) -> NodeState:
                 node: Health.model_validate(one)
                 for node, one in cast(dict[str, Any], fields["nodeHealth"]).items()
             },
+            peers={
+                node: PeersReading.model_validate(one)
+                for node, one in cast(dict[str, Any], telemetry["peers"]).items()
+            },
+            holder=fields["holder"],
+            asked=str(fields["node"]),
         )
     except (KeyError, TypeError) as error:
         raise _other_version(f"{error} is missing") from error

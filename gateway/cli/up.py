@@ -55,6 +55,14 @@ def up(
     ] = None,
     http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None,
     http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(help="Nodes to join, with commas between.", metavar="HOST:PORT"),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="On which address other nodes reach this one.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here; Ctrl-C takes the node down.")
     ] = False,
@@ -75,6 +83,9 @@ def up(
         "base_port": base_port,
         "http_port": http_port,
         "http_host": http_host,
+        "cluster.peers": peers,
+        "cluster.listen": listen,
+        "cluster.namespace": namespace,
     }
     settings = load_settings(home=invocation.home, flags=flags, remembered=False)
     screen = invocation.screen
@@ -181,8 +192,12 @@ def _already(invocation: Invocation, supervisor: Supervisor, flags: dict[str, An
     screen.say(f"{settings.node_name} is already running at {settings.url}")
     ignored = [name for name, value in flags.items() if value is not None]
     if ignored:
-        names = ", ".join("--" + name.replace("_name", "").replace("_", "-") for name in ignored)
+        names = ", ".join(_flag(name) for name in ignored)
         screen.note(f"{names}: takes effect after `shoal down` and `shoal up`")
+
+
+def _flag(key: str) -> str:
+    return "--" + key.removeprefix("cluster.").replace("_name", "").replace("_", "-")
 
 
 def _summary(

@@ -62,6 +62,7 @@ REFUSALS: Mapping[RefusalReason, _Row] = {
     "protocol": _Row(503, "protocol_mismatch"),
     "conflict": _Row(409, "conflict"),
     "unknown_instance": _Row(404, "instance_not_found"),
+    "unknown_node": _Row(404, "node_not_found"),
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 

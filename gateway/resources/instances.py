@@ -111,7 +111,7 @@ class InstanceResource:
             drain_s=drain_s or 0.0,
             why="deleted through the HTTP API",
         )
-        resp.data = json_bytes(_acknowledged(await service.command(command)))
+        resp.data = json_bytes(acknowledged(await service.command(command)))
         resp.content_type = "application/json"
 
 
@@ -130,10 +130,11 @@ async def _placed(service: HttpService, asked: PlaceBody) -> bytes:
         dry_run=asked.dry_run,
     )
     answer = await service.command(command)
-    return json_bytes({"model": model, **_acknowledged(answer)})
+    return json_bytes({"model": model, **acknowledged(answer)})
 
 
-def _acknowledged(answer: Acknowledged) -> dict[str, Any]:
+def acknowledged(answer: Acknowledged) -> dict[str, Any]:
+    """What the holder answered, for JSON."""
     return answer.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
 
 

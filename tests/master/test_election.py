@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 from bus.ids import NodeId
-from master.election import (
+from master.ballot import (
     HEARTBEAT_S,
     LAPSE_S,
     Beat,
     Election,
+    Fitness,
     HeardBeat,
     HeardPeer,
     OpenTerm,
@@ -20,8 +21,8 @@ from master.election import (
     StepDown,
     SwitchboardUp,
     Tick,
-    stimulate,
 )
+from master.election import stimulate
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
@@ -32,7 +33,7 @@ def candidate(me: NodeId, *, counter: int = 0, index: int = 0) -> Election:
 
 def test_a_node_of_its_own_takes_the_term_at_once_and_persists_it_first() -> None:
     election, actions = stimulate(candidate(A, counter=6), SwitchboardUp(), 10.0)
-    assert actions == [PersistTerm(7), OpenTerm(7), Beat()]
+    assert actions == [PersistTerm(7, None), OpenTerm(7), Beat()]
     assert (election.role, election.counter, election.holder) == ("holding", 7, A)
 
 
@@ -64,11 +65,11 @@ def test_a_silent_holder_is_challenged_when_its_term_lapses_and_not_before() -> 
     election, _ = stimulate(candidate(A), PeersKnown(frozenset({B})), 0.0)
     election, _ = stimulate(election, SwitchboardUp(), 0.0)
     election, actions = stimulate(election, HeardBeat(B, 4), 1.9)
-    assert actions == [PersistTerm(4)]
+    assert actions == [PersistTerm(4, None)]
     election, actions = stimulate(election, Tick(), 3.8)
     assert actions == []
     _, actions = stimulate(election, Tick(), 3.9)
-    assert actions == [PersistTerm(5), OpenTerm(5), Beat()]
+    assert actions == [PersistTerm(5, None), OpenTerm(5), Beat()]
 
 
 def test_the_lower_ranked_leaves_the_claim_to_a_better_one_that_lives() -> None:
@@ -90,26 +91,60 @@ def test_a_holder_that_hears_of_a_higher_term_steps_down_before_all_else() -> No
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
     election, actions = stimulate(election, HeardBeat(B, 2), 0.2)
     assert isinstance(actions[0], StepDown)
-    assert actions[1:] == [PersistTerm(2)]
+    assert actions[1:] == [PersistTerm(2, None)]
     assert (election.role, election.holder) == ("following", B)
 
 
 def test_a_lower_term_and_the_own_echo_change_nothing() -> None:
     election, _ = stimulate(candidate(C, counter=4), SwitchboardUp(), 0.0)
     for beat in (HeardBeat(B, 4), HeardBeat(C, 5), HeardBeat(C, 9), HeardBeat(B, 5)):
-        after, actions = stimulate(election, beat, 0.1)
-        assert (after, actions) == (election, [])
+        election, actions = stimulate(election, beat, 0.1)
+        assert actions == []
+        assert (election.role, election.counter, election.holder) == ("holding", 5, C)
 
 
 def test_a_holder_that_slept_through_its_own_term_steps_down_before_it_claims_anew() -> None:
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
     _, actions = stimulate(election, Tick(), 100.0)
     assert isinstance(actions[0], StepDown)
-    assert actions[1:] == [PersistTerm(2), OpenTerm(2), Beat()], "alone: nobody to wait for"
+    assert actions[1:] == [PersistTerm(2, None), OpenTerm(2), Beat()], "alone: nobody to wait for"
     rivals, _ = stimulate(election, PeersKnown(frozenset({B})), 0.1)
     rivals, actions = stimulate(rivals, Tick(), 100.0)
     assert len(actions) == 1 and isinstance(actions[0], StepDown)
     assert rivals.role == "following"
+
+
+def test_one_that_has_ever_had_company_waits_a_lapse_before_it_claims() -> None:
+    election, _ = stimulate(replace(candidate(A), company=True), SwitchboardUp(), 0.0)
+    election, actions = stimulate(election, PeersKnown(frozenset()), 0.1)
+    assert actions == [], "nobody is in reach yet, which says nothing so early"
+    _, actions = stimulate(election, Tick(), LAPSE_S)
+    assert OpenTerm(1) in actions
+
+
+def test_a_holder_raises_its_term_above_one_whose_candidate_cannot_follow_it() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    election, actions = stimulate(election, HeardPeer(Rank(0, 0, 0, B), counter=9), 0.1)
+    assert actions == [], "it has a holder: that one's heartbeat will decide"
+    _, actions = stimulate(election, HeardPeer(Rank(0, 0, 0, B), counter=9, led=False), 0.2)
+    assert isinstance(actions[0], StepDown)
+    assert actions[1:] == [PersistTerm(10, None), OpenTerm(10), Beat()]
+
+
+def test_a_holder_whose_journal_only_counts_gives_way_once_another_has_its_log() -> None:
+    election, _ = stimulate(candidate(A, index=5), SwitchboardUp(), 0.0)
+    election, actions = stimulate(election, Fitness(False), 0.1)
+    assert actions == [], "alone it goes on"
+    behind, level = Rank(0, 4, 0, B), Rank(0, 5, 0, B)
+    election, actions = stimulate(election, HeardPeer(behind, counter=1), 0.2)
+    assert actions == []
+    election, actions = stimulate(election, HeardPeer(level, fit=False, counter=1), 0.3)
+    assert actions == [], "that one is no better"
+    election, actions = stimulate(election, HeardPeer(level, counter=1), 0.4)
+    assert [type(action) for action in actions] == [StepDown]
+    election, _ = stimulate(election, HeardPeer(level, counter=1), 2.3)
+    _, actions = stimulate(election, Tick(), 3.0)
+    assert actions == [], "it leaves the term to the other"
 
 
 @pytest.mark.parametrize("seed", range(20))

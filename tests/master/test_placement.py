@@ -8,18 +8,15 @@ from bus.errors import Refusal
 from bus.ids import InstanceId, ModelId, NodeId
 from bus.instances import Instance, RankReady, Shard
 from bus.messages.readings import NodeReading
-from master.placement import (
-    FIXED_BYTES,
-    MEMORY_SHARE,
-    Appetite,
-    Crowded,
-    Placement,
-    Seat,
-    Wish,
-    bill,
-    place,
-    seats,
-)
+from master.bill import FIXED_BYTES, Appetite, bill
+from master.candidates import Placement
+from master.copies import Wish
+from master.placement import Verdict
+from master.placement import place as place_over
+from master.plans import plan_of
+from master.refusals import Crowded
+from master.seats import MEMORY_SHARE, Seat, seats
+from master.speed import Links
 
 GB = 10**9
 N1, N2 = NodeId("n1"), NodeId("n2")
@@ -45,9 +42,13 @@ def seat(
 ) -> Seat:
     return Seat(
         node=node, name=node, memory_bytes=memory, free_bytes=free, reserved_bytes=reserved,
-        loading_bytes=loading, slots=4, shards=shards, backend="mlx-cpu",
+        loading_bytes=loading, slots=4, shards=shards, backends=("mlx-cpu",),
         models=models or (card(),),
     )  # fmt: skip
+
+
+def place(wish: Wish, nodes: list[Seat], appetite: Appetite) -> Verdict:
+    return place_over(wish, nodes, appetite, Links())
 
 
 def test_the_bill_is_weights_with_overhead_plus_kv_for_8192_tokens_plus_256_mb() -> None:
@@ -60,10 +61,11 @@ def test_the_bill_is_weights_with_overhead_plus_kv_for_8192_tokens_plus_256_mb()
 def test_a_model_that_fits_is_placed_with_room_beyond_the_least() -> None:
     verdict = place(Wish(MODEL), [seat()], Appetite())
     assert isinstance(verdict, Placement)
-    assert verdict.node == N1
-    assert verdict.need.total < verdict.reserved_bytes <= verdict.usable_bytes
+    assert verdict.lead.copy.seat.node == N1
+    lead = verdict.lead
+    assert lead.need.total < lead.reserved_bytes <= lead.usable_bytes
     assert verdict.context_tokens >= 8_192
-    assert "1.30" in verdict.plan()["arithmetic"]
+    assert "1.30" in plan_of(verdict)["arithmetic"]
 
 
 def test_what_can_never_fit_is_refused_with_the_arithmetic() -> None:
@@ -118,8 +120,8 @@ def test_the_node_with_most_usable_memory_is_chosen_and_exclusions_are_honoured(
     nodes = [seat(N1, free=5 * GB), seat(N2, free=9 * GB)]
     best = place(Wish(MODEL), nodes, Appetite())
     other = place(Wish(MODEL, excluded_nodes=(N2,)), nodes, Appetite())
-    assert isinstance(best, Placement) and best.node == N2
-    assert isinstance(other, Placement) and other.node == N1
+    assert isinstance(best, Placement) and best.lead.copy.seat.node == N2
+    assert isinstance(other, Placement) and other.lead.copy.seat.node == N1
 
 
 SIZES = st.integers(min_value=0, max_value=40 * GB)
@@ -157,7 +159,7 @@ def test_however_models_are_placed_memory_is_never_promised_twice(
         wish = Wish(model.model, context_tokens=context)
         verdict = place(wish, seats(announced, readings, instances), Appetite(max_rows=rows))
         if isinstance(verdict, Placement):
-            assert verdict.reserved_bytes >= verdict.need.total >= FIXED_BYTES
+            assert verdict.lead.reserved_bytes >= verdict.lead.need.total >= FIXED_BYTES
             assert verdict.context_tokens <= model.context_tokens
             assert context is None or verdict.context_tokens >= context
             instances[model.model] = _placed(verdict)
@@ -169,7 +171,7 @@ def test_however_models_are_placed_memory_is_never_promised_twice(
 
 def _placed(placement: Placement, *, ready: bool = False) -> Instance:
     shard = Shard(
-        rank=0, node=N1, first_layer=0, last_layer=4, bytes_reserved=placement.reserved_bytes
+        rank=0, node=N1, first_layer=0, last_layer=4, bytes_reserved=placement.lead.reserved_bytes
     )
     lead = RankReady(rank=0, node=N1, process="runner:00", addresses=(), pid=1)
     return Instance(
@@ -190,6 +192,6 @@ def test_a_ready_copy_is_in_the_measurement_and_not_counted_again() -> None:
     )  # fmt: skip
     for ready in (False, True):
         one = seats({N1: announced}, {}, {"i": _placed(first, ready=ready)})[0]
-        assert one.reserved_bytes == first.reserved_bytes
-        assert one.loading_bytes == (0 if ready else first.reserved_bytes)
+        assert one.reserved_bytes == first.lead.reserved_bytes
+        assert one.loading_bytes == (0 if ready else first.lead.reserved_bytes)
         assert one.backend == "mlx-cpu"

@@ -1,0 +1,132 @@
+"""Which nodes could run a model, and as what: the card as it is there, and what must be fetched.
+
+Pure. A node that lacks the weights can fetch them from a node that has them, if its disk has
+room; the card then comes from any node that has the model. Without Metal, floating-point
+weights are cast to 32 bits, so a 16-bit card is counted twofold there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bus.cards import ModelCard
+from bus.ids import ModelId, NodeId
+from master.bill import Layered, layered
+from master.seats import Seat, resolve_backend
+from master.speed import read_s_per_byte
+
+QUANTIZED_CAST = 1.15
+"""Scales and biases of packed weights, cast to 32 bits."""
+
+Kind = Literal["pipeline", "tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be placed, and under which conditions. `layers` by node, in stage order."""
+
+    model: ModelId
+    context_tokens: int | None = None
+    excluded_nodes: tuple[NodeId, ...] = ()
+    min_nodes: int = 1
+    sharding: Kind | None = None
+    layers: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A node that could run the model: the card as it is there, the backend it resolves to."""
+
+    seat: Seat
+    card: ModelCard
+    backend: str
+    has_weights: bool
+    load: Layered
+
+    @property
+    def fetch_bytes(self) -> int:
+        """What has to come over the network first: at most the whole of the files."""
+        return 0 if self.has_weights else self.card.size_bytes
+
+    @property
+    def dtype(self) -> str:
+        return self.card.dtype
+
+    @property
+    def token_s(self) -> float:
+        """Seconds for a token with the whole model here."""
+        return self.load.read_bytes * read_s_per_byte(self.seat, self.backend)
+
+
+def room_now(seat: Seat) -> int:
+    """What a node can give to a model now; nothing without a free slot."""
+    return seat.usable_bytes if seat.has_slot else 0
+
+
+def room_ever(seat: Seat) -> int:
+    """What a node could give if all others left."""
+    return seat.ceiling_bytes
+
+
+def find_copies(
+    wish: Wish, allowed: Sequence[Seat], nodes: Sequence[Seat]
+) -> tuple[tuple[Copy, ...], dict[str, str]]:
+    """(nodes that could run the model, why each other cannot). Some node has to have it."""
+    donors = [card for seat in nodes if (card := seat.card_of(wish.model)) is not None]
+    found: list[Copy] = []
+    blocked: dict[str, str] = {}
+    loads: dict[tuple[int, str, bool], tuple[ModelCard, Layered]] = {}
+    for seat in allowed:
+        own = seat.card_of(wish.model)
+        donor = own or donors[0]
+        backend = resolve_backend(donor, seat.backends)
+        if backend is None:
+            fit = ", ".join(donor.compatible_backends)
+            blocked[seat.name] = f"runs {', '.join(seat.backends)}; the model needs one of {fit}"
+            continue
+        if own is None:
+            alike = [card for card in donors if card.dtype == _dtype(backend)]
+            donor = min(alike or donors, key=lambda card: card.size_bytes)
+            if seat.disk_free_bytes is not None and seat.disk_free_bytes < donor.size_bytes:
+                blocked[seat.name] = "its disk has no room for the weights"
+                continue
+        key = (id(donor), backend, own is None)
+        if key not in loads:
+            card = donor if own is not None else as_computed(donor, backend)
+            loads[key] = (card, layered(card, wish.context_tokens, backend))
+        card, load = loads[key]
+        found.append(Copy(seat, card, backend, own is not None, load))
+    return tuple(found), blocked
+
+
+def as_computed(card: ModelCard, backend: str) -> ModelCard:
+    """A card as it will be on a node with that backend. One of 32 bits stays as it is (what
+    the files hold is not known from it), which is too much rather than too little."""
+    if card.dtype == _dtype(backend) or card.dtype == "float32":
+        return card
+    times = 2.0 if card.quantization == "none" else QUANTIZED_CAST
+
+    def grown(sizes: tuple[int, ...], factor: float) -> tuple[int, ...]:
+        return tuple(int(size * factor) for size in sizes)
+
+    return card.model_copy(
+        update={
+            "dtype": "float32",
+            "weights_bytes": int(card.weights_bytes * times),
+            "layer_bytes": grown(card.layer_bytes, times),
+            "layer_active_bytes": grown(card.layer_active_bytes, times),
+            "embedding_bytes": int(card.embedding_bytes * times),
+            "head_bytes": int(card.head_bytes * times),
+            "kv_bytes_per_token": 2 * card.kv_bytes_per_token,
+            "kv_bytes_fixed": 2 * card.kv_bytes_fixed,
+            "layer_kv": grown(card.layer_kv, 2.0),
+            "layer_kv_fixed": grown(card.layer_kv_fixed, 2.0),
+            "activation_bytes": 2 * card.activation_bytes,
+        }
+    )
+
+
+def _dtype(backend: str) -> str:
+    return "float32" if backend.endswith("-cpu") else "auto"

@@ -1,0 +1,340 @@
+"""Which nodes make a group of a given size, in which order: the fastest that is found.
+
+Pure. Choosing the best subset and its best cycle is hard (it contains the travelling salesman's
+problem), so the search is greedy and polynomial: from each of a bounded number of seeds a chain
+grows by the node that adds the least time at either end, never taking one with which the model
+could no longer fit into what remains; the chains that promise most are improved by exchanging
+nodes and reversing runs (2-opt), then split exactly (`master.split`) and timed. `bench` and the
+property tests hold it against enumeration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from bus.topology import Link, rdma_mesh
+from master.bill import FIXED_BYTES, Layered
+from master.seats import Seat
+from master.speed import Links, hop_s, pipeline_s, tensor_s
+from master.split import split
+
+SEEDS = 64
+FEWEST = 8
+"""Chains that are grown for groups of up to seven; fewer for larger ones, never below `FEWEST`."""
+POOL = 96
+CHAINS = 6
+"""How many chains are split exactly and timed."""
+SWAPS = 64
+"""Exchanges tried for one chain, over all its places."""
+CLIMBS = 4
+STEPS = 16
+"""Rounds of improvement of the best pipeline, and neighbours that each of them times."""
+EXHAUSTIVE = 6
+"""Up to this many ranks, an order is looked for exactly when none of the chains fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that may join: `room` bytes for this model, `read_s` seconds per byte read."""
+
+    seat: Seat
+    backend: str
+    room: int
+    read_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Members in the order of the layers, with the bounds between them."""
+
+    members: tuple[Member, ...]
+    bounds: tuple[int, ...]
+    token_s: float
+    mesh: bool = False
+
+
+@dataclass(slots=True)
+class Field:
+    """All that may join, and what a token costs between any two, looked up once."""
+
+    load: Layered
+    members: Sequence[Member]
+    links: Links
+    _hops: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+
+    def hop(self, one: int, other: int) -> float:
+        """Seconds for one token's activations from member `one` to `other`."""
+        known = self._hops.get((one, other))
+        if known is None:
+            known = hop_s(self.link(one, other), self.load.activation)
+            self._hops[one, other] = known
+        return known
+
+    def link(self, one: int, other: int) -> Link:
+        return self.links.between(self.members[one].seat, self.members[other].seat)
+
+    def around(self, chain: Sequence[int]) -> list[Link]:
+        """The links along a chain and from its end back to its beginning."""
+        return [self.link(a, b) for a, b in zip(chain, [*chain[1:], chain[0]], strict=True)]
+
+
+def pipeline_line(ground: Field, ranks: int) -> Line | None:
+    """The fastest pipeline of `ranks` members that is found, or None when none fits."""
+    load = ground.load
+    if not 1 < ranks <= min(load.layers, len(ground.members)):
+        return None
+    if sum(_largest(ground)[:ranks]) < _all_needs(load):
+        return None
+    effort = max(1, ranks // 4)
+    seeds = _spread(ground, range(len(ground.members)), max(FEWEST, SEEDS // effort))
+    chains = {one for seed in seeds if (one := _grown(ground, seed, ranks)) is not None}
+    promising = sorted(chains, key=lambda chain: _estimate(ground, chain))
+    best = promising[: max(2, CHAINS // effort)]
+    improved = [_improved(ground, chain) for chain in best]
+    found = _all_timed(ground, (turn for one in [*improved, *best] for turn in _turned(one)))
+    if not found:
+        found = _all_timed(ground, _any_order(ground, ranks))
+    if not found:
+        return None
+    return _climbed(ground, min(found, key=lambda line: line.token_s))
+
+
+def timed(ground: Field, chain: Sequence[int]) -> Line | None:
+    """The best split over members in this very order, and how fast it is; None: it does not fit."""
+    members = tuple(ground.members[i] for i in chain)
+    bounds = split(ground.load, [one.room for one in members], [one.read_s for one in members])
+    return None if bounds is None else line_of(ground, chain, bounds)
+
+
+def tensor_line(ground: Field, ranks: int, *, splits_kv: bool) -> Line | None:
+    """The fastest tensor-parallel group of `ranks` members that is found, or None: every
+    member needs the same room."""
+    need = ground.load.slice(ranks, splits_kv=splits_kv).total
+    roomy = [i for i, one in enumerate(ground.members) if one.room >= need]
+    if not 1 < ranks <= len(roomy):
+        return None
+    share = ground.load.active[-1] / ranks + ground.load.head
+    reduces = 4 * ground.load.layers * (ranks - 1) / ranks
+    lines: list[Line] = []
+    for seed in _spread(ground, roomy, SEEDS):
+
+        def cost(other: int, seed: int = seed) -> float:
+            reading = share * ground.members[other].read_s
+            return max(reading, share * ground.members[seed].read_s) + reduces * ground.hop(
+                seed, other
+            )
+
+        others = sorted((i for i in roomy if i != seed), key=cost)[: ranks - 1]
+        chain = _nearest_tour(ground, seed, others)
+        members = tuple(ground.members[i] for i in chain)
+        mesh = _is_mesh(members)
+        read_s = [one.read_s for one in members]
+        token_s = tensor_s(ground.load, read_s, ground.around(chain), mesh=mesh)
+        lines.append(Line(members, (), token_s, mesh))
+    return min(lines, key=lambda line: line.token_s)
+
+
+def line_of(ground: Field, order: Sequence[int], bounds: Sequence[int]) -> Line:
+    """The line that a split by hand makes."""
+    members = tuple(ground.members[i] for i in order)
+    read_s = [one.read_s for one in members]
+    token_s = pipeline_s(ground.load, bounds, read_s, ground.around(order))
+    return Line(members, tuple(bounds), token_s, _is_mesh(members))
+
+
+# --- seeds and chains ---
+
+
+def _all_needs(load: Layered) -> int:
+    opening, closing = load.edge_needs
+    return load.needs[-1] + opening + closing - 2 * FIXED_BYTES
+
+
+def _rooms(ground: Field) -> list[int]:
+    return [one.room - FIXED_BYTES for one in ground.members]
+
+
+def _largest(ground: Field) -> list[int]:
+    return sorted(_rooms(ground), reverse=True)
+
+
+def _spread(ground: Field, among: Iterable[int], most: int) -> list[int]:
+    """All of them, or `most` of the roomiest, the fastest and the best connected."""
+    every = list(among)
+    if len(every) <= most:
+        return every
+    members = ground.members
+    by_room = sorted(every, key=lambda i: -members[i].room)
+    by_speed = sorted(every, key=lambda i: members[i].read_s)
+    joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].seat.ips)]
+    third = max(1, most // 3)
+    return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
+
+
+def _pool(ground: Field, seed: int) -> list[int]:
+    """Whom a chain from `seed` may take: everybody, or the roomiest, fastest and nearest."""
+    members = ground.members
+    every = [i for i in range(len(members)) if i != seed]
+    if len(every) <= POOL:
+        return every
+    third = POOL // 3
+    by_room = sorted(every, key=lambda i: -members[i].room)[:third]
+    by_speed = sorted(every, key=lambda i: members[i].read_s)[:third]
+    near = sorted(every, key=lambda i: ground.hop(seed, i))[:third]
+    return list(dict.fromkeys([*by_room, *by_speed, *near]))
+
+
+def _grown(ground: Field, seed: int, ranks: int) -> tuple[int, ...] | None:
+    """The cycle that grows from a seed by cheapest insertion (Rosenkrantz, Stearns and Lewis,
+    1977), reading time counted; None when the model cannot fit around it."""
+    members = ground.members
+    pool = sorted(_pool(ground, seed), key=lambda i: -members[i].room)
+    reading = {i: ground.load.read_bytes / ranks * members[i].read_s for i in pool}
+    detour = {i: (ground.hop(seed, i) + ground.hop(i, seed), seed) for i in pool}
+    after, missing = {seed: seed}, _all_needs(ground.load) - (members[seed].room - FIXED_BYTES)
+    while len(after) < ranks:
+        fit = _that_leave_enough(ground, pool, ranks - len(after) - 1, missing)
+        if not fit:
+            return None
+        chosen = min(fit, key=lambda i: detour[i][0] + reading[i])
+        before = detour[chosen][1]
+        after[before], after[chosen] = chosen, after[before]
+        pool.remove(chosen)
+        missing -= members[chosen].room - FIXED_BYTES
+        for i in pool:
+            edges = (before, chosen) if detour[i][1] != before else after
+            known = detour[i] if detour[i][1] != before else (float("inf"), before)
+            detour[i] = min(known, *((_added(ground, a, i, after[a]), a) for a in edges))
+    chain = [seed]
+    while after[chain[-1]] != seed:
+        chain.append(after[chain[-1]])
+    return tuple(chain)
+
+
+def _that_leave_enough(
+    ground: Field, pool: Sequence[int], more: int, missing: int
+) -> Sequence[int]:
+    """Of a pool, roomiest first, those with which and the roomiest `more` others enough is left."""
+    rooms = [ground.members[i].room - FIXED_BYTES for i in pool]
+    with_it, without = sum(rooms[: more + 1]), sum(rooms[:more])
+    if with_it < missing:
+        return ()
+    count = sum(place <= more or without + room >= missing for place, room in enumerate(rooms))
+    return pool[:count]
+
+
+def _added(ground: Field, before: int, node: int, after: int) -> float:
+    """Seconds that a node adds to the way around between two neighbours."""
+    direct = ground.hop(before, after) if before != after else 0.0
+    return ground.hop(before, node) + ground.hop(node, after) - direct
+
+
+# --- estimates and improvements ---
+
+
+def _estimate(ground: Field, chain: Sequence[int]) -> float:
+    """Seconds per token if layers could be cut anywhere: each stage takes equal time, but for
+    those that are full before; infinite when they do not hold the model."""
+    load, members = ground.load, ground.members
+    per_byte = load.read_bytes / max(1, _all_needs(load))
+    holds = [(members[i].room - FIXED_BYTES) * per_byte for i in chain]
+    read_s = [members[i].read_s for i in chain]
+    if sum(holds) < load.read_bytes:
+        return float("inf")
+    left, pace, total_s = float(load.read_bytes), sum(1.0 / each for each in read_s), 0.0
+    open_ = len(chain)
+    for full_s, hold, each in sorted(
+        (hold * each, hold, each) for hold, each in zip(holds, read_s, strict=True)
+    ):
+        if full_s * pace >= left:
+            break
+        left, pace, total_s, open_ = left - hold, pace - 1.0 / each, total_s + full_s, open_ - 1
+    stages = total_s + (open_ * left / pace if open_ and pace > 0 else 0.0)
+    return stages + sum(
+        ground.hop(a, b) for a, b in zip(chain, [*chain[1:], chain[0]], strict=True)
+    )
+
+
+def _improved(ground: Field, chain: tuple[int, ...]) -> tuple[int, ...]:
+    """Exchange members and reverse runs for as long as the estimate falls, twice at most."""
+    best, least = chain, _estimate(ground, chain)
+    for _ in range(2):
+        before = least
+        for other in _neighbours(ground, best):
+            cost = _estimate(ground, other)
+            if cost < least:
+                best, least = other, cost
+        if least >= before:
+            break
+    return best
+
+
+def _climbed(ground: Field, line: Line) -> Line:
+    """Take the best of the neighbours that promise most, by exact time, while that is faster."""
+    number = {member.seat.node: i for i, member in enumerate(ground.members)}
+    steps = max(2, STEPS // max(1, len(line.members) // 4))
+    for _ in range(CLIMBS):
+        chain = tuple(number[member.seat.node] for member in line.members)
+        near = sorted(_neighbours(ground, chain), key=lambda one: _estimate(ground, one))[:steps]
+        best = min(_all_timed(ground, near), key=lambda one: one.token_s, default=line)
+        if best.token_s >= line.token_s:
+            break
+        line = best
+    return line
+
+
+def _neighbours(ground: Field, chain: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+    members, size = ground.members, len(chain)
+    outside = [i for i in _pool(ground, chain[0]) if i not in chain]
+    for place in range(size):
+        before = chain[place - 1]
+        near = sorted(
+            outside,
+            key=lambda i: ground.hop(before, i) + members[i].read_s * ground.load.read_bytes / size,
+        )[: max(2, SWAPS // size)]
+        for other in near:
+            yield (*chain[:place], other, *chain[place + 1 :])
+    for start in range(size - 1):
+        for end in range(start + 2, size + 1):
+            yield (*chain[:start], *reversed(chain[start:end]), *chain[end:])
+
+
+def _turned(chain: Sequence[int]) -> list[tuple[int, ...]]:
+    """A cycle can be opened anywhere and read both ways; long ones are tried at few places."""
+    size = len(chain)
+    places = range(size) if size <= 4 else (0, size // 2)
+    turned = [(*chain[at:], *chain[:at]) for at in places]
+    return [*turned, *((tuple(reversed(one))) for one in turned)]
+
+
+def _nearest_tour(ground: Field, seed: int, others: Sequence[int]) -> list[int]:
+    chain, left = [seed], list(others)
+    while left:
+        nearest = min(left, key=lambda i: ground.hop(chain[-1], i))
+        chain.append(nearest)
+        left.remove(nearest)
+    return chain
+
+
+# --- exact ---
+
+
+def _all_timed(ground: Field, chains: Iterable[tuple[int, ...]]) -> list[Line]:
+    lines = (timed(ground, chain) for chain in dict.fromkeys(chains))
+    return [line for line in lines if line is not None]
+
+
+def _any_order(ground: Field, ranks: int) -> list[tuple[int, ...]]:
+    """Orders of the roomiest members in which the layers fit, whatever their speed: by trying
+    all when they are few, else largest and smallest first."""
+    every = sorted(range(len(ground.members)), key=lambda i: -ground.members[i].room)[:ranks]
+    if ranks > EXHAUSTIVE:
+        return [tuple(every), tuple(reversed(every))]
+    return list(permutations(every))
+
+
+def _is_mesh(members: Sequence[Member]) -> bool:
+    nodes = [one.seat.node for one in members]
+    return rdma_mesh(nodes, {one.seat.node: one.seat.rdma for one in members})

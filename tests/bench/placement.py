@@ -1,0 +1,85 @@
+"""How long placing a model takes: 64 nodes and 1,000, every pair of them linked and measured.
+
+The clusters are uneven on purpose (sizes, speeds, islands of cables in a slower network), the
+models need from one node to many. Prints the slowest of each, in milliseconds of processor time
+(the function is pure and in one thread; a busy machine's waiting is not counted).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+from bus.cards import ModelCard
+from bus.ids import NodeId
+from bus.topology import Link
+from master.bill import Appetite
+from master.candidates import Placement
+from master.copies import Wish
+from master.placement import place
+from master.seats import Seat
+from master.speed import Links
+from tests.harness.fleet import GB, MB, MODEL, model, node
+
+TARGETS_MS = {64: 100.0, 1000: 2000.0}
+ISLAND = 4
+ROUNDS = 5
+
+
+def cluster(count: int, card: ModelCard, seed: int) -> tuple[list[Seat], Links]:
+    """Nodes of 8 to 64 GB in islands joined by cables, on one slower network; a tenth of them
+    have the weights."""
+    chance = random.Random(seed)
+    seats = [
+        node(
+            i,
+            usable=chance.choice((8, 16, 24, 48, 64)) * GB,
+            memory_bytes_per_s=chance.choice((50e9, 100e9, 200e9, 400e9)),
+            models=(card,) if i % 10 == 0 else (),
+            medium="thunderbolt" if chance.random() < 0.5 else "ethernet",
+        )
+        for i in range(count)
+    ]
+    measured: dict[NodeId, dict[NodeId, Link]] = {}
+    for i, seat in enumerate(seats):
+        measured[seat.node] = {
+            other.node: Link(25e-6, 4e9)
+            if i // ISLAND == j // ISLAND
+            else Link(chance.uniform(1e-4, 5e-3), chance.uniform(2e7, 3e8))
+            for j, other in enumerate(seats)
+            if i != j
+        }
+    return seats, Links(measured)
+
+
+def slowest_ms(count: int) -> dict[str, float]:
+    """The longest of several placements by the size that was asked for."""
+    card = model((1_200 * MB,) * 60, embedding=600 * MB, head=600 * MB, kv=4096)
+    wishes = {
+        "as many as needed": Wish(MODEL),
+        "at least 8": Wish(MODEL, min_nodes=8),
+        "at least 24": Wish(MODEL, min_nodes=24),
+        "4 by tensors": Wish(MODEL, min_nodes=4, sharding="tensor"),
+    }
+    found: dict[str, float] = {}
+    for seed in range(ROUNDS):
+        seats, links = cluster(count, card, seed)
+        for name, wish in wishes.items():
+            began = time.process_time()
+            verdict = place(wish, seats, Appetite(), links)
+            spent = (time.process_time() - began) * 1000
+            assert isinstance(verdict, Placement), verdict
+            found[name] = max(found.get(name, 0.0), round(spent, 1))
+    return found
+
+
+def main() -> None:
+    for count, target_ms in TARGETS_MS.items():
+        found = slowest_ms(count)
+        met = max(found.values()) < target_ms
+        print(json.dumps({"nodes": count, "slowest_ms": found, "target_ms": target_ms, "met": met}))
+
+
+if __name__ == "__main__":
+    main()

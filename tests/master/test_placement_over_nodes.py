@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus.errors import Refusal
+from bus.ids import NodeId
+from bus.topology import Link
+from master.bill import Appetite
+from master.candidates import Placement
+from master.copies import Wish, as_computed
+from master.placement import Verdict, candidates, place, survey
+from master.plans import plan_of, preview_of
+from master.refusals import Crowded
+from master.seats import Seat, limit_bytes
+from master.speed import Links
+from tests.harness.fleet import GB, MB, MODEL, model, node
+
+CARD = model((2 * GB,) * 10, embedding=GB, head=GB)
+"""22 GB, of which 1.30 times are needed, beside KV."""
+CABLE = Link(25e-6, 4e9)
+
+
+def put(nodes: list[Seat], links: Links | None = None, **wish: Any) -> Verdict:
+    return place(Wish(MODEL, **wish), nodes, Appetite(), links or Links())
+
+
+def placed(nodes: list[Seat], links: Links | None = None, **wish: Any) -> Placement:
+    verdict = put(nodes, links, **wish)
+    assert isinstance(verdict, Placement), verdict
+    return verdict
+
+
+def refused(nodes: list[Seat], **wish: Any) -> Refusal:
+    verdict = put(nodes, **wish)
+    assert isinstance(verdict, Refusal), verdict
+    return verdict
+
+
+def on(verdict: Placement) -> list[str]:
+    return [rank.copy.seat.node for rank in verdict.ranks]
+
+
+def mesh(nodes: list[Seat], link: Link) -> Links:
+    return Links({a.node: {b.node: link for b in nodes if b != a} for a in nodes})
+
+
+# --- how many, and which ---
+
+
+def test_one_node_with_the_weights_is_enough_while_it_is_enough() -> None:
+    nodes = [node(1, usable=40 * GB, models=(CARD,)), node(2, usable=90 * GB), node(3)]
+    assert on(placed(nodes)) == ["n1"]
+    assert placed(nodes).sharding == "none"
+
+
+def test_a_node_without_the_weights_takes_it_whole_when_those_with_them_are_too_small() -> None:
+    nodes = [node(1, models=(CARD,)), node(2, usable=40 * GB), node(3)]
+    verdict = placed(nodes)
+    assert on(verdict) == ["n2"]
+    assert verdict.fetch_bytes == CARD.size_bytes
+    assert plan_of(verdict)["ranks"][0]["fetch_bytes"] == CARD.size_bytes
+
+
+def test_what_no_node_holds_alone_goes_over_as_few_as_hold_it() -> None:
+    nodes = [node(i, usable=12 * GB, models=(CARD,) if i == 0 else ()) for i in range(5)]
+    verdict = placed(nodes)
+    assert (len(verdict.ranks), verdict.sharding, verdict.collectives) == (3, "pipeline", "ring")
+    assert "n0" in on(verdict), "the one that need not fetch"
+    assert verdict.fetch_bytes == 2 * CARD.size_bytes
+
+
+def test_rank_0_has_the_last_layers_and_each_layer_is_somewhere_once() -> None:
+    verdict = placed([node(i, usable=12 * GB, models=(CARD,)) for i in range(3)])
+    layers = [(rank.first_layer, rank.last_layer) for rank in verdict.ranks]
+    assert layers[0][1] == 10 and layers[-1][0] == 0
+    assert [a for a, _ in layers[:-1]] == [b for _, b in layers[1:]]
+    assert [rank.rank for rank in verdict.ranks] == [0, 1, 2]
+
+
+def test_at_least_so_many_nodes_means_as_many() -> None:
+    nodes = [node(i, usable=90 * GB, models=(CARD,)) for i in range(4)]
+    assert len(placed(nodes, min_nodes=3).ranks) == 3
+    assert refused(nodes, min_nodes=5).field == "min_nodes"
+    assert refused(nodes[:2], min_nodes=3).reason == "unsupported"
+
+
+def test_an_excluded_node_holds_nothing_but_may_be_fetched_from() -> None:
+    nodes = [node(1, usable=90 * GB, models=(CARD,)), node(2, usable=90 * GB)]
+    for name in ("n1", "box1"):
+        verdict = placed(nodes, excluded_nodes=(NodeId(name),))
+        assert on(verdict) == ["n2"] and verdict.fetch_bytes
+    both = refused(nodes, excluded_nodes=(NodeId("n1"), NodeId("n2")))
+    assert (both.reason, both.field) == ("no_capacity", "excluded_nodes")
+
+
+def test_a_node_whose_disk_is_full_cannot_fetch() -> None:
+    nodes = [node(1, models=(CARD,)), node(2, usable=90 * GB, disk_free_bytes=GB)]
+    verdict = put(nodes)
+    assert isinstance(verdict, Refusal)
+    assert verdict.reason == "insufficient_memory"
+
+
+def test_the_fastest_of_equal_size_wins_unless_it_would_have_to_fetch_for_next_to_nothing() -> None:
+    quick = node(1, usable=40 * GB, memory_bytes_per_s=400e9, models=(CARD,))
+    roomy = node(2, usable=90 * GB, memory_bytes_per_s=100e9, models=(CARD,))
+    assert on(placed([quick, roomy])) == ["n1"]
+    near = node(3, usable=90 * GB, memory_bytes_per_s=390e9, models=(CARD,))
+    assert on(placed([quick, near])) == ["n3"]
+
+
+# --- tensors ---
+
+
+def test_a_cable_makes_tensor_parallelism_the_faster_group_and_wifi_a_pipeline() -> None:
+    nodes = [node(i, usable=24 * GB, models=(CARD,)) for i in range(2)]
+    quick = placed(nodes, mesh(nodes, CABLE))
+    slow = placed(nodes, mesh(nodes, Link(3e-3, 4e7)))
+    assert (quick.sharding, slow.sharding) == ("tensor", "pipeline")
+    assert quick.tokens_per_s > slow.tokens_per_s
+    assert [(rank.first_layer, rank.last_layer) for rank in quick.ranks] == [(0, 10), (0, 10)]
+
+
+def test_sizes_that_do_not_divide_are_refused_by_name() -> None:
+    nodes = [node(i, usable=24 * GB, models=(CARD,)) for i in range(3)]
+    links = mesh(nodes, CABLE)
+    refusal = put(nodes, links, min_nodes=3, sharding="tensor")
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == "unsupported" and "32 heads do not divide by 3" in refusal.message
+    none = model((2 * GB,) * 10, tensor_sizes={}, family="gemma3")
+    nodes = [node(i, usable=24 * GB, models=(none,)) for i in range(2)]
+    assert "gemma3 does not shard" in refused(nodes, sharding="tensor").message
+
+
+def test_a_family_that_cannot_be_a_pipeline_is_a_tensor_group_or_refused_by_name() -> None:
+    odd = model((2 * GB,) * 10, unsplit_because="its layers share KV", family="gemma4")
+    nodes = [node(i, usable=24 * GB, models=(odd,)) for i in range(2)]
+    assert placed(nodes, mesh(nodes, CABLE)).sharding == "tensor"
+    assert "share KV" in refused(nodes, sharding="pipeline").message
+
+
+def test_rdma_from_everyone_to_everyone_makes_it_jaccl() -> None:
+    nodes = [
+        node(i, usable=24 * GB, models=(CARD,), rdma={f"n{1 - i}": "rdma_en2"}) for i in range(2)
+    ]
+    assert placed(nodes, mesh(nodes, CABLE)).collectives == "jaccl"
+
+
+# --- backends and types ---
+
+
+def test_backends_that_cannot_run_a_model_are_out_and_preferred_ones_come_first() -> None:
+    card = model(compatible_backends=("mlx-metal", "mlx-cuda"), backend_preference=("mlx-cuda",))
+    nodes = [
+        node(1, usable=90 * GB, models=(card,), backends=("mlx-cpu",)),
+        node(2, usable=40 * GB, models=(card,), backends=("mlx-metal",)),
+        node(3, usable=30 * GB, models=(card,), backends=("mlx-metal", "mlx-cuda")),
+    ]
+    verdict = placed(nodes)
+    assert on(verdict) == ["n3"] and verdict.lead.copy.backend == "mlx-cuda"
+    assert placed(nodes[:2]).lead.copy.backend == "mlx-metal"
+    refusal = refused(nodes[:1])
+    assert refusal.reason == "unsupported" and "box1 runs mlx-cpu" in refusal.message
+
+
+def test_sixteen_bits_are_counted_twofold_where_they_are_cast() -> None:
+    plain = as_computed(CARD, "mlx-cpu")
+    assert plain.weights_bytes == 2 * CARD.weights_bytes
+    assert plain.kv_bytes_per_token == 2 * CARD.kv_bytes_per_token
+    assert as_computed(CARD, "mlx-metal") is CARD
+    packed = as_computed(CARD.model_copy(update={"quantization": "4-bit"}), "mlx-cpu")
+    assert CARD.weights_bytes < packed.weights_bytes < 1.2 * CARD.weights_bytes
+
+
+def test_ranks_of_a_group_compute_alike() -> None:
+    metal = [node(i, usable=12 * GB, models=(CARD,)) for i in range(3)]
+    cpu = node(3, usable=30 * GB, backends=("mlx-cpu",))
+    assert refused([*metal[:2], cpu]).reason == "insufficient_memory"
+    assert isinstance(put([*metal, cpu]), Placement)
+
+
+def test_what_a_device_may_give_is_as_it_says_else_three_quarters_of_the_memory() -> None:
+    from bus.cards import NodeCard
+
+    card = NodeCard(
+        node=NodeId("n"), name="n", platform="", cores=1, memory_bytes=64 * GB, backends=(),
+        mlx_version="", shoal_version="", slots=1, announced_at_s=0.0,
+    )  # fmt: skip
+
+    def limit(**facts: int) -> int | None:
+        return limit_bytes(card.model_copy(update=facts))
+
+    assert limit() is None
+    assert limit(working_set_bytes=48 * GB) == 48 * GB
+    assert limit(vram_bytes=24 * GB) == int(21.6 * GB)
+    assert limit(vram_bytes=GB, gtt_bytes=64 * GB) == int(0.9 * GB) + 48 * GB
+    assert limit(vram_bytes=GB, gtt_bytes=60 * GB) == int(0.9 * GB), "GTT below the memory"
+    assert limit(vram_bytes=80 * GB, gtt_bytes=70 * GB) == 72 * GB, "GTT below the VRAM"
+
+
+# --- by hand ---
+
+
+def test_a_split_by_hand_is_taken_as_it_is() -> None:
+    nodes = [node(i, models=(CARD,)) for i in range(3)]
+    verdict = placed(nodes, layers={"box2": 3, "n0": 3, "n1": 4})
+    assert [(r.copy.seat.node, r.first_layer, r.last_layer) for r in verdict.ranks] == [
+        ("n1", 6, 10), ("n0", 3, 6), ("n2", 0, 3),
+    ]  # fmt: skip
+    assert on(placed([node(1, usable=90 * GB, models=(CARD,))], layers={"n1": 10})) == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        ({"n0": 5, "n1": 6}, "has 10 layers and 11 were given out"),
+        ({"n0": 10, "n1": 0}, "at least one"),
+        ({"n0": 5, "n9": 5}, "n9 is no node"),
+        ({"n0": 5, "box0": 5}, "named twice"),
+    ],
+)
+def test_a_split_by_hand_that_makes_no_sense_is_refused(layers: dict[str, int], says: str) -> None:
+    refusal = refused([node(i, models=(CARD,)) for i in range(2)], layers=layers)
+    assert (refusal.reason, refusal.field) == ("bad_request", "layers")
+    assert says in refusal.message
+
+
+def test_a_split_by_hand_beyond_memory_is_refused_with_the_numbers() -> None:
+    nodes = [node(i, models=(CARD,)) for i in range(2)]
+    refusal = refused(nodes, layers={"n0": 9, "n1": 1})
+    assert refusal.reason == "insufficient_memory"
+    nodes[0] = node(0, models=(CARD,), usable=40 * GB, reserved_bytes=39 * GB)
+    crowded = put(nodes, layers={"n0": 9, "n1": 1})
+    assert isinstance(crowded, Crowded)
+    assert [one.node for one in crowded.shortages] == ["n0"]
+
+
+# --- refusals ---
+
+
+def test_what_all_nodes_together_cannot_hold_is_refused_with_their_sum() -> None:
+    refusal = refused([node(1, models=(CARD,)), node(2, usable=10 * GB)])
+    assert refusal.reason == "insufficient_memory" and refusal.retry_after_s is None
+    assert "weights 22.00 x 1.30" in refusal.message and "26.00 GB together" in refusal.message
+
+
+def test_a_group_that_would_fit_if_others_left_says_where_and_how_much() -> None:
+    small: dict[str, Any] = {"usable": 12 * GB, "models": (CARD,)}
+    nodes = [node(1, **small), node(2, free_bytes=GB, **small), node(3, shards=4, **small)]
+    crowded = put(nodes)
+    assert isinstance(crowded, Crowded)
+    assert {one.node for one in crowded.shortages} == {"n2", "n3"}
+    short = {one.node: one.short_bytes for one in crowded.shortages}
+    assert short["n2"] > 0 and short["n3"] == 0
+    assert crowded.refusal.retry_after_s and "slots of box3 are taken" in crowded.refusal.message
+
+
+def test_unmeasured_nodes_that_could_make_it_possible_are_waited_for() -> None:
+    nodes = [node(1, models=(CARD,)), node(2, free_bytes=None)]
+    assert refused(nodes).reason == "pending"
+
+
+# --- previews ---
+
+
+def test_previews_tell_of_every_size_and_kind_with_bytes_or_a_reason() -> None:
+    nodes = [node(i, usable=24 * GB, models=(CARD,)) for i in range(3)]
+    ground = survey(Wish(MODEL), nodes, Appetite(), mesh(nodes, CABLE))
+    assert not isinstance(ground, Refusal)
+    chosen = placed(nodes, mesh(nodes, CABLE))
+    found = [preview_of(*one, chosen) for one in candidates(ground)]
+    assert [(one["size"], one["sharding"], one["fits"], one["chosen"]) for one in found] == [
+        (1, "none", False, False),
+        (2, "pipeline", True, False),
+        (2, "tensor", True, True),
+        (3, "pipeline", True, False),
+        (3, "tensor", False, False),
+    ]
+    alone, pipeline, *_, three = found
+    assert alone["refusal"]["reason"] == "insufficient_memory"
+    assert "do not divide by 3" in three["refusal"]["message"]
+    plan = pipeline["plan"]
+    assert sum(rank["last_layer"] - rank["first_layer"] for rank in plan["ranks"]) == 10
+    assert plan["tokens_per_s"] > 0
+    assert all(rank["need_bytes"] <= rank["usable_bytes"] for rank in plan["ranks"])
+
+
+# --- whatever the cluster ---
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[Seat], dict[str, Any]]:
+    count = draw(st.integers(1, 5))
+    sizes = draw(st.lists(st.integers(10, 300), min_size=1, max_size=8))
+    card = model(
+        [size * MB for size in sizes],
+        embedding=draw(st.integers(0, 100)) * MB,
+        head=draw(st.integers(0, 100)) * MB,
+        kv=draw(st.integers(0, 5000)),
+    )
+    nodes = [
+        node(
+            i,
+            usable=draw(st.integers(200, 2000)) * MB,
+            reserved_bytes=draw(st.sampled_from([0, 0, 100 * MB])),
+            memory_bytes_per_s=draw(st.sampled_from([20e9, 100e9, 400e9])),
+            shards=draw(st.sampled_from([0, 0, 0, 4])),
+            models=(card,) if i == 0 or draw(st.booleans()) else (),
+        )
+        for i in range(count)
+    ]
+    wish = {
+        "min_nodes": draw(st.integers(1, count)),
+        "sharding": draw(st.sampled_from([None, None, "pipeline", "tensor"])),
+        "context_tokens": draw(st.sampled_from([None, 512, 20_000])),
+    }
+    return nodes, wish
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=clusters())
+def test_a_placement_is_never_over_memory_and_covers_each_layer_once(
+    case: tuple[list[Seat], dict[str, Any]],
+) -> None:
+    nodes, wish = case
+    verdict = put(nodes, **wish)
+    if isinstance(verdict, Crowded):
+        assert verdict.shortages and verdict.refusal.reason == "no_capacity"
+        return
+    if isinstance(verdict, Refusal):
+        assert verdict.message
+        return
+    assert len(verdict.ranks) >= wish["min_nodes"]
+    assert len(set(on(verdict))) == len(verdict.ranks)
+    for rank in verdict.ranks:
+        assert rank.copy.seat.has_slot
+        assert rank.need.total <= rank.reserved_bytes <= rank.copy.seat.usable_bytes
+    layers = verdict.card.layers
+    if verdict.sharding == "tensor":
+        assert all((rank.first_layer, rank.last_layer) == (0, layers) for rank in verdict.ranks)
+    else:
+        held = [i for rank in verdict.ranks for i in range(rank.first_layer, rank.last_layer)]
+        assert sorted(held) == list(range(layers))
+    assert verdict.context_tokens >= (wish["context_tokens"] or 8192)
+    assert verdict.context_tokens <= verdict.card.context_tokens

@@ -1,0 +1,165 @@
+"""A model's parts by layer, from its tensors' names and its configuration: what a split needs.
+
+Pure. Layer i is what lies under `layers.i.` (or `h.i.`, `blocks.i.`) of the language part.
+Embeddings lie with the first layers; the output projection with the last, and is the
+embedding again where the files hold no projection of their own. What belongs to no layer (final
+norm, a vision tower, layers for multi-token prediction) counts with the head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+Kind = Literal["growing", "windowed", "recurrent"]
+
+TENSOR_FAMILIES = frozenset({
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v41", "exaone_moe", "glm4_moe",
+    "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "iquestloopcoder", "kimi_k25", "kimi_k3", "llama",
+    "mistral", "iquestcoder", "xverse", "longcat_flash", "longcat_flash_ngram", "minimax",
+    "minimax_m2", "minimax_m3_vl", "ministral3", "mistral4", "muse_spark",
+    "prism_hadamard_qwen35", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe",
+    "solar_open", "step3p5",
+})  # fmt: skip
+"""Families whose mlx-lm 0.32.2 model has a `shard` method."""
+_SHARES_KV = "its layers share KV with each other"
+_OTHER_CACHES = "it keeps another number of caches than it has layers"
+UNSPLIT: Mapping[str, str] = {
+    "gemma3n": _SHARES_KV,
+    "gemma3n_text": _SHARES_KV,
+    "gemma4": _SHARES_KV,
+    "gemma4_text": _SHARES_KV,
+    "longcat_flash": _OTHER_CACHES,
+    "longcat_flash_ngram": _OTHER_CACHES,
+    "kimi_k3": _OTHER_CACHES,
+}
+"""Families that the generic pipeline cannot split, and why."""
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_ELSEWHERE = re.compile(r"(?:^|\.)(?:vision|visual|audio|mtp)")
+_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings)\.")
+_PROJECTION = re.compile(r"(?:^|\.)(?:lm_head|output)\.")
+_EXPERTS = re.compile(r"\.(?:experts|switch_mlp)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor's name and its bytes in memory."""
+
+    name: str
+    bytes_: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Weights by place, in bytes. `active` is what one token reads of each layer."""
+
+    layers: tuple[int, ...]
+    active: tuple[int, ...]
+    embedding: int
+    head: int
+
+
+def parts_of(tensors: Sequence[Part], layers: int, expert_share: float) -> Parts:
+    """Where the bytes lie. `expert_share` (0..1] of a mixture's experts are read for a token.
+
+    Empty layers when the names say nothing of them: then nobody knows, and nothing is claimed.
+    """
+    whole, active = [0.0] * layers, [0.0] * layers
+    embedding = projection = rest = 0
+    for tensor in tensors:
+        found = None if _ELSEWHERE.search(tensor.name) else _LAYER.search(tensor.name)
+        index = layers if found is None else int(found.group(1))
+        if index < layers:
+            share = expert_share if _EXPERTS.search(tensor.name) else 1.0
+            whole[index] += tensor.bytes_
+            active[index] += share * tensor.bytes_
+        elif found is None and _EMBEDDING.search(tensor.name):
+            embedding += tensor.bytes_
+        elif found is None and _PROJECTION.search(tensor.name):
+            projection += tensor.bytes_
+        else:
+            rest += tensor.bytes_
+    if not all(whole):
+        return Parts((), (), 0, 0)
+    return Parts(
+        tuple(int(one) for one in whole),
+        tuple(int(one) for one in active),
+        embedding,
+        rest + (projection or embedding),
+    )
+
+
+def expert_share(text: Mapping[str, Any]) -> float:
+    """The share of a mixture's experts that one token goes through; 1 without experts."""
+    experts = _first(text, "num_experts", "n_routed_experts", "num_local_experts")
+    chosen = _first(text, "num_experts_per_tok", "experts_per_token", "moe_topk")
+    return min(1.0, chosen / experts) if experts and chosen else 1.0
+
+
+def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
+    """How each layer remembers: KV that grows, a window of it, or a recurrent state."""
+    named = cast(Sequence[str], text.get("layer_types") or ())
+    if named:
+        kinds: dict[str, Kind] = {"full_attention": "growing", "sliding_attention": "windowed"}
+        return [kinds.get(one, "recurrent") for one in named]
+    rests: Mapping[str, Kind] = {
+        "full_attention_interval": "recurrent",
+        "sliding_window_pattern": "windowed",
+    }
+    for field, rest in rests.items():
+        if every := int(text.get(field) or 0):
+            return ["growing" if (i + 1) % every == 0 else rest for i in range(layers)]
+    return ["growing"] * layers
+
+
+def layer_kv(text: Mapping[str, Any], layers: int, value_bytes: int) -> list[tuple[int, int]]:
+    """(bytes per token, fixed bytes per row) of each layer's cache. Multi-head latent attention
+    keeps (rank + rope) values a token."""
+    if text.get("kv_lora_rank"):
+        values = int(text["kv_lora_rank"]) + int(text.get("qk_rope_head_dim") or 0)
+        return [(values * value_bytes, 0)] * layers
+    heads = int(text.get("num_attention_heads") or 1)
+    kv_heads = int(text.get("num_key_value_heads") or heads)
+    one = 2 * kv_heads * _head_dim(text, heads) * value_bytes
+    state = int(text["hidden_size"]) * int(text.get("state_size") or 128) * value_bytes
+    cost: dict[Kind, tuple[int, int]] = {
+        "growing": (one, 0),
+        "windowed": (0, int(text.get("sliding_window") or 0) * one),
+        "recurrent": (0, state),
+    }
+    return [cost[kind] for kind in layer_kinds(text, layers)]
+
+
+def tensor_sizes(family: str, text: Mapping[str, Any], group: int) -> dict[str, int]:
+    """The counts that a tensor-parallel degree has to divide, by what they are; empty for a
+    family that does not shard. `group` is the quantization's group size, 0 without: a rank's
+    inputs must be whole groups."""
+    if family not in TENSOR_FAMILIES:
+        return {}
+    heads = int(text.get("num_attention_heads") or 1)
+    found = {"heads": heads}
+    if not text.get("kv_lora_rank"):
+        found["KV heads"] = int(text.get("num_key_value_heads") or heads)
+    inputs = {"attention": heads * _head_dim(text, heads)}
+    for field, name in (("intermediate_size", "MLP"), ("moe_intermediate_size", "expert")):
+        if text.get(field):
+            inputs[name] = int(text[field])
+    for field in ("linear_num_key_heads", "linear_num_value_heads"):
+        if text.get(field):
+            found[field.removesuffix("_heads").replace("_num_", " ") + " heads"] = int(text[field])
+    for name, size in inputs.items():
+        if not group:
+            found[f"{name} inputs"] = size
+        else:
+            found[f"{name} quantization groups"] = size // group if size % group == 0 else 1
+    return found
+
+
+def _head_dim(text: Mapping[str, Any], heads: int) -> int:
+    return int(text.get("head_dim") or int(text["hidden_size"]) // heads)
+
+
+def _first(text: Mapping[str, Any], *names: str) -> int:
+    return next((int(text[name]) for name in names if text.get(name)), 0)
