@@ -64,6 +64,7 @@ class Settings(BaseSettings):
     http_names: Words
     cors_origins: Words
     api_keys: Words
+    cluster_key_file: str
     slots: int = Field(ge=1, le=99)
     log_level: Literal["debug", "info", "warning", "error", "critical"]
     default_model: str = Field(min_length=1)
@@ -93,6 +94,12 @@ class Settings(BaseSettings):
     def endpoints(self) -> Endpoints:
         """Where this node's sockets lie."""
         return Endpoints(str(self._paths.runtime))
+
+    @property
+    def cluster_key(self) -> Path:
+        """The file with the cluster's keys; there need not be one."""
+        chosen = self.cluster_key_file
+        return Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
 
     @property
     def sources(self) -> Mapping[str, str]:
