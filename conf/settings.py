@@ -30,6 +30,7 @@ from pydantic_settings import (
 
 from bus.endpoints import Endpoints
 from bus.errors import ConfigError
+from bus.keyring import KeyFiles
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words, words
@@ -94,6 +95,11 @@ class Settings(BaseSettings):
     def endpoints(self) -> Endpoints:
         """Where this node's sockets lie."""
         return Endpoints(str(self._paths.runtime))
+
+    @property
+    def key_files(self) -> KeyFiles:
+        """Where the cluster's keys lie, and the nodes that they admit."""
+        return KeyFiles(self.cluster_key, self._paths.known_nodes)
 
     @property
     def cluster_key(self) -> Path:

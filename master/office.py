@@ -36,7 +36,7 @@ from master.ballot import (
     SwitchboardUp,
 )
 from master.candidate import Candidate
-from master.peers import OpenLink, Peers
+from master.peers import OpenLink, Peers, link_maker
 from master.terms import keep_term, read_term
 
 TICK_S = 0.1
@@ -109,7 +109,7 @@ class Office:
             log,
             envelope=client.envelope,
             on_answer=self.heard,
-            open_link=open_link,
+            open_link=open_link or link_maker(client.security),
         )
         client.hear("term", self._published)
         client.hear("event.", self._published)
