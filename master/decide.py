@@ -238,12 +238,13 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
     by_hand = {
         str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
     }
+    asked, same = list(command.layers.items()), instance.conditions.layers
     return (
         instance.context_tokens >= (command.context_tokens or 0)
         and len(instance.shards) >= command.min_nodes
         and command.sharding in (None, instance.sharding)
         and not any(shard.node in command.excluded_nodes for shard in instance.shards)
-        and command.layers in ({}, by_hand, instance.conditions.layers)
+        and (not asked or asked in (list(by_hand.items()), list(same.items())))
     )
 
 
