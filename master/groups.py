@@ -1,9 +1,9 @@
 """Which nodes make a group of a given size, in which order: the fastest that is found.
 
 Pure. Choosing the best subset and its best cycle is hard (it contains the travelling salesman's
-problem), so the search is greedy and polynomial: from each of a bounded number of seeds a chain
-grows by the node that adds the least time at either end, never taking one with which the model
-could no longer fit into what remains; the chains that promise most are improved by exchanging
+problem), so the search is greedy and polynomial: from each of a bounded number of seeds a cycle
+grows by the node that adds the least time at its best place, never taking one with which the
+model could no longer fit into what remains; the cycles that promise most are improved by exchanging
 nodes and reversing runs (2-opt), then split exactly (`master.split`) and timed. Few nodes are
 enumerated. Property tests hold the search against enumeration.
 """
@@ -28,6 +28,7 @@ SEEDS = 64
 FEWEST = 8
 """Chains that are grown for groups of up to seven; fewer for larger ones, never below `FEWEST`."""
 POOL = 96
+"""Members that a cycle may grow by: the roomiest, the fastest and those nearest to its seed."""
 CHAINS = 6
 """How many chains are split exactly and timed."""
 SWAPS = 64

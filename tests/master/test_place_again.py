@@ -12,7 +12,7 @@ from bus.errors import Refusal, RefusalReason
 from bus.ids import CommandId, InstanceId, NodeId
 from bus.instances import Instance
 from bus.messages.commands import PlaceModel
-from bus.messages.events import EventBody, LoadRefused, RunnerReady
+from bus.messages.events import EventBody, LoadRefused, NodeJoined, RunnerReady
 from bus.messages.readings import CardReading, LinkReading, MeasuredLink, NodeReading
 from bus.state import ClusterState, apply
 from master.breaker import Breaker
@@ -212,6 +212,19 @@ def test_all_ranks_are_needed_and_rank_0_leads() -> None:
         )  # fmt: skip
     assert house.only.status == "ready"
     assert house.only.lead is not None and house.only.lead.node == one.shards[0].node
+
+
+def test_a_young_holder_does_not_say_never_while_a_node_that_joined_is_unheard() -> None:
+    house = House(1, model((GB,) * 20))
+    house.index(NodeJoined(node=NodeId("n0"), name="box0"))
+    house.index(NodeJoined(node=NodeId("n1"), name="box1"))
+    command = PlaceModel(command_id=CommandId("c"), model=MODEL)
+    early = house.decide(command)
+    assert isinstance(early, Refusal)
+    assert early.reason == "pending" and "box1" in early.message and early.retry_after_s
+    house.wait(16.0)
+    late = house.decide(command)
+    assert isinstance(late, Refusal) and late.reason == "insufficient_memory"
 
 
 def test_a_dry_run_with_previews_tells_of_every_candidate() -> None:
