@@ -1,6 +1,6 @@
 """Talks to other nodes' stores and to the disk: gets the models that this node is to hold.
 
-The shell around `worker.fetch.Fetch`, one for each model that is wanted. Chunks are written by the
+The shell around `worker.fetch.Fetch`, one for each model that is wanted. Pieces are written by the
 loop itself, whole files are hashed and put in place in a thread. Cancelling leaves the stage as it
 is, and the next attempt goes on with it.
 """
@@ -210,7 +210,7 @@ class Fetcher:
             self._do(run, [])
             return
         if bad:
-            self._log.warning("fetched bytes are wrong on the disk", path=path, chunks=len(bad))
+            self._log.warning("fetched bytes are wrong on the disk", path=path, pieces=len(bad))
             stage.spoil(path, bad)
         self._do(run, run.fetch.checked(digest, path, bad, self._reactor.now()))
 
