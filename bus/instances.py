@@ -68,7 +68,8 @@ class Conditions(Message):
 class RankSeat(Message):
     """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
     listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
-    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding."""
+    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding.
+    `rdma` (JACCL only) are the devices by which it reaches each rank, in rank order, "" itself."""
 
     rank: int
     node: NodeId
@@ -76,6 +77,7 @@ class RankSeat(Message):
     last_layer: int
     ring: tuple[str, ...] = ()
     plans: tuple[str, ...] = ()
+    rdma: tuple[str, ...] = ()
 
 
 class RankReady(Message):

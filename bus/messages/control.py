@@ -179,13 +179,14 @@ class GroupSpec(Message):
     """How the ranks of one generation find each other. `ranks` are in rank order; rank 0 is
     the lead, and in a pipeline the last stage. `secret` (hexadecimal) is the key of the HMAC that
     the first collective exchanges. All ranks are joined within `form_deadline_s` or the
-    generation has failed."""
+    generation has failed. `coordinator` (JACCL only) is the `ip:port` that rank 0 listens on."""
 
     sharding: Literal["pipeline", "tensor"]
     backend: Literal["ring", "jaccl"] = "ring"
     ranks: tuple[RankSeat, ...]
     secret: str
     form_deadline_s: float = 20.0
+    coordinator: str = ""
 
 
 class RunnerSpec(Message):

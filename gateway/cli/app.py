@@ -18,6 +18,7 @@ from gateway.cli import (
     logs,
     models,
     nodes,
+    place,
     status,
     talk,
     tap,
@@ -35,7 +36,6 @@ MEANT = {
     "remove": "rm",
     "delete": "rm",
     "unload": "stop",
-    "place": "load",
     "log": "logs",
     "info": "show",
     "generate": "run",
@@ -76,7 +76,7 @@ app = typer.Typer(
 )
 app.callback()(options)
 for theme in (
-    up, down, status, nodes, talk, instances, models, tap, logs, doctor, bench, config, lab
+    up, down, status, nodes, talk, instances, place, models, tap, logs, doctor, bench, config, lab
 ):  # fmt: skip
     theme.register(app)
 

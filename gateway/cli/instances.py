@@ -18,6 +18,8 @@ from gateway.cli.screen import Screen, size, span
 from gateway.cli.verb import Invocation, verb
 
 LOOK_S = 0.25
+PLACED_AGAIN_S = 5.0
+"""The holder looks for another place twice a second."""
 
 
 def register(app: typer.Typer) -> None:
@@ -114,14 +116,29 @@ def stop(
 
 
 def wait_ready(api: NodeApi, instance_id: str, screen: Screen, wait_s: float) -> Instance:
-    """Wait until an instance is ready, showing how far it is. Raises Problem if it fails."""
+    """Wait until an instance is ready, showing how far it is. One that a worker refused is
+    followed to where it is placed next. Raises Problem if it fails."""
     ends_at = time.monotonic() + wait_s
+    patience_at: float | None = None
+    model, older = "", frozenset[str]()
     with _loading(screen) as show:
         while True:
             state = parse_state(api.get("/state"))
             instance = state.state.instances.get(instance_id)
+            if instance is not None and not model:
+                model, older = instance.model, frozenset(state.state.instances)
             if instance is None or instance.status == "failed":
-                raise _not_loaded(instance_id, instance)
+                after = _placed_again(state, model, older)
+                if after is not None:
+                    screen.detail(f"{after.model} is placed again ({after.instance})")
+                    instance_id, patience_at = after.instance, None
+                    continue
+                may_follow = instance is not None and instance.place_again is not None
+                patience_at = patience_at or time.monotonic() + PLACED_AGAIN_S
+                if not may_follow or time.monotonic() > patience_at:
+                    raise _not_loaded(instance_id, instance)
+                time.sleep(LOOK_S)
+                continue
             if instance.status == "ready":
                 return instance
             show(state, instance)
@@ -129,6 +146,12 @@ def wait_ready(api: NodeApi, instance_id: str, screen: Screen, wait_s: float) ->
                 text = f"{instance.model} is not ready after {wait_s:.0f} s"
                 raise Problem(text, remedy="it goes on loading; see `shoal ps`", code=REFUSED)
             time.sleep(LOOK_S)
+
+
+def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
+    """The copy of a model that has taken the place of one that was refused."""
+    living = [one for one in state.instances if one.status in ("placed", "ready")]
+    return next((i for i in living if i.model == model and i.instance not in older), None)
 
 
 def _not_loaded(instance_id: str, instance: Instance | None) -> Problem:

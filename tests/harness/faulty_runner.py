@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from bus.identity import node_id
 from bus.messages.control import RunnerSpec
 from conf.settings import load_settings
 from runner.engine import Engine, EngineFacts, LoadProgress, StepPlan, StepResult
+from runner.lockstep import Seat
+from runner.part import Makers, Progressed
 from runner.prepared import TextWorks
 from runner.service import run_slot
 from runner.text import Text
@@ -59,13 +61,17 @@ class FaultyEngine(FakeEngine):
         return super().read()
 
 
-def load_engine(spec: RunnerSpec, progress: Callable[[LoadProgress], None]) -> Engine:
+def load_engine(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> Engine:
     progress(LoadProgress("ready", 1000, 1000))
     return FaultyEngine(facts(kv_bytes=1 << 20), os.environ["SHOAL_TEST_FAULT"])
 
 
 def load_text(spec: RunnerSpec) -> TextWorks:
     return Text(ModelTokenizer(Path(spec.path)))
+
+
+def no_group(*_: object) -> NoReturn:
+    raise AssertionError("this runner is alone")
 
 
 def main() -> int:
@@ -75,8 +81,12 @@ def main() -> int:
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level="info",
-        load_engine=load_engine,
-        load_text=load_text,
+        makers=Makers(
+            load_engine=load_engine,
+            load_follower=no_group,
+            load_text=load_text,
+            form_group=no_group,
+        ),
     )
 
 
