@@ -16,6 +16,7 @@ import pytest
 
 from bus.client import Speaker
 from bus.codec import decode
+from bus.errors import PortTaken
 from bus.ids import Boot, ModelId, NodeId
 from bus.loops import PollReactor
 from bus.messages.weights import (
@@ -262,7 +263,15 @@ def test_a_store_that_starts_again_is_found_again(lan: Lan) -> None:
     lan.until(lambda: getter.news("m").received_bytes >= 10 * MB, "some of the model")
     store.close()
     lan.nodes.remove(store)
-    lan.store(folder, address=store.address)
+
+    def started() -> bool:
+        try:
+            lan.store(folder, address=store.address)
+        except PortTaken:  # ZeroMQ gives a port back a moment after the socket was closed
+            return False
+        return True
+
+    lan.until(started, "its port")
     assert content(lan.fetched(getter)) == content(folder)
 
 
