@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     @classmethod
     def _brisk(cls, bytes_per_s: int) -> int:
         if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
-            raise ValueError("0 (no limit), or at least 1000000: a chunk has 15 s to arrive")
+            raise ValueError("0 (no limit), or at least 1000000: a piece has 15 s to arrive")
         return bytes_per_s
 
     @field_validator("http_processes")

@@ -34,7 +34,7 @@ from worker.voice import Voice
 NEWS_S = 0.25
 BIND_AGAIN_S = 5.0
 HIGH_WATER = 64
-"""Messages kept for one peer: no more than so many chunks wait in memory for a slow reader."""
+"""Messages kept for one peer: no more than so many pieces wait in memory for a slow reader."""
 HEARTBEAT_MS = 2_000
 MAX_QUESTION_BYTES = 64 << 10
 
