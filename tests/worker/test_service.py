@@ -28,6 +28,7 @@ from bus.processes import SupervisedProcess, Supervisor
 from bus.switchboard import Switchboard
 from bus.transport import Link
 from master.decide import Policy
+from master.office import Seat
 from master.service import Master, MasterSettings
 from tests.worker.test_weights import write_model
 from worker.hands import RunnerDefaults
@@ -85,7 +86,7 @@ class House:
         self.supervisor = Supervisor(self.endpoints.supervisor)
         self.switchboard = Switchboard(self.endpoints, self.reactor, self.log)
         self.boots = 0
-        settings = MasterSettings(folder / "journal", folder / "term", Policy())
+        settings = MasterSettings(Seat(folder / "journal", folder / "term"), Policy())
         client = self.client("master", follow=False)
         self.master = Master(client, self.reactor, self.log, settings)
         self.until(self.supervisor.is_up, "supervisord")
