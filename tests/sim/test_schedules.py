@@ -1,7 +1,7 @@
 """Seeded schedules of faults against real candidates, mirrors and outboxes.
 
-By default 20 of each plan; `SHOAL_PROVE=1` runs 1,500 of each, 10,500 in all. A failing one says how to have
-it told again: `SHOAL_TEST_SIM=<plan>:<seed> pytest tests/sim -k replay -s`.
+By default 20 of each plan; `SHOAL_PROVE=1` runs 1,500 of each, 10,500 in all. A failing one
+says how to have it told again: `SHOAL_TEST_SIM=<plan>:<seed> pytest tests/sim -k replay -s`.
 """
 
 from __future__ import annotations
