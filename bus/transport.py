@@ -161,6 +161,7 @@ class Link:
         """Close now, drop what is unsent, give up locks and paths."""
         if self._monitor is not None:
             self.socket.disable_monitor()
+            self._monitor.close(0)
         self.socket.close(0)
         for path, lock in zip(self._paths, self._locks, strict=True):
             for name in (path, path + ".lock"):
