@@ -121,6 +121,17 @@ def test_a_pipeline_of_any_family_says_what_one_rank_says(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_rows_enough_for_every_lane_say_what_they_say_on_one_rank(
+    tmp_path: Path, family: str
+) -> None:
+    folder, hand = write_model(tmp_path / family, MODELS[family]), token_hand(14)
+    wanted, _ = alone(folder, hand)
+    with ready_group(folder, "pipeline", [(3, 4), (0, 3)]) as (_, gateway):
+        assert_same(play(gateway, hand), wanted)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
 def test_tensor_ranks_of_a_family_say_what_one_rank_says(
     family_alone: Callable[[str], tuple[Path, Outcomes]], family: str
