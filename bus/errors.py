@@ -35,6 +35,8 @@ RefusalReason = Literal[
     "unknown_model",
     "no_capacity",
     "insufficient_memory",
+    "disk_full",
+    "weights_unavailable",
     "unsupported",
     "not_holder",
     "no_majority",
@@ -85,6 +87,14 @@ class Unavailable(ShoalError):
 
 class ConfigError(ShoalError):
     """A setting is wrong; the text names the setting, its source and what it accepts."""
+
+
+class BadKey(ShoalError):
+    """A cluster key or its file is wrong. The text never repeats any part of a key."""
+
+
+class Exposed(ShoalError):
+    """A socket would be open to other machines without a cluster key."""
 
 
 class BadRequest(ShoalError):

@@ -41,6 +41,7 @@ NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KE
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
 """With fewer no majority survives the loss of one."""
+LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
 
 class Settings(BaseSettings):
@@ -63,6 +64,7 @@ class Settings(BaseSettings):
     http_names: Words
     cors_origins: Words
     api_keys: Words
+    cluster_key_file: str
     slots: int = Field(ge=1, le=99)
     log_level: Literal["debug", "info", "warning", "error", "critical"]
     default_model: str = Field(min_length=1)
@@ -75,6 +77,7 @@ class Settings(BaseSettings):
     memory_bytes: int = Field(ge=0)
     model_folders: Words
     bundled_model: bool
+    weights_bytes_per_s: int = Field(ge=0)
     runner: RunnerSettings
     cluster: ClusterSettings
 
@@ -91,6 +94,12 @@ class Settings(BaseSettings):
     def endpoints(self) -> Endpoints:
         """Where this node's sockets lie."""
         return Endpoints(str(self._paths.runtime))
+
+    @property
+    def cluster_key(self) -> Path:
+        """The file with the cluster's keys; there need not be one."""
+        chosen = self.cluster_key_file
+        return Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -159,6 +168,13 @@ class Settings(BaseSettings):
     @classmethod
     def _named(cls, name: str) -> str:
         return name or socket.gethostname().split(".")[0] or "node"
+
+    @field_validator("weights_bytes_per_s")
+    @classmethod
+    def _brisk(cls, bytes_per_s: int) -> int:
+        if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
+            raise ValueError("0 (no limit), or at least 1000000: a chunk has 15 s to arrive")
+        return bytes_per_s
 
     @field_validator("http_processes")
     @classmethod

@@ -14,6 +14,9 @@ from bus.ids import NodeId
 
 LAPSE_S = 2.0
 HEARTBEAT_S = 0.5
+DOUBT_S = 1.5
+"""A voter that has not heard the holder for this long votes for another: sooner than it lapses,
+so that the first to campaign does not ask too early."""
 FEWEST_VOTERS = 3
 """With fewer no majority survives the loss of one, and votes would only stand in the way."""
 TURN_S = 0.2
@@ -70,11 +73,13 @@ class SwitchboardUp:
 
 @dataclass(frozen=True, slots=True)
 class HeardBeat:
-    """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did."""
+    """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did,
+    and its log ends at `index`."""
 
     holder: NodeId
     counter: int
     voters: frozenset[NodeId] = frozenset()
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         )
     if command.if_absent and not command.dry_run:
         for instance in living(scene.state, command.model):
-            if instance.context_tokens >= (command.context_tokens or 0):
+            if _meets(instance, command):
                 return _kept(command, instance, scene.state)
     wish = Wish(
         model=command.model,
@@ -238,16 +238,31 @@ def _previewed(
     if isinstance(ground, Refusal):
         return ground
     chosen = verdict if isinstance(verdict, Placement) else None
+    size = 1 if chosen is None else len(chosen.ranks)
     refusal = verdict.refusal if isinstance(verdict, Crowded) else verdict
     return Known(
         scene.state.index,
         plan={
             "model": wish.model,
-            "previews": [preview_of(*found, chosen) for found in candidates(ground)],
+            "previews": [preview_of(*found, chosen) for found in candidates(ground, size)],
             "blocked": dict(ground.blocked),
             "chosen": None if chosen is None else plan_of(chosen),
             "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
         },
+    )
+
+
+def _meets(instance: Instance, command: PlaceModel) -> bool:
+    """Whether a copy that is there is what was asked for."""
+    by_hand = {
+        str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
+    }
+    return (
+        instance.context_tokens >= (command.context_tokens or 0)
+        and len(instance.shards) >= command.min_nodes
+        and command.sharding in (None, instance.sharding)
+        and not any(shard.node in command.excluded_nodes for shard in instance.shards)
+        and command.layers in ({}, by_hand, instance.conditions.layers)
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from bus.topology import Link, rdma_mesh
 from master.bill import FIXED_BYTES, Layered
@@ -20,6 +20,8 @@ from master.seats import Seat
 from master.speed import Links, hop_s, pipeline_s, tensor_s
 from master.split import split
 
+MAX_RANKS = 32
+"""Of one group; beyond, the way around costs more than any share saves."""
 SEEDS = 64
 FEWEST = 8
 """Chains that are grown for groups of up to seven; fewer for larger ones, never below `FEWEST`."""
@@ -85,7 +87,7 @@ def pipeline_line(ground: Field, ranks: int) -> Line | None:
     load = ground.load
     if not 1 < ranks <= min(load.layers, len(ground.members)):
         return None
-    if sum(_largest(ground)[:ranks]) < _all_needs(load):
+    if not _may_hold(ground, ranks):
         return None
     effort = max(1, ranks // 4)
     seeds = _spread(ground, range(len(ground.members)), max(FEWEST, SEEDS // effort))
@@ -156,8 +158,12 @@ def _rooms(ground: Field) -> list[int]:
     return [one.room - FIXED_BYTES for one in ground.members]
 
 
-def _largest(ground: Field) -> list[int]:
-    return sorted(_rooms(ground), reverse=True)
+def _may_hold(ground: Field, ranks: int) -> bool:
+    """Whether the roomiest members could hold it, in bytes and in whole layers."""
+    load, roomiest = ground.load, sorted(_rooms(ground), reverse=True)[:ranks]
+    smallest = min(after - before for before, after in pairwise(load.needs))
+    whole = sum(max(0, room) // max(1, smallest) for room in roomiest)
+    return sum(roomiest) >= _all_needs(load) and whole >= load.layers
 
 
 def _spread(ground: Field, among: Iterable[int], most: int) -> list[int]:

@@ -252,7 +252,7 @@ class Office:
         if self._unsynced:
             self._journal.sync()
             self._unsynced = False
-        if self.candidate.began and not self._kept.began:
+        if self.candidate.began and not (self._kept.began or self._journal.degraded):
             self._keep(replace(self._kept, began=True))
         degraded = self._journal.degraded or not self._term_kept
         self._do(self.candidate.synced(self._reactor.now(), degraded=degraded))

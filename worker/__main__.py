@@ -17,6 +17,19 @@ from worker.hands import DataPorts, RunnerDefaults
 from worker.machine import has_metal
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights, hugging_face_cache
+from worker.weights_thread import WeightsSettings
+
+
+def weights_settings(settings: Settings) -> WeightsSettings:
+    """Where weights go, and where others get them: nowhere, unless this node listens for them."""
+    listen, port = settings.cluster.listen, settings.port_of("weights")
+    return WeightsSettings(
+        models=settings.paths.models,
+        hashes=settings.paths.state / "weights",
+        listen=(f"tcp://{listen}:{port}",) if listen else (),
+        announce=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
+        bytes_per_s=float(settings.weights_bytes_per_s),
+    )
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
@@ -34,6 +47,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         ),
         ring_ports=(settings.port_of("ring"), TABLE["ring"].count),
         plan_ports=(settings.port_of("plans"), TABLE["plans"].count),
+        weights=weights_settings(settings),
     )
 
 

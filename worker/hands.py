@@ -26,11 +26,14 @@ from bus.processes import ProcessRefused, SupervisedProcess, Supervisor
 from bus.transport import Link
 from worker.actions import (
     Action,
+    CancelFetch,
     DrainSlot,
+    FetchModel,
     GiveSpec,
     KillSlot,
     RefuseSlot,
     SeatRank,
+    SlotAction,
     StartSlot,
     StopSlot,
     Tell,
@@ -38,6 +41,7 @@ from worker.actions import (
 from worker.facts import Told, refused
 from worker.ports import PortPool
 from worker.slots import SlotTable, Task
+from worker.supply import Supply
 
 GROUP = "runner:"
 
@@ -80,10 +84,14 @@ class Hands:
     data: DataPorts
     ring_ports: PortPool
     plan_ports: PortPool
+    supply: Supply | None = None
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
         """Do one action; what supervisord refuses is logged and told where it matters."""
+        if isinstance(action, FetchModel | CancelFetch):
+            self._fetch(action, now)
+            return
         try:
             self._act(action, now)
         except Unavailable as error:
@@ -126,7 +134,7 @@ class Hands:
             self.trouble = trouble
             self.log.error("supervisord does not answer", error=trouble)
 
-    def _act(self, action: Action, now: float) -> None:
+    def _act(self, action: SlotAction, now: float) -> None:
         table = self.table
         match action:
             case StartSlot(slot=slot, task=task):
@@ -205,6 +213,14 @@ class Hands:
             ranks=instance.seats,
             secret=sha256(f"{instance.instance}/{instance.generation}".encode()).hexdigest(),
         )
+
+    def _fetch(self, action: FetchModel | CancelFetch, now: float) -> None:
+        if self.supply is None:
+            self.log.error("this worker fetches no weights", model=action.model)
+        elif isinstance(action, FetchModel):
+            self.supply.fetch(action.model, now)
+        else:
+            self.supply.cancel(action.model)
 
     def _could_not_start(self, action: StartSlot, why: str, now: float) -> None:
         task = action.task

@@ -14,6 +14,7 @@ from master.ballot import (
     Fitness,
     HeardBeat,
     HeardPeer,
+    MyRank,
     OpenTerm,
     PeersKnown,
     PersistTerm,
@@ -114,6 +115,25 @@ def test_a_holder_that_slept_through_its_own_term_steps_down_before_it_claims_an
     assert rivals.role == "following"
 
 
+def test_of_two_claims_to_one_counter_the_one_with_more_in_its_log_stays() -> None:
+    for me, other, index, holds in ((A, B, 3, False), (A, B, 2, True), (B, A, 3, False)):
+        election, _ = stimulate(candidate(me), SwitchboardUp(), 0.0)
+        election, _ = stimulate(election, MyRank(Rank(1, 2 if index == 3 else 3, 0, me)), 0.1)
+        election, _ = stimulate(election, HeardBeat(other, 1, index=index), 0.2)
+        assert (election.role == "holding") is holds
+        assert election.holder == (me if holds else other)
+
+
+def test_who_follows_one_of_two_claims_stays_until_that_is_silent() -> None:
+    election, _ = stimulate(candidate(A), PeersKnown(frozenset({B, C})), 0.0)
+    election, _ = stimulate(election, SwitchboardUp(), 0.0)
+    election, _ = stimulate(election, HeardBeat(B, 1), 0.1)
+    election, _ = stimulate(election, HeardBeat(C, 1, index=9), 0.2)
+    assert election.holder == B
+    election, _ = stimulate(election, HeardBeat(C, 1, index=9), 0.1 + LAPSE_S)
+    assert election.holder == C
+
+
 def test_one_that_has_ever_had_company_waits_a_lapse_before_it_claims() -> None:
     election, _ = stimulate(replace(candidate(A), company=True), SwitchboardUp(), 0.0)
     election, actions = stimulate(election, PeersKnown(frozenset()), 0.1)
@@ -159,7 +179,8 @@ def test_rivals_that_hear_each_other_converge_on_one_holder(seed: int) -> None:
         elections[name], actions = stimulate(elections[name], stimulus, now)  # type: ignore[arg-type]
         for action in actions:
             if isinstance(action, Beat | OpenTerm):
-                beat = HeardBeat(name, elections[name].counter)
+                mine = elections[name]
+                beat = HeardBeat(name, mine.counter, index=mine.rank.last_index)
                 for other in names:
                     if other != name and chance.random() >= loss:
                         act(other, beat, now, loss=loss)
