@@ -4,7 +4,7 @@ Both ends belong to the main thread; `agree` and `tell` are the engine thread's 
 over. First every follower says hello with its proof; when all are here the lead has everybody
 form the ring, so nobody waits inside `init` for a rank that is not there, and a missing one is
 known by name. From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in
-order. Whoever leaves says so; silence says the rest.
+order. Whoever leaves says so; silence says the rest. A generation keeps the keys it began with.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import hmac
 import threading
 from collections.abc import Callable, Sequence
 
-from bus.errors import BadMessage
+from bus.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import GroupSpec, RankSeat, RunnerSpec
+from bus.security import Security
 from bus.transport import Link
 from runner.formation import CannotForm, greeting
 from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
@@ -78,6 +79,7 @@ class LeadLine:
         reactor: PollReactor,
         log: Log,
         *,
+        security: Security | None,
         on_formed: Callable[[], None],
         on_lost: Callable[[str], None],
     ) -> None:
@@ -96,13 +98,14 @@ class LeadLine:
         self._heard_at: dict[int, float] = {}
         self._facts: dict[int, RankFacts] = {}
         self._told = threading.Condition()
-        self._link = Link("router")
+        self._link = Link("router", security=security)
+        self._link.is_busy = lambda: True
         for address in self.group.ranks[0].plans:
             try:
                 self._link.bind(address)
-            except Exception as error:
+            except (AlreadyRunning, Exposed, PortTaken) as error:
                 self._link.close()
-                raise CannotForm(f"rank 0 cannot listen on {address}: {error}") from error
+                raise CannotForm(f"rank 0 cannot listen for followers: {error}") from error
         reactor.watch(self._link, self._received)
         reactor.later(self.group.form_deadline_s, self._too_late)
         self._beats = reactor.every(RANK_BEAT_S, self._beat)
@@ -219,6 +222,7 @@ class FollowerLine:
         reactor: PollReactor,
         log: Log,
         *,
+        security: Security | None,
         on_form: Callable[[], None],
         on_plan: Callable[[SharedPlan], None],
         on_lost: Callable[[str], None],
@@ -240,11 +244,12 @@ class FollowerLine:
         self._began_at = self._heard_at = reactor.now()
         self._agreement: Agreement | None = None
         self._told = threading.Condition()
-        self._link = Link("dealer", identity=f"rank-{spec.rank}/{spec.generation}")
+        identity = f"rank-{spec.rank}/{spec.generation}"
+        self._link = Link("dealer", identity=identity, security=security)
         self._addresses = self.group.ranks[0].plans
         self._address = 0
         self._tried_at = self._began_at
-        self._link.connect(self._addresses[0])
+        self._link.connect(self._addresses[0], peer=self.lead.node)
         reactor.watch(self._link, self._received)
         self._beats = reactor.every(RANK_BEAT_S, self._beat)
         self._beat()
@@ -333,7 +338,7 @@ class FollowerLine:
         if now - self._tried_at > TRY_NEXT_S and len(self._addresses) > 1:
             self._link.disconnect(self._addresses[self._address])
             self._address = (self._address + 1) % len(self._addresses)
-            self._link.connect(self._addresses[self._address])
+            self._link.connect(self._addresses[self._address], peer=self.lead.node)
             self._tried_at = now
         seat = self.seat
         proof = greeting(seat.secret, seat.generation, seat.rank)

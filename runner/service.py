@@ -28,6 +28,7 @@ from bus.messages.control import (
 from bus.messages.readings import TokenTap
 from bus.messages.tokens import Entry, TokenDelta
 from bus.messages.wire import Message
+from bus.security import Security
 from bus.service import Shell, run_service
 from bus.topics import reading_topic
 from bus.transport import Link
@@ -58,7 +59,9 @@ LAST_WORDS_S = 0.2
 class RunnerService:
     """One slot's process. `exit_code` is what the process is to end with."""
 
-    def __init__(self, shell: Shell, *, slot: str, makers: Makers) -> None:
+    def __init__(
+        self, shell: Shell, *, slot: str, makers: Makers, security: Security | None = None
+    ) -> None:
         self.exit_code = STOPPED
         self.phase: Phase = "idle"
         self._shell = shell
@@ -66,6 +69,7 @@ class RunnerService:
         self._reactor = shell.reactor
         self._log = shell.log
         self._makers = makers
+        self._security = security
         self._message = ""
         self._spec: RunnerSpec | None = None
         self._part: Part | None = None
@@ -140,6 +144,7 @@ class RunnerService:
                 self,
                 me=self._me,
                 makers=self._makers,
+                security=self._security,
                 reactor=self._reactor,
                 log=self._log,
                 recorder=self._recorder,
@@ -149,6 +154,7 @@ class RunnerService:
             spec,
             self,
             makers=self._makers,
+            security=self._security,
             reactor=self._reactor,
             log=self._log,
             recorder=self._recorder,
@@ -275,12 +281,16 @@ def run_slot(
     endpoints: Endpoints,
     log_level: str,
     makers: Makers,
+    security: Security | None = None,
 ) -> int:
-    """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`."""
+    """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`.
+
+    `security` is what ranks of one group on several nodes reach each other with.
+    """
     services: list[RunnerService] = []
 
     def build(shell: Shell) -> RunnerService:
-        service = RunnerService(shell, slot=slot, makers=makers)
+        service = RunnerService(shell, slot=slot, makers=makers, security=security)
         services.append(service)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _n, _f: shell.reactor.call(service.terminate))
