@@ -9,7 +9,7 @@ the reactor's thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
@@ -30,6 +30,7 @@ from bus.messages.events import Event, Fact
 from bus.messages.wire import Message
 from bus.mirror import Mirror
 from bus.outbox import Outbox
+from bus.security import Security
 from bus.state import ClusterState
 from bus.topics import event_topic, rule_for
 from bus.transport import Link
@@ -44,11 +45,12 @@ UNANSWERED_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who speaks: written into every envelope."""
+    """Who speaks: written into every envelope. `security` proves the node to others."""
 
     node: NodeId
     process: str
     boot: Boot
+    security: Security | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class BusClient:
         self._commands: dict[CommandId, _OpenCommand] = {}
         self._holder: Link | None = None
         self._holder_addresses: tuple[str, ...] = ()
+        self._holder_node: NodeId | None = None
         self._holder_tried = 0
         self._unanswered_at: float | None = None
         self._outs = {plane: Link("xpub") for plane in ("control", "telemetry")}
@@ -254,7 +257,8 @@ class BusClient:
     def _connect_holder(self, beat: TermHeartbeat) -> None:
         local = beat.holder == self.speaker.node
         addresses = (self.endpoints.candidate,) if local else beat.addresses
-        if addresses and addresses != self._holder_addresses:
+        if addresses and (addresses, beat.holder) != (self._holder_addresses, self._holder_node):
+            self._holder_node = beat.holder
             self._holder_addresses, self._holder_tried = addresses, 0
             self._redial_holder()
 
@@ -263,7 +267,12 @@ class BusClient:
             self.reactor.unwatch(self._holder)
             self._holder.close()
         speaker, addresses = self.speaker, self._holder_addresses
-        self._holder = Link("dealer", identity=f"{speaker.node}/{speaker.process}/{speaker.boot}")
+        self._holder = Link(
+            "dealer",
+            identity=f"{speaker.node}/{speaker.process}/{speaker.boot}",
+            security=speaker.security,
+            peer=self._holder_node,
+        )
         self._holder.connect(addresses[self._holder_tried % len(addresses)])
         self._unanswered_at = None
         self.reactor.watch(self._holder, self._answered)

@@ -27,6 +27,7 @@ from bus.keys import (
     KEY_BYTES,
     ClusterKey,
     ClusterKeys,
+    KeyFiles,
     door_secret,
     node_secret,
     parse_keys,
@@ -113,15 +114,12 @@ def _stamp(file: Path) -> _Stamp:
 class Keyring:
     """This node's keys. `node` and `door` are what links take as `security`. From any thread."""
 
-    def __init__(
-        self, keys: ClusterKeys, *, file: Path, known_file: Path, node: NodeId, log: Log
-    ) -> None:
-        self.file = file
-        self.known_file = known_file
+    def __init__(self, keys: ClusterKeys, *, files: KeyFiles, node: NodeId, log: Log) -> None:
+        self.file, self.known_file = files.keys, files.known
         self.me = node
         self._log = log
         self._keys = keys
-        self._read = (_stamp(file), _stamp(self.known_file))
+        self._read = (_stamp(self.file), _stamp(self.known_file))
         self._known = _read_known(self.known_file)
         self._pairs: dict[bytes, bytes] = {}
         self._admitted: dict[bytes, NodeId] = {}
@@ -300,13 +298,11 @@ class DoorSecurity:
         self.ring.say_refused(address, why)
 
 
-def open_keyring(file: Path, *, known_file: Path, node: NodeId, log: Log) -> Keyring | None:
-    """The keyring of a key file, None where there is no file: the node then stays on loopback.
-    Raises BadKey for a file that is there and wrong."""
-    keys = read_keys(file)
-    if keys is None:
-        return None
-    return Keyring(keys, file=file, known_file=known_file, node=node, log=log)
+def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:
+    """The keyring, None where there is no key file: the node then stays on loopback. Raises BadKey
+    for a file that is there and wrong."""
+    keys = read_keys(files.keys)
+    return None if keys is None else Keyring(keys, files=files, node=node, log=log)
 
 
 def _read_known(file: Path) -> frozenset[NodeId]:

@@ -18,8 +18,9 @@ from typing import Any, assert_never
 
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
-from bus.errors import BadMessage, PortTaken
+from bus.errors import BadKey, BadMessage, Exposed, PortTaken
 from bus.ids import NodeId
+from bus.keyring import Keyring
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.members import Action, Dial, Follow, HangUp, Myself, Say, SayHello, Unfollow
@@ -34,6 +35,7 @@ from bus.messages.peers import (
     PeerWelcome,
 )
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.security import Security
 from bus.topics import TABLE, reading_topic
 from bus.transport import Link
 
@@ -76,8 +78,10 @@ class Peers:
         log: Log,
         on_frames: OnFrames,
         publish: Callable[[str, bytes], None],
+        keyring: Keyring | None = None,
     ) -> None:
         self._speaker = speaker
+        self._keyring = keyring
         self._settings = settings
         self._reactor = reactor
         self._log = log
@@ -132,7 +136,7 @@ class Peers:
 
     def _open_door(self) -> None:
         settings = self._settings
-        door = Link("router", heartbeat_ms=HEARTBEAT_MS)
+        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self._at_door)
         try:
             door.bind(f"tcp://{settings.listen}:{settings.port}")
         except PortTaken as error:
@@ -150,6 +154,8 @@ class Peers:
         if isinstance(message, PeerHello):
             answer, actions = self.membership.heard_hello(message, self._reactor.now())
             self._door.send(frames[0], self._encoded(answer))
+            if isinstance(answer, PeerWelcome):
+                self._introduce(message.node)
             self._do(actions)
             self._tick()
         elif isinstance(message, PeerGoodbye):
@@ -161,6 +167,7 @@ class Peers:
         message = self._decoded(frames[-1], address)
         now = self._reactor.now()
         if isinstance(message, PeerWelcome):
+            self._introduce(message.node)
             self._do(self.membership.heard_welcome(address, message, now))
             self._tick()
         elif isinstance(message, PeerRefused):
@@ -211,10 +218,15 @@ class Peers:
             case Dial(address=address):
                 speaker = self._speaker
                 identity = f"{speaker.node}/{speaker.boot}"
-                link = Link("dealer", identity=identity, heartbeat_ms=HEARTBEAT_MS)
-                link.connect(f"tcp://{address}")
-                self._lines[address] = link
-                self._reactor.watch(link, lambda frames: self._answered(address, frames))
+                link = Link(
+                    "dealer",
+                    identity=identity,
+                    heartbeat_ms=HEARTBEAT_MS,
+                    security=self._at_door,
+                )
+                if self._connect(link, f"tcp://{address}"):
+                    self._lines[address] = link
+                    self._reactor.watch(link, lambda frames: self._answered(address, frames))
             case HangUp(address=address):
                 link = self._lines.pop(address, None)
                 if link is not None:
@@ -238,8 +250,15 @@ class Peers:
         for plane, port in (("control", ports.control), ("telemetry", ports.telemetry)):
             if not port:
                 continue
-            link = Link("sub", high_water=50_000, heartbeat_ms=HEARTBEAT_MS)
-            link.connect(f"tcp://{host}:{port}")
+            link = Link(
+                "sub",
+                high_water=50_000,
+                heartbeat_ms=HEARTBEAT_MS,
+                security=self._speaker.security,
+                peer=node,
+            )
+            if not self._connect(link, f"tcp://{host}:{port}"):
+                continue
             for rule in TABLE:
                 if rule.plane == plane and (not rule.on_demand or rule.prefix in self._wanted):
                     link.subscribe(rule.prefix)
@@ -251,6 +270,31 @@ class Peers:
         for link in self._followed.pop(node, {}).values():
             self._reactor.unwatch(link)
             link.close()
+
+    # --- keys ---------------------------------------------------------------------------------
+
+    @property
+    def _at_door(self) -> Security | None:
+        return None if self._keyring is None else self._keyring.door
+
+    def _connect(self, link: Link, address: str) -> bool:
+        """Whether the keys at hand allow it; the link is closed where they do not."""
+        try:
+            link.connect(address)
+        except Exposed as error:
+            link.close()
+            self._log.error("cannot reach another node", why=str(error))
+            return False
+        return True
+
+    def _introduce(self, node: NodeId) -> None:
+        """It came through the door, or answered there: it is admitted by name from now on."""
+        if self._keyring is None or node in self._keyring.known:
+            return
+        try:
+            self._keyring.introduce([node])
+        except (BadKey, OSError) as error:
+            self._log.error("cannot admit a node", peer=node, why=str(error)[:200])
 
     # --- letters --------------------------------------------------------------------------
 

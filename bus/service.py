@@ -28,9 +28,11 @@ import setproctitle
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
-from bus.errors import AlreadyRunning, BadMessage
+from bus.errors import AlreadyRunning, BadKey, BadMessage, Exposed
 from bus.identity import new_boot
 from bus.ids import NodeId
+from bus.keyring import Keyring, open_keyring
+from bus.keys import KeyFiles
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import AskStacks, StackSample
@@ -52,12 +54,13 @@ class Closeable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What a service is given at its birth."""
+    """What a service is given at its birth. `keyring` is None where the cluster has no key."""
 
     speaker: Speaker
     endpoints: Endpoints
     reactor: PollReactor
     log: Log
+    keyring: Keyring | None = None
 
 
 def run_service(
@@ -67,6 +70,7 @@ def run_service(
     endpoints: Endpoints,
     log_level: str,
     build: Callable[[Shell], Closeable],
+    key_files: KeyFiles | None = None,
 ) -> int:
     """Run a service until it is told to stop; returns the exit code."""
     log = Log(node=node, process=process, level=log_level)
@@ -77,7 +81,10 @@ def run_service(
             die_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _n, _f: reactor.stop())
-            shell = Shell(Speaker(node, process, new_boot()), endpoints, reactor, log)
+            keyring = open_keyring(key_files, node=node, log=log) if key_files else None
+            security = keyring.node if keyring else None
+            speaker = Speaker(node, process, new_boot(), security)
+            shell = Shell(speaker, endpoints, reactor, log, keyring)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
                 log.info("started", pid=os.getpid(), boot=shell.speaker.boot)
@@ -88,6 +95,9 @@ def run_service(
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN
+    except (BadKey, Exposed) as error:
+        log.critical(str(error))
+        return EXIT_FAILED
     except Exception:
         log.critical("ended by a defect", error=traceback.format_exc())
         return EXIT_FAILED

@@ -30,6 +30,7 @@ from pydantic_settings import (
 
 from bus.endpoints import Endpoints
 from bus.errors import ConfigError
+from bus.keys import KeyFiles
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words, words
@@ -94,10 +95,11 @@ class Settings(BaseSettings):
         return Endpoints(str(self._paths.runtime))
 
     @property
-    def cluster_key(self) -> Path:
-        """The file with the cluster's keys; there need not be one."""
+    def key_files(self) -> KeyFiles:
+        """Where the cluster's keys lie, if there are any."""
         chosen = self.cluster_key_file
-        return Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
+        file = Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
+        return KeyFiles(file, self._paths.known_nodes)
 
     @property
     def sources(self) -> Mapping[str, str]:

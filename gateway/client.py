@@ -17,6 +17,7 @@ from bus.loops import Reactor
 from bus.messages.peers import PeersReading
 from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Cancel
+from bus.security import Security
 from bus.state import ClusterState
 from gateway.connection import RunnerConnection, Sink
 
@@ -30,7 +31,16 @@ _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is bei
 class RunnerClients:
     """The connections, and which request is at which."""
 
-    def __init__(self, *, node: NodeId, process: str, boot: Boot, reactor: Reactor, log: Log):
+    def __init__(
+        self,
+        *,
+        node: NodeId,
+        process: str,
+        boot: Boot,
+        reactor: Reactor,
+        log: Log,
+        security: Security | None = None,
+    ) -> None:
         self._identity = f"gw:{node}:{process}:{boot}"
         self._boot = boot
         self._reactor = reactor
@@ -38,6 +48,7 @@ class RunnerClients:
         self.hosts: dict[NodeId, str] = {}
         """Where this node's switchboard reached each peer."""
         self._node = node
+        self._security = security
         self._connections: dict[InstanceId, RunnerConnection] = {}
         self._at: dict[RequestId, RunnerConnection] = {}
         self._timer = reactor.every(TICK_S, self._tick)
@@ -116,6 +127,8 @@ class RunnerClients:
             instance=instance.instance,
             generation=instance.generation,
             address=address,
+            node=lead.node,
+            security=self._security,
             identity=self._identity,
             boot=self._boot,
             reactor=self._reactor,

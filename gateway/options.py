@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bus.endpoints import Endpoints
 from bus.ids import NodeId
+from bus.keys import KeyFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +41,5 @@ class Options:
     origins: tuple[str, ...] = ()
     drain_s: float = 6.0
     log_level: str = "info"
+    key_files: KeyFiles | None = None
     version: str = "0.1.0"

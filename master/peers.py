@@ -56,7 +56,7 @@ class Peers:
         self._log = log
         self._envelope = envelope
         self._on_answer = on_answer
-        self._open_link = open_link or _plain_link
+        self._open_link = open_link or self._dealer
         self._peers: dict[NodeId, _Peer] = {}
         self._named: frozenset[NodeId] = frozenset()
 
@@ -125,6 +125,12 @@ class Peers:
         self._reactor.watch(link, self._answered)
         self._peers[node] = _Peer(addresses, link, turn, self._reactor.now(), heard_at)
 
+    def _dealer(self, node: NodeId, identity: str) -> Link:
+        security = self._speaker.security
+        return Link(
+            "dealer", identity=identity, high_water=HIGH_WATER, security=security, peer=node
+        )
+
     def _leave(self, node: NodeId) -> None:
         peer = self._peers.pop(node)
         self._reactor.unwatch(peer.link)
@@ -140,7 +146,3 @@ class Peers:
             self._log.warning("dropped an answer", error=str(error)[:200])
             return
         self._on_answer(message)
-
-
-def _plain_link(_node: NodeId, identity: str) -> Link:
-    return Link("dealer", identity=identity, high_water=HIGH_WATER)

@@ -70,6 +70,7 @@ def main() -> int:
             load_text=load_text,
             form_group=form_group,
         ),
+        key_files=settings.key_files,
     )
 
 

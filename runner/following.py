@@ -16,6 +16,7 @@ from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import Phase, RunnerSpec
 from bus.messages.readings import RunnerReading
+from bus.security import Security
 from runner.engine import EngineFacts, FollowingEngine
 from runner.engine_thread import Broken, Loaded, LoadFailed
 from runner.follower_thread import FollowerNews, FollowerThread
@@ -44,6 +45,7 @@ class Following:
         *,
         makers: Makers,
         reactor: PollReactor,
+        security: Security | None,
         log: Log,
         recorder: FlightRecorder,
     ) -> None:
@@ -64,6 +66,7 @@ class Following:
             spec,
             reactor,
             log,
+            security,
             on_form=self._form,
             on_plan=self._engine.give,
             on_lost=self._lost,

@@ -17,6 +17,7 @@ from bus.loops import PollReactor
 from bus.messages.control import Phase, RunnerSpec
 from bus.messages.readings import RunnerReading
 from bus.messages.tokens import Entry
+from bus.security import Security
 from runner.engine import EngineFacts
 from runner.engine_thread import Broken, EngineThread, Loaded, LoadFailed, News, Stepped
 from runner.formation import CannotForm
@@ -51,6 +52,7 @@ class Leading:
         me: Callable[[], Me],
         makers: Makers,
         reactor: PollReactor,
+        security: Security | None,
         log: Log,
         recorder: FlightRecorder,
         tap: Callable[[int, list[Entry]], None],
@@ -70,7 +72,7 @@ class Leading:
         self._line: LeadLine | None = None
         if spec.size > 1:
             self._line = LeadLine(
-                spec, reactor, log, on_formed=self._form, on_lost=self._lost_a_rank
+                spec, reactor, log, security, on_formed=self._form, on_lost=self._lost_a_rank
             )
         seat = self._line.seat if self._line else None
         self.works = self._engine = EngineThread(
@@ -83,6 +85,7 @@ class Leading:
             spec,
             boot=me().boot,
             reactor=reactor,
+            security=security,
             log=log,
             recorder=recorder,
             engine=self._engine,

@@ -17,6 +17,7 @@ from bus.errors import BadMessage
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import GroupSpec, RankSeat, RunnerSpec
+from bus.security import Security
 from bus.transport import Link
 from runner.formation import CannotForm, greeting
 from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
@@ -77,6 +78,7 @@ class LeadLine:
         spec: RunnerSpec,
         reactor: PollReactor,
         log: Log,
+        security: Security | None = None,
         *,
         on_formed: Callable[[], None],
         on_lost: Callable[[str], None],
@@ -96,7 +98,7 @@ class LeadLine:
         self._heard_at: dict[int, float] = {}
         self._facts: dict[int, RankFacts] = {}
         self._told = threading.Condition()
-        self._link = Link("router")
+        self._link = Link("router", security=security)
         for address in self.group.ranks[0].plans:
             self._link.bind(address)
         reactor.watch(self._link, self._received)
@@ -214,6 +216,7 @@ class FollowerLine:
         spec: RunnerSpec,
         reactor: PollReactor,
         log: Log,
+        security: Security | None = None,
         *,
         on_form: Callable[[], None],
         on_plan: Callable[[SharedPlan], None],
@@ -236,7 +239,12 @@ class FollowerLine:
         self._began_at = self._heard_at = reactor.now()
         self._agreement: Agreement | None = None
         self._told = threading.Condition()
-        self._link = Link("dealer", identity=f"rank-{spec.rank}/{spec.generation}")
+        self._link = Link(
+            "dealer",
+            identity=f"rank-{spec.rank}/{spec.generation}",
+            security=security,
+            peer=self.group.ranks[0].node,
+        )
         self._addresses = self.group.ranks[0].plans
         self._address = 0
         self._tried_at = self._began_at

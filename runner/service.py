@@ -16,6 +16,7 @@ from bus.codec import decode, encode
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, FailReason
 from bus.ids import NodeId
+from bus.keys import KeyFiles
 from bus.messages.control import (
     AskRunner,
     Phase,
@@ -140,6 +141,7 @@ class RunnerService:
                 me=self._me,
                 makers=self._makers,
                 reactor=self._reactor,
+                security=self._shell.speaker.security,
                 log=self._log,
                 recorder=self._recorder,
                 tap=self._tap,
@@ -149,6 +151,7 @@ class RunnerService:
             self,
             makers=self._makers,
             reactor=self._reactor,
+            security=self._shell.speaker.security,
             log=self._log,
             recorder=self._recorder,
         )
@@ -274,6 +277,7 @@ def run_slot(
     endpoints: Endpoints,
     log_level: str,
     makers: Makers,
+    key_files: KeyFiles | None = None,
 ) -> int:
     """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`."""
     services: list[RunnerService] = []
@@ -286,6 +290,11 @@ def run_slot(
         return service
 
     code = run_service(
-        f"runner:{slot}", node=node, endpoints=endpoints, log_level=log_level, build=build
+        f"runner:{slot}",
+        node=node,
+        endpoints=endpoints,
+        log_level=log_level,
+        build=build,
+        key_files=key_files,
     )
     return code or (services[0].exit_code if services else 0)

@@ -35,6 +35,7 @@ from bus.messages.tokens import (
     ToGateway,
     Welcome,
 )
+from bus.security import Security
 from bus.transport import Link
 from runner.engine_thread import EngineThread, Stepped
 from runner.gateways import Gateways
@@ -68,6 +69,7 @@ class Serving:
         *,
         boot: Boot,
         reactor: Reactor,
+        security: Security | None,
         log: Log,
         recorder: FlightRecorder,
         engine: EngineThread,
@@ -91,7 +93,8 @@ class Serving:
         self._open: dict[RequestId, OpenRequest] = {}
         self._pending: dict[RequestId, _Pending] = {}
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
-        self._link = Link("router")
+        self._link = Link("router", security=security)
+        self._link.is_busy = lambda: bool(self.open_requests)
         self.addresses = self._bind(spec)
         reactor.watch(self._link, self._received)
 

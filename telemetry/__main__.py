@@ -21,6 +21,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         build=lambda shell: Telemetry(shell, supervisor.list_processes, settings.paths.data),
+        key_files=settings.key_files,
     )
 
 
