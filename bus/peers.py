@@ -90,6 +90,7 @@ class Peers:
         self._seq = 0
         self._dropped = 0
         self._wanted: set[str] = set()
+        self._barred: set[str] = set()
         self._lines: dict[str, Link] = {}
         self._followed: dict[NodeId, dict[str, Link]] = {}
         self._door: Link | None = None
@@ -283,7 +284,9 @@ class Peers:
             link.connect(address)
         except Exposed as error:
             link.close()
-            self._log.error("cannot reach another node", why=str(error))
+            if address not in self._barred:
+                self._barred.add(address)
+                self._log.error("cannot reach another node", why=str(error))
             return False
         return True
 
