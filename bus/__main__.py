@@ -50,7 +50,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         build=build,
-        key_files=settings.key_files,
+        keys=settings.key_files,
     )
 
 

@@ -9,7 +9,7 @@ the reactor's thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
@@ -45,12 +45,11 @@ UNANSWERED_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who speaks: written into every envelope. `security` proves the node to others."""
+    """Who speaks: written into every envelope."""
 
     node: NodeId
     process: str
     boot: Boot
-    security: Security | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -72,7 +71,10 @@ class BusClient:
         log: Log,
         *,
         follow: bool = True,
+        security: Security | None = None,
     ) -> None:
+        self.security = security
+        self._holder_node: NodeId | None = None
         self.speaker = speaker
         self.endpoints = endpoints
         self.reactor = reactor
@@ -88,7 +90,6 @@ class BusClient:
         self._commands: dict[CommandId, _OpenCommand] = {}
         self._holder: Link | None = None
         self._holder_addresses: tuple[str, ...] = ()
-        self._holder_node: NodeId | None = None
         self._holder_tried = 0
         self._unanswered_at: float | None = None
         self._outs = {plane: Link("xpub") for plane in ("control", "telemetry")}
@@ -257,9 +258,9 @@ class BusClient:
     def _connect_holder(self, beat: TermHeartbeat) -> None:
         local = beat.holder == self.speaker.node
         addresses = (self.endpoints.candidate,) if local else beat.addresses
-        if addresses and (addresses, beat.holder) != (self._holder_addresses, self._holder_node):
-            self._holder_node = beat.holder
+        if addresses and addresses != self._holder_addresses:
             self._holder_addresses, self._holder_tried = addresses, 0
+            self._holder_node = beat.holder
             self._redial_holder()
 
     def _redial_holder(self) -> None:
@@ -267,13 +268,10 @@ class BusClient:
             self.reactor.unwatch(self._holder)
             self._holder.close()
         speaker, addresses = self.speaker, self._holder_addresses
-        self._holder = Link(
-            "dealer",
-            identity=f"{speaker.node}/{speaker.process}/{speaker.boot}",
-            security=speaker.security,
-            peer=self._holder_node,
-        )
-        self._holder.connect(addresses[self._holder_tried % len(addresses)])
+        identity = f"{speaker.node}/{speaker.process}/{speaker.boot}"
+        self._holder = Link("dealer", identity=identity, security=self.security)
+        address = addresses[self._holder_tried % len(addresses)]
+        self._holder.connect(address, peer=self._holder_node)
         self._unanswered_at = None
         self.reactor.watch(self._holder, self._answered)
         self.outbox.told_at.clear()

@@ -35,6 +35,8 @@ RefusalReason = Literal[
     "unknown_model",
     "no_capacity",
     "insufficient_memory",
+    "disk_full",
+    "weights_unavailable",
     "unsupported",
     "not_holder",
     "no_majority",

@@ -27,7 +27,6 @@ from bus.keys import (
     KEY_BYTES,
     ClusterKey,
     ClusterKeys,
-    KeyFiles,
     door_secret,
     node_secret,
     parse_keys,
@@ -45,6 +44,14 @@ DOOR_MAX_BYTES = 64 << 10
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _count = itertools.count(1)
 _Stamp = tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """The key file, which need not be there, and the list of nodes that this one has met."""
+
+    key: Path
+    known: Path
 
 
 def new_key() -> ClusterKey:
@@ -114,12 +121,15 @@ def _stamp(file: Path) -> _Stamp:
 class Keyring:
     """This node's keys. `node` and `door` are what links take as `security`. From any thread."""
 
-    def __init__(self, keys: ClusterKeys, *, files: KeyFiles, node: NodeId, log: Log) -> None:
-        self.file, self.known_file = files.keys, files.known
+    def __init__(
+        self, keys: ClusterKeys, *, file: Path, known_file: Path, node: NodeId, log: Log
+    ) -> None:
+        self.file = file
+        self.known_file = known_file
         self.me = node
         self._log = log
         self._keys = keys
-        self._read = (_stamp(self.file), _stamp(self.known_file))
+        self._read = (_stamp(file), _stamp(self.known_file))
         self._known = _read_known(self.known_file)
         self._pairs: dict[bytes, bytes] = {}
         self._admitted: dict[bytes, NodeId] = {}
@@ -178,8 +188,7 @@ class Keyring:
             return self._admitted.get(public)
 
     def say_refused(self, address: str, why: str) -> None:
-        """Log a refusal, at most once an hour for each address and reason: a warning, but while
-        two keys are valid, when it is what a client meets that tries them."""
+        """Log a refusal, at most once an hour for each address and reason."""
         with self._lock:
             at, count = self._said.get((address, why), (0.0, 0))
             if count and now() < at + SAY_AGAIN_S:
@@ -188,8 +197,9 @@ class Keyring:
             if len(self._said) > MAX_KNOWN:
                 self._said.clear()
             self._said[address, why] = (now(), 1)
-        say = self._log.warning if self._keys.phase == "settled" else self._log.info
-        say("refused a connection", address=address, why=why, so_far=count + 1, key=self.named)
+        self._log.warning(
+            "refused a connection", address=address, why=why, so_far=count + 1, key=self.named
+        )
 
     @property
     def named(self) -> str:
@@ -299,10 +309,12 @@ class DoorSecurity:
 
 
 def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:
-    """The keyring, None where there is no key file: the node then stays on loopback. Raises BadKey
-    for a file that is there and wrong."""
-    keys = read_keys(files.keys)
-    return None if keys is None else Keyring(keys, files=files, node=node, log=log)
+    """The keyring of a key file, None where there is no file: the node then stays on loopback.
+    Raises BadKey for a file that is there and wrong."""
+    keys = read_keys(files.key)
+    if keys is None:
+        return None
+    return Keyring(keys, file=files.key, known_file=files.known, node=node, log=log)
 
 
 def _read_known(file: Path) -> frozenset[NodeId]:

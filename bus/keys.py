@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from bus.errors import BadKey
@@ -181,14 +180,6 @@ class ClusterKeys:
         """Whether both belong to one cluster: they share a valid key."""
         mine = {key.fingerprint for key in self.valid}
         return any(key.fingerprint in mine for key in other.valid)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyFiles:
-    """Where a node keeps its cluster's keys, and the nodes it has met; neither need be there."""
-
-    keys: Path
-    known: Path
 
 
 _LINES = ("current", "coming", "past")

@@ -86,10 +86,11 @@ class Mirror:
         if (beat.counter, beat.holder, voted) != (self.counter, self.holder, self.voted):
             self._follow(beat.counter, beat.holder)
         self.voted, self.heard_at = voted, now
-        same = self.live and beat.index == self.state.index and beat.digest == self.digest()
-        if same:
+        if self.live and beat.index == self.state.index and beat.digest == self.digest():
             self.in_step = True
             return None
+        if (self.state.term, self.state.holder) == (beat.counter, beat.holder):
+            self.in_step = True  # our last event is of this very term, so ours is its log
         if not self.live or not self.in_step:
             return self._ask(self._question(beat.index), now)
         if beat.index > self.state.index:
@@ -161,11 +162,11 @@ class Mirror:
         self.state = apply(self.state, event)
 
     def _is_older(self, counter: int, holder: NodeId, now: float) -> bool:
-        """Of two that claimed one counter the higher wins, unless it has fallen silent."""
-        lapsed = self.holder is None or now - self.heard_at >= LAPSED_S
-        if counter != self.counter or lapsed:
+        """A lower term; or another claim to the same counter, while its holder that we follow
+        lives: the two of them settle that."""
+        if counter != self.counter or self.holder in (None, holder):
             return counter < self.counter
-        return holder < (self.holder or "")
+        return now - self.heard_at < LAPSED_S
 
     def _follow(self, counter: int, holder: NodeId | None) -> None:
         """A higher term: what was stashed of another log is dropped, our own is doubted."""

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
-from bus.errors import BadKey, BadMessage, Exposed, PortTaken
+from bus.errors import BadKey, BadMessage, PortTaken
 from bus.ids import NodeId
 from bus.keyring import Keyring
 from bus.logs import Log
@@ -35,7 +35,6 @@ from bus.messages.peers import (
     PeerWelcome,
 )
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from bus.security import Security
 from bus.topics import TABLE, reading_topic
 from bus.transport import Link
 
@@ -80,8 +79,9 @@ class Peers:
         publish: Callable[[str, bytes], None],
         keyring: Keyring | None = None,
     ) -> None:
-        self._speaker = speaker
         self._keyring = keyring
+        self._door_security = None if keyring is None else keyring.door
+        self._speaker = speaker
         self._settings = settings
         self._reactor = reactor
         self._log = log
@@ -90,7 +90,6 @@ class Peers:
         self._seq = 0
         self._dropped = 0
         self._wanted: set[str] = set()
-        self._barred: set[str] = set()
         self._lines: dict[str, Link] = {}
         self._followed: dict[NodeId, dict[str, Link]] = {}
         self._door: Link | None = None
@@ -137,7 +136,7 @@ class Peers:
 
     def _open_door(self) -> None:
         settings = self._settings
-        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self._at_door)
+        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self._door_security)
         try:
             door.bind(f"tcp://{settings.listen}:{settings.port}")
         except PortTaken as error:
@@ -154,9 +153,9 @@ class Peers:
         message = self._decoded(frames[1], "a knock")
         if isinstance(message, PeerHello):
             answer, actions = self.membership.heard_hello(message, self._reactor.now())
-            self._door.send(frames[0], self._encoded(answer))
-            if isinstance(answer, PeerWelcome):
+            if isinstance(answer, PeerWelcome) and message.node != self._speaker.node:
                 self._introduce(message.node)
+            self._door.send(frames[0], self._encoded(answer))
             self._do(actions)
             self._tick()
         elif isinstance(message, PeerGoodbye):
@@ -168,7 +167,6 @@ class Peers:
         message = self._decoded(frames[-1], address)
         now = self._reactor.now()
         if isinstance(message, PeerWelcome):
-            self._introduce(message.node)
             self._do(self.membership.heard_welcome(address, message, now))
             self._tick()
         elif isinstance(message, PeerRefused):
@@ -223,11 +221,11 @@ class Peers:
                     "dealer",
                     identity=identity,
                     heartbeat_ms=HEARTBEAT_MS,
-                    security=self._at_door,
+                    security=self._door_security,
                 )
-                if self._connect(link, f"tcp://{address}"):
-                    self._lines[address] = link
-                    self._reactor.watch(link, lambda frames: self._answered(address, frames))
+                link.connect(f"tcp://{address}")
+                self._lines[address] = link
+                self._reactor.watch(link, lambda frames: self._answered(address, frames))
             case HangUp(address=address):
                 link = self._lines.pop(address, None)
                 if link is not None:
@@ -238,6 +236,7 @@ class Peers:
                     self._lines[address].send(self._encoded(hello))
             case Follow(node=node, host=host, ports=ports):
                 self._unfollow(node)
+                self._introduce(node)
                 self._follow(node, host, ports)
             case Unfollow(node=node):
                 self._unfollow(node)
@@ -245,6 +244,15 @@ class Peers:
                 self._log.info(message, peer=node, address=address)
             case _:
                 assert_never(action)
+
+    def _introduce(self, node: NodeId) -> None:
+        """It has the cluster's key, or it could not have spoken: admit it by its id."""
+        if self._keyring is None:
+            return
+        try:
+            self._keyring.introduce([node])
+        except (BadKey, OSError) as error:
+            self._log.error("cannot admit a node", peer=node, why=str(error))
 
     def _follow(self, node: NodeId, host: str, ports: PeerPorts) -> None:
         links: dict[str, Link] = {}
@@ -255,11 +263,9 @@ class Peers:
                 "sub",
                 high_water=50_000,
                 heartbeat_ms=HEARTBEAT_MS,
-                security=self._speaker.security,
-                peer=node,
+                security=None if self._keyring is None else self._keyring.node,
             )
-            if not self._connect(link, f"tcp://{host}:{port}"):
-                continue
+            link.connect(f"tcp://{host}:{port}", peer=node)
             for rule in TABLE:
                 if rule.plane == plane and (not rule.on_demand or rule.prefix in self._wanted):
                     link.subscribe(rule.prefix)
@@ -271,33 +277,6 @@ class Peers:
         for link in self._followed.pop(node, {}).values():
             self._reactor.unwatch(link)
             link.close()
-
-    # --- keys ---------------------------------------------------------------------------------
-
-    @property
-    def _at_door(self) -> Security | None:
-        return None if self._keyring is None else self._keyring.door
-
-    def _connect(self, link: Link, address: str) -> bool:
-        """Whether the keys at hand allow it; the link is closed where they do not."""
-        try:
-            link.connect(address)
-        except Exposed as error:
-            link.close()
-            if address not in self._barred:
-                self._barred.add(address)
-                self._log.error("cannot reach another node", why=str(error))
-            return False
-        return True
-
-    def _introduce(self, node: NodeId) -> None:
-        """It came through the door, or answered there: it is admitted by name from now on."""
-        if self._keyring is None or node in self._keyring.known:
-            return
-        try:
-            self._keyring.introduce([node])
-        except (BadKey, OSError) as error:
-            self._log.error("cannot admit a node", peer=node, why=str(error)[:200])
 
     # --- letters --------------------------------------------------------------------------
 

@@ -28,14 +28,14 @@ import setproctitle
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
-from bus.errors import AlreadyRunning, BadKey, BadMessage, Exposed
+from bus.errors import AlreadyRunning, BadKey, BadMessage
 from bus.identity import new_boot
 from bus.ids import NodeId
-from bus.keyring import Keyring, open_keyring
-from bus.keys import KeyFiles
+from bus.keyring import KeyFiles, Keyring, open_keyring
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import AskStacks, StackSample
+from bus.security import Security
 from bus.transport import Link
 
 EXIT_FAILED = 1
@@ -54,13 +54,19 @@ class Closeable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What a service is given at its birth. `keyring` is None where the cluster has no key."""
+    """What a service is given at its birth."""
 
     speaker: Speaker
     endpoints: Endpoints
     reactor: PollReactor
     log: Log
     keyring: Keyring | None = None
+    """The cluster's keys; None on a node that has none, which stays on loopback."""
+
+    @property
+    def security(self) -> Security | None:
+        """What links to and for other nodes take."""
+        return None if self.keyring is None else self.keyring.node
 
 
 def run_service(
@@ -70,7 +76,7 @@ def run_service(
     endpoints: Endpoints,
     log_level: str,
     build: Callable[[Shell], Closeable],
-    key_files: KeyFiles | None = None,
+    keys: KeyFiles | None = None,
 ) -> int:
     """Run a service until it is told to stop; returns the exit code."""
     log = Log(node=node, process=process, level=log_level)
@@ -81,9 +87,8 @@ def run_service(
             die_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _n, _f: reactor.stop())
-            keyring = open_keyring(key_files, node=node, log=log) if key_files else None
-            security = keyring.node if keyring else None
-            speaker = Speaker(node, process, new_boot(), security)
+            keyring = None if keys is None else open_keyring(keys, node=node, log=log)
+            speaker = Speaker(node, process, new_boot())
             shell = Shell(speaker, endpoints, reactor, log, keyring)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
@@ -95,8 +100,8 @@ def run_service(
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN
-    except (BadKey, Exposed) as error:
-        log.critical(str(error))
+    except BadKey as error:
+        log.error(str(error))
         return EXIT_FAILED
     except Exception:
         log.critical("ended by a defect", error=traceback.format_exc())

@@ -47,8 +47,7 @@ class PlaneForwarder:
 
     def open_abroad(self, address: str) -> None:
         """Publish to peers, too. Raises PortTaken."""
-        speaker = self.board.speaker
-        security = speaker.security if speaker else None
+        security = None if self.board.keyring is None else self.board.keyring.node
         link = Link("xpub", high_water=50_000, heartbeat_ms=HEARTBEAT_MS, security=security)
         link.manual_subscriptions()
         try:
@@ -141,6 +140,7 @@ class Switchboard:
         peer_settings: PeerSettings | None = None,
         keyring: Keyring | None = None,
     ) -> None:
+        self.keyring = keyring
         self.speaker = speaker
         self.endpoints = endpoints
         self.reactor = reactor
@@ -156,7 +156,13 @@ class Switchboard:
         self.peers: Peers | None = None
         if speaker is not None and peer_settings is not None:
             self.peers = Peers(
-                speaker, peer_settings, reactor, log, self._from_peer, self._publish_peers, keyring
+                speaker,
+                peer_settings,
+                reactor,
+                log,
+                self._from_peer,
+                self._publish_peers,
+                keyring,
             )
             if peer_settings.listen:
                 self._open_abroad()

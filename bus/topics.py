@@ -20,6 +20,7 @@ from bus.messages.readings import (
     NodeReading,
     RunnerReading,
     TokenTap,
+    WeightsReading,
 )
 from bus.messages.wire import Message
 
@@ -89,6 +90,15 @@ TABLE: tuple[Topic, ...] = (
         600.0,
         False,
         "measured while idle; placement believes it for its time, then its priors",
+    ),
+    Topic(
+        "reading.weights",
+        "telemetry",
+        WeightsReading,
+        True,
+        15.0,
+        False,
+        "every second while models are fetched, and on change",
     ),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"

@@ -80,8 +80,7 @@ def public_key(secret: bytes) -> bytes:
 class Link:
     """One socket. `identity` is required for DEALERs that a ROUTER has to know again.
 
-    `security` is for TCP alone: ipc and inproc stay plain. `peer` is whom it connects to where
-    `connect` does not say. A secure link has to be watched by a
+    `security` is for TCP alone: ipc and inproc stay plain. A secure link has to be watched by a
     reactor, which also reads its monitor: refusals are logged and other keys tried from there.
     """
 
@@ -94,11 +93,9 @@ class Link:
         heartbeat_ms: int = 0,
         max_bytes: int = MAX_MESSAGE_BYTES,
         security: Security | None = None,
-        peer: NodeId | None = None,
     ) -> None:
         self.kind = kind
         self.security = security
-        self.peer = peer
         self.listeners: list[Callable[[Change], None]] = []
         self.socket: zmq.Socket[bytes] = context().socket(_KINDS[kind])
         self._locks: list[IO[bytes]] = []
@@ -157,7 +154,11 @@ class Link:
 
     def _bind_tcp(self, address: str) -> str:
         if self.security is None:
-            _check_is_here(address)
+            if not is_loopback(host_of(address)):
+                raise Exposed(
+                    f"{address} can be reached from other machines, so a cluster key is needed: "
+                    "`shoal keys init` at the first node, `shoal keys join` at the others"
+                )
             self._bind(address)
             return self._endpoint()
         if not self._served:
@@ -189,14 +190,11 @@ class Link:
         """Connect; ZeroMQ goes on trying for as long as the link is open.
 
         Over TCP with a node's security, `peer` is the node that has to be there: another one, or
-        one that cannot prove to be it, gets no connection. Raises Exposed for TCP beyond loopback
-        without security.
+        one that cannot prove to be it, gets no connection.
         """
         if self.security is None or not address.startswith("tcp://"):
-            _check_is_here(address)
             self.socket.connect(address)
             return
-        peer = peer or self.peer
         first = self.security.reaching(peer)[0]
         self._servers[address] = Server(peer, first, now())
         self._reach(address, first)
@@ -372,14 +370,6 @@ class Link:
         if self._served and self.security is not None:
             self.security.leave()
         self._served, self._servers = {}, {}
-
-
-def _check_is_here(address: str) -> None:
-    if address.startswith("tcp://") and not is_loopback(host_of(address)):
-        raise Exposed(
-            f"{address} is not on this machine alone, so a cluster key is needed: "
-            "`shoal keys init` at the first node, `shoal keys join` at the others"
-        )
 
 
 def _proved(frame: zmq.Frame) -> NodeId | None:

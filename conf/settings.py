@@ -30,7 +30,7 @@ from pydantic_settings import (
 
 from bus.endpoints import Endpoints
 from bus.errors import ConfigError
-from bus.keys import KeyFiles
+from bus.keyring import KeyFiles
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words, words
@@ -42,6 +42,7 @@ NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KE
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
 """With fewer no majority survives the loss of one."""
+LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
 
 class Settings(BaseSettings):
@@ -77,6 +78,7 @@ class Settings(BaseSettings):
     memory_bytes: int = Field(ge=0)
     model_folders: Words
     bundled_model: bool
+    weights_bytes_per_s: int = Field(ge=0)
     runner: RunnerSettings
     cluster: ClusterSettings
 
@@ -96,10 +98,14 @@ class Settings(BaseSettings):
 
     @property
     def key_files(self) -> KeyFiles:
-        """Where the cluster's keys lie, if there are any."""
+        """Where the cluster's keys lie, and the nodes that they admit."""
+        return KeyFiles(self.cluster_key, self._paths.known_nodes)
+
+    @property
+    def cluster_key(self) -> Path:
+        """The file with the cluster's keys; there need not be one."""
         chosen = self.cluster_key_file
-        file = Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
-        return KeyFiles(file, self._paths.known_nodes)
+        return Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -168,6 +174,13 @@ class Settings(BaseSettings):
     @classmethod
     def _named(cls, name: str) -> str:
         return name or socket.gethostname().split(".")[0] or "node"
+
+    @field_validator("weights_bytes_per_s")
+    @classmethod
+    def _brisk(cls, bytes_per_s: int) -> int:
+        if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
+            raise ValueError("0 (no limit), or at least 1000000: a piece has 15 s to arrive")
+        return bytes_per_s
 
     @field_validator("http_processes")
     @classmethod

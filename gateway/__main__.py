@@ -30,7 +30,7 @@ def options_of(settings: Settings) -> Options:
         names=settings.http_names,
         origins=settings.cors_origins,
         log_level=settings.log_level,
-        key_files=settings.key_files,
+        cluster_keys=settings.key_files,
     )
 
 

@@ -40,7 +40,8 @@ class RunnerClients:
         reactor: Reactor,
         log: Log,
         security: Security | None = None,
-    ) -> None:
+    ):
+        self._security = security
         self._identity = f"gw:{node}:{process}:{boot}"
         self._boot = boot
         self._reactor = reactor
@@ -48,7 +49,6 @@ class RunnerClients:
         self.hosts: dict[NodeId, str] = {}
         """Where this node's switchboard reached each peer."""
         self._node = node
-        self._security = security
         self._connections: dict[InstanceId, RunnerConnection] = {}
         self._at: dict[RequestId, RunnerConnection] = {}
         self._timer = reactor.every(TICK_S, self._tick)
@@ -127,13 +127,13 @@ class RunnerClients:
             instance=instance.instance,
             generation=instance.generation,
             address=address,
-            node=lead.node,
-            security=self._security,
             identity=self._identity,
             boot=self._boot,
             reactor=self._reactor,
             log=self._log,
             on_dead=self._died,
+            node=lead.node,
+            security=self._security,
         )
         self._connections[instance.instance] = made
         return made

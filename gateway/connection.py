@@ -96,13 +96,13 @@ class RunnerConnection:
         instance: InstanceId,
         generation: int,
         address: str,
-        node: NodeId,
-        security: Security | None,
         identity: str,
         boot: Boot,
         reactor: Reactor,
         log: Log,
         on_dead: Callable[[RunnerConnection], None],
+        node: NodeId | None = None,
+        security: Security | None = None,
     ) -> None:
         self.instance = instance
         self.generation = generation
@@ -120,8 +120,8 @@ class RunnerConnection:
         self._dead = False
         now = reactor.now()
         self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
-        self._link = Link("dealer", identity=identity, security=security, peer=node)
-        self._link.connect(address)
+        self._link = Link("dealer", identity=identity, security=security)
+        self._link.connect(address, peer=node)
         reactor.watch_changes(self._link, self._changed)
         reactor.watch(self._link, self._heard)
         self._send_hello()

@@ -102,6 +102,13 @@ _REST = (
         CLUSTER,
         errors=(400, 401, 404, 503, 507),
     ),
+    Route(
+        "GET",
+        "/instance/previews",
+        "Every way to place ?model=, with bytes and speed, or why not",
+        CLUSTER,
+        errors=(400, 401, 404, 503, 507),
+    ),
     Route("GET", "/instance/{instance}", "One instance", CLUSTER, errors=(401, 404)),
     Route(
         "DELETE",
@@ -177,6 +184,7 @@ def add_routes(app: App[Any, Any], seat: Seat) -> None:
         "/v1/cancel/{request_id}": cluster.CancelRequest(seat),
         "/place_instance": instances.PlaceInstance(seat),
         "/instance/placement": instances.PlacementPlan(seat),
+        "/instance/previews": instances.PlacementPreviews(seat),
         "/instance/{instance}": instances.InstanceResource(seat),
         "/node/{node}/{act}": nodes.NodeResource(seat),
         "/state": cluster.ClusterState(seat),

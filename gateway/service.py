@@ -51,11 +51,11 @@ class HttpService:
         self.siblings = Siblings(options.endpoints, self.reactor, lambda: self)
         self.process = f"gateway:{self.siblings.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
-        files = options.key_files
-        keyring = open_keyring(files, node=options.node, log=self.log) if files else None
-        security = keyring.node if keyring else None
-        speaker = Speaker(options.node, self.process, self.boot, security)
-        self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log)
+        speaker = Speaker(options.node, self.process, self.boot)
+        files = options.cluster_keys
+        keyring = files and open_keyring(files, node=options.node, log=self.log)
+        security = None if keyring is None else keyring.node
+        self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log, security=security)
         self.view = View(self.bus)
         self.tally = Tally()
         self.metrics = Metrics(self.tally)

@@ -14,13 +14,26 @@ from bus.client import BusClient
 from bus.codec import Envelope
 from bus.ids import InstanceId, ModelId, NodeId
 from bus.messages.peers import PeersReading
-from bus.messages.readings import CardReading, DemandReading, NodeReading, RunnerReading
+from bus.messages.readings import (
+    CardReading,
+    DemandReading,
+    NodeReading,
+    RunnerReading,
+    WeightsReading,
+)
 
 Key = TypeVar("Key")
 Reading = TypeVar("Reading")
 READING_TTL_S = 15.0
 CARD_TTL_S = 600.0
-HEARD = ("card", "reading.node", "reading.runner", "reading.demand", "reading.peers")
+HEARD = (
+    "card",
+    "reading.node",
+    "reading.runner",
+    "reading.demand",
+    "reading.peers",
+    "reading.weights",
+)
 
 
 class View:
@@ -33,6 +46,7 @@ class View:
         self._runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
         self._demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
         self._peers: dict[NodeId, tuple[PeersReading, float]] = {}
+        self._weights: dict[NodeId, tuple[WeightsReading, float]] = {}
         for prefix in HEARD:
             bus.hear(prefix, self._heard)
 
@@ -93,6 +107,10 @@ class View:
         """Fresh readings of demand, from all gateway processes that are heard."""
         return self._fresh(self._demands)
 
+    def weights(self) -> list[WeightsReading]:
+        """Fresh readings of what nodes fetch."""
+        return self._fresh(self._weights)
+
     def _fresh(self, readings: dict[Key, tuple[Reading, float]]) -> list[Reading]:
         now = self._bus.reactor.now()
         for key in [key for key, (_, at) in readings.items() if now - at >= READING_TTL_S]:
@@ -114,5 +132,7 @@ class View:
                 self._demands[(reading.node, reading.process)] = (reading, now)
             case PeersReading() as reading:
                 self._peers[reading.node] = (reading, now)
+            case WeightsReading() as reading:
+                self._weights[reading.node] = (reading, now)
             case _:
                 return

@@ -240,9 +240,8 @@ class Candidate:
 
     def standing(self, now: float) -> Standing:
         """As the holder: how safe our log is."""
-        helped = any(
-            seen.fit and now - seen.heard_at < LAPSE_S for seen in self.election.living.values()
-        )
+        heard = [seen.heard_at for seen in self.election.living.values() if seen.fit]
+        helped = any(now - at < LAPSE_S for at in (*heard, *self.election.acked_at.values()))
         return Standing(
             committed=self.committed,
             replicated=self.acks.replicated(),
@@ -266,7 +265,7 @@ class Candidate:
     # --- inside ---
 
     def _beat(self, beat: TermHeartbeat, now: float) -> list[Act]:
-        heard = ballot.HeardBeat(beat.holder, beat.counter, frozenset(beat.voters))
+        heard = ballot.HeardBeat(beat.holder, beat.counter, frozenset(beat.voters), beat.index)
         actions = self.stimulated(heard, now)
         if self.holding or not self._is_term(beat.counter, beat.holder):
             return actions

@@ -6,6 +6,7 @@ between them has one type. Nodes of equal speed are told apart by what they woul
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +16,11 @@ from bus.cards import ModelCard
 from bus.instances import Sharding
 from master.bill import Appetite, Layered, Need, context_held, room_bytes
 from master.copies import Copy, Kind, Wish, room_now
-from master.groups import Field, Line, Member, line_of, pipeline_line, tensor_line, timed
+from master.groups import Field, Line, Member, line_of, pipeline_line, timed
 from master.seats import Seat, preference
 from master.speed import Links, read_s_per_byte
 from master.split import fits
+from master.tensor import tensor_line
 
 NEAR = 1.10
 """Candidates whose tokens take up to this much longer count as equally fast."""
@@ -164,24 +166,31 @@ def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
 
 
 def _alike(copies: Sequence[Copy]) -> list[list[Copy]]:
-    """Nodes that can be ranks of one group: MLX's engine, one type of numbers."""
-    alike: dict[str, list[Copy]] = {}
+    """Nodes that can be ranks of one group: MLX's engine, one type of numbers, the same files."""
+    alike: dict[tuple[str, ...], list[Copy]] = {}
     for one in copies:
         if one.backend.startswith(GROUP_ENGINE):
-            alike.setdefault(one.dtype, []).append(one)
+            alike.setdefault(one.kin, []).append(one)
     return list(alike.values())
 
 
 def _field(ground: Ground, copies: Sequence[Copy], room: Room) -> Field:
+    """Nodes of one machine share its memory, so each counts with its part of it in a group."""
+    crowd = Counter(one.seat.machine or one.seat.node for one in copies)
     members = [
-        Member(one.seat, one.backend, room(one.seat), read_s_per_byte(one.seat, one.backend))
+        Member(
+            one.seat,
+            one.backend,
+            room(one.seat) // crowd[one.seat.machine or one.seat.node],
+            read_s_per_byte(one.seat, one.backend),
+        )
         for one in copies
     ]
     return Field(_largest_load(copies), members, ground.links)
 
 
 def _largest_load(copies: Sequence[Copy]) -> Layered:
-    """Nodes that hold other files of the same model count as the largest of them."""
+    """A card that was taken over from another node may count more than one's own: the larger."""
     return max(
         {id(one.load): one.load for one in copies}.values(), key=lambda load: load.whole.total
     )

@@ -51,8 +51,9 @@ class Copy:
         return 0 if self.has_weights else self.card.size_bytes
 
     @property
-    def dtype(self) -> str:
-        return self.card.dtype
+    def kin(self) -> tuple[str, ...]:
+        """What the ranks of one group have in common: engine, type of numbers, files."""
+        return (self.backend.partition("-")[0], self.card.dtype, self.card.digest)
 
     @property
     def token_s(self) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from bus.errors import Refusal
-from bus.ids import InstanceId, ModelId, is_model_id
+from bus.ids import InstanceId, ModelId, NodeId, is_model_id
 from bus.instances import Conditions, Instance, Shard
 from bus.messages.commands import (
     Command,
@@ -38,7 +38,7 @@ from master.evict import EVICT_DRAIN_S, Refuge, make_way
 from master.nodes import decide_node
 from master.placement import Verdict, candidates, place, survey
 from master.plans import plan_of, preview_of
-from master.refusals import Crowded
+from master.refusals import PENDING_RETRY_S, Crowded
 from master.seats import Seat, seats
 from master.speed import Links
 from master.view import View
@@ -201,7 +201,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         )
     if command.if_absent and not command.dry_run:
         for instance in living(scene.state, command.model):
-            if instance.context_tokens >= (command.context_tokens or 0):
+            if _meets(instance, command):
                 return _kept(command, instance, scene.state)
     wish = Wish(
         model=command.model,
@@ -218,7 +218,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     if isinstance(verdict, Crowded):
         return _crowded(command, verdict, scene)
     if isinstance(verdict, Refusal):
-        return verdict
+        return _early(scene) or verdict
     if command.dry_run:
         return Known(scene.state.index, plan=plan_of(verdict))
     instance = draw_up(command, verdict, scene.policy, fresh)
@@ -230,6 +230,19 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     return Decided((*swept, InstancePlaced(instance=instance)), fresh)
 
 
+def _early(scene: Scene) -> Refusal | None:
+    """A young holder that has not heard from all nodes yet does not say never."""
+    cards = scene.view.living_cards(scene.now)
+    missing = [seat.name for node, seat in scene.state.nodes.items() if NodeId(node) not in cards]
+    if not missing or not scene.view.gathering(scene.now):
+        return None
+    return Refusal(
+        reason="pending",
+        message=f"{', '.join(sorted(missing))} joined before and have not announced themselves yet",
+        retry_after_s=PENDING_RETRY_S,
+    )
+
+
 def _previewed(
     wish: Wish, nodes: list[Seat], links: Links, verdict: Verdict, scene: Scene
 ) -> Decision:
@@ -238,16 +251,32 @@ def _previewed(
     if isinstance(ground, Refusal):
         return ground
     chosen = verdict if isinstance(verdict, Placement) else None
+    size = 1 if chosen is None else len(chosen.ranks)
     refusal = verdict.refusal if isinstance(verdict, Crowded) else verdict
     return Known(
         scene.state.index,
         plan={
             "model": wish.model,
-            "previews": [preview_of(*found, chosen) for found in candidates(ground)],
+            "previews": [preview_of(*found, chosen) for found in candidates(ground, size)],
             "blocked": dict(ground.blocked),
             "chosen": None if chosen is None else plan_of(chosen),
             "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
         },
+    )
+
+
+def _meets(instance: Instance, command: PlaceModel) -> bool:
+    """Whether a copy that is there is what was asked for."""
+    by_hand = {
+        str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
+    }
+    asked, same = list(command.layers.items()), instance.conditions.layers
+    return (
+        instance.context_tokens >= (command.context_tokens or 0)
+        and len(instance.shards) >= command.min_nodes
+        and command.sharding in (None, instance.sharding)
+        and not any(shard.node in command.excluded_nodes for shard in instance.shards)
+        and (not asked or asked in (list(by_hand.items()), list(same.items())))
     )
 
 

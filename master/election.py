@@ -1,19 +1,20 @@
 """Who holds the term: candidates in a bully order, and votes where voters are configured.
 
-Pure: stimuli in, actions out, time arrives as `now`. A term is (counter, node id) and the
-higher wins. A holder that falls silent for `LAPSE_S` has lapsed; then the best-ranked living
+Pure: stimuli in, actions out, time arrives as `now`. A term is (counter, node id), and a higher
+counter wins. A holder that falls silent for `LAPSE_S` has lapsed; then the best-ranked living
 candidate goes first (rank: last term and index in its journal, configured priority, node id).
 
 With three or more voters (`master.votes`) a term is given by a majority of them, one vote each,
 and a holder that a majority does not answer within a lapse steps down. Without, the best one
-simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once, and of two
-claims the higher wins. A candidate that is not `fit` (its journal only counts, or was lost)
-neither votes nor holds while another can.
+simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once; of two
+claims the higher wins, of two to the same counter the one with more in its log. A candidate
+that is not `fit` (its journal only counts, or was lost) neither votes nor holds while another
+can.
 
-Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are,
-and nothing is claimed before our own switchboard has been up for a full lapse. Order promised to
-the shell: `PersistTerm` before the `OpenTerm`, `AskVotes` or `GiveVote` that follows it, and
-`StepDown` before anything is done for another holder.
+Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
+Nothing is claimed before our own switchboard has been up for a full lapse, or held for longer
+than that without it. Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes`
+or `GiveVote` that follows it, and `StepDown` before anything is done for another holder.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from master.ballot import (
     Role,
     StepDown,
     Stimulus,
+    SwitchboardLost,
     SwitchboardUp,
     Tick,
     VoteAsked,
@@ -54,8 +56,11 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
     match stimulus:
         case SwitchboardUp():
             if election.up_at is not None:
-                return election, []
+                return replace(election, lost_at=None), []
             return _tick(replace(election, up_at=now, heard_at=now, role="following"), now)
+        case SwitchboardLost():
+            known = election.up_at is not None and election.lost_at is None
+            return (replace(election, lost_at=now) if known else election), []
         case HeardBeat():
             return _beat(election, stimulus, now)
         case PeersKnown(nodes=nodes):
@@ -91,9 +96,7 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
         return election, []
     if beat.voters and not election.voted:
         return _enrolled(election, beat, now)
-    # Of two that claimed one counter the higher wins, unless it has fallen silent since.
-    rival = election.holder if election.led(now) else None
-    if (beat.counter, beat.holder) < (election.counter, rival or ""):
+    if beat.counter < election.counter or _ties(election, beat, now):
         return election, []
     actions: list[Action] = []
     if election.role == "holding":
@@ -112,6 +115,16 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
         peers=election.peers | {beat.holder},
     )
     return after, actions
+
+
+def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
+    """Whether this is another claim to the counter of our term, and no better one: of two that
+    hold it the one with less in its log yields; who follows one stays until that is silent."""
+    if beat.counter != election.counter or beat.holder == election.holder:
+        return False
+    if election.role == "holding":
+        return (beat.index, beat.holder) < (election.rank.last_index, election.me)
+    return election.led(now)
 
 
 def _enrolled(election: Election, beat: HeardBeat, now: float) -> Outcome:
@@ -172,6 +185,11 @@ def _fitness(election: Election, *, fit: bool) -> Outcome:
 def _tick(election: Election, now: float) -> Outcome:
     if election.up_at is None:
         return election, []
+    if election.lost_at is not None and now - election.lost_at >= LAPSE_S:
+        down = [StepDown("its switchboard is gone")] if election.role == "holding" else []
+        holder = None if down else election.holder
+        after = replace(election, role="starting", up_at=None, lost_at=None, holder=holder)
+        return after, [*down]
     if election.role == "holding":
         return _renew(election, now)
     if election.voted:

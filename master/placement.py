@@ -25,6 +25,7 @@ from master.candidates import (
     by_hand,
 )
 from master.copies import Copy, Kind, Wish, find_copies, room_ever, room_now
+from master.groups import MAX_RANKS
 from master.refusals import (
     Crowded,
     crowded_group,
@@ -39,8 +40,10 @@ from master.refusals import (
 from master.seats import Seat
 from master.speed import Links
 
-MAX_RANKS = 32
-"""Of one group; beyond, the way around costs more than any share saves."""
+PREVIEWS, PREVIEWS_OF_MANY, MANY_NODES = 8, 3, 64
+"""Sizes that previews tell of; fewer of them in a cluster of more than `MANY_NODES`."""
+
+_KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
 Verdict = Placement | Crowded | Refusal
 
@@ -78,9 +81,17 @@ def survey(wish: Wish, nodes: Sequence[Seat], appetite: Appetite, links: Links) 
     return Ground(wish, copies, blocked, appetite, links)
 
 
-def candidates(ground: Ground) -> Iterator[tuple[int, Kind | None, Placement | Refusal]]:
-    """Every size and kind (None: one node) with its best placement now, or why there is none."""
-    for size in range(1, min(len(ground.copies), ground.card.layers, MAX_RANKS) + 1):
+def candidates(
+    ground: Ground, chosen: int
+) -> Iterator[tuple[int, Kind | None, Placement | Refusal]]:
+    """Each size and kind (None: one node) with its best placement now, or why there is none.
+
+    Sizes are bounded, for the holder must not be kept from its heartbeat; the size that was
+    `chosen` is among them.
+    """
+    most = PREVIEWS if len(ground.copies) <= MANY_NODES else PREVIEWS_OF_MANY
+    sizes = {*range(1, min(len(ground.copies), ground.card.layers, most) + 1), chosen}
+    for size in sorted(sizes):
         if size == 1:
             found = best_single(ground)
             yield 1, None, found if found is not None else _no_single(ground)
@@ -88,9 +99,6 @@ def candidates(ground: Ground) -> Iterator[tuple[int, Kind | None, Placement | R
         for kind in _KINDS:
             placed = best_group(ground, kind, size, room_now)
             yield size, kind, placed if placed is not None else no_group(ground, kind, size)
-
-
-_KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
 
 def _sizes(ground: Ground) -> range:
@@ -114,7 +122,7 @@ def _of_size(ground: Ground, size: int, room: Room) -> Iterator[Placement]:
 def _crowded(ground: Ground) -> Crowded | Refusal | None:
     """The node, else the group, that lacks least of what it would take. With unmeasured nodes
     that could hold it, the answer is to wait for their readings."""
-    if _sizes(ground)[:1] == range(1, 2):
+    if 1 in _sizes(ground):
         singles = [one for one in ground.copies if one.load.whole.total <= room_ever(one.seat)]
         measured = [one for one in singles if one.seat.free_bytes is not None]
         if measured:
@@ -170,8 +178,11 @@ def _place_by_hand(ground: Ground) -> Verdict:
         refused = unsupported_kind(ground, "pipeline", len(order))
         if refused is not None:
             return refused
-        if len({(one.dtype, one.backend.partition("-")[0]) for one in order}) > 1:
-            return _bad_layers("these nodes do not compute alike (32 bits on CPUs, else 16)")
+        if len({one.kin for one in order}) > 1:
+            return _bad_layers(
+                "these nodes do not compute alike (CPUs in 32 bits, others as stored) or hold "
+                "other files under that name"
+            )
     if any(one.seat.free_bytes is None for one in order):
         return unmeasured()
     placed = by_hand(ground, order, counts, room_now)

@@ -15,6 +15,7 @@ from bus.ids import ModelId, NodeId
 from master.bill import Need, bill_text, gb
 from master.candidates import Ground, Placement, why_unshardable
 from master.copies import Kind, Wish
+from master.groups import MAX_RANKS
 from master.seats import MEMORY_SHARE, Seat
 
 PENDING_RETRY_S = 2.0
@@ -177,8 +178,9 @@ def impossible(ground: Ground) -> Refusal:
     if len(ground.copies) > 1:
         together = sum(one.seat.ceiling_bytes for one in ground.copies)
         text += (
-            f"; and no group of the {len(ground.copies)} nodes that may be used holds it "
-            f"({gb(together)} GB together, of which each rank takes 0.26 beside its share)"
+            f"; and no group of at most {MAX_RANKS} of the {len(ground.copies)} nodes that may be "
+            f"used holds it ({gb(together)} GB together, of which each rank takes 0.26 beside its "
+            "share)"
         )
     field = "model"
     if ground.wish.sharding or ground.wish.min_nodes > 1:

@@ -25,6 +25,8 @@ VRAM_SHARE = 0.90
 APU_SYSTEM_BYTES = 16_000_000_000
 """What an APU leaves to the rest of the machine."""
 UNMEASURED_BACKEND = "mlx-cpu"
+_SHARED = ("-cpu", "-metal")
+"""Backends that compute in the machine's own memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def seats(
 ) -> list[Seat]:
     """Every node that has announced itself, with what is promised there already.
 
-    A shard that is not ready counts as still loading: what it reserved is not yet measured.
+    A shard that is not ready counts as still loading: what it reserved is not yet measured. Nodes
+    of one machine measure the same memory, so what loads on one of them counts on all.
     """
     reserved = dict.fromkeys(cards, 0)
     loading, shards = dict(reserved), dict(reserved)
@@ -101,6 +104,10 @@ def seats(
                 shards[shard.node] += 1
                 reserved[shard.node] += shard.bytes_reserved
                 loading[shard.node] += 0 if shard.rank in ready else shard.bytes_reserved
+    machines = {n: card.machine or n for n, card in cards.items()}
+    there = dict.fromkeys(machines.values(), 0)
+    for node, bytes_ in loading.items():
+        there[machines[node]] += bytes_
     return [
         Seat(
             node=node,
@@ -108,7 +115,7 @@ def seats(
             memory_bytes=card.memory_bytes,
             free_bytes=None if node not in readings else readings[node].memory_available_bytes,
             reserved_bytes=reserved[node],
-            loading_bytes=loading[node],
+            loading_bytes=there[machines[node]],
             slots=card.slots,
             shards=shards[node],
             backends=card.backends,
@@ -128,11 +135,11 @@ def seats(
 def limit_bytes(card: NodeCard) -> int | None:
     """What models may take on a node's device in all, or None where only the machine's memory
     is known."""
-    if card.vram_bytes:
+    if card.vram_bytes and any(not tag.endswith(_SHARED) for tag in card.backends):
         vram = int(VRAM_SHARE * card.vram_bytes)
         shares = card.gtt_bytes > card.vram_bytes and card.gtt_bytes >= card.memory_bytes
         return vram + max(0, card.gtt_bytes - APU_SYSTEM_BYTES) if shares else vram
-    return card.working_set_bytes or None
+    return min(card.working_set_bytes, card.memory_bytes) or None
 
 
 def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from bus.errors import Refusal
 from bus.ids import NodeId
 from master.ballot import (
+    DOUBT_S,
     LAPSE_S,
     Action,
     AskVotes,
@@ -155,4 +156,4 @@ def _hears_another(election: Election, candidate: NodeId, now: float) -> bool:
     if election.role == "holding":
         return True
     known = election.holder is not None and election.holder != candidate
-    return known and now - election.heard_at < LAPSE_S
+    return known and now - election.heard_at < DOUBT_S

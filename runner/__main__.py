@@ -64,13 +64,13 @@ def main() -> int:
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level=settings.log_level,
+        keys=settings.key_files,
         makers=Makers(
             load_engine=load_engine,
             load_follower=load_engine,
             load_text=load_text,
             form_group=form_group,
         ),
-        key_files=settings.key_files,
     )
 
 

@@ -52,10 +52,10 @@ class Leading:
         me: Callable[[], Me],
         makers: Makers,
         reactor: PollReactor,
-        security: Security | None,
         log: Log,
         recorder: FlightRecorder,
         tap: Callable[[int, list[Entry]], None],
+        security: Security | None = None,
     ) -> None:
         self.facts: EngineFacts | None = None
         self._spec = spec
@@ -72,7 +72,12 @@ class Leading:
         self._line: LeadLine | None = None
         if spec.size > 1:
             self._line = LeadLine(
-                spec, reactor, log, security, on_formed=self._form, on_lost=self._lost_a_rank
+                spec,
+                reactor,
+                log,
+                on_formed=self._form,
+                on_lost=self._lost_a_rank,
+                security=security,
             )
         seat = self._line.seat if self._line else None
         self.works = self._engine = EngineThread(
@@ -85,13 +90,13 @@ class Leading:
             spec,
             boot=me().boot,
             reactor=reactor,
-            security=security,
             log=log,
             recorder=recorder,
             engine=self._engine,
             text=self._text,
             wall=wall,
             tap=tap,
+            security=security,
         )
 
     @property

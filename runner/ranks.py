@@ -78,10 +78,10 @@ class LeadLine:
         spec: RunnerSpec,
         reactor: PollReactor,
         log: Log,
-        security: Security | None = None,
         *,
         on_formed: Callable[[], None],
         on_lost: Callable[[str], None],
+        security: Security | None = None,
     ) -> None:
         self.group = group_of(spec)
         self.seat = _seat(spec, self.group, self._agree, self._tell)
@@ -99,9 +99,12 @@ class LeadLine:
         self._facts: dict[int, RankFacts] = {}
         self._told = threading.Condition()
         self._link = Link("router", security=security)
-        self._link.is_busy = lambda: True  # a group ends with its connections
         for address in self.group.ranks[0].plans:
-            self._link.bind(address)
+            try:
+                self._link.bind(address)
+            except Exception as error:
+                self._link.close()
+                raise CannotForm(f"rank 0 cannot listen on {address}: {error}") from error
         reactor.watch(self._link, self._received)
         reactor.later(self.group.form_deadline_s, self._too_late)
         self._beats = reactor.every(RANK_BEAT_S, self._beat)
@@ -217,12 +220,12 @@ class FollowerLine:
         spec: RunnerSpec,
         reactor: PollReactor,
         log: Log,
-        security: Security | None = None,
         *,
         on_form: Callable[[], None],
         on_plan: Callable[[SharedPlan], None],
         on_lost: Callable[[str], None],
         on_end: Callable[[str], None],
+        security: Security | None = None,
     ) -> None:
         self.group = group_of(spec)
         self.seat = _seat(spec, self.group, self._agree, self._tell)
@@ -240,16 +243,12 @@ class FollowerLine:
         self._began_at = self._heard_at = reactor.now()
         self._agreement: Agreement | None = None
         self._told = threading.Condition()
-        self._link = Link(
-            "dealer",
-            identity=f"rank-{spec.rank}/{spec.generation}",
-            security=security,
-            peer=self.group.ranks[0].node,
-        )
+        identity = f"rank-{spec.rank}/{spec.generation}"
+        self._link = Link("dealer", identity=identity, security=security)
         self._addresses = self.group.ranks[0].plans
         self._address = 0
         self._tried_at = self._began_at
-        self._link.connect(self._addresses[0])
+        self._link.connect(self._addresses[0], peer=self.lead.node)
         reactor.watch(self._link, self._received)
         self._beats = reactor.every(RANK_BEAT_S, self._beat)
         self._beat()
@@ -338,7 +337,7 @@ class FollowerLine:
         if now - self._tried_at > TRY_NEXT_S and len(self._addresses) > 1:
             self._link.disconnect(self._addresses[self._address])
             self._address = (self._address + 1) % len(self._addresses)
-            self._link.connect(self._addresses[self._address])
+            self._link.connect(self._addresses[self._address], peer=self.lead.node)
             self._tried_at = now
         seat = self.seat
         proof = greeting(seat.secret, seat.generation, seat.rank)

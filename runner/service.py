@@ -16,7 +16,7 @@ from bus.codec import decode, encode
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, FailReason
 from bus.ids import NodeId
-from bus.keys import KeyFiles
+from bus.keyring import KeyFiles
 from bus.messages.control import (
     AskRunner,
     Phase,
@@ -37,6 +37,7 @@ from runner.formation import CannotForm
 from runner.leading import Leading
 from runner.lifecycle import (
     EXIT_CODES,
+    GROUP_LOST,
     LOAD_FAILED,
     NO_SPEC,
     SLOT_REFUSED,
@@ -128,7 +129,7 @@ class RunnerService:
         try:
             self._part = self._make_part(spec)
         except CannotForm as error:
-            self.leave(LOAD_FAILED, "model_unavailable", str(error))
+            self.leave(GROUP_LOST, "model_unavailable", str(error))
             return
         self.signal("spec")
         self._part.begin()
@@ -141,19 +142,19 @@ class RunnerService:
                 me=self._me,
                 makers=self._makers,
                 reactor=self._reactor,
-                security=self._shell.speaker.security,
                 log=self._log,
                 recorder=self._recorder,
                 tap=self._tap,
+                security=self._shell.security,
             )
         return Following(
             spec,
             self,
             makers=self._makers,
             reactor=self._reactor,
-            security=self._shell.speaker.security,
             log=self._log,
             recorder=self._recorder,
+            security=self._shell.security,
         )
 
     def _start_drain(self, drain: SlotDrain) -> None:
@@ -277,7 +278,7 @@ def run_slot(
     endpoints: Endpoints,
     log_level: str,
     makers: Makers,
-    key_files: KeyFiles | None = None,
+    keys: KeyFiles | None = None,
 ) -> int:
     """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`."""
     services: list[RunnerService] = []
@@ -295,6 +296,6 @@ def run_slot(
         endpoints=endpoints,
         log_level=log_level,
         build=build,
-        key_files=key_files,
+        keys=keys,
     )
     return code or (services[0].exit_code if services else 0)

@@ -69,13 +69,13 @@ class Serving:
         *,
         boot: Boot,
         reactor: Reactor,
-        security: Security | None,
         log: Log,
         recorder: FlightRecorder,
         engine: EngineThread,
         text: TextThread,
         wall: Callable[[], float],
         tap: Tap,
+        security: Security | None = None,
     ) -> None:
         self.spec = spec
         self.phase: Phase = "loading"
@@ -94,7 +94,6 @@ class Serving:
         self._pending: dict[RequestId, _Pending] = {}
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
         self._link = Link("router", security=security)
-        self._link.is_busy = lambda: bool(self.open_requests)
         self.addresses = self._bind(spec)
         reactor.watch(self._link, self._received)
 

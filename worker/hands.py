@@ -7,7 +7,7 @@ not noted, so that it is asked for again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, assert_never, cast
@@ -16,7 +16,7 @@ from bus.cards import ModelCard
 from bus.client import BusClient
 from bus.codec import encode
 from bus.errors import PortTaken, Refusal, Unavailable
-from bus.ids import ModelId
+from bus.ids import InstanceId, ModelId
 from bus.instances import RankSeat, Shard
 from bus.logs import Log
 from bus.messages.control import GroupSpec, RunnerSpec, SlotDrain, SlotRefused
@@ -26,11 +26,14 @@ from bus.processes import ProcessRefused, SupervisedProcess, Supervisor
 from bus.transport import Link
 from worker.actions import (
     Action,
+    CancelFetch,
     DrainSlot,
+    FetchModel,
     GiveSpec,
     KillSlot,
     RefuseSlot,
     SeatRank,
+    SlotAction,
     StartSlot,
     StopSlot,
     Tell,
@@ -38,6 +41,7 @@ from worker.actions import (
 from worker.facts import Told, refused
 from worker.ports import PortPool
 from worker.slots import SlotTable, Task
+from worker.supply import Supply
 
 GROUP = "runner:"
 
@@ -53,6 +57,15 @@ class RunnerDefaults:
     default_max_tokens: int
     drop_idle_s: float
     load_deadline_s: float
+
+
+RingSecret = Callable[[InstanceId, int], str]
+
+
+def open_secret(instance: InstanceId, generation: int) -> str:
+    """What the ranks of a cluster without keys greet each other with: it tells generations
+    apart and keeps nobody out."""
+    return sha256(f"{instance}/{generation}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +93,15 @@ class Hands:
     data: DataPorts
     ring_ports: PortPool
     plan_ports: PortPool
+    supply: Supply | None = None
+    ring_secret: RingSecret = open_secret
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
         """Do one action; what supervisord refuses is logged and told where it matters."""
+        if isinstance(action, FetchModel | CancelFetch):
+            self._fetch(action, now)
+            return
         try:
             self._act(action, now)
         except Unavailable as error:
@@ -126,7 +144,7 @@ class Hands:
             self.trouble = trouble
             self.log.error("supervisord does not answer", error=trouble)
 
-    def _act(self, action: Action, now: float) -> None:
+    def _act(self, action: SlotAction, now: float) -> None:
         table = self.table
         match action:
             case StartSlot(slot=slot, task=task):
@@ -203,8 +221,16 @@ class Hands:
             sharding="tensor" if instance.sharding == "tensor" else "pipeline",
             backend="jaccl" if instance.collectives == "jaccl" else "ring",
             ranks=instance.seats,
-            secret=sha256(f"{instance.instance}/{instance.generation}".encode()).hexdigest(),
+            secret=self.ring_secret(instance.instance, instance.generation),
         )
+
+    def _fetch(self, action: FetchModel | CancelFetch, now: float) -> None:
+        if self.supply is None:
+            self.log.error("this worker fetches no weights", model=action.model)
+        elif isinstance(action, FetchModel):
+            self.supply.fetch(action.model, now)
+        else:
+            self.supply.cancel(action.model)
 
     def _could_not_start(self, action: StartSlot, why: str, now: float) -> None:
         task = action.task

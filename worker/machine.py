@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import platform
+import re
+import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 
 import psutil
 
 from bus.cards import ModelCard, NodeCard
 from bus.ids import NodeId
+from bus.topology import NodeAddress, medium_of
+
+ASK_S = 5.0
+"""What macOS's tools may take to answer."""
+_VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "gif", "stf", "anpi")
+"""Interfaces that lead to no other machine."""
 
 
 def free_bytes() -> int:
@@ -29,6 +40,7 @@ def node_card(
     slots: int,
     memory_bytes: int,
     models: tuple[ModelCard, ...],
+    weights_addresses: tuple[str, ...] = (),
     announced_at_s: float,
 ) -> NodeCard:
     """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
@@ -44,8 +56,90 @@ def node_card(
         shoal_version=_version("shoal"),
         slots=slots,
         models=models,
+        weights_addresses=weights_addresses,
         announced_at_s=announced_at_s,
+        chip=chip(),
+        working_set_bytes=working_set_bytes(),
+        machine=machine(),
+        ips=addresses(),
     )
+
+
+@functools.cache
+def chip() -> str:
+    """The processor's name, as the system says it; empty when it does not."""
+    if sys.platform == "darwin":
+        return _asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+    try:
+        return chip_in(Path("/proc/cpuinfo").read_text())
+    except OSError:
+        return ""
+
+
+def chip_in(cpuinfo: str) -> str:
+    """The processor's name in Linux's `/proc/cpuinfo`."""
+    found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, flags=re.MULTILINE)
+    return found.group(1).strip() if found else ""
+
+
+@functools.cache
+def working_set_bytes() -> int:
+    """What macOS lets its GPU wire down where the operator has set a limit
+    (`iogpu.wired_limit_mb`); 0 where that is left to the system, or there is no Metal."""
+    if not has_metal():
+        return 0
+    said = _asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
+    return int(said) << 20 if said.isdecimal() else 0
+
+
+def machine() -> str:
+    """Alike for all nodes of one machine: its lowest hardware address; empty without one."""
+    found = [
+        address.address
+        for name, some in psutil.net_if_addrs().items()
+        for address in some
+        if address.family == psutil.AF_LINK and not name.startswith(_VIRTUAL)
+    ]
+    return min((one for one in found if one.strip("0:-")), default="")
+
+
+def addresses() -> tuple[NodeAddress, ...]:
+    """The addresses of interfaces that are up and may lead to other machines, and what each
+    lies on. Link-local IPv6 is left out: it means nothing without the interface's name."""
+    ports, stats = _ports(), psutil.net_if_stats()
+    found: list[NodeAddress] = []
+    for name, some in sorted(psutil.net_if_addrs().items()):
+        if name.startswith(_VIRTUAL) or name not in stats or not stats[name].isup:
+            continue
+        port = ports.get(name, "Wi-Fi" if Path(f"/sys/class/net/{name}/wireless").exists() else "")
+        for one in some:
+            if one.family == psutil.AF_LINK or one.address.startswith("fe80"):
+                continue
+            medium = medium_of(one.address, name, port)
+            found.append(NodeAddress(ip=one.address, medium=medium, interface=name))
+    return tuple(found)
+
+
+def ports_in(text: str) -> dict[str, str]:
+    """Interface to hardware port, from `networksetup -listallhardwareports`."""
+    pairs = re.findall(r"^Hardware Port: (.+)\nDevice: (\S+)$", text, flags=re.MULTILINE)
+    return {device: port for port, device in pairs}
+
+
+@functools.cache
+def _ports() -> Mapping[str, str]:
+    if sys.platform != "darwin":
+        return {}
+    return ports_in(_asked("/usr/sbin/networksetup", "-listallhardwareports"))
+
+
+def _asked(*command: str) -> str:
+    """What a tool of the system says; nothing when it fails or takes too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
 
 
 def _version(distribution: str) -> str:

@@ -19,6 +19,7 @@ from gateway.cli import (
     logs,
     models,
     nodes,
+    place,
     status,
     talk,
     tap,
@@ -36,7 +37,6 @@ MEANT = {
     "remove": "rm",
     "delete": "rm",
     "unload": "stop",
-    "place": "load",
     "log": "logs",
     "info": "show",
     "generate": "run",
@@ -75,9 +75,12 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (
-    up, down, status, nodes, talk, instances, models, tap, logs, doctor, bench, config, keys, lab
-):  # fmt: skip
+THEMES = (
+    (up, down, status, nodes, lab),
+    (talk, instances, place, models),
+    (tap, logs, doctor, bench, config, keys),
+)
+for theme in (one for themes in THEMES for one in themes):
     theme.register(app)
 
 

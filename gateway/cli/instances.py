@@ -18,6 +18,8 @@ from gateway.cli.screen import Screen, size, span
 from gateway.cli.verb import Invocation, verb
 
 LOOK_S = 0.25
+PLACED_AGAIN_S = 5.0
+"""The holder looks for another place twice a second."""
 
 
 def register(app: typer.Typer) -> None:
@@ -114,14 +116,29 @@ def stop(
 
 
 def wait_ready(api: NodeApi, instance_id: str, screen: Screen, wait_s: float) -> Instance:
-    """Wait until an instance is ready, showing how far it is. Raises Problem if it fails."""
+    """Wait until an instance is ready, showing how far it is. One that a worker refused is
+    followed to where it is placed next. Raises Problem if it fails."""
     ends_at = time.monotonic() + wait_s
+    patience_at: float | None = None
+    model, older = "", frozenset[str]()
     with _loading(screen) as show:
         while True:
             state = parse_state(api.get("/state"))
             instance = state.state.instances.get(instance_id)
+            if instance is not None and not model:
+                model, older = instance.model, frozenset(state.state.instances)
             if instance is None or instance.status == "failed":
-                raise _not_loaded(instance_id, instance)
+                after = _placed_again(state, model, older)
+                if after is not None:
+                    screen.detail(f"{after.model} is placed again ({after.instance})")
+                    instance_id, patience_at = after.instance, None
+                    continue
+                may_follow = instance is not None and instance.place_again is not None
+                patience_at = patience_at or time.monotonic() + PLACED_AGAIN_S
+                if not may_follow or time.monotonic() > patience_at:
+                    raise _not_loaded(instance_id, instance)
+                time.sleep(LOOK_S)
+                continue
             if instance.status == "ready":
                 return instance
             show(state, instance)
@@ -129,6 +146,12 @@ def wait_ready(api: NodeApi, instance_id: str, screen: Screen, wait_s: float) ->
                 text = f"{instance.model} is not ready after {wait_s:.0f} s"
                 raise Problem(text, remedy="it goes on loading; see `shoal ps`", code=REFUSED)
             time.sleep(LOOK_S)
+
+
+def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
+    """The copy of a model that has taken the place of one that was refused."""
+    living = [one for one in state.instances if one.status in ("placed", "ready")]
+    return next((i for i in living if i.model == model and i.instance not in older), None)
 
 
 def _not_loaded(instance_id: str, instance: Instance | None) -> Problem:
@@ -154,11 +177,9 @@ def _loading(screen: Screen) -> Generator[Callable[[NodeState, Instance], None]]
         bar = progress.add_task("loading", total=None)
 
         def show(state: NodeState, instance: Instance) -> None:
-            reading = state.reading_of(instance)
-            phase = reading.phase if reading else "starting"
-            done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)
-            text = f"{instance.model} {phase}"
-            progress.update(bar, description=text, completed=done, total=total or None)
+            far = state.progress_of(instance)
+            text, total = f"{instance.model} {far.phase}", far.total_bytes or None
+            progress.update(bar, description=text, completed=far.done_bytes, total=total)
 
         yield show
 
@@ -166,7 +187,7 @@ def _loading(screen: Screen) -> Generator[Callable[[NodeState, Instance], None]]
 def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     reading = state.reading_of(one)
     if reading is None:
-        return (one.model, one.status, one.instance, "", "", "", "", _leaves(one, None))
+        return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, None))
     return (
         one.model,
         one.status,
@@ -177,6 +198,13 @@ def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
         size(reading.active_bytes),
         _leaves(one, reading.last_used_ago_s),
     )
+
+
+def _status(state: NodeState, one: Instance) -> str:
+    far = state.progress_of(one)
+    if far.phase != "fetching":
+        return one.status
+    return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
 
 
 def _leaves(one: Instance, idle_s: float | None) -> str:

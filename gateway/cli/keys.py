@@ -63,7 +63,7 @@ def show(
     reveal: Annotated[bool, typer.Option("--reveal", help="Show the key itself.")] = False,
 ) -> None:
     """Tell which key this node has, by its fingerprint."""
-    file = invocation.settings().key_files.keys
+    file = invocation.settings().cluster_key
     keys = _there(file)
     _tell(invocation, file, keys, "", secret=reveal)
     if keys.phase != "settled":
@@ -95,7 +95,7 @@ def export(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where to; `-`: standard output.")],
 ) -> None:
     """Write this node's keys to a file, 0600, for `shoal keys import` at another node."""
-    keys = _there(invocation.settings().key_files.keys)
+    keys = _there(invocation.settings().cluster_key)
     if file == INPUT:
         invocation.screen.write(render_keys(keys))
         return
@@ -138,7 +138,7 @@ def rotate(
     """
     if switch and finish:
         raise typer.BadParameter("--switch and --finish are two steps")
-    file = invocation.settings().key_files.keys
+    file = invocation.settings().cluster_key
     keys = _there(file)
     try:
         if switch:
@@ -197,7 +197,7 @@ def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
 def _folders(invocation: Invocation) -> Path:
     settings = invocation.settings()
     make_folders(settings.paths)
-    return settings.key_files.keys
+    return settings.cluster_key
 
 
 def _there(file: Path) -> ClusterKeys:

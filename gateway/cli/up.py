@@ -158,10 +158,9 @@ def model_look(state: NodeState, model: str) -> ModelLook:
         here = not state.cards or model in state.models
         return ModelLook(model, "waiting" if here else "on no node's disk")
     status = {"ready": "ready", "failed": "failed"}.get(instance.status, "loading")
-    reading = state.reading_of(instance)
-    done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)
+    far = state.progress_of(instance)
     why = instance.why or (instance.failures[-1] if instance.failures else "")
-    return ModelLook(model, status, done, total, why)
+    return ModelLook(model, status, far.done_bytes, far.total_bytes, why)
 
 
 def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:

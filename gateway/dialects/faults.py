@@ -56,6 +56,8 @@ REFUSALS: Mapping[RefusalReason, _Row] = {
     "unknown_model": _Row(404, "model_not_found"),
     "no_capacity": _Row(503, "no_capacity", UNAVAILABLE_RETRY_S),
     "insufficient_memory": _Row(507, "insufficient_memory"),
+    "disk_full": _Row(507, "insufficient_storage"),
+    "weights_unavailable": _Row(503, "model_unavailable", UNAVAILABLE_RETRY_S),
     "unsupported": _Row(400, "unsupported"),
     "not_holder": _Row(503, "not_holder", UNAVAILABLE_RETRY_S),
     "no_majority": _Row(503, "no_majority", UNAVAILABLE_RETRY_S),

@@ -40,6 +40,7 @@ class ClusterState:
                     "cards": [one.model_dump(mode="json") for one in view.cards()],
                     "peers": {str(one.node): one.model_dump(mode="json") for one in view.peers()},
                     "demand": [one.model_dump(mode="json") for one in view.demands()],
+                    "weights": [one.model_dump(mode="json") for one in view.weights()],
                 },
                 "nodeHealth": {
                     node: node_health(*readings.get(node, (None, 0.0))) for node in nodes

@@ -5,7 +5,7 @@ A refusal keeps its reason and its numbers; an impossible placement is never a 2
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from falcon.asgi import Request, Response
 from pydantic import Field
@@ -36,6 +36,8 @@ class PlaceBody(Closed):
     min_nodes: int = Field(default=1, ge=1)
     if_absent: bool = True
     dry_run: bool = False
+    sharding: Literal["pipeline", "tensor"] | None = None
+    layers: dict[str, int] = {}
 
 
 class PlaceInstance:
@@ -64,19 +66,25 @@ class PlacementPlan:
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """The plan."""
-        model = req.get_param("model")
-        if not model:
-            raise BadRequest("model is required", field="model")
-        asked = PlaceBody(
-            model=model,
-            context_tokens=_whole_number(req, "context_tokens"),
-            excluded_nodes=req.get_param_as_list("excluded_nodes") or [],
-            min_nodes=_whole_number(req, "min_nodes") or 1,
-            if_absent=False,
-            dry_run=True,
-        )
         await self._seat.service.wait_known()
-        resp.data = await _placed(self._seat.service, asked)
+        resp.data = await _placed(self._seat.service, _asked(req))
+        resp.content_type = "application/json"
+
+
+class PlacementPreviews:
+    """`GET /instance/previews?model=...`: every candidate, with its bytes and speed or a reason."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """For each number of nodes and kind of sharding the best placement now, or why there is
+        none; `chosen` is what placing would do, `refusal` what it would say instead."""
+        service, asked = self._seat.service, _asked(req)
+        await service.wait_known()
+        command = _command(service, asked).model_copy(update={"previews": True})
+        answer = await service.command(command)
+        resp.data = json_bytes(answer.plan)
         resp.content_type = "application/json"
 
 
@@ -116,21 +124,59 @@ class InstanceResource:
 
 
 async def _placed(service: HttpService, asked: PlaceBody) -> bytes:
+    command = _command(service, asked)
+    answer = await service.command(command)
+    return json_bytes({"model": command.model, **acknowledged(answer)})
+
+
+def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
+    """The command that was asked for. Raises Faulted (404), BadRequest for unknown nodes."""
     model: ModelId = service.dispatcher.model(asked.model)
-    command = PlaceModel(
+    return PlaceModel(
         command_id=service.command_id(),
         model=model,
         context_tokens=asked.context_tokens,
         keep_alive_s=asked.keep_alive_s,
         pinned=asked.pinned,
         priority=asked.priority,
-        excluded_nodes=tuple(NodeId(node) for node in asked.excluded_nodes),
+        excluded_nodes=_known_nodes(service, asked.excluded_nodes),
         min_nodes=asked.min_nodes,
         if_absent=asked.if_absent,
         dry_run=asked.dry_run,
+        sharding=asked.sharding,
+        layers=asked.layers,
     )
-    answer = await service.command(command)
-    return json_bytes({"model": model, **acknowledged(answer)})
+
+
+def _known_nodes(service: HttpService, names: list[str]) -> tuple[NodeId, ...]:
+    """Nodes by id or name, as ids; one that is excluded by mistake would be excluded in vain."""
+    seats = service.bus.state.nodes.values()
+    known = {str(one.name): one.node for one in (*seats, *service.view.cards())}
+    known |= {str(node): node for node in known.values()}
+    for name in names:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise BadRequest(f"no node {name!r}; there is: {there}", field="excluded_nodes")
+    return tuple(known[name] for name in names)
+
+
+def _asked(req: Request) -> PlaceBody:
+    """A question about placing, from the query. Raises BadRequest."""
+    model = req.get_param("model")
+    if not model:
+        raise BadRequest("model is required", field="model")
+    sharding = req.get_param("sharding")
+    if sharding is not None and sharding != "pipeline" and sharding != "tensor":
+        raise BadRequest("sharding: must be 'pipeline' or 'tensor'", field="sharding")
+    return PlaceBody(
+        model=model,
+        context_tokens=_whole_number(req, "context_tokens"),
+        excluded_nodes=req.get_param_as_list("excluded_nodes") or [],
+        min_nodes=_whole_number(req, "min_nodes") or 1,
+        if_absent=False,
+        dry_run=True,
+        sharding=sharding,
+    )
 
 
 def acknowledged(answer: Acknowledged) -> dict[str, Any]:

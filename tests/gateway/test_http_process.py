@@ -294,6 +294,16 @@ def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
     planned = httpx.get(f"{url}/instance/placement", params={"model": MODEL})
     assert planned.status_code == 200
     assert shared.holder.commands[-1].dry_run
+    hand = {"model": MODEL, "layers": {"b": 2, "a": 1}, "sharding": "pipeline"}
+    assert httpx.post(f"{url}/place_instance", json=hand).status_code == 200
+    assert list(shared.holder.commands[-1].layers.items()) == [("b", 2), ("a", 1)]
+    query = {"model": MODEL, "excluded_nodes": "stage", "sharding": "tensor"}
+    assert httpx.get(f"{url}/instance/previews", params=query).status_code == 200
+    asked = shared.holder.commands[-1]
+    assert asked.previews and asked.dry_run and asked.sharding == "tensor"
+    assert asked.excluded_nodes == ("n1",), "a node's name stands for its id"
+    unknown = httpx.get(f"{url}/instance/previews", params={**query, "excluded_nodes": "nobody"})
+    assert unknown.status_code == 400 and "stage" in unknown.json()["error"]["message"]
     deleted = httpx.delete(f"{url}/instance/inst-1", params={"drain_s": 3})
     assert deleted.status_code == 200
     assert shared.holder.commands[-1].drain_s == 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from bus.messages.requests import GenerationRequest, TextPrompt, TokensPrompt
 from bus.messages.tokens import Finished
 from tests.harness.slot import FakeGateway, Stream, request
@@ -68,9 +70,9 @@ def token_hand(count: int = 4) -> list[GenerationRequest]:
 
 
 def said(stream: Stream) -> Outcome:
-    """What a client is told, logprobs to three places."""
+    """What a client is told."""
     chosen = [
-        (choice, one.token_id, round(one.logprob, 3))
+        (choice, one)
         for choice in (0, 1)
         for delta in stream.deltas
         if delta.choice == choice
@@ -79,7 +81,8 @@ def said(stream: Stream) -> Outcome:
     assert isinstance(stream.end, Finished), stream.end
     return {
         "text": [stream.text(0), stream.text(1)],
-        "logprobs": chosen,
+        "token ids": [(choice, one.token_id) for choice, one in chosen],
+        "logprobs": [one.logprob for _, one in chosen],
         "finishes": stream.finishes,
         "tokens": stream.end.usage.completion_tokens,
     }
@@ -93,6 +96,14 @@ def play(gateway: FakeGateway, hand: Sequence[GenerationRequest]) -> dict[str, O
     streams += [gateway.submit(one) for one in hand[half:]]
     gateway.ended(*streams, seconds=50)
     return {one.request_id: said(stream) for one, stream in zip(hand, streams, strict=True)}
+
+
+def assert_same(found: dict[str, Outcome], wanted: dict[str, Outcome]) -> None:
+    """The same to the last token; log-probabilities but for the rounding of float32."""
+    assert found.keys() == wanted.keys()
+    for name, outcome in wanted.items():
+        logprobs = pytest.approx(outcome["logprobs"], abs=5e-3)
+        assert found[name] == outcome | {"logprobs": logprobs}
 
 
 def play_prefix(gateway: FakeGateway) -> tuple[str, int]:

@@ -179,6 +179,18 @@ def test_an_existing_copy_is_the_answer_unless_another_is_asked_for(stage: Stage
     assert isinstance(another, Decided) and another.instance != first
 
 
+@pytest.mark.parametrize(
+    "more", [{"context_tokens": 4000}, {"min_nodes": 2}, {"excluded_nodes": (N1,)}]
+)
+def test_an_existing_copy_that_is_not_what_was_asked_for_is_no_answer(
+    stage: Stage, more: dict[str, Any]
+) -> None:
+    first = stage.load("a", context_tokens=512)
+    decision = stage.command(place("a", **more))
+    assert not isinstance(decision, Known)
+    assert first in stage.state.instances
+
+
 def test_asking_for_an_existing_copy_with_another_keep_alive_changes_it(stage: Stage) -> None:
     first = stage.load("a")
     decision = stage.command(place("a", keep_alive_s=7.0))
@@ -248,6 +260,13 @@ def test_the_least_recently_used_idle_copy_makes_way_one_at_a_time(stage: Stage)
 def unload(stage: Stage, instance: InstanceId) -> None:
     generation = stage.state.instances[instance].generation
     stage.index(RunnerUnloaded(instance=instance, generation=generation, rank=0, node=N1))
+
+
+def test_a_copy_that_an_undone_delete_let_go_of_is_held_anew(stage: Stage) -> None:
+    instance = stage.load("a")
+    unload(stage, instance)
+    again = stage.state.instances[instance]
+    assert (again.generation, again.status) == (2, "placed")
 
 
 @pytest.mark.parametrize("why", ["busy", "pinned", "more urgent", "unknown use"])

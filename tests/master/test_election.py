@@ -14,11 +14,13 @@ from master.ballot import (
     Fitness,
     HeardBeat,
     HeardPeer,
+    MyRank,
     OpenTerm,
     PeersKnown,
     PersistTerm,
     Rank,
     StepDown,
+    SwitchboardLost,
     SwitchboardUp,
     Tick,
 )
@@ -114,6 +116,42 @@ def test_a_holder_that_slept_through_its_own_term_steps_down_before_it_claims_an
     assert rivals.role == "following"
 
 
+def test_a_holder_outlives_its_switchboard_for_a_lapse_and_no_longer() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    heard = {1.0: SwitchboardLost(), 2.5: SwitchboardUp()}
+    for now in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
+        election, _ = stimulate(election, heard.get(now, Tick()), now)
+    assert election.role == "holding", "it came back in time"
+    election, _ = stimulate(election, SwitchboardLost(), 4.0)
+    for now in (4.5, 5.0, 5.5):
+        election, _ = stimulate(election, Tick(), now)
+    election, actions = stimulate(election, Tick(), 4.0 + LAPSE_S)
+    assert [type(action) for action in actions] == [StepDown]
+    election, actions = stimulate(election, Tick(), 60.0)
+    assert (election.role, actions) == ("starting", [])
+    _, actions = stimulate(election, SwitchboardUp(), 61.0)
+    assert OpenTerm(2) in actions
+
+
+def test_of_two_claims_to_one_counter_the_one_with_more_in_its_log_stays() -> None:
+    for me, other, index, holds in ((A, B, 3, False), (A, B, 2, True), (B, A, 3, False)):
+        election, _ = stimulate(candidate(me), SwitchboardUp(), 0.0)
+        election, _ = stimulate(election, MyRank(Rank(1, 2 if index == 3 else 3, 0, me)), 0.1)
+        election, _ = stimulate(election, HeardBeat(other, 1, index=index), 0.2)
+        assert (election.role == "holding") is holds
+        assert election.holder == (me if holds else other)
+
+
+def test_who_follows_one_of_two_claims_stays_until_that_is_silent() -> None:
+    election, _ = stimulate(candidate(A), PeersKnown(frozenset({B, C})), 0.0)
+    election, _ = stimulate(election, SwitchboardUp(), 0.0)
+    election, _ = stimulate(election, HeardBeat(B, 1), 0.1)
+    election, _ = stimulate(election, HeardBeat(C, 1, index=9), 0.2)
+    assert election.holder == B
+    election, _ = stimulate(election, HeardBeat(C, 1, index=9), 0.1 + LAPSE_S)
+    assert election.holder == C
+
+
 def test_one_that_has_ever_had_company_waits_a_lapse_before_it_claims() -> None:
     election, _ = stimulate(replace(candidate(A), company=True), SwitchboardUp(), 0.0)
     election, actions = stimulate(election, PeersKnown(frozenset()), 0.1)
@@ -159,7 +197,8 @@ def test_rivals_that_hear_each_other_converge_on_one_holder(seed: int) -> None:
         elections[name], actions = stimulate(elections[name], stimulus, now)  # type: ignore[arg-type]
         for action in actions:
             if isinstance(action, Beat | OpenTerm):
-                beat = HeardBeat(name, elections[name].counter)
+                mine = elections[name]
+                beat = HeardBeat(name, mine.counter, index=mine.rank.last_index)
                 for other in names:
                     if other != name and chance.random() >= loss:
                         act(other, beat, now, loss=loss)

@@ -9,6 +9,7 @@ import pytest
 
 from bus.ids import NodeId
 from master.ballot import (
+    DOUBT_S,
     LAPSE_S,
     AckHeard,
     Action,
@@ -131,9 +132,9 @@ def test_priority_and_name_give_no_vote_away() -> None:
 
 def test_while_a_holder_is_heard_nobody_else_gets_a_vote() -> None:
     election, _ = told(up(), 1.0, HeardBeat(C, 5, VOTERS))
-    _, actions = told(election, 1.0 + LAPSE_S - 0.01, ask(B, 9), ask(B, 9, trial=True))
+    _, actions = told(election, 1.0 + DOUBT_S - 0.01, ask(B, 9), ask(B, 9, trial=True))
     assert {a.granted for a in actions if isinstance(a, GiveVote)} == {False}
-    _, actions = told(election, 1.0 + LAPSE_S, ask(B, 9))
+    _, actions = told(election, 1.0 + DOUBT_S, ask(B, 9))
     assert actions[-1] == GiveVote(B, 9, False, True)
     _, actions = told(election, 1.1, ask(C, 6))
     assert actions[-1] == GiveVote(C, 6, False, True), "the holder itself may raise its term"

@@ -182,20 +182,37 @@ def test_ranks_of_a_group_compute_alike() -> None:
     assert isinstance(put([*metal, cpu]), Placement)
 
 
+def test_other_files_under_the_same_name_are_never_in_one_group() -> None:
+    one, other = (CARD.model_copy(update={"digest": digest}) for digest in ("aa", "bb"))
+    nodes = [node(i, models=(card,)) for i, card in enumerate((one, other))]
+    assert refused(nodes).reason == "insufficient_memory"
+    assert set(on(placed([*nodes, node(2, models=(other,))]))) == {"n1", "n2"}
+
+
+def test_nodes_of_one_machine_share_its_memory() -> None:
+    twins = [node(i, usable=24 * GB, models=(CARD,), machine="m") for i in range(2)]
+    assert refused(twins).reason == "insufficient_memory", "12 GB each are 24 together"
+    roomy = [node(i, usable=34 * GB, models=(CARD,), machine="m") for i in range(2)]
+    verdict = placed(roomy, min_nodes=2)
+    assert sum(rank.need.total for rank in verdict.ranks) <= 34 * GB
+
+
 def test_what_a_device_may_give_is_as_it_says_else_three_quarters_of_the_memory() -> None:
     from bus.cards import NodeCard
 
     card = NodeCard(
-        node=NodeId("n"), name="n", platform="", cores=1, memory_bytes=64 * GB, backends=(),
+        node=NodeId("n"), name="n", platform="", cores=1, memory_bytes=64 * GB,
+        backends=("llamacpp-rocm",),
         mlx_version="", shoal_version="", slots=1, announced_at_s=0.0,
     )  # fmt: skip
 
-    def limit(**facts: int) -> int | None:
+    def limit(**facts: Any) -> int | None:
         return limit_bytes(card.model_copy(update=facts))
 
     assert limit() is None
     assert limit(working_set_bytes=48 * GB) == 48 * GB
     assert limit(vram_bytes=24 * GB) == int(21.6 * GB)
+    assert limit(vram_bytes=24 * GB, backends=("mlx-cpu",)) is None, "nothing computes there"
     assert limit(vram_bytes=GB, gtt_bytes=64 * GB) == int(0.9 * GB) + 48 * GB
     assert limit(vram_bytes=GB, gtt_bytes=60 * GB) == int(0.9 * GB), "GTT below the memory"
     assert limit(vram_bytes=80 * GB, gtt_bytes=70 * GB) == 72 * GB, "GTT below the VRAM"
@@ -271,7 +288,7 @@ def test_previews_tell_of_every_size_and_kind_with_bytes_or_a_reason() -> None:
     ground = survey(Wish(MODEL), nodes, Appetite(), mesh(nodes, CABLE))
     assert not isinstance(ground, Refusal)
     chosen = placed(nodes, mesh(nodes, CABLE))
-    found = [preview_of(*one, chosen) for one in candidates(ground)]
+    found = [preview_of(*one, chosen) for one in candidates(ground, 2)]
     assert [(one["size"], one["sharding"], one["fits"], one["chosen"]) for one in found] == [
         (1, "none", False, False),
         (2, "pipeline", True, False),

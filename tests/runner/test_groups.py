@@ -20,7 +20,7 @@ from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Cancel, Failed, Finished
 from runner.lifecycle import GROUP_LOST, LOAD_FAILED, STOPPED
 from tests.harness.families import MODELS, write_model
-from tests.harness.rank_play import endless, play, play_prefix, text_hand, token_hand
+from tests.harness.rank_play import assert_same, endless, play, play_prefix, text_hand, token_hand
 from tests.harness.ranks import (
     Layers,
     become,
@@ -38,23 +38,24 @@ LAYERS = 8
 Outcomes = dict[str, Any]
 
 
-def alone(model: Path, hand: Sequence[GenerationRequest]) -> Outcomes:
-    """What one rank says."""
+Alone = tuple[Outcomes, tuple[str, int]]
+
+
+def alone(model: Path, hand: Sequence[GenerationRequest]) -> Alone:
+    """What one rank says to the hand, and then to a prompt that begins like another."""
     with (
         tempfile.TemporaryDirectory(prefix="shoal-one-") as home,
         started_slot(Path(home), model) as slot,
     ):
         slot.ready()
         gateway = FakeGateway(slot)
-        outcomes = play(gateway, hand)
-        if model == TINY:
-            outcomes["prefix"] = play_prefix(gateway)
+        outcomes, prefix = play(gateway, hand), play_prefix(gateway)
         gateway.close()
-        return outcomes
+        return outcomes, prefix
 
 
 @pytest.fixture(scope="module")
-def one_rank() -> Outcomes:
+def one_rank() -> Alone:
     return alone(TINY, text_hand())
 
 
@@ -66,20 +67,20 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("sharding", "layers"), SHAPES)
-def test_a_group_says_what_one_rank_says(one_rank: Outcomes, sharding: str, layers: Layers) -> None:
+def test_a_group_says_what_one_rank_says(one_rank: Alone, sharding: str, layers: Layers) -> None:
     with ready_group(TINY, sharding, layers) as (slots, gateway):
-        said = play(gateway, text_hand())
-        said["prefix"] = play_prefix(gateway)
-        assert said == one_rank
-        assert said["prefix"][1] > 0
+        wanted, prefix = one_rank
+        assert_same(play(gateway, text_hand()), wanted)
+        assert play_prefix(gateway) == prefix
+        assert prefix[1] > 0
         cancelled = gateway.submit(endless("cancelled"))
         gateway.until(lambda: cancelled.tokens > 5, "some tokens")
-        gateway.send(Cancel(cancelled_id := endless("cancelled").request_id, "client"))
+        gateway.send(Cancel(endless("cancelled").request_id, "client"))
         gateway.ended(cancelled)
-        assert cancelled.finishes == ["cancelled"], cancelled_id
+        assert cancelled.finishes == ["cancelled"]
         again = gateway.submit(request("again", "Count from one to ten:", max_tokens=24))
         gateway.ended(again)
-        assert again.text() == one_rank["greedy"]["text"][0]
+        assert again.text() == wanted["greedy"]["text"][0]
         assert slots[0].process.poll() is None
 
 
@@ -103,7 +104,7 @@ def family_alone(
     def outcomes(family: str) -> tuple[Path, Outcomes]:
         if family not in known:
             folder = write_model(tmp_path_factory.mktemp("family") / family, MODELS[family])
-            known[family] = folder, alone(folder, token_hand())
+            known[family] = folder, alone(folder, token_hand())[0]
         return known[family]
 
     return outcomes
@@ -116,7 +117,7 @@ def test_a_pipeline_of_any_family_says_what_one_rank_says(
 ) -> None:
     folder, wanted = family_alone(family)
     with ready_group(folder, "pipeline", layers) as (_, gateway):
-        assert play(gateway, token_hand()) == wanted
+        assert_same(play(gateway, token_hand()), wanted)
 
 
 @pytest.mark.slow
@@ -126,7 +127,7 @@ def test_tensor_ranks_of_a_family_say_what_one_rank_says(
 ) -> None:
     folder, wanted = family_alone(family)
     with ready_group(folder, "tensor", [(0, 4)] * 2) as (_, gateway):
-        assert play(gateway, token_hand()) == wanted
+        assert_same(play(gateway, token_hand()), wanted)
 
 
 @pytest.mark.slow

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.ids import CommandId, NodeId
+from bus.ids import CommandId, InstanceId, NodeId
+from bus.messages.commands import Command, DeleteInstance, PlaceModel
 from bus.messages.events import NodeJoined
 from tests.sim.checks import Checks
 from tests.sim.machine import Machine
+from tests.sim.office import MODEL
 from tests.sim.world import Weather, World
 
 HEALED_S = 12.0
 """A lapse, some campaigns that miss each other, and the repair of every log."""
+WORKED_S = 40.0
+"""Runners have to be missed, ended and loaded again besides."""
 QUIET_S = 4.0
 
 
 @dataclass(frozen=True)
 class Plan:
     """What kind of cluster: `size` machines, the first `voters` of them configured to vote
-    (0: none votes), of which `guests` know nothing."""
+    (0: none votes), of which the last `guests` know nothing; `workers` have runners too."""
 
     name: str
     size: int
     voters: int = 0
     guests: int = 0
+    workers: bool = False
 
 
 PLANS = {
@@ -34,6 +39,8 @@ PLANS = {
         Plan("voters-and-others", 5, voters=3, guests=1),
         Plan("pair", 2),
         Plan("free", 4),
+        Plan("voters-at-work", 3, voters=3, workers=True),
+        Plan("pair-at-work", 2, workers=True),
     )
 }
 
@@ -93,14 +100,24 @@ class Cluster:
             machine = chance.choice(self.machines)
             if machine.up and machine.paused is None:
                 if chance.random() < 0.5 and self.commands < 150:
-                    self.commands += 1
-                    machine.want(CommandId(f"c{self.commands}"))
+                    machine.want(self.command(machine))
                 else:
                     name = f"{machine.name}-{self.world.now:.2f}"
                     machine.outbox.add(NodeJoined(node=machine.node, name=name))
             self.world.later(0.4 * chance.random(), some)
 
         some()
+
+    def command(self, machine: Machine) -> Command:
+        """Place another copy, or let one go that the asker knows."""
+        self.commands += 1
+        command_id = CommandId(f"c{self.commands}")
+        known = list(machine.mirror.state.instances)
+        if self.plan.workers and known and self.world.chance.random() < 0.4:
+            return DeleteInstance(
+                command_id=command_id, instance=InstanceId(self.world.chance.choice(known))
+            )
+        return PlaceModel(command_id=command_id, model=MODEL, if_absent=False)
 
     def suffer(self, seconds: float) -> None:
         """Faults of every kind for so long."""
@@ -130,6 +147,8 @@ class Cluster:
         if len(holders) != 1:
             return False
         state = holders[0].candidate.state
+        if not all(m.keeper is None or m.keeper.matches() for m in self.machines):
+            return False
         return all(
             m.candidate.state == state and m.mirror.state == state and not m.outbox.waiting
             for m in self.machines
@@ -137,10 +156,14 @@ class Cluster:
 
     def settle(self) -> None:
         """Soon after healing everybody agrees, and then nobody campaigns any more."""
-        end = self.world.now + HEALED_S
+        patience_s = WORKED_S if self.plan.workers else HEALED_S
+        end = self.world.now + patience_s
+        for machine in self.machines:
+            if machine.keeper is not None:
+                machine.keeper.world.crash_per_s = 0.0
         while not self.settled():
             if self.world.now >= end:
-                self.fail(f"not settled {HEALED_S:g} s after healing: {self.where()}")
+                self.fail(f"not settled {patience_s:g} s after healing: {self.where()}")
             self.world.run(self.world.now + 0.25)
         before = len(self.checks.terms)
         self.world.run(self.world.now + QUIET_S)
@@ -155,6 +178,7 @@ class Cluster:
             f"log {m.candidate.state.term}/{m.candidate.state.index} counter "
             f"{m.candidate.election.counter} mirror {m.mirror.state.term}/{m.mirror.state.index} "
             f"waiting {len(m.outbox.waiting)}"
+            + ("" if m.keeper is None or m.keeper.matches() else " its runners do not match")
             for m in self.machines
         )
 
@@ -163,7 +187,7 @@ class Cluster:
         self.checks.kept(state, "majority")
         if self.plan.name == "pair" and not self.wiped:
             self.checks.kept(state, "replicated")
-        most = 8 + 4 * self.faults
+        most = 4 + self.faults
         if len(self.checks.terms) > most:
             self.fail(f"{len(self.checks.terms)} terms after {self.faults} faults: a storm")
         for machine in self.machines:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bus.ids import Boot, CommandId, InstanceId, ModelId, NodeId
-from bus.instances import Instance, Shard
-from bus.messages.commands import Acknowledged
+from bus.ids import Boot, CommandId, NodeId
+from bus.messages.commands import Acknowledged, Command
 from bus.messages.control import (
     AskEvents,
     AskSnapshot,
@@ -21,7 +20,15 @@ from bus.messages.control import (
     TellFact,
     TermHeartbeat,
 )
-from bus.messages.events import Event, EventBody, InstancePlaced, NodeJoined, TermOpened
+from bus.messages.events import (
+    Event,
+    EventBody,
+    LoadRefused,
+    NodeJoined,
+    RunnerEnded,
+    RunnerUnloaded,
+    TermOpened,
+)
 from bus.mirror import Mirror
 from bus.outbox import Outbox
 from bus.state import ClusterState
@@ -36,8 +43,15 @@ from master.ballot import (
     StepDown,
     SwitchboardUp,
 )
+from master.breaker import Breaker
 from master.candidate import Candidate
+from master.decide import Decided, Known
+from master.planner import follow_up, repairs
+from master.prune import Watch, silent
 from master.sequencer import fact_event, judge, next_event
+from master.view import View
+from tests.sim.keeper import Keeper
+from tests.sim.office import decided, read, scene_of
 
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
@@ -45,6 +59,8 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 HEARTBEAT_S = 0.5
 REPEAT_S = 1.0
+KEEP_S = 0.25
+GRACE_S = 8.0
 
 
 @dataclass
@@ -82,10 +98,13 @@ class Machine:
         self.boots = 0
         self.outbox = Outbox(self.node, "worker", Boot("b0"))
         self.mirror = Mirror()
-        self.open: dict[CommandId, float] = {}
+        self.open: dict[CommandId, tuple[Command, float]] = {}
         self.answers = Answers()
         self.flushing = self.counting = False
         self.candidate = self._candidate()
+        self.breaker = Breaker()
+        self.view, self.watch = View(), Watch(GRACE_S)
+        self.keeper = Keeper(self) if cluster.plan.workers else None
 
     # --- its life ---
 
@@ -101,11 +120,15 @@ class Machine:
         self.up, self.paused, self.flushing = True, None, False
         self.counting = self.disk.full
         self.answers = Answers()
+        self.view = View()
         self.candidate = self._candidate()
         self.mirror = Mirror()
         self.boots += 1
         self.outbox = Outbox(self.node, "worker", Boot(f"b{self.boots}"))
         self.outbox.add(NodeJoined(node=self.node, name=self.name))
+        if self.keeper is not None:
+            self.keeper.begin()
+            self._every(KEEP_S, self.keeper.tick)
         self.world.tell(f"{self.node} starts at counter {self.candidate.election.counter}")
         self._every(TICK_S, self._tick)
         self._every(HEARTBEAT_S, self._upkeep)
@@ -121,6 +144,8 @@ class Machine:
         if power:
             keep = self.world.chance.randint(disk.synced, len(disk.events))
             del disk.events[keep:]
+            if self.keeper is not None:
+                self.keeper.lose_power()
 
     def wipe(self) -> None:
         """The disk is lost and with it the name: what comes back is another node."""
@@ -158,8 +183,9 @@ class Machine:
 
         self.world.later(period_s * self.world.chance.random(), again)
 
-    def receive(self, action: Callable[[], None]) -> Callable[[], None]:
-        """A delivery to this life of the machine, whenever it can take it."""
+    def receive(self, action: Callable[[], None], *, own: bool = False) -> Callable[[], None]:
+        """A delivery to this life of the machine, whenever it can take it; what is its `own`
+        is not lost in sleep."""
         life = self.life
 
         def deliver() -> None:
@@ -167,7 +193,7 @@ class Machine:
                 return
             if self.paused is None:
                 action()
-            elif not self.asleep:
+            elif own or not self.asleep:
                 self.paused.append(deliver)
 
         return deliver
@@ -193,15 +219,20 @@ class Machine:
         self.give()
         ask = self.mirror.due(self.now)
         if ask is not None:
-            self._ask(ask)
-        for told in self.outbox.due(self.now):
-            self._ask(told)
-        for command_id, asked_at in list(self.open.items()):
+            self.ask(ask)
+        for told in self.outbox.due(self.now) if self.keeper is None else ():
+            self.ask(told)
+        for command, asked_at in list(self.open.values()):
             if self.now - asked_at >= REPEAT_S:
-                self._command(command_id)
+                self.want(command)
 
     def _upkeep(self) -> None:
         self.do([Spread(self.candidate.candidacy((), self.now))])
+        for machine in self.cluster.machines if self.keeper is not None else ():
+            read(machine, self)
+        if self.keeper is not None and self.candidate.holding:
+            for body in silent(scene_of(self), self.watch):
+                self.index(body)
 
     def do(self, actions: list[Act]) -> None:
         """A candidate's actions, in order, as `master.office` does them."""
@@ -217,7 +248,11 @@ class Machine:
                     )
                 case OpenTerm(counter=counter):
                     self.cluster.checks.opened(self, counter)
+                    self.breaker = Breaker()
+                    self.watch.begin(self.now)
                     self.index(TermOpened(holder=self.node, counter=counter))
+                    for body in repairs(self.candidate.state):
+                        self.index(body)
                 case StepDown(why=why):
                     self.world.tell(f"{self.node} steps down: {why}")
                     self.answers.drop()
@@ -256,7 +291,9 @@ class Machine:
     def flush_soon(self) -> None:
         if not self.flushing:
             self.flushing = True
-            self.world.later(0.001 * self.world.chance.random(), self.receive(self._flush))
+            self.world.later(
+                0.001 * self.world.chance.random(), self.receive(self._flush, own=True)
+            )
 
     def _flush(self) -> None:
         self.flushing = False
@@ -264,7 +301,7 @@ class Machine:
         self.counting = self.counting or disk.full
         if not self.counting:
             disk.synced = len(disk.events)
-        if self.candidate.began and not disk.full:
+        if self.candidate.began and not self.counting:
             disk.term = replace(disk.term, began=True)
         self.do(self.candidate.synced(self.now, degraded=self.counting))
         self.give()
@@ -314,16 +351,24 @@ class Machine:
         if isinstance(found, Snapshot | EventsFound):
             self.world.post(self.name, asker.name, asker.receive(lambda: answer(found)))
 
-    def asked(self, command_id: CommandId, asker: Machine) -> None:
-        """A command: every one places an instance on the asker's machine."""
+    def asked(self, command: Command, asker: Machine) -> None:
+        """A command, decided as the master does."""
         self.do(self.candidate.ticked(self.now))
-        candidate = self.candidate
+        candidate, command_id = self.candidate, command.command_id
         if not candidate.holding:
             if candidate.minority(self.now) is not None:
                 self.cluster.checks.refused += 1
             return
-        known = candidate.state.commands.get(command_id)
-        index = known[0] if known else self.index(placed(command_id, asker), command_id).index
+        decision = decided(command, self, asker)
+        if isinstance(decision, Decided):
+            for body in decision.events[:-1]:
+                self.index(body)
+            index = self.index(decision.events[-1], command_id).index
+        elif isinstance(decision, Known):
+            index = decision.index
+        else:
+            self.world.post(self.name, asker.name, asker.receive(lambda: asker.refused(command_id)))
+            return
         answer = Acknowledged(
             command_id=command_id, term=candidate.election.counter, index=index,
             durability="volatile",
@@ -332,14 +377,19 @@ class Machine:
         self.flush_soon()
 
     def taken(self, told: TellFact) -> None:
-        """A fact."""
+        """A fact, and what follows from it."""
         self.do(self.candidate.ticked(self.now))
-        candidate = self.candidate
-        if candidate.holding and judge(candidate.state, told) == "next":
-            event = fact_event(
-                candidate.state, told, term=candidate.election.counter, at_s=0.0, holder=self.node
-            )
-            self.do(candidate.appended(event, self.now))
+        candidate, before = self.candidate, self.candidate.state
+        if not candidate.holding or judge(before, told) != "next":
+            return
+        event = fact_event(
+            before, told, term=candidate.election.counter, at_s=0.0, holder=self.node
+        )
+        self.do(candidate.appended(event, self.now))
+        if isinstance(told.fact, RunnerEnded | LoadRefused | RunnerUnloaded):
+            known = before.instances.get(told.fact.instance)
+            for body in follow_up(known, told.fact, self.breaker, self.now):
+                self.index(body)
 
     # --- its client ---
 
@@ -355,31 +405,34 @@ class Machine:
             ask = self.mirror.heard_found(message, self.now)
         self.moved()
         if ask is not None:
-            self._ask(ask)
+            self.ask(ask)
 
     def moved(self) -> None:
         """The client's state may have changed."""
         self.outbox.seen(self.mirror.state)
+        if self.keeper is not None:
+            self.keeper.follow()
         self.cluster.checks.mirrored(self)
 
-    def want(self, command_id: CommandId) -> None:
-        """A client of this machine wants something of the holder."""
-        self._command(command_id)
+    def want(self, command: Command) -> None:
+        """A client of this machine wants something of the holder, and repeats it."""
+        self.open[command.command_id] = (command, self.now)
+        holder = self.cluster.at(self.mirror.holder)
+        if holder is not None:
+            self.world.post(
+                self.name, holder.name, holder.receive(lambda: holder.asked(command, self))
+            )
 
     def answered(self, answer: Acknowledged) -> None:
         """The holder has answered."""
         if self.open.pop(answer.command_id, None) is not None:
             self.cluster.checks.acknowledged(self, answer)
 
-    def _command(self, command_id: CommandId) -> None:
-        self.open[command_id] = self.now
-        holder = self.cluster.at(self.mirror.holder)
-        if holder is not None:
-            self.world.post(
-                self.name, holder.name, holder.receive(lambda: holder.asked(command_id, self))
-            )
+    def refused(self, command_id: CommandId) -> None:
+        """The holder has said no."""
+        self.open.pop(command_id, None)
 
-    def _ask(self, question: Any) -> None:
+    def ask(self, question: Any) -> None:
         holder = self.cluster.at(self.mirror.holder)
         if holder is None:
             return
@@ -390,14 +443,3 @@ class Machine:
                 self.name, holder.name,
                 holder.receive(lambda: holder.found(question, self, self.follow)),
             )  # fmt: skip
-
-
-def placed(command_id: CommandId, asker: Machine) -> InstancePlaced:
-    """A small instance on the asker's machine."""
-    shard = Shard(rank=0, node=asker.node, first_layer=0, last_layer=1, bytes_reserved=1)
-    return InstancePlaced(
-        instance=Instance(
-            instance=InstanceId(f"i-{command_id}"), model=ModelId("m"), shards=(shard,),
-            context_tokens=8, keep_alive_s=-1.0,
-        )
-    )  # fmt: skip

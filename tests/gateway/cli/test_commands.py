@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from bus.instances import Conditions, Instance
 from gateway.cli.app import app
 from tests.harness.node_server import card, instance, serving, state
 
@@ -24,6 +25,22 @@ EVENTS: list[Any] = [
 ]
 
 
+PREVIEWS = {
+    "model": "org/own",
+    "blocked": {"box4": "its disk has no room for the weights"},
+    "refusal": None,
+    "chosen": {},
+    "previews": [
+        {"size": 1, "sharding": "none", "fits": False, "chosen": False, "plan": None,
+         "refusal": {"message": "it needs 28.60 GB"}},
+        {"size": 2, "sharding": "pipeline", "fits": True, "chosen": True, "refusal": None,
+         "plan": {"tokens_per_s": 12.5, "fetch_bytes": 7, "ranks": [
+            {"name": "box1", "first_layer": 0, "last_layer": 4, "need_bytes": 10**9,
+             "usable_bytes": 2 * 10**9}]}},
+    ],
+}  # fmt: skip
+
+
 class Desk:
     """A node's answers, and what it was asked."""
 
@@ -36,14 +53,20 @@ class Desk:
             card("cached", Path("/elsewhere/cache")),
         ]
         self.instances = [instance("shoal-tiny")]
+        self.then: list[Instance] = []
+        """What takes the instances' place after the next look at the state."""
         self.chat: tuple[int, Any] | list[Any] = EVENTS
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
         self.asked.append((method, path, body))
         if path == "/state":
-            return 200, state(self.cards, self.instances)
+            found = 200, state(self.cards, self.instances)
+            self.instances = self.then or self.instances
+            return found
         if path.startswith("/v1/chat"):
             return self.chat
+        if path.startswith("/instance/previews"):
+            return 200, PREVIEWS
         if path == "/place_instance":
             if body["dry_run"]:
                 return 200, {"model": body["model"], "plan": {"needed_bytes": 5_000_000}}
@@ -200,6 +223,43 @@ def test_load_waits_until_the_instance_is_ready(shoal: Shoal) -> None:
 def test_load_dry_run_shows_the_plan_and_places_nothing(shoal: Shoal) -> None:
     assert "5.0 MB" in shoal("load", "org/own", "--dry-run").stdout
     assert len(shoal.desk.instances) == 1
+
+
+def test_place_takes_a_split_by_hand_and_waits(shoal: Shoal) -> None:
+    words = ("place", "org/own", "--layers", "box2=3, box1=5", "--exclude", "box3", "--nodes", "2")
+    found = shoal.json(*words)
+    assert (found["model"], found["status"]) == ("org/own", "ready")
+    body = next(body for _, path, body in shoal.desk.asked if path == "/place_instance")
+    assert list(body["layers"].items()) == [("box2", 3), ("box1", 5)]
+    assert (body["min_nodes"], body["excluded_nodes"], body["if_absent"]) == (2, ["box3"], True)
+    assert "ready" in shoal(*words).stdout
+
+
+@pytest.mark.parametrize("layers", ["box1", "box1=x", "=3", "a=1,a=2", ""])
+def test_a_split_that_cannot_be_read_is_refused_before_anything_is_asked(
+    shoal: Shoal, layers: str
+) -> None:
+    found = shoal("place", "org/own", "--layers", layers)
+    assert found.exit_code == 2 and "NODE=COUNT" in found.stderr
+    assert shoal.desk.asked == []
+    assert shoal("place", "org/own", "--sharding", "both").exit_code == 2
+
+
+def test_place_dry_run_shows_every_way_and_why_not(shoal: Shoal) -> None:
+    found = shoal("place", "org/own", "--dry-run", "--nodes", "2", "--exclude", "box9").stdout
+    assert "it needs 28.60 GB" in found and "box1 0-3 (1.0 GB of 2.0 GB)" in found
+    assert "12.5" in found and "*" in found
+    path = next(path for _, path, _ in shoal.desk.asked if path.startswith("/instance/previews"))
+    assert "min_nodes=2" in path and "excluded_nodes=box9" in path
+    assert len(shoal.json("place", "org/own", "--dry-run")["previews"]) == 2
+    assert len(shoal.desk.instances) == 1
+
+
+def test_a_copy_that_was_refused_is_followed_to_its_next_place(shoal: Shoal) -> None:
+    bad = instance("bad", "failed", why="no room", place_again=Conditions(min_nodes=2))
+    shoal.desk.instances = [bad]
+    shoal.desk.then = [instance("bad").model_copy(update={"instance": "inst-2"})]
+    assert shoal.json("load", "bad")["instance"] == "inst-2"
 
 
 def test_a_model_that_cannot_be_loaded_says_why(shoal: Shoal) -> None:
