@@ -63,6 +63,9 @@ def test_layers_win_in_rising_order_and_each_value_names_its_source(
         ("[runner]\nmax_row = 3\n", "runner.max_row is not a setting; did you mean max_rows?"),
         ("slots = 0\n", "slots = 0: Input should be greater than or equal to 1"),
         ('log_level = "loud"\n', "log_level = 'loud'"),
+        ('voters = ["a", "b"]\n', "3 or more different node ids, or none"),
+        ('voters = ["a", "b", "b"]\n', "3 or more different node ids, or none"),
+        ("settle_grace_s = 5.0\n", "settle_grace_s = 5.0"),
         ("slots = \n", "shoal.toml"),
     ],
 )

@@ -157,6 +157,8 @@ class Cluster:
     def settle(self) -> None:
         """Soon after healing everybody agrees, and then nobody campaigns any more."""
         patience_s = WORKED_S if self.plan.workers else HEALED_S
+        # Facts are taken in their order; where messages overtake each other, one a second is.
+        patience_s += max(len(machine.outbox.waiting) for machine in self.machines)
         end = self.world.now + patience_s
         for machine in self.machines:
             if machine.keeper is not None:
