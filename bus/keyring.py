@@ -46,6 +46,14 @@ _count = itertools.count(1)
 _Stamp = tuple[int, int, int, int] | None
 
 
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """The key file, which need not be there, and the list of nodes that this one has met."""
+
+    key: Path
+    known: Path
+
+
 def new_key() -> ClusterKey:
     """A fresh key, from the system's randomness."""
     return ClusterKey(secrets.token_bytes(KEY_BYTES))
@@ -300,13 +308,13 @@ class DoorSecurity:
         self.ring.say_refused(address, why)
 
 
-def open_keyring(file: Path, *, known_file: Path, node: NodeId, log: Log) -> Keyring | None:
+def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:
     """The keyring of a key file, None where there is no file: the node then stays on loopback.
     Raises BadKey for a file that is there and wrong."""
-    keys = read_keys(file)
+    keys = read_keys(files.key)
     if keys is None:
         return None
-    return Keyring(keys, file=file, known_file=known_file, node=node, log=log)
+    return Keyring(keys, file=files.key, known_file=files.known, node=node, log=log)
 
 
 def _read_known(file: Path) -> frozenset[NodeId]:

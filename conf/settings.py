@@ -30,6 +30,7 @@ from pydantic_settings import (
 
 from bus.endpoints import Endpoints
 from bus.errors import ConfigError
+from bus.keyring import KeyFiles
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words, words
@@ -94,6 +95,11 @@ class Settings(BaseSettings):
     def endpoints(self) -> Endpoints:
         """Where this node's sockets lie."""
         return Endpoints(str(self._paths.runtime))
+
+    @property
+    def key_files(self) -> KeyFiles:
+        """Where the cluster's keys lie, and the nodes that they admit."""
+        return KeyFiles(self.cluster_key, self._paths.known_nodes)
 
     @property
     def cluster_key(self) -> Path:
@@ -173,7 +179,7 @@ class Settings(BaseSettings):
     @classmethod
     def _brisk(cls, bytes_per_s: int) -> int:
         if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
-            raise ValueError("0 (no limit), or at least 1000000: a chunk has 15 s to arrive")
+            raise ValueError("0 (no limit), or at least 1000000: a piece has 15 s to arrive")
         return bytes_per_s
 
     @field_validator("http_processes")

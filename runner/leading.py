@@ -96,6 +96,7 @@ class Leading:
             text=self._text,
             wall=wall,
             tap=tap,
+            security=security,
         )
 
     @property

@@ -16,6 +16,7 @@ from bus.codec import decode, encode
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, FailReason
 from bus.ids import NodeId
+from bus.keyring import KeyFiles
 from bus.messages.control import (
     AskRunner,
     Phase,
@@ -28,7 +29,6 @@ from bus.messages.control import (
 from bus.messages.readings import TokenTap
 from bus.messages.tokens import Entry, TokenDelta
 from bus.messages.wire import Message
-from bus.security import Security
 from bus.service import Shell, run_service
 from bus.topics import reading_topic
 from bus.transport import Link
@@ -59,9 +59,7 @@ LAST_WORDS_S = 0.2
 class RunnerService:
     """One slot's process. `exit_code` is what the process is to end with."""
 
-    def __init__(
-        self, shell: Shell, *, slot: str, makers: Makers, security: Security | None = None
-    ) -> None:
+    def __init__(self, shell: Shell, *, slot: str, makers: Makers) -> None:
         self.exit_code = STOPPED
         self.phase: Phase = "idle"
         self._shell = shell
@@ -69,7 +67,6 @@ class RunnerService:
         self._reactor = shell.reactor
         self._log = shell.log
         self._makers = makers
-        self._security = security
         self._message = ""
         self._spec: RunnerSpec | None = None
         self._part: Part | None = None
@@ -144,20 +141,20 @@ class RunnerService:
                 self,
                 me=self._me,
                 makers=self._makers,
-                security=self._security,
                 reactor=self._reactor,
                 log=self._log,
                 recorder=self._recorder,
                 tap=self._tap,
+                security=self._shell.security,
             )
         return Following(
             spec,
             self,
             makers=self._makers,
-            security=self._security,
             reactor=self._reactor,
             log=self._log,
             recorder=self._recorder,
+            security=self._shell.security,
         )
 
     def _start_drain(self, drain: SlotDrain) -> None:
@@ -281,22 +278,27 @@ def run_slot(
     endpoints: Endpoints,
     log_level: str,
     makers: Makers,
-    security: Security | None = None,
+    keys: KeyFiles | None = None,
 ) -> int:
     """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`.
 
-    `security` is what ranks of one group on several nodes reach each other with.
+    `keys` are the cluster's, for what gateways and other ranks on other nodes say.
     """
     services: list[RunnerService] = []
 
     def build(shell: Shell) -> RunnerService:
-        service = RunnerService(shell, slot=slot, makers=makers, security=security)
+        service = RunnerService(shell, slot=slot, makers=makers)
         services.append(service)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _n, _f: shell.reactor.call(service.terminate))
         return service
 
     code = run_service(
-        f"runner:{slot}", node=node, endpoints=endpoints, log_level=log_level, build=build
+        f"runner:{slot}",
+        node=node,
+        endpoints=endpoints,
+        log_level=log_level,
+        build=build,
+        keys=keys,
     )
     return code or (services[0].exit_code if services else 0)

@@ -1,6 +1,6 @@
 """What a worker knows beside state and slots, and whether a shard can be held here by it.
 
-Pure. Memory is looked at before weights, for nothing is to be fetched that does not fit.
+Pure. Nothing is fetched that would not fit into memory.
 """
 
 from __future__ import annotations
@@ -39,6 +39,20 @@ class Desk:
     )
     fetches: Mapping[ModelId, Refusal | None] = field(default_factory=dict[ModelId, Refusal | None])
     has_heard: bool = True
+
+
+def admitted(
+    instance: Instance, shard: Shard, table: SlotTable, desk: Desk
+) -> Refusal | list[FetchModel] | None:
+    """None: start it now. A list: wait, perhaps fetching. A refusal: it cannot be held here.
+
+    Memory is judged before a fetch begins and when the rank could start; a dip between does not
+    count.
+    """
+    weights = supplied(instance, desk)
+    if isinstance(weights, Refusal) or weights == []:
+        return weights
+    return crowded(instance, shard, table, desk) or weights
 
 
 def crowded(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> Refusal | None:

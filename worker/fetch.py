@@ -6,7 +6,7 @@ each of which returns what is to be done, in order. The phases:
     asking -> staging -> fetching -> publishing -> done
        any of them -> failed
 
-Every source that shows the manifest chosen first serves, each with a window of its own. A chunk
+Every source that shows the manifest chosen first serves, each with a window of its own. A piece
 is written only after its hash was found right, the model published only after each whole file
 was. Every wait has a deadline, and each deadline its own words. What was lost, late, repeated or
 spoilt is asked for again from whoever is free; a source that goes on spoiling is left. One that
@@ -22,11 +22,11 @@ from bus.errors import Refusal
 from bus.ids import ModelId
 from bus.messages.readings import FetchPhase, FetchReading
 from bus.messages.weights import (
-    AskChunk,
     AskManifest,
-    Chunk,
+    AskPiece,
     Manifest,
     ManifestPending,
+    PieceSent,
     WeightsRefused,
 )
 from bus.messages.wire import Message
@@ -107,8 +107,8 @@ class Fetch:
                 self._shown(peer, message, now)
             case ManifestPending():
                 self._hashing(peer, message, now)
-            case Chunk():
-                self._chunk(peer, message, content, now)
+            case PieceSent():
+                self._sent(peer, message, content, now)
             case WeightsRefused():
                 self._refused(peer, message, now)
             case _:
@@ -150,8 +150,8 @@ class Fetch:
     def checked(
         self, digest: str, path: str, bad: tuple[int, ...] | None, now: float
     ) -> list[Action]:
-        """A whole file was hashed: `bad` are the chunks that are not right on the disk. None:
-        each chunk is right and the whole is not, so the manifest contradicts itself."""
+        """A whole file was hashed: `bad` are the pieces that are not right on the disk. None:
+        each piece is right and the whole is not, so the manifest contradicts itself."""
         known = self.manifest is not None and self.manifest.digest == digest
         if self.phase != "fetching" or self._pieces is None or not known:
             return []
@@ -241,20 +241,20 @@ class Fetch:
             peer.hashed_bytes = pending.done_bytes
             peer.since_at = self._moved_at = now
 
-    def _chunk(self, peer: Peer, chunk: Chunk, content: bytes, now: float) -> None:
+    def _sent(self, peer: Peer, sent: PieceSent, content: bytes, now: float) -> None:
         pieces = self._pieces
-        if pieces is None or self.manifest is None or chunk.digest != self.manifest.digest:
+        if pieces is None or self.manifest is None or sent.digest != self.manifest.digest:
             return
-        taken = pieces.take(chunk.path, chunk.offset, content)
+        taken = pieces.take(sent.path, sent.offset, content)
         if taken == "foreign":
             return
-        piece = piece_at(chunk.path, chunk.offset)
+        piece = piece_at(sent.path, sent.offset)
         peer.answered(piece, now)
         if taken == "bad":
             peer.bad += 1
             self._put_back([piece])
             if peer.bad >= MAX_BAD:
-                text = f"sent {peer.bad} chunks that are not what its manifest says"
+                text = f"sent {peer.bad} pieces that are not what its manifest says"
                 self._leave(peer, text, now)
         elif taken == "new":
             peer.useful()
@@ -335,7 +335,7 @@ class Fetch:
                 if piece is None:
                     break
                 peer.open[piece] = now
-                ask = AskChunk(
+                ask = AskPiece(
                     digest=self.manifest.digest,
                     path=piece.path,
                     offset=piece.offset,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.messages.weights import AskChunk, AskManifest, Manifest
+from bus.messages.weights import AskManifest, AskPiece, Manifest
 from worker.pieces import Piece
 from worker.source import Source
 
@@ -17,7 +17,7 @@ class Ask:
     """Send this to a source."""
 
     source: Source
-    message: AskManifest | AskChunk
+    message: AskManifest | AskPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class OpenStage:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write this chunk, then note that it is there: before anything that follows."""
+    """Write this piece, then note that it is there: before anything that follows."""
 
     piece: Piece
     content: bytes

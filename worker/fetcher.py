@@ -1,12 +1,13 @@
 """Talks to other nodes' stores and to the disk: gets the models that this node is to hold.
 
-The shell around `worker.fetch.Fetch`, one for each model that is wanted. Chunks are written by the
+The shell around `worker.fetch.Fetch`, one for each model that is wanted. Pieces are written by the
 loop itself, whole files are hashed and put in place in a thread. Cancelling leaves the stage as it
 is, and the next attempt goes on with it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,8 @@ from worker.voice import Voice
 
 TICK_S = 0.25
 MARGIN_BYTES = 1 << 30
+SLICE = 4
+"""Messages taken in before the loop turns to whatever else there is."""
 
 OpenLink = Callable[[Literal["dealer", "router"], NodeId | None], Link]
 """Makes the sockets of stores and fetchers; the node is whom a DEALER is to reach."""
@@ -82,6 +85,7 @@ class Fetcher:
         self._log = log
         self._margin_bytes = margin_bytes
         self._runs: dict[ModelId, _Run] = {}
+        self._inbox: deque[tuple[_Run, Source, Frames]] = deque()
         self._timer = reactor.every(TICK_S, self._tick)
 
     def want(self, model: ModelId, attempt: int, sources: Iterable[Source]) -> None:
@@ -137,6 +141,18 @@ class Fetcher:
             self._do(run, run.fetch.tick(now))
 
     def _received(self, run: _Run, source: Source, frames: Frames) -> None:
+        """Pieces are taken in a few at a time, so that a fast source holds nothing else up."""
+        self._inbox.append((run, source, frames))
+        if len(self._inbox) == 1:
+            self._reactor.later(0.0, self._take_some)
+
+    def _take_some(self) -> None:
+        for _ in range(min(SLICE, len(self._inbox))):
+            self._heard(*self._inbox.popleft())
+        if self._inbox:
+            self._reactor.later(0.0, self._take_some)
+
+    def _heard(self, run: _Run, source: Source, frames: Frames) -> None:
         if not run.live or len(frames) > 2:
             return
         try:
@@ -210,7 +226,7 @@ class Fetcher:
             self._do(run, [])
             return
         if bad:
-            self._log.warning("fetched bytes are wrong on the disk", path=path, chunks=len(bad))
+            self._log.warning("fetched bytes are wrong on the disk", path=path, pieces=len(bad))
             stage.spoil(path, bad)
         self._do(run, run.fetch.checked(digest, path, bad, self._reactor.now()))
 
@@ -234,7 +250,7 @@ class Fetcher:
             run.links[source] = link = self._open_link("dealer", source.node)
             self._reactor.watch(link, partial(self._received, run, source))
             self._reactor.watch_changes(link, partial(self._changed, run, source))
-            link.connect(source.address)
+            link.connect(source.address, peer=source.node)
         return link
 
     def _hang_up(self, run: _Run) -> None:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from bus.codec import pack, unpack
 from bus.errors import BadMessage
-from bus.messages.weights import CHUNK_BYTES, FileEntry
+from bus.messages.weights import PIECE_BYTES, FileEntry
 from worker.manifest import belongs
 
 MAX_ENTRY_BYTES = 256 << 20
@@ -92,12 +92,12 @@ class Hashes:
             return known
         file = held.open()
         try:
-            whole, chunks = hash_chunks(file, held.size_bytes, progress, stopped)
+            whole, pieces = hash_pieces(file, held.size_bytes, progress, stopped)
         finally:
             os.close(file)
         os.close(held.open())  # it may have changed while it was read
-        self._keep(held, whole, chunks)
-        return _entry(held, whole, chunks)
+        self._keep(held, whole, pieces)
+        return _entry(held, whole, pieces)
 
     def sweep(self) -> None:
         """Forget files that are no more."""
@@ -117,33 +117,33 @@ class Hashes:
             return None
         return _entry(held, found[4], found[5])
 
-    def _keep(self, held: Held, whole: str, chunks: bytes) -> None:
+    def _keep(self, held: Held, whole: str, pieces: bytes) -> None:
         mark = [str(held.real), held.size_bytes, held.changed_ns, held.inode]
         path = self._file(held)
         fresh = path.with_suffix(".new")
-        fresh.write_bytes(pack([*mark, whole, chunks]))
+        fresh.write_bytes(pack([*mark, whole, pieces]))
         fresh.replace(path)
 
     def _file(self, held: Held) -> Path:
         return self._folder / hashlib.sha256(str(held.real).encode()).hexdigest()[:32]
 
 
-def hash_chunks(
+def hash_pieces(
     file: int, size_bytes: int, progress: Progress, stopped: Stopped
 ) -> tuple[str, bytes]:
-    """(SHA-256 of the whole in hexadecimal, SHA-256 of each chunk) of an open file. Raises
+    """(SHA-256 of the whole in hexadecimal, SHA-256 of each piece) of an open file. Raises
     OSError, FileChanged when it is shorter, Interrupted."""
     whole = hashlib.sha256()
-    chunks = bytearray()
+    pieces = bytearray()
     for content in _contents(file, size_bytes, stopped):
         whole.update(content)
-        chunks += hashlib.sha256(content).digest()
+        pieces += hashlib.sha256(content).digest()
         progress(len(content))
-    return whole.hexdigest(), bytes(chunks)
+    return whole.hexdigest(), bytes(pieces)
 
 
 def hash_whole(file: int, size_bytes: int, stopped: Stopped) -> str:
-    """SHA-256 of an open file in hexadecimal. Raises as `hash_chunks` does."""
+    """SHA-256 of an open file in hexadecimal. Raises as `hash_pieces` does."""
     whole = hashlib.sha256()
     for content in _contents(file, size_bytes, stopped):
         whole.update(content)
@@ -151,18 +151,18 @@ def hash_whole(file: int, size_bytes: int, stopped: Stopped) -> str:
 
 
 def _contents(file: int, size_bytes: int, stopped: Stopped) -> Iterator[bytes]:
-    for offset in range(0, size_bytes, CHUNK_BYTES):
+    for offset in range(0, size_bytes, PIECE_BYTES):
         if stopped():
             raise Interrupted
-        length = min(CHUNK_BYTES, size_bytes - offset)
+        length = min(PIECE_BYTES, size_bytes - offset)
         content = os.pread(file, length, offset)
         if len(content) != length:
             raise FileChanged("the file is shorter than it was")
         yield content
 
 
-def _entry(held: Held, whole: str, chunks: bytes) -> FileEntry:
-    return FileEntry(path=held.path, size_bytes=held.size_bytes, sha256=whole, chunks=chunks)
+def _entry(held: Held, whole: str, pieces: bytes) -> FileEntry:
+    return FileEntry(path=held.path, size_bytes=held.size_bytes, sha256=whole, piece_hashes=pieces)
 
 
 def _mark(seen: os.stat_result) -> tuple[int, int, int]:

@@ -40,7 +40,7 @@ def node_card(
     slots: int,
     memory_bytes: int,
     models: tuple[ModelCard, ...],
-    weights_addresses: tuple[str, ...],
+    weights_addresses: tuple[str, ...] = (),
     announced_at_s: float,
 ) -> NodeCard:
     """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from bus.ids import ModelId
-from bus.messages.weights import CHUNK_BYTES, HASH_BYTES, FileEntry, Manifest
+from bus.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 
 SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken")
 NAMED = ("card.toml",)
@@ -29,27 +29,27 @@ def belongs(path: str) -> bool:
     return path in NAMED or parts[-1].endswith(SUFFIXES)
 
 
-def chunk_count(size_bytes: int) -> int:
-    """How many chunks a file of this size has."""
-    return -(-size_bytes // CHUNK_BYTES)
+def piece_count(size_bytes: int) -> int:
+    """How many pieces a file of this size has."""
+    return -(-size_bytes // PIECE_BYTES)
 
 
-def chunk_length(size_bytes: int, index: int) -> int:
-    """The length of chunk `index`: all are whole but the last."""
-    return min(CHUNK_BYTES, size_bytes - index * CHUNK_BYTES)
+def piece_length(size_bytes: int, index: int) -> int:
+    """The length of piece `index`: all are whole but the last."""
+    return min(PIECE_BYTES, size_bytes - index * PIECE_BYTES)
 
 
-def chunk_hash(entry: FileEntry, index: int) -> bytes:
-    """The SHA-256 that chunk `index` is to have."""
-    return entry.chunks[index * HASH_BYTES : (index + 1) * HASH_BYTES]
+def piece_hash(entry: FileEntry, index: int) -> bytes:
+    """The SHA-256 that piece `index` is to have."""
+    return entry.piece_hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]
 
 
 def digest_of(model: ModelId, files: Sequence[FileEntry]) -> str:
     """The name of exactly this content under this model's name, 64 hexadecimal digits."""
     found = hashlib.sha256(f"{model}\n".encode())
     for entry in files:
-        of_chunks = hashlib.sha256(entry.chunks).hexdigest()
-        line = f"{entry.path}\t{entry.size_bytes}\t{entry.sha256}\t{of_chunks}\n"
+        of_pieces = hashlib.sha256(entry.piece_hashes).hexdigest()
+        line = f"{entry.path}\t{entry.size_bytes}\t{entry.sha256}\t{of_pieces}\n"
         found.update(line.encode())
     return found.hexdigest()
 
@@ -70,7 +70,7 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     for entry in manifest.files:
         if not belongs(entry.path):
             return f"it names {entry.path[:80]!r}, which is no file of a model"
-        if len(entry.chunks) != HASH_BYTES * chunk_count(entry.size_bytes):
+        if len(entry.piece_hashes) != HASH_BYTES * piece_count(entry.size_bytes):
             return f"the hashes of {entry.path} do not fit its size"
     if paths != sorted(paths):
         return "its files are not in order"

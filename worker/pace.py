@@ -1,6 +1,6 @@
 """How fast weights may leave this node, so that what it serves meanwhile has its share.
 
-Pure: time arrives as `now`. A leaky bucket of one chunk: what was sent pushes the time of the next
+Pure: time arrives as `now`. A leaky bucket of one piece: what was sent pushes the time of the next
 sending back by its length over the rate.
 """
 

@@ -1,6 +1,6 @@
-"""Which chunks of a model are here, which are to be asked for next.
+"""Which pieces of a model are here, which are to be asked for next.
 
-Pure. A chunk counts only when its SHA-256 is the manifest's. Small files come first, each file
+Pure. A piece counts only when its SHA-256 is the manifest's. Small files come first, each file
 from its beginning; what was asked for in vain is asked for again before anything new.
 """
 
@@ -12,32 +12,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from bus.messages.weights import CHUNK_BYTES, FileEntry, Manifest
-from worker.manifest import chunk_count, chunk_hash, chunk_length
+from bus.messages.weights import PIECE_BYTES, FileEntry, Manifest
+from worker.manifest import piece_count, piece_hash, piece_length
 
 Taken = Literal["new", "known", "bad", "foreign"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """Chunk `index` of the file `path`."""
+    """Piece `index` of the file `path`."""
 
     path: str
     index: int
 
     @property
     def offset(self) -> int:
-        return self.index * CHUNK_BYTES
+        return self.index * PIECE_BYTES
 
 
 def piece_at(path: str, offset: int) -> Piece:
-    """The chunk that begins at `offset`, a multiple of the chunk's length."""
-    return Piece(path, offset // CHUNK_BYTES)
+    """The piece that begins at `offset`, a multiple of the piece's length."""
+    return Piece(path, offset // PIECE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What an opened stage holds: per file one byte for each chunk, 1 where it is there;
+    """What an opened stage holds: per file one byte for each piece, 1 where it is there;
     `checked` are files whose whole content was found right. `free_bytes` of the disk."""
 
     have: Mapping[str, bytes]
@@ -46,7 +46,7 @@ class Staged:
 
 
 class Pieces:
-    """The chunks of one manifest. Invariant: `done_bytes` sums up the chunks that are here."""
+    """The pieces of one manifest. Invariant: `done_bytes` sums up the pieces that are here."""
 
     def __init__(self, manifest: Manifest, staged: Staged) -> None:
         self._entries = {entry.path: entry for entry in manifest.files}
@@ -63,7 +63,7 @@ class Pieces:
         self._order = deque(entry.path for entry in unfinished)
 
     def _begin(self, entry: FileEntry, staged: Staged) -> None:
-        count = chunk_count(entry.size_bytes)
+        count = piece_count(entry.size_bytes)
         have = bytearray(staged.have.get(entry.path, b""))
         if len(have) != count:
             have = bytearray(count)
@@ -72,28 +72,28 @@ class Pieces:
         self._have[entry.path] = have
         self._missing[entry.path] = have.count(0)
         self.done_bytes += sum(
-            chunk_length(entry.size_bytes, index) for index, there in enumerate(have) if there
+            piece_length(entry.size_bytes, index) for index, there in enumerate(have) if there
         )
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk is here."""
+        """Whether every piece is here."""
         return self.done_bytes == self.total_bytes
 
     def is_whole(self, path: str) -> bool:
-        """Whether every chunk of this file is here."""
+        """Whether every piece of this file is here."""
         return self._missing[path] == 0
 
     def has(self, piece: Piece) -> bool:
-        """Whether this chunk is here."""
+        """Whether this piece is here."""
         return bool(self._have[piece.path][piece.index])
 
     def length(self, piece: Piece) -> int:
-        """The bytes of a chunk of ours."""
-        return chunk_length(self._entries[piece.path].size_bytes, piece.index)
+        """The bytes of a piece of ours."""
+        return piece_length(self._entries[piece.path].size_bytes, piece.index)
 
     def next(self) -> Piece | None:
-        """The next chunk to ask for; each is given out once, until it is put back."""
+        """The next piece to ask for; each is given out once, until it is put back."""
         while self._again:
             piece = self._again.popleft()
             if not self.has(piece):
@@ -112,16 +112,16 @@ class Pieces:
         self._again.extend(pieces)
 
     def take(self, path: str, offset: int, content: bytes) -> Taken:
-        """Take a chunk in. `known`: it is here already; `bad`: its bytes are not the
-        manifest's; `foreign`: there is no such chunk."""
+        """Take a piece in. `known`: it is here already; `bad`: its bytes are not the
+        manifest's; `foreign`: there is no such piece."""
         entry = self._entries.get(path)
-        index, rest = divmod(offset, CHUNK_BYTES)
-        if entry is None or rest or not 0 <= index < chunk_count(entry.size_bytes):
+        index, rest = divmod(offset, PIECE_BYTES)
+        if entry is None or rest or not 0 <= index < piece_count(entry.size_bytes):
             return "foreign"
         if self._have[path][index]:
             return "known"
-        length = chunk_length(entry.size_bytes, index)
-        right = chunk_hash(entry, index)
+        length = piece_length(entry.size_bytes, index)
+        right = piece_hash(entry, index)
         if len(content) != length or hashlib.sha256(content).digest() != right:
             return "bad"
         self._have[path][index] = 1
@@ -130,10 +130,10 @@ class Pieces:
         return "new"
 
     def spoil(self, path: str, bad: Iterable[int]) -> None:
-        """These chunks of a file that seemed whole are not right on the disk: ask again."""
+        """These pieces of a file that seemed whole are not right on the disk: ask again."""
         for index in sorted(set(bad)):
             if self._have[path][index]:
                 self._have[path][index] = 0
                 self._missing[path] += 1
-                self.done_bytes -= chunk_length(self._entries[path].size_bytes, index)
+                self.done_bytes -= piece_length(self._entries[path].size_bytes, index)
                 self._again.append(Piece(path, index))

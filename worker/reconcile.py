@@ -30,7 +30,7 @@ from worker.actions import (
     StopSlot,
     Tell,
 )
-from worker.desk import Desk, crowded, supplied, vanished
+from worker.desk import Desk, admitted, vanished
 from worker.facts import Told, lost, refused, unloaded
 from worker.slots import Slot, SlotTable, Task
 
@@ -276,7 +276,7 @@ def _missing(
         return [Tell(lost(task, desk.node))]
     if _elder_here(task, table):
         return []
-    verdict = crowded(instance, shard, table, desk) or supplied(instance, desk)
+    verdict = admitted(instance, shard, table, desk)
     if isinstance(verdict, Refusal):
         told.left[task] = desk.now
         return [Tell(refused(task, desk.node, verdict))]

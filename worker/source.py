@@ -1,6 +1,6 @@
 """One node that has a model, as one fetch sees it: its life, its window, what counts against it.
 
-Pure: time arrives as `now`. The window of open chunks grows by one with each quick answer and
+Pure: time arrives as `now`. The window of open pieces grows by one with each quick answer and
 halves with a slow one (additive increase, multiplicative decrease), so that a slow link is not
 asked for more than it brings in time.
 """
@@ -16,7 +16,7 @@ from worker.pieces import Piece
 
 ANSWER_S = 10.0
 HASHING_S = 20.0
-CHUNK_S = 15.0
+PIECE_S = 15.0
 REST_S = 5.0
 BUSY_S = 0.5
 FIRST_WINDOW, MAX_WINDOW = 2, 8
@@ -40,7 +40,7 @@ class Source:
 
 @dataclass(slots=True)
 class Peer:
-    """`since_at` is when its present life began, or last moved; `open` holds the chunks asked for
+    """`since_at` is when its present life began, or last moved; `open` holds the pieces asked for
     and when; `manifest` is what it offers; `why` its last failing."""
 
     source: Source
@@ -61,11 +61,11 @@ class Peer:
         self.life, self.since_at = life, now
 
     def may_ask(self, now: float) -> bool:
-        """Whether one more chunk may be asked for."""
+        """Whether one more piece may be asked for."""
         return self.life == "serving" and len(self.open) < self.window and now >= self.quiet_until
 
     def answered(self, piece: Piece, now: float) -> None:
-        """A chunk came; if it was asked for, how quickly says how many may be open."""
+        """A piece came; if it was asked for, how quickly says how many may be open."""
         asked_at = self.open.pop(piece, None)
         if asked_at is None:
             return
@@ -79,13 +79,13 @@ class Peer:
         self.late = self.manifests = 0
 
     def pause(self, piece: Piece, now: float) -> bool:
-        """It has too much to do. Whether the chunk was asked for here."""
+        """It has too much to do. Whether the piece was asked for here."""
         self.window, self.quiet_until = 1, now + BUSY_S
         return self.open.pop(piece, None) is not None
 
     def overdue(self, now: float) -> list[Piece]:
-        """The chunks that did not come in time; they are not open any more."""
-        late = [piece for piece, at in self.open.items() if now - at >= CHUNK_S]
+        """The pieces that did not come in time; they are not open any more."""
+        late = [piece for piece, at in self.open.items() if now - at >= PIECE_S]
         for piece in late:
             del self.open[piece]
         if late:
@@ -106,7 +106,7 @@ class Peer:
                 self.why = f"stopped hashing its files for {HASHING_S:g} s"
                 return "rest"
             case "serving" if self.late >= MAX_LATE:
-                self.why = f"left {self.late} chunks in a row unanswered for {CHUNK_S:g} s"
+                self.why = f"left {self.late} pieces in a row unanswered for {PIECE_S:g} s"
                 return "rest"
             case "resting" if self.manifests >= MAX_MANIFESTS:
                 return "leave"

@@ -1,9 +1,9 @@
 """Talks to the disk: where a model that is being fetched grows, until it is whole.
 
 `<models>/.staging/<digest>/` holds `stage.json` (which model), `files/<path>` (sparse until
-filled), and `have/<number>`: a byte for each chunk of a file, 1 once it is written, and one more
+filled), and `have/<number>`: a byte for each piece of a file, 1 once it is written, and one more
 for the whole file, 1 once it was hashed and synced. Data is written before the byte that speaks
-of it, so a process killed at any moment loses at most the chunks it had not noted; after a power
+of it, so a process killed at any moment loses at most the pieces it had not noted; after a power
 failure the hash of the whole file finds what never reached the disk. The finished model is moved
 into its place in one step.
 """
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from bus.ids import ModelId
 from bus.messages.weights import HASH_BYTES, FileEntry, Manifest
-from worker.holdings import Stopped, hash_chunks, hash_whole
-from worker.manifest import chunk_count
+from worker.holdings import Stopped, hash_pieces, hash_whole
+from worker.manifest import piece_count
 from worker.pieces import Piece, Staged
 
 FOLDER = ".staging"
@@ -60,27 +60,27 @@ class Stage:
         return Staged(have, frozenset(checked), free_bytes(self._folder))
 
     def write(self, piece: Piece, content: bytes) -> None:
-        """A chunk whose hash was found right. Raises OSError."""
+        """A piece whose hash was found right. Raises OSError."""
         _put(self._folder / "files" / piece.path, content, piece.offset)
         _put(self._have(piece.path), b"\1", piece.index)
 
     def check(self, path: str, stopped: Stopped) -> tuple[int, ...] | None:
-        """Hash a whole file: () when it is right (and now synced), else the chunks that are
+        """Hash a whole file: () when it is right (and now synced), else the pieces that are
         not; None when only the whole is wrong. Raises OSError, FileChanged, Interrupted."""
         entry = self._entries[path]
         file = os.open(self._folder / "files" / path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if hash_whole(file, entry.size_bytes, stopped) == entry.sha256:
                 os.fsync(file)
-                _put(self._have(path), b"\1", chunk_count(entry.size_bytes))
+                _put(self._have(path), b"\1", piece_count(entry.size_bytes))
                 return ()
-            _, chunks = hash_chunks(file, entry.size_bytes, _unheard, stopped)
+            _, pieces = hash_pieces(file, entry.size_bytes, _unheard, stopped)
         finally:
             os.close(file)
-        return tuple(_differing(chunks, entry.chunks)) or None
+        return tuple(_differing(pieces, entry.piece_hashes)) or None
 
     def spoil(self, path: str, bad: tuple[int, ...]) -> None:
-        """These chunks are not there after all. Raises OSError."""
+        """These pieces are not there after all. Raises OSError."""
         for index in bad:
             _put(self._have(path), b"\0", index)
 
@@ -103,7 +103,7 @@ class Stage:
 
     def _begin(self, entry: FileEntry, path: Path) -> bytes:
         """The bytes of `have`, all 0 where file and note do not fit each other."""
-        count = chunk_count(entry.size_bytes) + 1
+        count = piece_count(entry.size_bytes) + 1
         note = self._have(entry.path)
         with contextlib.suppress(FileNotFoundError):
             found = note.read_bytes()

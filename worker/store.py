@@ -1,7 +1,7 @@
 """Talks to other nodes' workers: gives them the files of this node's models.
 
 A ROUTER. What a model is made of is hashed in a thread of its own, once; who asked meanwhile is
-told how far that is, and gets the manifest when it is done. Chunks are read from the disk in turn
+told how far that is, and gets the manifest when it is done. Pieces are read from the disk in turn
 for all askers, a few at a time, so that the loop is never held for long and nobody waits for
 another's window. An answer that cannot be sent at once is dropped: the asker asks again.
 """
@@ -20,12 +20,12 @@ from bus.ids import ModelId
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.messages.weights import (
-    AskChunk,
     AskManifest,
-    Chunk,
+    AskPiece,
     FileEntry,
     Manifest,
     ManifestPending,
+    PieceSent,
     WeightsRefused,
 )
 from bus.messages.wire import Message
@@ -38,9 +38,9 @@ from worker.voice import Voice
 
 MAX_ASK_BYTES = 4_096
 MAX_OPEN = 16
-"""Chunks that one asker may have open; windows are smaller."""
+"""Pieces that one asker may have open; windows are smaller."""
 SLICE = 4
-"""Chunks read before the loop turns to whatever else there is."""
+"""Pieces read before the loop turns to whatever else there is."""
 PENDING_S = 1.0
 
 
@@ -88,7 +88,7 @@ class Store:
         self._models: Mapping[ModelId, Path] = {}
         self._shown: dict[str, Shown] = {}
         self._hashing: dict[ModelId, _Hashing] = {}
-        self._open: dict[bytes, deque[AskChunk]] = {}
+        self._open: dict[bytes, deque[AskPiece]] = {}
         self._turn: deque[bytes] = deque()
         self._reading = False
         self._pace = Pace(bytes_per_s)
@@ -122,7 +122,7 @@ class Store:
         match message:
             case AskManifest(model=model):
                 self._show(asker, model)
-            case AskChunk():
+            case AskPiece():
                 self._queue(asker, message)
             case _:
                 self._log.debug("unexpected at the store", kind=type(message).__name__)
@@ -193,12 +193,12 @@ class Store:
         text = f"cannot read {model}: {type(error).__name__}"
         self._send(asker, WeightsRefused(reason="unreadable", message=text, model=model))
 
-    # --- chunks ---
+    # --- pieces ---
 
-    def _queue(self, asker: bytes, ask: AskChunk) -> None:
+    def _queue(self, asker: bytes, ask: AskPiece) -> None:
         waiting = self._open.setdefault(asker, deque())
         if len(waiting) >= MAX_OPEN:
-            self._refuse(asker, ask, "busy", f"more than {MAX_OPEN} chunks are open")
+            self._refuse(asker, ask, "busy", f"more than {MAX_OPEN} pieces are open")
             return
         if not waiting:
             self._turn.append(asker)
@@ -229,14 +229,14 @@ class Store:
                 del self._open[asker]
         self._read_soon()
 
-    def _answer(self, asker: bytes, ask: AskChunk) -> None:
+    def _answer(self, asker: bytes, ask: AskPiece) -> None:
         shown = self._shown.get(ask.digest)
         if shown is None:
             self._refuse(asker, ask, "unknown_digest", "this content is not here (any more)")
             return
         held = shown.held.get(ask.path)
         if held is None or ask.offset + ask.length > held.size_bytes:
-            self._refuse(asker, ask, "bad_request", "there is no such chunk")
+            self._refuse(asker, ask, "bad_request", "there is no such piece")
             return
         try:
             content = held.read(ask.offset, ask.length)
@@ -245,13 +245,13 @@ class Store:
             self._refuse(asker, ask, "unknown_digest", f"{ask.path} has changed there")
             return
         except OSError as error:
-            self._log.error("cannot read a chunk", path=str(held.real), error=str(error))
+            self._log.error("cannot read a piece", path=str(held.real), error=str(error))
             self._refuse(asker, ask, "unreadable", f"cannot read {ask.path}: {error.strerror}")
             return
         self._pace.sent(len(content), self._reactor.now())
-        self._send(asker, Chunk(digest=ask.digest, path=ask.path, offset=ask.offset), content)
+        self._send(asker, PieceSent(digest=ask.digest, path=ask.path, offset=ask.offset), content)
 
-    def _refuse(self, asker: bytes, ask: AskChunk, reason: str, message: str) -> None:
+    def _refuse(self, asker: bytes, ask: AskPiece, reason: str, message: str) -> None:
         refused = WeightsRefused.model_validate(
             {"reason": reason, "message": message, "digest": ask.digest, "path": ask.path,
              "offset": ask.offset}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bus.client import Speaker
+from bus.errors import PortTaken
 from bus.ids import Boot, ModelId, NodeId
 from bus.logs import Log
 from bus.loops import PollReactor
@@ -35,9 +36,13 @@ class StoreNode:
         *,
         bytes_per_s: float = 0.0,
     ) -> None:
-        self.jobs = Jobs("hashing", reactor.call)
         link = open_link("router", None)
-        self.address = link.bind(address)
+        try:
+            self.address = link.bind(address)
+        except PortTaken:
+            link.close()
+            raise
+        self.jobs = Jobs("hashing", reactor.call)
         voice = Voice(Speaker(NodeId("giver"), "worker", Boot("b")))
         log = Log(node="giver", process="test", level="error")
         self.store = Store(

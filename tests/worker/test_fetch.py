@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from bus.ids import ModelId, NodeId
 from bus.messages.weights import (
-    CHUNK_BYTES,
-    AskChunk,
+    PIECE_BYTES,
     AskManifest,
-    Chunk,
+    AskPiece,
     FileEntry,
     Manifest,
     ManifestPending,
+    PieceSent,
     WeightsRefused,
 )
 from bus.messages.wire import Message
@@ -28,7 +28,7 @@ from worker.fetch import STALL_S, Fetch
 from worker.fetch_actions import Action, Ask, Check, OpenStage, Publish, Write
 from worker.manifest import manifest_of
 from worker.pieces import Piece, Staged
-from worker.source import ANSWER_S, CHUNK_S, MAX_WINDOW, REST_S, Source
+from worker.source import ANSWER_S, MAX_WINDOW, PIECE_S, REST_S, Source
 
 MODEL = ModelId("m")
 A, B = Source(NodeId("a"), "tcp://a:1"), Source(NodeId("b"), "tcp://b:1")
@@ -36,18 +36,18 @@ LOTS = 1 << 60
 
 
 def entry(path: str, content: bytes) -> FileEntry:
-    parts = [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
-    chunks = b"".join(hashlib.sha256(part).digest() for part in parts)
+    parts = [content[at : at + PIECE_BYTES] for at in range(0, len(content), PIECE_BYTES)]
+    pieces = b"".join(hashlib.sha256(part).digest() for part in parts)
     whole = hashlib.sha256(content).hexdigest()
-    return FileEntry(path=path, size_bytes=len(content), sha256=whole, chunks=chunks)
+    return FileEntry(path=path, size_bytes=len(content), sha256=whole, piece_hashes=pieces)
 
 
-def files_of(seed: int = 1, chunks: int = 5) -> dict[str, bytes]:
+def files_of(seed: int = 1, pieces: int = 5) -> dict[str, bytes]:
     chance = random.Random(seed)
     return {
         "config.json": b"{}",
         "empty.txt": b"",
-        "model.safetensors": chance.randbytes(chunks * CHUNK_BYTES + 17),
+        "model.safetensors": chance.randbytes(pieces * PIECE_BYTES + 17),
     }
 
 
@@ -57,7 +57,7 @@ def manifest_for(files: dict[str, bytes]) -> Manifest:
 
 @dataclass
 class Disk:
-    """A stage in memory. `spoil` says what becomes of a chunk that is written."""
+    """A stage in memory. `spoil` says what becomes of a piece that is written."""
 
     files: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
     have: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
@@ -69,7 +69,7 @@ class Disk:
     def open(self, manifest: Manifest) -> Staged:
         for one in manifest.files:
             self.files.setdefault(one.path, bytearray(one.size_bytes))
-            self.have.setdefault(one.path, bytearray(-(-one.size_bytes // CHUNK_BYTES)))
+            self.have.setdefault(one.path, bytearray(-(-one.size_bytes // PIECE_BYTES)))
         have = {path: bytes(bits) for path, bits in self.have.items()}
         return Staged(have, frozenset(self.checked), self.free_bytes)
 
@@ -84,8 +84,8 @@ class Disk:
             self.checked.add(right.path)
             return ()
         pairs = [
-            (found.chunks[at : at + 32], right.chunks[at : at + 32])
-            for at in range(0, len(right.chunks), 32)
+            (found.piece_hashes[at : at + 32], right.piece_hashes[at : at + 32])
+            for at in range(0, len(right.piece_hashes), 32)
         ]
         bad = tuple(n for n, (one, other) in enumerate(pairs) if one != other)
         for index in bad:
@@ -146,7 +146,7 @@ class World:
                     self.fetch.published()
 
     def open_asks(self, source: Source) -> int:
-        return sum(1 for _, s, m in self.asked if s == source and isinstance(m, AskChunk))
+        return sum(1 for _, s, m in self.asked if s == source and isinstance(m, AskPiece))
 
     def _ask(self, source: Source, message: Message) -> None:
         for delay_s, answer, content in self.answers[source](message):
@@ -172,13 +172,13 @@ def good(files: dict[str, bytes], delay_s: float = 0.01) -> Callable[[Message], 
         match message:
             case AskManifest():
                 return [(delay_s, shown, b"")]
-            case AskChunk(digest=digest) if digest != shown.digest:
+            case AskPiece(digest=digest) if digest != shown.digest:
                 text = "other content"
                 return [(delay_s, WeightsRefused(reason="unknown_digest", message=text), b"")]
-            case AskChunk(path=path, offset=offset, length=length):
+            case AskPiece(path=path, offset=offset, length=length):
                 content = files[path][offset : offset + length]
-                chunk = Chunk(digest=shown.digest, path=path, offset=offset)
-                return [(delay_s, chunk, content)]
+                piece = PieceSent(digest=shown.digest, path=path, offset=offset)
+                return [(delay_s, piece, content)]
             case _:
                 return []
 
@@ -201,7 +201,7 @@ def said(world: World) -> str:
     return world.fetch.refusal.message
 
 
-def test_a_model_comes_whole_from_one_source_each_chunk_asked_for_once() -> None:
+def test_a_model_comes_whole_from_one_source_each_piece_asked_for_once() -> None:
     files = files_of()
     world = World({A: good(files)}).run(10.0)
     assert_fetched(world, files)
@@ -212,7 +212,7 @@ def test_a_model_comes_whole_from_one_source_each_chunk_asked_for_once() -> None
 
 
 def test_two_sources_share_the_work_and_a_late_one_joins() -> None:
-    files = files_of(chunks=36)
+    files = files_of(pieces=36)
     world = World({A: good(files, 0.5)}).run(1.0)
     world.answers[B] = good(files, 0.3)
     world.fetch.sources_are([A, B])
@@ -222,14 +222,14 @@ def test_two_sources_share_the_work_and_a_late_one_joins() -> None:
 
 
 def test_a_window_opens_with_quick_answers_and_no_further() -> None:
-    files = files_of(chunks=24)
+    files = files_of(pieces=24)
     waiting: set[tuple[str, int]] = set()
     most = 0
     answer = good(files, 0.05)
 
     def counted(message: Message) -> Answers:
         nonlocal most
-        if isinstance(message, AskChunk):
+        if isinstance(message, AskPiece):
             waiting.add((message.path, message.offset))
             most = max(most, len(waiting))
         return answer(message)
@@ -238,7 +238,7 @@ def test_a_window_opens_with_quick_answers_and_no_further() -> None:
     heard = world.fetch.heard
 
     def heard_and_counted(s: Source, m: Message, content: bytes, now: float) -> list[Action]:
-        if isinstance(m, Chunk):
+        if isinstance(m, PieceSent):
             waiting.discard((m.path, m.offset))
         return heard(s, m, content, now)
 
@@ -249,23 +249,23 @@ def test_a_window_opens_with_quick_answers_and_no_further() -> None:
 
 
 def test_a_source_that_vanishes_is_replaced_by_another_at_once_when_its_loss_is_seen() -> None:
-    files = files_of(chunks=24)
+    files = files_of(pieces=24)
     world = World({A: good(files, 0.2), B: good(files, 0.2)}).run(1.0)
     world.answers[A] = lambda _message: []
     world.do(world.fetch.lost(A, world.now))
     lost_at = world.now
     assert_fetched(world.run(30.0), files)
-    assert world.now - lost_at < CHUNK_S, "nobody waited for a deadline"
+    assert world.now - lost_at < PIECE_S, "nobody waited for a deadline"
 
 
 def test_what_a_slow_source_owes_at_the_end_is_asked_of_an_idle_one() -> None:
     files = files_of()
-    world = World({A: only_manifest(files), B: good(files)}).run(CHUNK_S - 1.0)
+    world = World({A: only_manifest(files), B: good(files)}).run(PIECE_S - 1.0)
     assert_fetched(world, files)
 
 
 def test_a_source_that_comes_back_is_asked_again_and_what_came_is_kept() -> None:
-    files = files_of(chunks=20)
+    files = files_of(pieces=20)
     world = World({A: good(files, 0.2)}).run(1.0)
     before = world.written
     world.answers[A], kept = (lambda _message: []), world.answers[A]
@@ -275,7 +275,7 @@ def test_a_source_that_comes_back_is_asked_again_and_what_came_is_kept() -> None
     world.do(world.fetch.connected(A, world.now))
     world.run(30.0)
     assert_fetched(world, files)
-    assert before > 0 and world.written == 22, "no chunk was written twice"
+    assert before > 0 and world.written == 22, "no piece was written twice"
 
 
 def test_a_lone_source_that_falls_silent_ends_the_fetch_with_names_and_reasons() -> None:
@@ -315,7 +315,7 @@ def test_hashing_that_advances_is_waited_for_and_one_that_stops_is_not() -> None
     assert "stopped hashing" in said(World({A: stuck}).run(200.0))
 
 
-def test_a_spoilt_chunk_is_asked_for_again_and_a_source_that_goes_on_is_left() -> None:
+def test_a_spoilt_piece_is_asked_for_again_and_a_source_that_goes_on_is_left() -> None:
     files = files_of()
     right = good(files)
     spoilt = 0
@@ -323,24 +323,24 @@ def test_a_spoilt_chunk_is_asked_for_again_and_a_source_that_goes_on_is_left() -
     def once(message: Message) -> Answers:
         nonlocal spoilt
         (delay_s, answer, content), *_ = right(message)
-        if isinstance(answer, Chunk) and answer.offset == CHUNK_BYTES and not spoilt:
+        if isinstance(answer, PieceSent) and answer.offset == PIECE_BYTES and not spoilt:
             spoilt += 1
             content = content[:-1] + bytes([content[-1] ^ 1])
         return [(delay_s, answer, content)]
 
     world = World({A: once}).run(20.0)
     assert_fetched(world, files)
-    assert world.open_asks(A) == 8, "one chunk twice"
+    assert world.open_asks(A) == 8, "one piece twice"
 
     def always(message: Message) -> Answers:
         return [(d, a, content[::-1]) for d, a, content in right(message)]
 
     world = World({A: always}).run(20.0)
-    assert "sent 3 chunks that are not what its manifest says" in said(world)
+    assert "sent 3 pieces that are not what its manifest says" in said(world)
     assert_fetched(World({A: always, B: good(files)}).run(20.0), files)
 
 
-def test_a_disk_that_spoils_a_chunk_is_noticed_and_that_chunk_alone_comes_again() -> None:
+def test_a_disk_that_spoils_a_piece_is_noticed_and_that_piece_alone_comes_again() -> None:
     files = files_of()
     faults = [Piece("model.safetensors", 2)]
 
@@ -370,10 +370,10 @@ def test_a_manifest_that_contradicts_itself_is_left_for_another() -> None:
     def liar(message: Message) -> Answers:
         if isinstance(message, AskManifest):
             return [(0.0, shown, b"")]
-        assert isinstance(message, AskChunk)
+        assert isinstance(message, AskPiece)
         content = files[message.path][message.offset : message.offset + message.length]
-        chunk = Chunk(digest=shown.digest, path=message.path, offset=message.offset)
-        return [(0.01, chunk, content)]
+        piece = PieceSent(digest=shown.digest, path=message.path, offset=message.offset)
+        return [(0.01, piece, content)]
 
     assert "contradicts itself" in said(World({A: liar}).run(30.0))
     world = World({A: liar, B: good(files)}).run(30.0)
@@ -393,13 +393,13 @@ def test_a_stage_that_was_begun_is_gone_on_with_although_other_content_was_shown
     begun = manifest_for(old)
     disk = Disk()
     disk.open(begun)
-    disk.files["model.safetensors"][:CHUNK_BYTES] = old["model.safetensors"][:CHUNK_BYTES]
+    disk.files["model.safetensors"][:PIECE_BYTES] = old["model.safetensors"][:PIECE_BYTES]
     disk.have["model.safetensors"][0] = 1
     answers = {A: good(new, 0.01), B: good(old, 0.5)}
     world = World(answers, disk, begun=frozenset({begun.digest})).run(30.0)
     assert_fetched(world, old)
     assert (Piece("model.safetensors", 0).path, 0) not in [
-        (m.path, m.offset) for _, _, m in world.asked if isinstance(m, AskChunk)
+        (m.path, m.offset) for _, _, m in world.asked if isinstance(m, AskPiece)
     ], "what the stage held was not asked for"
 
 
@@ -409,7 +409,7 @@ def test_busy_and_forgetful_sources_are_asked_again_after_a_while() -> None:
     moods = ["busy", "unknown_digest", "busy"]
 
     def moody(message: Message) -> Answers:
-        if isinstance(message, AskChunk) and moods:
+        if isinstance(message, AskPiece) and moods:
             refused = WeightsRefused.model_validate(
                 {"reason": moods.pop(), "message": "not now", "digest": message.digest,
                  "path": message.path, "offset": message.offset}
@@ -425,14 +425,14 @@ def test_what_was_not_asked_for_changes_nothing(junk: str) -> None:
     files = files_of()
     world = World({A: only_manifest(files)}).run(1.0)
     digest = manifest_for(files).digest
-    chunk = {
-        "other digest": Chunk(digest="x", path="model.safetensors", offset=0),
-        "no such file": Chunk(digest=digest, path="../../etc/passwd", offset=0),
-        "odd offset": Chunk(digest=digest, path="model.safetensors", offset=5),
-        "beyond": Chunk(digest=digest, path="model.safetensors", offset=9 * CHUNK_BYTES),
-        "asked": AskChunk(digest=digest, path="config.json", offset=0, length=1),
+    piece = {
+        "other digest": PieceSent(digest="x", path="model.safetensors", offset=0),
+        "no such file": PieceSent(digest=digest, path="../../etc/passwd", offset=0),
+        "odd offset": PieceSent(digest=digest, path="model.safetensors", offset=5),
+        "beyond": PieceSent(digest=digest, path="model.safetensors", offset=9 * PIECE_BYTES),
+        "asked": AskPiece(digest=digest, path="config.json", offset=0, length=1),
     }[junk]
-    assert world.fetch.heard(A, chunk, b"xx", world.now) == []
+    assert world.fetch.heard(A, piece, b"xx", world.now) == []
     assert world.written == 0
 
 
@@ -448,11 +448,11 @@ def test_a_refused_manifest_is_named_and_never_staged() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), loss=st.floats(0.0, 0.3), chunks=st.integers(0, 12))
-def test_lost_late_repeated_and_reordered_chunks_still_make_the_right_model(
-    seed: int, loss: float, chunks: int
+@given(seed=st.integers(0, 2**32), loss=st.floats(0.0, 0.3), pieces=st.integers(0, 12))
+def test_lost_late_repeated_and_reordered_pieces_still_make_the_right_model(
+    seed: int, loss: float, pieces: int
 ) -> None:
-    files = files_of(3, chunks)
+    files = files_of(3, pieces)
     chance = random.Random(seed)
 
     def flawed(files: dict[str, bytes]) -> Callable[[Message], Answers]:
@@ -463,8 +463,8 @@ def test_lost_late_repeated_and_reordered_chunks_still_make_the_right_model(
             for _, said, content in right(message):
                 for _ in range(chance.choice((1, 1, 2))):
                     if chance.random() >= loss:
-                        bad = chance.random() < 0.02 and isinstance(said, Chunk)
-                        late_s = chance.choice((0.0, 0.1, 3.0, CHUNK_S + 1.0))
+                        bad = chance.random() < 0.02 and isinstance(said, PieceSent)
+                        late_s = chance.choice((0.0, 0.1, 3.0, PIECE_S + 1.0))
                         found.append((late_s, said, b"spoilt" if bad else content))
             return found
 
@@ -473,21 +473,21 @@ def test_lost_late_repeated_and_reordered_chunks_still_make_the_right_model(
     world = World({A: flawed(files), B: flawed(files), Source(NodeId("c"), "c"): flawed(files)})
     world.run(600.0)
     if world.fetch.phase == "failed":
-        # chance may silence all three for long enough, or spoil three chunks of each
+        # chance may silence all three for long enough, or spoil three pieces of each
         assert "could not be fetched" in said(world)
         assert not world.disk.published
     else:
         assert_fetched(world, files)
-        count = chunks + 2
-        assert world.written == count, "each chunk is written once"
+        count = pieces + 2
+        assert world.written == count, "each piece is written once"
 
 
 PATHS = st.sampled_from(["config.json", "empty.txt", "model.safetensors", "../x", "", "b.json"])
-OFFSETS = st.sampled_from([0, 1, CHUNK_BYTES, 5 * CHUNK_BYTES, 9 * CHUNK_BYTES, 1 << 62])
+OFFSETS = st.sampled_from([0, 1, PIECE_BYTES, 5 * PIECE_BYTES, 9 * PIECE_BYTES, 1 << 62])
 DIGESTS = st.sampled_from([manifest_for(files_of()).digest, "", "0" * 64])
 REASONS = st.sampled_from(["unknown_digest", "busy"])
 NOISE: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Chunk, digest=DIGESTS, path=PATHS, offset=OFFSETS),
+    st.builds(PieceSent, digest=DIGESTS, path=PATHS, offset=OFFSETS),
     st.builds(
         WeightsRefused, reason=REASONS, message=st.just(""), digest=DIGESTS, path=PATHS,
         offset=OFFSETS,

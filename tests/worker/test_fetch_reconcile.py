@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bus.cards import ModelCard, NodeCard
@@ -104,6 +105,17 @@ def test_a_failed_fetch_never_touches_a_ready_instance_of_the_same_model() -> No
         told = [one.fact for one in actions if isinstance(one, Tell)]
         assert [fact.instance for fact in told if isinstance(fact, LoadRefused)] == list(extra)
     assert table.slots["00"].life == "ready"
+
+
+def test_memory_is_judged_before_a_fetch_and_after_it_but_not_meanwhile() -> None:
+    state = ClusterState(instances=instance("a", ME))
+    short = {"free_bytes": 0}
+    begins = replace(desk(), **short)
+    (refusal,) = refusals(reconcile(state, free_slots(), begins, Told()))
+    assert refusal.reason == "insufficient_memory"
+    assert reconcile(state, free_slots(), replace(desk(fetches={M: None}), **short), Told()) == []
+    (refusal,) = refusals(reconcile(state, free_slots(), replace(desk(here=True), **short), Told()))
+    assert refusal.reason == "insufficient_memory"
 
 
 def test_a_model_that_nobody_has_is_refused_once_all_cards_have_come() -> None:

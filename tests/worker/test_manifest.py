@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.ids import ModelId
-from bus.messages.weights import CHUNK_BYTES, FileEntry, Manifest
+from bus.messages.weights import PIECE_BYTES, FileEntry, Manifest
 from tests.worker.test_fetch import entry, files_of, manifest_for
-from worker.manifest import belongs, chunk_count, chunk_length, manifest_of, problem_of
+from worker.manifest import belongs, manifest_of, piece_count, piece_length, problem_of
 from worker.pieces import Piece, Pieces, Staged
 
 M = ModelId("m")
@@ -34,12 +34,12 @@ def test_no_path_that_belongs_leads_anywhere_else(path: str) -> None:
             assert name.isprintable() and "\\" not in name
 
 
-@given(st.integers(0, 5 * CHUNK_BYTES))
-def test_chunks_cover_a_file_exactly(size: int) -> None:
-    lengths = [chunk_length(size, index) for index in range(chunk_count(size))]
+@given(st.integers(0, 5 * PIECE_BYTES))
+def test_pieces_cover_a_file_exactly(size: int) -> None:
+    lengths = [piece_length(size, index) for index in range(piece_count(size))]
     assert sum(lengths) == size
-    assert all(length == CHUNK_BYTES for length in lengths[:-1])
-    assert all(0 < length <= CHUNK_BYTES for length in lengths)
+    assert all(length == PIECE_BYTES for length in lengths[:-1])
+    assert all(0 < length <= PIECE_BYTES for length in lengths)
 
 
 def changed(manifest: Manifest, number: int, **update: object) -> Manifest:
@@ -55,7 +55,7 @@ def test_a_manifest_is_named_by_all_of_its_content() -> None:
     digests.add(manifest_of(ModelId("other"), manifest.files).digest)
     assert len(digests) == 3
     assert "digest" in str(problem_of(changed(manifest, 0, sha256="0" * 64), M))
-    assert "digest" in str(problem_of(changed(manifest, 0, chunks=bytes(32)), M))
+    assert "digest" in str(problem_of(changed(manifest, 0, piece_hashes=bytes(32)), M))
 
 
 def test_what_is_wrong_with_a_manifest_is_said() -> None:
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_manifest_is_said() -> None:
 def test_pieces_count_what_is_here_and_give_out_what_is_not(
     held: list[bool], order: list[int], spoilt: set[int]
 ) -> None:
-    files = {"config.json": b"{}", "w.safetensors": bytes(3 * CHUNK_BYTES + 5)}
+    files = {"config.json": b"{}", "w.safetensors": bytes(3 * PIECE_BYTES + 5)}
     have = {"w.safetensors": bytes(held)}
     pieces = Pieces(manifest_for(files), Staged(have, frozenset(), 0))
     given_out: list[Piece] = []
@@ -97,7 +97,7 @@ def test_pieces_count_what_is_here_and_give_out_what_is_not(
     assert pieces.total_bytes - pieces.done_bytes == sum(map(pieces.length, given_out))
     for turn in order:
         piece = given_out[turn % len(given_out)]
-        content = files[piece.path][piece.offset : piece.offset + CHUNK_BYTES]
+        content = files[piece.path][piece.offset : piece.offset + PIECE_BYTES]
         assert pieces.take(piece.path, piece.offset, content + b"x") in ("bad", "known")
         assert pieces.take(piece.path, piece.offset, content) in ("new", "known")
     if set(range(len(given_out))) <= {turn % len(given_out) for turn in order}:

@@ -18,7 +18,7 @@ def test_without_a_limit_nothing_waits() -> None:
     sizes=st.lists(st.integers(1, 1 << 20), min_size=1, max_size=50),
     pauses=st.lists(st.floats(0.0, 2.0), min_size=50, max_size=50),
 )
-def test_what_is_sent_keeps_to_the_rate_but_for_one_chunk(
+def test_what_is_sent_keeps_to_the_rate_but_for_one_piece(
     rate: float, sizes: list[int], pauses: list[float]
 ) -> None:
     pace, now, sent = Pace(rate), 0.0, 0

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bus.ids import ModelId
-from bus.messages.weights import CHUNK_BYTES, Manifest
+from bus.messages.weights import PIECE_BYTES, Manifest
 from tests.worker.test_fetch import files_of, manifest_for
 from worker.pieces import Piece, Pieces
 from worker.stage import FOLDER, KEPT_S, PlaceTaken, Stage, begun, sweep
 
 M = ModelId("m")
-FILES = files_of(chunks=3)
+FILES = files_of(pieces=3)
 MANIFEST = manifest_for(FILES)
 BIG = "model.safetensors"
 
@@ -26,14 +26,14 @@ def never() -> bool:
 
 
 def part(piece: Piece) -> bytes:
-    return FILES[piece.path][piece.offset : piece.offset + CHUNK_BYTES]
+    return FILES[piece.path][piece.offset : piece.offset + PIECE_BYTES]
 
 
 def pieces() -> list[Piece]:
     return [
         Piece(path, index)
         for path, found in FILES.items()
-        for index in range(-(-len(found) // CHUNK_BYTES))
+        for index in range(-(-len(found) // PIECE_BYTES))
     ]
 
 
@@ -70,10 +70,10 @@ def test_a_whole_model_is_checked_published_and_its_stages_are_gone(tmp_path: Pa
     assert list((tmp_path / FOLDER).iterdir()) == []
 
 
-def test_a_check_names_the_chunks_that_are_wrong_and_they_can_be_taken_back(tmp_path: Path) -> None:
+def test_a_check_names_the_pieces_that_are_wrong_and_they_can_be_taken_back(tmp_path: Path) -> None:
     stage = filled(tmp_path)
     with open(tmp_path / FOLDER / MANIFEST.digest / "files" / BIG, "r+b") as file:
-        for offset in (5, 3 * CHUNK_BYTES + 1):
+        for offset in (5, 3 * PIECE_BYTES + 1):
             file.seek(offset)
             file.write(b"??")
     assert stage.check(BIG, never) == (0, 3)

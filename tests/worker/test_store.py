@@ -16,15 +16,16 @@ import pytest
 
 from bus.client import Speaker
 from bus.codec import decode
+from bus.errors import PortTaken
 from bus.ids import Boot, ModelId, NodeId
 from bus.loops import PollReactor
 from bus.messages.weights import (
-    CHUNK_BYTES,
-    AskChunk,
+    PIECE_BYTES,
     AskManifest,
-    Chunk,
+    AskPiece,
     FileEntry,
     Manifest,
+    PieceSent,
     WeightsRefused,
 )
 from bus.messages.wire import Message
@@ -142,9 +143,9 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def staged_bytes(models: Path) -> int:
-    """What the notes of all stages say is there, in chunks."""
+    """What the notes of all stages say is there, in pieces."""
     notes = (models / ".staging").glob("*/have/*")
-    return sum(note.read_bytes()[:-1].count(1) for note in notes) * CHUNK_BYTES
+    return sum(note.read_bytes()[:-1].count(1) for note in notes) * PIECE_BYTES
 
 
 def test_the_bundled_model_comes_whole_and_is_announced_code_stays_where_it_is(lan: Lan) -> None:
@@ -215,7 +216,7 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was(lan: Lan) -> None:
     assert content(place) == content(folder)
     news = getter.news("m")
     missing = news.reading.total_bytes - kept
-    assert news.received_bytes <= missing + 4 * MB, "the last chunk of each file is shorter"
+    assert news.received_bytes <= missing + 4 * MB, "the last piece of each file is shorter"
     print(f"killed with {kept // MB} MB there; {news.received_bytes // MB} MB came afterwards")
 
 
@@ -235,7 +236,7 @@ def test_kill_after_kill_what_came_stays(lan: Lan) -> None:
     assert content(lan.fetched(getter)) == content(folder)
     news = getter.news("m")
     most = news.reading.total_bytes - kept[-1] + 4 * MB
-    assert news.received_bytes <= most, "the last chunk of each file is shorter"
+    assert news.received_bytes <= most, "the last piece of each file is shorter"
 
 
 def test_a_source_that_is_killed_in_the_middle_is_replaced_by_the_other(lan: Lan) -> None:
@@ -262,7 +263,15 @@ def test_a_store_that_starts_again_is_found_again(lan: Lan) -> None:
     lan.until(lambda: getter.news("m").received_bytes >= 10 * MB, "some of the model")
     store.close()
     lan.nodes.remove(store)
-    lan.store(folder, address=store.address)
+
+    def started() -> bool:
+        try:
+            lan.store(folder, address=store.address)
+        except PortTaken:  # ZeroMQ gives a port back a moment after the socket was closed
+            return False
+        return True
+
+    lan.until(started, "its port")
     assert content(lan.fetched(getter)) == content(folder)
 
 
@@ -425,7 +434,12 @@ def test_a_store_passes_garbage_over_and_bounds_what_one_asker_may_have_open(lan
     link = Link("dealer")
     lan.reactor.watch(link, lambda f: heard.append((decode(f[0]).message, b"".join(f[1:]))))
     link.connect(store.address)
-    for junk in (b"", b"junk", os.urandom(5000), voice.say(Chunk(digest="", path="", offset=0))):
+    for junk in (
+        b"",
+        b"junk",
+        os.urandom(5000),
+        voice.say(PieceSent(digest="", path="", offset=0)),
+    ):
         link.send(junk)
     link.send(voice.say(AskManifest(model=ModelId("m"))), b"second frame")
     link.send(voice.say(AskManifest(model=ModelId("m"))))
@@ -435,7 +449,7 @@ def test_a_store_passes_garbage_over_and_bounds_what_one_asker_may_have_open(lan
     path = "model-1.safetensors"
 
     def ask(offset: int, *, name: str = path, digest: str = manifest.digest) -> None:
-        asked = AskChunk(digest=digest, path=name, offset=offset, length=CHUNK_BYTES)
+        asked = AskPiece(digest=digest, path=name, offset=offset, length=PIECE_BYTES)
         link.send(voice.say(asked))
 
     for number in range(MAX_OPEN + 4):
@@ -445,8 +459,8 @@ def test_a_store_passes_garbage_over_and_bounds_what_one_asker_may_have_open(lan
     assert {one.reason for one in busy} <= {"busy"} and len(busy) <= 4
     there = (folder / path).read_bytes()
     for said, found in heard:
-        if isinstance(said, Chunk):
-            assert found == there[said.offset : said.offset + CHUNK_BYTES]
+        if isinstance(said, PieceSent):
+            assert found == there[said.offset : said.offset + PIECE_BYTES]
     heard.clear()
     ask(1 << 40)
     ask(0, name="../../etc/passwd")
@@ -503,5 +517,5 @@ def test_windows_are_smaller_than_what_a_store_takes() -> None:
 
 
 def test_entries_are_made_as_a_store_makes_them(tmp_path: Path) -> None:
-    made: FileEntry = entry("a.json", b"x" * (CHUNK_BYTES + 1))
-    assert len(made.chunks) == 64
+    made: FileEntry = entry("a.json", b"x" * (PIECE_BYTES + 1))
+    assert len(made.piece_hashes) == 64
