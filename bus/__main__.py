@@ -5,25 +5,52 @@ from __future__ import annotations
 import sys
 
 from bus.identity import node_id
+from bus.messages.peers import PeerPorts
+from bus.peers import PeerSettings
 from bus.service import Shell, run_service
 from bus.switchboard import Switchboard
-from conf.settings import load_settings
+from conf.addresses import announced_hosts
+from conf.settings import Settings, load_settings
 
 
-def build(shell: Shell) -> Switchboard:
-    """The service, from its shell."""
-    return Switchboard(shell.endpoints, shell.reactor, shell.log)
+def peer_settings(settings: Settings) -> PeerSettings:
+    """What the switchboard has to know to meet others."""
+    cluster = settings.cluster
+    open_ports = {use: settings.port_of(use) for use in ("control", "telemetry", "candidate")}
+    closed_ports = dict.fromkeys(open_ports, 0)
+    return PeerSettings(
+        name=settings.node_name,
+        namespace=cluster.namespace,
+        listen=cluster.listen,
+        addresses=announced_hosts(settings),
+        port=settings.port_of("peers"),
+        ports=PeerPorts(**(open_ports if cluster.listen else closed_ports)),
+        seeds=cluster.peers,
+        file=settings.paths.state / "peers.json",
+    )
 
 
 def main() -> int:
     """Run until told to stop; the exit code is that of `bus.service`."""
     settings = load_settings()
+
+    def build(shell: Shell) -> Switchboard:
+        return Switchboard(
+            shell.endpoints,
+            shell.reactor,
+            shell.log,
+            shell.speaker,
+            peer_settings(settings),
+            shell.keyring,
+        )
+
     return run_service(
         "bus",
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         build=build,
+        keys=settings.key_files,
     )
 
 

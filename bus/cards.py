@@ -70,6 +70,8 @@ class NodeCard(Message):
     cannot be read); `vram_bytes` and `gtt_bytes` are of a GPU of its own, or of an APU.
     `memory_bytes_per_s` 0: not measured. `machine` is alike on nodes of one machine. `rdma` names
     the device whose active port leads to each peer, by node id.
+    `weights_addresses` are where its worker gives the files of `models` to other nodes, best
+    first; none: it does not.
     """
 
     node: NodeId
@@ -82,6 +84,7 @@ class NodeCard(Message):
     shoal_version: str
     slots: int
     models: tuple[ModelCard, ...] = ()
+    weights_addresses: tuple[str, ...] = ()
     announced_at_s: float
     ttl_s: float = Field(default=120.0, gt=0)
     chip: str = ""

@@ -30,6 +30,7 @@ from bus.messages.events import Event, Fact
 from bus.messages.wire import Message
 from bus.mirror import Mirror
 from bus.outbox import Outbox
+from bus.security import Security
 from bus.state import ClusterState
 from bus.topics import event_topic, rule_for
 from bus.transport import Link
@@ -38,6 +39,8 @@ OnEnvelope = Callable[[str, Envelope], None]
 OnAnswer = Callable[[Acknowledged | CommandRefused], None]
 COMMAND_REPEAT_S = 1.0
 UPKEEP_S = 0.25
+UNANSWERED_S = 1.5
+"""A question that waits for so long is asked at the holder's next address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,10 @@ class BusClient:
         log: Log,
         *,
         follow: bool = True,
+        security: Security | None = None,
     ) -> None:
+        self.security = security
+        self._holder_node: NodeId | None = None
         self.speaker = speaker
         self.endpoints = endpoints
         self.reactor = reactor
@@ -83,7 +89,9 @@ class BusClient:
         self._retained: dict[str, Message] = {}
         self._commands: dict[CommandId, _OpenCommand] = {}
         self._holder: Link | None = None
-        self._holder_address: str | None = None
+        self._holder_addresses: tuple[str, ...] = ()
+        self._holder_tried = 0
+        self._unanswered_at: float | None = None
         self._outs = {plane: Link("xpub") for plane in ("control", "telemetry")}
         self._ins = {plane: Link("sub") for plane in ("control", "telemetry")}
         for plane, link in self._outs.items():
@@ -194,8 +202,10 @@ class BusClient:
                 on_envelope(topic, envelope)
 
     def _heartbeat(self, beat: TermHeartbeat) -> None:
-        before = self.mirror.state.index
+        before, holder = self.mirror.state.index, (self.mirror.holder, self.mirror.counter)
         ask = self.mirror.heard_heartbeat(beat, self.reactor.now())
+        if (self.mirror.holder, self.mirror.counter) != holder:
+            self.log.info("follows a holder", holder=self.mirror.holder, term=self.mirror.counter)
         if beat.holder == self.mirror.holder:
             self._connect_holder(beat)
         if ask is not None:
@@ -210,6 +220,7 @@ class BusClient:
         self._moved(before)
 
     def _answered(self, frames: list[bytes]) -> None:
+        self._unanswered_at = None
         try:
             message = decode(frames[-1]).message
         except BadMessage as error:
@@ -246,22 +257,36 @@ class BusClient:
 
     def _connect_holder(self, beat: TermHeartbeat) -> None:
         local = beat.holder == self.speaker.node
-        address = self.endpoints.candidate if local else next(iter(beat.addresses), None)
-        if address is None or address == self._holder_address:
-            return
+        addresses = (self.endpoints.candidate,) if local else beat.addresses
+        if addresses and addresses != self._holder_addresses:
+            self._holder_addresses, self._holder_tried = addresses, 0
+            self._holder_node = beat.holder
+            self._redial_holder()
+
+    def _redial_holder(self) -> None:
         if self._holder is not None:
             self.reactor.unwatch(self._holder)
             self._holder.close()
-        speaker = self.speaker
-        self._holder = Link("dealer", identity=f"{speaker.node}/{speaker.process}/{speaker.boot}")
-        self._holder.connect(address)
-        self._holder_address = address
+        speaker, addresses = self.speaker, self._holder_addresses
+        identity = f"{speaker.node}/{speaker.process}/{speaker.boot}"
+        self._holder = Link("dealer", identity=identity, security=self.security)
+        address = addresses[self._holder_tried % len(addresses)]
+        self._holder.connect(address, peer=self._holder_node)
+        self._unanswered_at = None
         self.reactor.watch(self._holder, self._answered)
         self.outbox.told_at.clear()
 
     def _ask(self, question: Message) -> None:
         if self._holder is not None:
             self._holder.send(encode(self.envelope(question)))
+            if self._unanswered_at is None:
+                self._unanswered_at = self.reactor.now()
+
+    def _try_next_address(self, now: float) -> None:
+        waited = self._unanswered_at is not None and now - self._unanswered_at > UNANSWERED_S
+        if waited and len(self._holder_addresses) > 1:
+            self._holder_tried += 1
+            self._redial_holder()
 
     def _tell_due(self) -> None:
         if self._holder is None:
@@ -271,6 +296,7 @@ class BusClient:
 
     def _upkeep(self) -> None:
         now = self.reactor.now()
+        self._try_next_address(now)
         self._tell_due()
         if self._follow and (ask := self.mirror.due(now)) is not None:
             self._ask(ask)

@@ -35,12 +35,15 @@ RefusalReason = Literal[
     "unknown_model",
     "no_capacity",
     "insufficient_memory",
+    "disk_full",
+    "weights_unavailable",
     "unsupported",
     "not_holder",
     "no_majority",
     "protocol",
     "conflict",
     "unknown_instance",
+    "unknown_node",
     "pending",
 ]
 
@@ -74,12 +77,24 @@ class AlreadyRunning(ShoalError):
     """Another process holds the lock of this role."""
 
 
+class PortTaken(ShoalError):
+    """An address cannot be bound; the text names it and says why."""
+
+
 class Unavailable(ShoalError):
     """What was asked cannot be reached now; the wait that ran out is named."""
 
 
 class ConfigError(ShoalError):
     """A setting is wrong; the text names the setting, its source and what it accepts."""
+
+
+class BadKey(ShoalError):
+    """A cluster key or its file is wrong. The text never repeats any part of a key."""
+
+
+class Exposed(ShoalError):
+    """A socket would be open to other machines without a cluster key."""
 
 
 class BadRequest(ShoalError):

@@ -65,6 +65,21 @@ class Conditions(Message):
     layers: dict[str, int] = {}
 
 
+class RankSeat(Message):
+    """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
+    listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
+    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding.
+    `rdma` (JACCL only) are the devices by which it reaches each rank, in rank order, "" itself."""
+
+    rank: int
+    node: NodeId
+    first_layer: int
+    last_layer: int
+    ring: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
+    rdma: tuple[str, ...] = ()
+
+
 class RankReady(Message):
     """What a rank announced when it was ready. `addresses` are candidates, best first."""
 
@@ -79,7 +94,8 @@ class Instance(Message):
     """Desired state of one loaded copy, and what is known of its ranks.
 
     `context_tokens` was computed once, at placement; every rank and gateway reads it
-    here. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
+    here. `seats` are where the ranks of a group of this generation are met, as their workers
+    said. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
     endings of past generations, newest last, at most eight. `backend` is that of rank 0;
     `collectives` is what joins the ranks. `place_again`: it was given up, and is to be placed
     anew under these conditions.
@@ -96,6 +112,7 @@ class Instance(Message):
     keep_alive_s: float
     pinned: bool = False
     priority: int = 10
+    seats: tuple[RankSeat, ...] = ()
     ready: tuple[RankReady, ...] = ()
     failures: tuple[str, ...] = ()
     drain_deadline_s: float | None = None

@@ -3,9 +3,9 @@
 `<folder>/events.log` holds records [4-byte length, 4-byte CRC-32, msgpack]; the first is a
 snapshot of the state before them. A torn tail (a crash in mid-write) is cut at the last whole
 record. When the log passes its bound, a new file that begins with a snapshot takes its place
-(written aside, fsynced, renamed). With the disk full or nearly so the journal degrades to
-counting only: it says so once, nothing crashes, and what is acknowledged then is
-`volatile`.
+(written aside, fsynced, renamed), and the old one goes to the archives. With the disk full or
+nearly so the journal degrades to counting only until the next start: it says so once, nothing
+crashes, and what is acknowledged then is `volatile`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
 
+from bus.archives import Archives
 from bus.codec import pack, unpack
 from bus.errors import BadMessage
 from bus.logs import Log
@@ -55,6 +56,7 @@ class Journal:
         self._file: int | None = None
         self._bytes = 0
         self._records = 0
+        self.archives = Archives(folder / "archives", log)
         folder.mkdir(parents=True, exist_ok=True)
 
     def open(self) -> tuple[ClusterState, list[Event]]:
@@ -70,6 +72,7 @@ class Journal:
         if good_bytes == 0:
             self._write(_snapshot_record(state))
         self._check_disk()
+        self.archives.resume()
         return state, events
 
     def append(self, event: Event, *, state_after: ClusterState) -> None:
@@ -85,21 +88,27 @@ class Journal:
         self._write(_record({"event": event.model_dump()}))
         self._records += 1
         if self._bytes > self._max_bytes or self._records > self._max_records:
+            self.archives.take(self._path, f"events-{state_after.term:06d}-{event.index:012d}")
             self.compact(state_after)
 
     def compact(self, state: ClusterState) -> None:
-        """Begin a new file with a snapshot of `state`."""
+        """Begin a new file with a snapshot of `state`; what was in the old one is gone. When
+        this returns it survives a power cut."""
+        if self.degraded:
+            return
         fresh = self._path.with_suffix(".new")
         record = _snapshot_record(state)
         try:
             file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                os.write(file, record)
+                if os.write(file, record) != len(record):
+                    raise OSError(errno.ENOSPC, "short write")
                 os.fsync(file)
+                os.rename(fresh, self._path)
+                self._sync_folder()
             except OSError:
                 os.close(file)
                 raise
-            os.rename(fresh, self._path)
         except OSError as error:
             self._degrade(str(error))
             return
@@ -108,16 +117,28 @@ class Journal:
         self._file, self._bytes, self._records = file, len(record), 0
 
     def sync(self) -> None:
-        """Force what was appended to the disk."""
-        if self._file is not None and not self.degraded:
+        """Force what was appended to the disk; where that fails, it only counts from here on."""
+        if self._file is None or self.degraded:
+            return
+        try:
             os.fsync(self._file)
+        except OSError as error:
+            self._degrade(str(error))
 
     def close(self) -> None:
         """Sync and close."""
+        self.archives.finish()
         self.sync()
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def _write(self, record: bytes) -> None:
         if self._file is None or self.degraded:

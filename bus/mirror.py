@@ -1,8 +1,10 @@
 """Following the log: events applied in order, a gap spotted, a snapshot asked for.
 
-Pure (ZeroMQ guide, *Clone* pattern): `heard_*` take what arrived and return what to ask, if
-anything. Order promised: `state` moves only along the holder's index order, within one term or
-to a higher one; an event of a lower term, or one seen before, changes nothing.
+Pure (ZeroMQ guide, *Clone* pattern; Raft's consistency check): `heard_*` take what arrived and
+return what to ask, if anything. Order promised: `state` moves only along one holder's index
+order; what a lower term says, or what was seen before, changes nothing. A heartbeat alone says
+who holds the term; a new holder's events are applied only once its log is known to hold our own
+last event; otherwise its snapshot replaces what we have.
 """
 
 from __future__ import annotations
@@ -18,38 +20,56 @@ MAX_STASH = 50_000
 """Events kept aside while a gap is open; beyond it a snapshot is cheaper."""
 MAX_ASKED = 1_000
 """Events asked for at once."""
+MAX_REPLAYED = 5_000
+"""Who is further behind than this takes a snapshot instead of the events."""
+LAPSED_S = 2.0
+"""A holder that was silent for so long is none."""
+VOTED_FOR_S = 10.0
+"""A holder by votes outranks one that claimed alone, whatever their counters, until it has been
+silent for so long."""
 RETRY_S = 0.5
 """A question that had no answer is asked again after this long."""
 
 Ask = AskSnapshot | AskEvents
+Move = tuple[Event | None, ClusterState]
+"""An event and the state behind it; without an event, a state that replaced what was."""
 
 
 @dataclass(slots=True)
 class Mirror:
     """One copy of the state.
 
-    `live` is False until a first snapshot was taken; `asked_at` is when the open question was
-    asked, None when there is none; `stash` holds later events by index while a gap is open.
+    `live` is False until a first snapshot was taken; (`counter`, `holder`) is the highest term
+    heard of, `voted` says that a majority gave it, and `in_step` that its log is known to hold
+    our last event; `heard_at` is when its heartbeat last came, `asked_at` when the open question
+    was asked, None when there is none; `stash` holds later events by index while a gap is open.
+    `moves`, where somebody keeps it, gathers what moved the state,
+    oldest first, until it is emptied.
     """
 
     state: ClusterState = field(default_factory=ClusterState)
     live: bool = False
     holder: NodeId | None = None
     counter: int = 0
+    in_step: bool = False
     asked_at: float | None = None
+    voted: bool = False
+    heard_at: float = 0.0
     stash: dict[int, Event] = field(default_factory=dict[int, Event])
     last_digest: tuple[int, int] = (-1, 0)
+    moves: list[Move] | None = None
 
     def heard_event(self, event: Event, now: float) -> Ask | None:
         """An event from the wire: applied, stashed behind a gap, or ignored as old."""
-        if event.term < self.state.term:
+        if self.counter and event.term != self.counter:
             return None
-        if not self.live:
-            self._stash(event)
-            return self._ask(AskSnapshot(), now)
-        if event.index <= self.state.index:
+        if _differ(event.holder, self.holder):
+            return None
+        if self.live and self.in_step and event.index <= self.state.index:
             return None
         self._stash(event)
+        if not self.live or not self.in_step:
+            return self._ask(self._question(event.index), now)
         self._drain()
         if self.stash:
             return self._ask_gap(now)
@@ -58,40 +78,59 @@ class Mirror:
 
     def heard_heartbeat(self, beat: TermHeartbeat, now: float) -> Ask | None:
         """A holder's heartbeat: a lost tail or a differing digest is noticed here."""
-        if (beat.counter, beat.holder) < (self.counter, self.holder or ""):
+        voted = bool(beat.voters)
+        if voted == self.voted and self._is_older(beat.counter, beat.holder, now):
             return None
-        new_holder = (beat.counter, beat.holder) != (self.counter, self.holder)
-        self.counter, self.holder = beat.counter, beat.holder
-        if new_holder:
-            self.asked_at = None
-        if not self.live:
-            return self._ask(AskSnapshot(), now)
-        if beat.index < self.state.index and new_holder:
-            return self._ask(AskSnapshot(), now)
+        if self.voted and not voted and now - self.heard_at < VOTED_FOR_S:
+            return None
+        if (beat.counter, beat.holder, voted) != (self.counter, self.holder, self.voted):
+            self._follow(beat.counter, beat.holder)
+        self.voted, self.heard_at = voted, now
+        if self.live and beat.index == self.state.index and beat.digest == self.digest():
+            self.in_step = True
+            return None
+        if (self.state.term, self.state.holder) == (beat.counter, beat.holder):
+            self.in_step = True  # our last event is of this very term, so ours is its log
+        if not self.live or not self.in_step:
+            return self._ask(self._question(beat.index), now)
         if beat.index > self.state.index:
             return self._ask_gap(now, upto=beat.index)
-        if beat.index == self.state.index and beat.digest != self.digest():
-            self.asked_at = None
+        if beat.index == self.state.index:
+            self.asked_at, self.in_step = None, False
             return self._ask(AskSnapshot(), now)
         return None
 
     def heard_snapshot(self, snapshot: Snapshot, now: float) -> Ask | None:
         """A snapshot replaces the state, then what was stashed beyond it is applied."""
         self.asked_at = None
-        if snapshot.term < self.state.term:
+        if snapshot.term < self.counter or _differ(snapshot.holder, self.holder):
             return None
+        if snapshot.term == self.counter and self.in_step and snapshot.index < self.state.index:
+            return None
+        if snapshot.term > self.counter:
+            self._follow(snapshot.term, snapshot.holder)
         self.state = ClusterState.model_validate(snapshot.state)
-        self.live = True
+        self.last_digest = (-1, 0)
+        self.live = self.in_step = True
+        if self.moves is not None:
+            self.moves.append((None, self.state))
         for index in [i for i in self.stash if i <= self.state.index]:
             del self.stash[index]
         self._drain()
         return self._ask_gap(now) if self.stash else None
 
     def heard_found(self, found: EventsFound, now: float) -> Ask | None:
-        """Events that were asked for; incomplete means they are gone: take a snapshot."""
+        """Events that were asked for; incomplete means they are gone, or our own last event is
+        not of that log: take a snapshot."""
+        if found.term is not None and found.term != self.counter:
+            return None
+        if _differ(found.holder, self.holder):
+            return None
         self.asked_at = None
         if not found.complete:
+            self.in_step = False
             return self._ask(AskSnapshot(), now)
+        self.in_step = self.live
         for event in found.events:
             if event.index > self.state.index:
                 self._stash(event)
@@ -103,8 +142,8 @@ class Mirror:
         if self.asked_at is None or now - self.asked_at < RETRY_S:
             return None
         self.asked_at = None
-        if not self.live:
-            return self._ask(AskSnapshot(), now)
+        if not self.live or not self.in_step:
+            return self._ask(self._question(self.state.index + 1), now)
         return self._ask_gap(now) if self.stash else None
 
     def digest(self) -> int:
@@ -112,6 +151,38 @@ class Mirror:
         if self.last_digest[0] != self.state.index:
             self.last_digest = (self.state.index, digest(self.state))
         return self.last_digest[1]
+
+    def lead(self, counter: int, me: NodeId) -> None:
+        """The keeper of this mirror holds the term itself: its own log is the log."""
+        self._follow(counter, me)
+        self.live = self.in_step = True
+
+    def moved(self, event: Event) -> None:
+        """The next event of a log that the keeper of this mirror writes itself."""
+        self.state = apply(self.state, event)
+
+    def _is_older(self, counter: int, holder: NodeId, now: float) -> bool:
+        """A lower term; or another claim to the same counter, while its holder that we follow
+        lives: the two of them settle that."""
+        if counter != self.counter or self.holder in (None, holder):
+            return counter < self.counter
+        return now - self.heard_at < LAPSED_S
+
+    def _follow(self, counter: int, holder: NodeId | None) -> None:
+        """A higher term: what was stashed of another log is dropped, our own is doubted."""
+        self.counter, self.holder = counter, holder
+        self.in_step, self.asked_at = False, None
+        self.stash.clear()
+
+    def _question(self, upto: int) -> Ask:
+        """What to ask a holder whose log is not known to be ours."""
+        state = self.state
+        behind = upto - state.index
+        if not self.live or behind < 0 or behind > MAX_REPLAYED:
+            return AskSnapshot()
+        first = state.index + 1
+        last = max(first, min(upto, first + MAX_ASKED - 1))
+        return AskEvents(first=first, last=last, after_term=state.term, after_holder=state.holder)
 
     def _stash(self, event: Event) -> None:
         if len(self.stash) >= MAX_STASH:
@@ -125,9 +196,11 @@ class Mirror:
         """Apply what follows the state without a gap."""
         while (event := self.stash.pop(self.state.index + 1, None)) is not None:
             self.state = apply(self.state, event)
+            if self.moves is not None:
+                self.moves.append((event, self.state))
 
     def _ask_gap(self, now: float, upto: int | None = None) -> Ask | None:
-        if not self.live:
+        if not self.live or (upto or 0) - self.state.index > MAX_REPLAYED:
             return self._ask(AskSnapshot(), now)
         if self.asked_at is not None and now - self.asked_at < RETRY_S:
             return None
@@ -141,3 +214,8 @@ class Mirror:
             return None
         self.asked_at = now
         return ask
+
+
+def _differ(one: NodeId | None, other: NodeId | None) -> bool:
+    """Whether two holders are known not to be the same."""
+    return one is not None and other is not None and one != other

@@ -2,7 +2,9 @@
 
 Pure. A witness numbers its facts 1, 2, 3, ... within a boot; they are told in that order and
 again every second until a mirror shows them indexed. Telling twice is harmless: `apply`
-knows (node, process, boot, seq).
+knows (node, process, boot, seq). A log that gives way to another one may take back what was
+indexed: then the facts that the other does not know are told again, which is why the last
+`KEPT` are kept. Where that is not enough they are renumbered under a boot of their own.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ from dataclasses import dataclass, field
 from bus.ids import Boot, NodeId
 from bus.messages.control import TellFact
 from bus.messages.events import Fact, FactId
-from bus.state import ClusterState, is_known
+from bus.state import ClusterState
 
 REPEAT_S = 1.0
+KEPT = 256
 
 
 @dataclass(slots=True)
 class Outbox:
-    """The facts of one witness, oldest first; `told_at` is when each was last told."""
+    """The facts of one witness, oldest first; `told_at` is when each was last told; `indexed`
+    are the latest that were seen in the log. `waiting` and `indexed` share no number."""
 
     node: NodeId
     process: str
@@ -27,6 +31,7 @@ class Outbox:
     seq: int = 0
     waiting: dict[int, Fact] = field(default_factory=dict[int, Fact])
     told_at: dict[int, float] = field(default_factory=dict[int, float])
+    indexed: dict[int, Fact] = field(default_factory=dict[int, Fact])
 
     def add(self, fact: Fact) -> int:
         """Keep a new fact; it is due at once. Returns its sequence number."""
@@ -44,11 +49,29 @@ class Outbox:
         return due
 
     def seen(self, state: ClusterState) -> None:
-        """Forget what the state shows as indexed."""
-        done = [seq for seq in self.waiting if is_known(state, self._id(seq))]
-        for seq in done:
-            del self.waiting[seq]
+        """Set aside what the state shows as indexed; bring back what it shows no longer."""
+        boot, last = state.facts.get(f"{self.node}/{self.process}", ("", 0))
+        last = last if boot == self.boot else 0
+        lost = {seq: fact for seq, fact in self.indexed.items() if seq > last}
+        for seq in lost:
+            del self.indexed[seq]
+        self.waiting = {**lost, **self.waiting}
+        for seq in [seq for seq in self.waiting if seq <= last]:
+            self.indexed[seq] = self.waiting.pop(seq)
             self.told_at.pop(seq, None)
+        while len(self.indexed) > KEPT:
+            del self.indexed[next(iter(self.indexed))]
+        if self.waiting and next(iter(self.waiting)) > last + 1:
+            self._renumber()
+
+    def _renumber(self) -> None:
+        """The log lacks a fact that is no longer kept: those that are begin a boot anew."""
+        base, _, times = self.boot.partition("+")
+        self.boot = Boot(f"{base}+{int(times or 0) + 1}")
+        self.waiting = dict(enumerate([*self.indexed.values(), *self.waiting.values()], start=1))
+        self.seq = len(self.waiting)
+        self.indexed.clear()
+        self.told_at.clear()
 
     def _id(self, seq: int) -> FactId:
         return FactId(node=self.node, process=self.process, boot=self.boot, seq=seq)

@@ -35,12 +35,15 @@ class Retained:
         self.values[topic, origin] = value
         return True
 
-    def matching(self, prefix: str, now: float) -> list[tuple[str, bytes]]:
-        """(topic, payload) of every living value whose topic begins with `prefix`."""
+    def matching(self, prefix: str, now: float, origin: str = "") -> list[tuple[str, bytes]]:
+        """(topic, payload) of every living value whose topic begins with `prefix`, and whose
+        origin with `origin`."""
         return [
             (topic, kept.payload)
-            for (topic, _), kept in self.values.items()
-            if topic.startswith(prefix) and (kept.expires_at is None or now < kept.expires_at)
+            for (topic, by), kept in self.values.items()
+            if topic.startswith(prefix)
+            and by.startswith(origin)
+            and (kept.expires_at is None or now < kept.expires_at)
         ]
 
     def expire(self, now: float) -> int:

@@ -26,7 +26,12 @@ from bus.messages.events import (
     InstanceRemoved,
     KeepAliveSet,
     LoadRefused,
+    NodeDrained,
+    NodeForgotten,
     NodeJoined,
+    NodeRemembered,
+    NodeRenamed,
+    RankSeated,
     RunnerEnded,
     RunnerReady,
     RunnerUnloaded,
@@ -41,10 +46,13 @@ MAX_COMMANDS = 256
 
 
 class NodeSeat(Message):
-    """A node that has joined: its name and where its switchboard is reached."""
+    """A node that has joined: its name (the operator's, where one was given: `renamed`) and
+    where it is reached. `draining`: it gets no new work."""
 
     node: NodeId
     name: str
+    renamed: bool = False
+    draining: bool = False
     addresses: tuple[str, ...] = ()
 
 
@@ -58,6 +66,7 @@ class ClusterState(Message):
     index: int = 0
     nodes: dict[str, NodeSeat] = Field(default_factory=dict[str, NodeSeat])
     instances: dict[str, Instance] = Field(default_factory=dict[str, Instance])
+    forgotten: tuple[NodeId, ...] = ()
     facts: dict[str, tuple[str, int]] = Field(default_factory=dict[str, tuple[str, int]])
     commands: dict[str, tuple[int, str | None]] = Field(
         default_factory=dict[str, tuple[int, str | None]]
@@ -108,15 +117,19 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
         case TermOpened(holder=holder):
             return {"holder": holder}
         case NodeJoined(node=node, name=name, addresses=addresses):
-            seat = NodeSeat(node=node, name=name, addresses=addresses)
-            return {"nodes": {**state.nodes, node: seat}}
+            known = state.nodes.get(node) or NodeSeat(node=node, name=name)
+            fresh = {"name": known.name if known.renamed else name, "addresses": addresses}
+            return {"nodes": {**state.nodes, node: known.model_copy(update=fresh)}}
+        case NodeRenamed() | NodeDrained() | NodeForgotten() | NodeRemembered():
+            return _with_node(state, body)
         case InstancePlaced(instance=instance):
             return {"instances": {**state.instances, instance.instance: instance}}
         case InstanceRemoved(instance=gone):
             rest = {key: value for key, value in state.instances.items() if key != gone}
             return {"instances": rest}
         case (
-            RunnerReady()
+            RankSeated()
+            | RunnerReady()
             | RunnerEnded()
             | LoadRefused()
             | RunnerUnloaded()
@@ -130,8 +143,28 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             assert_never(body)
 
 
+def _with_node(
+    state: ClusterState, news: NodeRenamed | NodeDrained | NodeForgotten | NodeRemembered
+) -> Mapping[str, Any]:
+    node = news.node
+    others = tuple(one for one in state.forgotten if one != node)
+    match news:
+        case NodeForgotten():
+            rest = {key: seat for key, seat in state.nodes.items() if key != node}
+            return {"nodes": rest, "forgotten": (*others, node)}
+        case NodeRemembered():
+            return {"forgotten": others}
+        case NodeRenamed(name=name):
+            fresh: dict[str, Any] = {"name": name, "renamed": True}
+        case NodeDrained(draining=draining):
+            fresh = {"draining": draining}
+    seat = state.nodes.get(node)
+    return {} if seat is None else {"nodes": {**state.nodes, node: seat.model_copy(update=fresh)}}
+
+
 InstanceNews = (
-    RunnerReady
+    RankSeated
+    | RunnerReady
     | RunnerEnded
     | LoadRefused
     | RunnerUnloaded
@@ -156,8 +189,8 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             if generation <= instance.generation and instance.status != "failed":
                 return instance
             status = signalled(instance.status, "reopened")
-            fresh = {"generation": generation, "status": status, "ready": (), "why": why}
-            return instance.model_copy(update=fresh)
+            fresh = {"generation": generation, "status": status, "why": why}
+            return instance.model_copy(update={**fresh, "ready": (), "seats": ()})
         case InstanceDraining(deadline_s=deadline_s, why=why):
             status = signalled(instance.status, "drain")
             update = {"status": status, "drain_deadline_s": deadline_s, "why": why}
@@ -168,6 +201,12 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             return instance.model_copy(update=update)
         case KeepAliveSet(keep_alive_s=keep_alive_s):
             return instance.model_copy(update={"keep_alive_s": keep_alive_s})
+        case RankSeated(generation=generation, seat=seat):
+            if generation != instance.generation:
+                return instance
+            others = [one for one in instance.seats if one.rank != seat.rank]
+            seats = tuple(sorted([*others, seat], key=lambda one: one.rank))
+            return instance.model_copy(update={"seats": seats})
         case RunnerReady() | RunnerEnded() | LoadRefused() | RunnerUnloaded():
             if news.generation != instance.generation:
                 return instance

@@ -1,20 +1,24 @@
-"""Talks to every local service: forwards both planes, keeps retained values, feeds the tap.
+"""Talks to every local service and to peers: forwards both planes, keeps retained values.
 
 Each plane is its own pair of sockets, so that a flood of telemetry never delays an event. A
 new subscriber alone is given the retained values that match, as one *bundle*: [prefix, topic,
 payload, topic, payload, ...], an odd number of frames, where all else has two. The tap has a
-socket of its own that drops when its reader lags. Topics *on demand* (tokens) are asked for
-upstream only while somebody subscribes to them here or at the tap.
+socket of its own that drops when its reader lags. What local services publish also goes out to
+peers, on a TCP socket for each plane; what peers publish goes to local services alone. Topics
+*on demand* (tokens) are asked for upstream only while somebody subscribes to them.
 """
 
 from __future__ import annotations
 
+from bus.client import Speaker
 from bus.clock import now as clock_now
 from bus.codec import decode
 from bus.endpoints import Endpoints
-from bus.errors import BadMessage
+from bus.errors import BadMessage, PortTaken
+from bus.keyring import Keyring
 from bus.logs import Log
 from bus.loops import Reactor
+from bus.peers import BIND_RETRY_S, HEARTBEAT_MS, Peers, PeerSettings
 from bus.retained import Kept, Retained
 from bus.topics import TABLE, rule_for
 from bus.transport import Link
@@ -37,26 +41,65 @@ class PlaneForwarder:
         self.incoming.bind(board.endpoints.plane_in(plane))
         self.outgoing.bind(board.endpoints.plane_out(plane))
         self.incoming.send(b"\x01")
+        self.abroad: Link | None = None
         board.reactor.watch(self.incoming, self._forward)
-        board.reactor.watch(self.outgoing, self._subscription)
+        board.reactor.watch(self.outgoing, lambda f: self._subscription(self.outgoing, f))
+
+    def open_abroad(self, address: str) -> None:
+        """Publish to peers, too. Raises PortTaken."""
+        security = None if self.board.keyring is None else self.board.keyring.node
+        link = Link("xpub", high_water=50_000, heartbeat_ms=HEARTBEAT_MS, security=security)
+        link.manual_subscriptions()
+        try:
+            link.bind(address)
+        except PortTaken:
+            link.close()
+            raise
+        self.abroad = link
+        self.board.reactor.watch(link, lambda frames: self._subscription(link, frames))
 
     def ask_upstream(self, prefix: str, *, wanted: bool) -> None:
         """Pass the wish for an on-demand topic on to the publishers."""
         self.incoming.send((b"\x01" if wanted else b"\x00") + prefix.encode())
 
+    def from_peer(self, frames: list[bytes]) -> None:
+        """What a peer published: one message, or a bundle of retained values."""
+        if len(frames) % 2:
+            for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
+                self._deliver([topic, payload])
+        else:
+            self._deliver(frames)
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """As a local service does."""
+        self._forward([topic.encode(), payload])
+
+    def close(self) -> None:
+        """Close the sockets."""
+        links = [self.incoming, self.outgoing, *([] if self.abroad is None else [self.abroad])]
+        for link in links:
+            self.board.reactor.unwatch(link)
+            link.close()
+
     def _forward(self, frames: list[bytes]) -> None:
+        if self._deliver(frames) and self.abroad is not None:
+            self.abroad.send(*frames)
+
+    def _deliver(self, frames: list[bytes]) -> bool:
+        """Give a message to local services and the tap; False where it was not fit to be."""
         if len(frames) != 2:
             self.board.refuse(self.plane, "a message of other than two frames")
-            return
+            return False
         topic = frames[0].decode(errors="replace")
         rule = rule_for(topic)
         if rule is None or rule.plane != self.plane:
             self.board.refuse(self.plane, f"topic {topic[:60]!r} is not in the table")
-            return
+            return False
         if rule.retained and not self._keep(topic, frames[1], rule.ttl_s):
-            return
+            return False
         self.outgoing.send(*frames)
         self.board.tap.send(*frames)
+        return True
 
     def _keep(self, topic: str, payload: bytes, ttl_s: float) -> bool:
         try:
@@ -68,34 +111,61 @@ class PlaneForwarder:
         kept = Kept(envelope.boot, envelope.seq, payload, expires_at)
         return self.retained.keep(topic, f"{envelope.node}/{envelope.process}", kept)
 
-    def _subscription(self, frames: list[bytes]) -> None:
+    def _subscription(self, link: Link, frames: list[bytes]) -> None:
         if not frames or frames[0][:1] not in (b"\x00", b"\x01"):
             return
         wanted, raw = frames[0][:1] == b"\x01", frames[0][1:]
-        self.outgoing.accept(raw, wanted=wanted)
+        link.accept(raw, wanted=wanted)
         prefix = raw.decode(errors="replace")
         bundle = [raw]
-        for topic, payload in self.retained.matching(prefix, clock_now()) if wanted else ():
-            bundle += [topic.encode(), payload]
+        me = self.board.speaker
+        origin = "" if link is self.outgoing or me is None else f"{me.node}/"
+        if wanted:
+            for topic, payload in self.retained.matching(prefix, clock_now(), origin):
+                bundle += [topic.encode(), payload]
         # Exactly one send follows every subscription message: see decision 0001.
-        self.outgoing.send(*bundle)
-        self.board.demand(self.plane, prefix, wanted=wanted)
+        link.send(*bundle)
+        self.board.demand(self.plane, prefix, wanted=wanted, here=link is self.outgoing)
 
 
 class Switchboard:
-    """Both planes and the tap of one node."""
+    """Both planes and the tap of one node, and its peers where it is told of any."""
 
-    def __init__(self, endpoints: Endpoints, reactor: Reactor, log: Log) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        reactor: Reactor,
+        log: Log,
+        speaker: Speaker | None = None,
+        peer_settings: PeerSettings | None = None,
+        keyring: Keyring | None = None,
+    ) -> None:
+        self.keyring = keyring
+        self.speaker = speaker
         self.endpoints = endpoints
         self.reactor = reactor
         self.log = log
         self.refused = 0
-        self.wishes: dict[str, int] = {}
+        self.wishes: dict[tuple[str, bool], int] = {}
         self.tap = Link("xpub", high_water=TAP_HIGH_WATER)
         self.tap.bind(endpoints.tap)
         self.planes = {plane: PlaneForwarder(plane, self) for plane in PLANES}
         reactor.watch(self.tap, self._tapped)
         reactor.every(EXPIRE_S, self._expire)
+        self._settings = peer_settings
+        self.peers: Peers | None = None
+        if speaker is not None and peer_settings is not None:
+            self.peers = Peers(
+                speaker,
+                peer_settings,
+                reactor,
+                log,
+                self._from_peer,
+                self._publish_peers,
+                keyring,
+            )
+            if peer_settings.listen:
+                self._open_abroad()
 
     def refuse(self, plane: str, why: str) -> None:
         """Count what is dropped; say so at the 1st, 10th, 100th, ... time."""
@@ -103,16 +173,21 @@ class Switchboard:
         if str(self.refused).strip("0") == "1":
             self.log.warning("dropped a message", plane=plane, why=why, so_far=self.refused)
 
-    def demand(self, plane: str, prefix: str, *, wanted: bool) -> None:
-        """Count who wants an on-demand topic; tell the publishers at the first and last."""
+    def demand(self, plane: str, prefix: str, *, wanted: bool, here: bool = True) -> None:
+        """Count who wants an on-demand topic, on this node (`here`) and abroad; tell the
+        publishers at the first and last, and peers of those here."""
         for rule in TABLE:
             if not rule.on_demand or rule.plane != plane or not _overlap(prefix, rule.prefix):
                 continue
-            before = self.wishes.get(rule.prefix, 0)
+            before, abroad = self.wishes.get((rule.prefix, here), 0), (rule.prefix, not here)
             after = max(0, before + (1 if wanted else -1))
-            self.wishes[rule.prefix] = after
-            if (before == 0) != (after == 0):
+            self.wishes[rule.prefix, here] = after
+            if (before == 0) == (after == 0):
+                continue
+            if not self.wishes.get(abroad, 0):
                 self.planes[plane].ask_upstream(rule.prefix, wanted=after > 0)
+            if here and self.peers is not None:
+                self.peers.want(rule.prefix, wanted=after > 0)
 
     def _tapped(self, frames: list[bytes]) -> None:
         if not frames or frames[0][:1] not in (b"\x00", b"\x01"):
@@ -121,19 +196,36 @@ class Switchboard:
         for plane in self.planes:
             self.demand(plane, raw.decode(errors="replace"), wanted=wanted)
 
+    def _from_peer(self, plane: str, frames: list[bytes]) -> None:
+        self.planes[plane].from_peer(frames)
+
+    def _publish_peers(self, topic: str, payload: bytes) -> None:
+        self.planes["telemetry"].publish(topic, payload)
+
+    def _open_abroad(self) -> None:
+        settings = self._settings
+        assert settings is not None, "peers are configured"
+        ports = {"control": settings.ports.control, "telemetry": settings.ports.telemetry}
+        try:
+            for plane, forwarder in self.planes.items():
+                if forwarder.abroad is None:
+                    forwarder.open_abroad(f"tcp://{settings.listen}:{ports[plane]}")
+        except PortTaken as error:
+            self.log.error("cannot publish to other nodes; tries again", why=str(error))
+            self.reactor.later(BIND_RETRY_S, self._open_abroad)
+
     def _expire(self) -> None:
         for forwarder in self.planes.values():
             forwarder.retained.expire(clock_now())
 
     def close(self) -> None:
-        """Close every socket and remove its file."""
-        for link in (
-            self.tap,
-            *(p.incoming for p in self.planes.values()),
-            *(p.outgoing for p in self.planes.values()),
-        ):
-            self.reactor.unwatch(link)
-            link.close()
+        """Take leave of peers; close every socket and remove its file."""
+        if self.peers is not None:
+            self.peers.close()
+        for forwarder in self.planes.values():
+            forwarder.close()
+        self.reactor.unwatch(self.tap)
+        self.tap.close()
 
 
 def _overlap(prefix: str, topic: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from bus.messages.control import TermHeartbeat
 from bus.messages.events import Event
+from bus.messages.peers import PeersReading
 from bus.messages.readings import (
     CardReading,
     DemandReading,
@@ -19,6 +20,7 @@ from bus.messages.readings import (
     NodeReading,
     RunnerReading,
     TokenTap,
+    WeightsReading,
 )
 from bus.messages.wire import Message
 
@@ -78,6 +80,9 @@ TABLE: tuple[Topic, ...] = (
         "every second while there is demand, and on change",
     ),
     Topic(
+        "reading.peers", "telemetry", PeersReading, True, 15.0, False, "every second and on change"
+    ),
+    Topic(
         "reading.link",
         "telemetry",
         LinkReading,
@@ -85,6 +90,15 @@ TABLE: tuple[Topic, ...] = (
         600.0,
         False,
         "measured while idle; placement believes it for its time, then its priors",
+    ),
+    Topic(
+        "reading.weights",
+        "telemetry",
+        WeightsReading,
+        True,
+        15.0,
+        False,
+        "every second while models are fetched, and on change",
     ),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"

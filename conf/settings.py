@@ -17,13 +17,12 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -31,32 +30,19 @@ from pydantic_settings import (
 
 from bus.endpoints import Endpoints
 from bus.errors import ConfigError
+from bus.keyring import KeyFiles
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
+from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words, words
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 PREFIX = "SHOAL_"
 NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KEY"})
 """Variables with our prefix that say something else: home, slot of a runner, CLI's target."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
-LOOPBACK = ("127.", "localhost", "::1")
-
-Words = Annotated[tuple[str, ...], NoDecode]
-"""A list of words: in TOML an array, in the environment separated by commas."""
-
-
-class RunnerSettings(BaseModel):
-    """What every runner is told. Units in the names; meanings in default.toml."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_rows: int = Field(ge=1, le=1024)
-    max_waiting: int = Field(ge=0, le=10_000)
-    prefill_share: float = Field(gt=0.0, lt=1.0)
-    prefix_cache_bytes: int = Field(ge=0)
-    default_max_tokens: int = Field(ge=1)
-    drop_idle_s: float = Field(gt=0.0)
-    load_deadline_s: float = Field(gt=0.0)
+FEWEST_VOTERS = 3
+"""With fewer no majority survives the loss of one."""
+LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
 
 class Settings(BaseSettings):
@@ -79,15 +65,22 @@ class Settings(BaseSettings):
     http_names: Words
     cors_origins: Words
     api_keys: Words
+    cluster_key_file: str
     slots: int = Field(ge=1, le=99)
     log_level: Literal["debug", "info", "warning", "error", "critical"]
     default_model: str = Field(min_length=1)
     preload: Words
     keep_alive_s: float
+    voters: Words
+    master_priority: int
+    settle_grace_s: float = Field(ge=35.0)
     request_timeout_s: float = Field(ge=0.0)
     memory_bytes: int = Field(ge=0)
     model_folders: Words
+    bundled_model: bool
+    weights_bytes_per_s: int = Field(ge=0)
     runner: RunnerSettings
+    cluster: ClusterSettings
 
     _paths: Paths
     _sources: dict[str, str]
@@ -102,6 +95,17 @@ class Settings(BaseSettings):
     def endpoints(self) -> Endpoints:
         """Where this node's sockets lie."""
         return Endpoints(str(self._paths.runtime))
+
+    @property
+    def key_files(self) -> KeyFiles:
+        """Where the cluster's keys lie, and the nodes that they admit."""
+        return KeyFiles(self.cluster_key, self._paths.known_nodes)
+
+    @property
+    def cluster_key(self) -> Path:
+        """The file with the cluster's keys; there need not be one."""
+        chosen = self.cluster_key_file
+        return Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
 
     @property
     def sources(self) -> Mapping[str, str]:
@@ -142,23 +146,41 @@ class Settings(BaseSettings):
         return (init_settings,)
 
     @field_validator(
-        "api_keys", "http_names", "cors_origins", "preload", "model_folders", mode="before"
+        "api_keys",
+        "http_names",
+        "cors_origins",
+        "preload",
+        "model_folders",
+        "voters",
+        mode="before",
     )
     @classmethod
     def _words(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(word.strip() for word in value.split(",") if word.strip())
-        return value
+        return words(value)
 
     @field_validator("api_keys")
     @classmethod
     def _hashed(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(key if _is_hash(key) else hash_key(key) for key in keys)
 
+    @field_validator("voters")
+    @classmethod
+    def _enough(cls, voters: tuple[str, ...]) -> tuple[str, ...]:
+        if voters and len(set(voters)) < FEWEST_VOTERS:
+            raise ValueError(f"{FEWEST_VOTERS} or more different node ids, or none")
+        return voters
+
     @field_validator("node_name")
     @classmethod
     def _named(cls, name: str) -> str:
         return name or socket.gethostname().split(".")[0] or "node"
+
+    @field_validator("weights_bytes_per_s")
+    @classmethod
+    def _brisk(cls, bytes_per_s: int) -> int:
+        if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
+            raise ValueError("0 (no limit), or at least 1000000: a piece has 15 s to arrive")
+        return bytes_per_s
 
     @field_validator("http_processes")
     @classmethod
@@ -170,10 +192,10 @@ class Settings(BaseSettings):
     def _default_preloaded(cls, values: Any) -> Any:
         if isinstance(values, dict):
             given = cast(dict[str, Any], values)
-            words = cls._words(given.get("preload", ()))
+            listed = words(given.get("preload", ()))
             default = given.get("default_model")
-            if isinstance(words, list | tuple):
-                items = cast(list[Any], words)
+            if isinstance(listed, list | tuple):
+                items = cast(list[Any], listed)
                 return {**given, "preload": [default if w == "default" else w for w in items]}
         return cast(Any, values)
 
@@ -279,8 +301,8 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> str:
     )
     if detail["type"] == "extra_forbidden":
         table, _, name = key.rpartition(".")
-        fields = RunnerSettings.model_fields if table == "runner" else Settings.model_fields
-        hint = _meant(name, set(fields))
+        fields = {"runner": RunnerSettings, "cluster": ClusterSettings}.get(table, Settings)
+        hint = _meant(name, set(fields.model_fields))
         hint = f"; did you mean {hint}?" if hint else ""
         return f"{source}: {key} is not a setting{hint}"
     message = str(detail["msg"]).removeprefix("Value error, ")

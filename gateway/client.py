@@ -7,13 +7,17 @@ terminals first; it gets a moment to have them heard.
 
 from __future__ import annotations
 
-from bus.errors import FailReason
+from collections.abc import Mapping
+
+from bus.errors import FailReason, Refusal
 from bus.ids import Boot, InstanceId, NodeId, RequestId
-from bus.instances import Instance
+from bus.instances import Instance, RankReady
 from bus.logs import Log
 from bus.loops import Reactor
+from bus.messages.peers import PeersReading
 from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Cancel
+from bus.security import Security
 from bus.state import ClusterState
 from gateway.connection import RunnerConnection, Sink
 
@@ -27,11 +31,24 @@ _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is bei
 class RunnerClients:
     """The connections, and which request is at which."""
 
-    def __init__(self, *, node: NodeId, process: str, boot: Boot, reactor: Reactor, log: Log):
+    def __init__(
+        self,
+        *,
+        node: NodeId,
+        process: str,
+        boot: Boot,
+        reactor: Reactor,
+        log: Log,
+        security: Security | None = None,
+    ):
+        self._security = security
         self._identity = f"gw:{node}:{process}:{boot}"
         self._boot = boot
         self._reactor = reactor
         self._log = log
+        self.hosts: dict[NodeId, str] = {}
+        """Where this node's switchboard reached each peer."""
+        self._node = node
         self._connections: dict[InstanceId, RunnerConnection] = {}
         self._at: dict[RequestId, RunnerConnection] = {}
         self._timer = reactor.every(TICK_S, self._tick)
@@ -41,6 +58,9 @@ class RunnerClients:
     ) -> None:
         """Hand a request to an instance's lead runner. The instance must have one."""
         connection = self._connection(instance)
+        if connection is None:
+            sink.refused(_unreachable(instance))
+            return
         self._at[request.request_id] = connection
         connection.submit(request, sink, remaining_ms=remaining_ms)
 
@@ -90,7 +110,8 @@ class RunnerClients:
         for connection in list(self._connections.values()):
             connection.end("model_unavailable", "the gateway is shutting down")
 
-    def _connection(self, instance: Instance) -> RunnerConnection:
+    def _connection(self, instance: Instance) -> RunnerConnection | None:
+        """The one there is, or a new one; None where no address of the runner is of use here."""
         lead = instance.lead
         if lead is None:
             raise ValueError(f"{instance.instance} has no ready lead runner")
@@ -99,18 +120,28 @@ class RunnerClients:
             if known.generation == instance.generation:
                 return known
             known.end(*_REPLACED)
+        address = reachable(lead, self._node, self.hosts)
+        if address is None:
+            return None
         made = RunnerConnection(
             instance=instance.instance,
             generation=instance.generation,
-            address=lead.addresses[0],
+            address=address,
             identity=self._identity,
             boot=self._boot,
             reactor=self._reactor,
             log=self._log,
             on_dead=self._died,
+            node=lead.node,
+            security=self._security,
         )
         self._connections[instance.instance] = made
         return made
+
+    def heard_peers(self, reading: PeersReading) -> None:
+        """Where peers are reached; only this node's own reading counts."""
+        if reading.node == self._node:
+            self.hosts = {peer.node: peer.host for peer in reading.peers if peer.host}
 
     def _died(self, connection: RunnerConnection) -> None:
         if self._connections.get(connection.instance) is connection:
@@ -122,3 +153,24 @@ class RunnerClients:
         now = self._reactor.now()
         for connection in list(self._connections.values()):
             connection.tick(now)
+
+
+def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
+    """Which of a lead runner's addresses to dial from `node`: the local socket on its own node;
+    else the one on the host where its node was reached, else the first."""
+    local = [one for one in lead.addresses if one.startswith("ipc://")]
+    abroad = [one for one in lead.addresses if one.startswith("tcp://")]
+    if lead.node == node:
+        return next(iter([*local, *abroad]), None)
+    known = f"tcp://{hosts.get(lead.node, '')}:"
+    return next((one for one in abroad if one.startswith(known)), next(iter(abroad), None))
+
+
+def _unreachable(instance: Instance) -> Refusal:
+    return Refusal(
+        reason="not_ready",
+        message=(
+            f"{instance.model} runs on a node that does not listen for other nodes "
+            "(`cluster.listen` in its shoal.toml)"
+        ),
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bus.errors import Refusal
 from bus.ids import ModelId, NodeId
-from bus.messages.readings import DemandReading, ModelDemand, RunnerReading
+from bus.messages.readings import DemandReading, ModelDemand, RunnerReading, WeightsReading
 
 PUBLISH_S = 1.0
 
@@ -86,10 +86,29 @@ class Demand:
         return DemandReading(node=node, process=process, models=tuple(models))
 
 
-def loading_text(model: ModelId, readings: Sequence[RunnerReading], *, position: int) -> str:
-    """A line for the person who waits: phase, bytes, per cent."""
+def loading_text(
+    model: ModelId,
+    readings: Sequence[RunnerReading],
+    weights: Sequence[WeightsReading] = (),
+    *,
+    position: int,
+) -> str:
+    """A line for the person who waits: phase, bytes, per cent. While the weights are on their way
+    to a node, that; of several nodes the one that is furthest behind."""
     mine = [one for one in readings if one.model == model]
     place = f", {position} ahead of you" if position else ""
+    under_way = [
+        one
+        for reading in weights
+        for one in reading.fetches
+        if one.model == model and one.phase not in ("done", "failed")
+    ]
+    if under_way:
+        last = min(under_way, key=lambda one: one.done_bytes)
+        percent = math.floor(100 * last.done_bytes / max(1, last.total_bytes))
+        done, total = last.done_bytes / 1e6, last.total_bytes / 1e6
+        rate = f"{last.bytes_per_s / 1e6:.0f} MB/s"
+        return f"fetching {percent} % ({done:.0f} of {total:.0f} MB, {rate}) {model}{place}"
     for one in mine:
         if one.phase == "loading" and one.total_bytes > 0:
             ratio = min(1.0, one.done_bytes / one.total_bytes)

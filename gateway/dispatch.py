@@ -307,7 +307,8 @@ class Dispatcher:
             if now - ticket.said_at >= LOADING_SAID_S:
                 ticket.said_at = now
                 place = self.demand.position(key)
-                text = loading_text(ticket.request.model, self.view.runners(), position=place)
+                model, view = ticket.request.model, self.view
+                text = loading_text(model, view.runners(), view.weights(), position=place)
                 ticket.answer.say(text)
         elif now - max(ticket.moved_at, ticket.said_at) >= QUIET_S:
             ticket.said_at = now

@@ -18,7 +18,7 @@ from gateway.dialects.openai_bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai_chat import OpenAIChat
 from gateway.dialects.openai_completions import OpenAICompletions
 from gateway.openapi import GENERATION_ERRORS, Route
-from gateway.resources import cluster, diagnostics, instances, models, pages
+from gateway.resources import cluster, diagnostics, instances, models, nodes, pages
 from gateway.resources.exchange import GenerateResource
 from gateway.service import Seat
 
@@ -117,6 +117,14 @@ _REST = (
         CLUSTER,
         errors=(401, 404, 503),
     ),
+    Route(
+        "POST",
+        "/node/{node}/{act}",
+        "Rename, drain, undrain, forget or remember a node",
+        CLUSTER,
+        body=nodes.NodeBody,
+        errors=(400, 401, 404, 409, 503),
+    ),
     Route("GET", "/state", "State, readings, health of nodes", CLUSTER, errors=(401,)),
     Route("GET", "/queue", "What runs and what waits", CLUSTER, errors=(401,)),
     Route("GET", "/health", "How this process is", ITSELF),
@@ -178,6 +186,7 @@ def add_routes(app: App[Any, Any], seat: Seat) -> None:
         "/instance/placement": instances.PlacementPlan(seat),
         "/instance/previews": instances.PlacementPreviews(seat),
         "/instance/{instance}": instances.InstanceResource(seat),
+        "/node/{node}/{act}": nodes.NodeResource(seat),
         "/state": cluster.ClusterState(seat),
         "/queue": cluster.Queue(seat),
         "/health": cluster.Health(seat),

@@ -15,13 +15,17 @@ from typing import Any
 
 from bus.client import BusClient, Speaker
 from bus.clock import wall
+from bus.codec import Envelope
 from bus.errors import Refusal
 from bus.identity import new_boot, new_name
 from bus.ids import CommandId, ModelId, RequestId, owner_of, request_id
+from bus.keyring import open_keyring
 from bus.logs import Log
 from bus.loops import AsyncioReactor
 from bus.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
+from bus.messages.peers import PeersReading
 from bus.service import stack_sampler
+from bus.topics import reading_topic
 from gateway.client import RunnerClients
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import of_refusal
@@ -48,7 +52,10 @@ class HttpService:
         self.process = f"gateway:{self.siblings.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
-        self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log)
+        files = options.cluster_keys
+        keyring = files and open_keyring(files, node=options.node, log=self.log)
+        security = None if keyring is None else keyring.node
+        self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log, security=security)
         self.view = View(self.bus)
         self.tally = Tally()
         self.metrics = Metrics(self.tally)
@@ -58,8 +65,10 @@ class HttpService:
             boot=self.boot,
             reactor=self.reactor,
             log=self.log,
+            security=security,
         )
         self._clients = clients
+        self.bus.hear(reading_topic("peers", options.node), self._heard_peers)
         self.dispatcher = Dispatcher(
             options=options,
             process=self.process,
@@ -227,6 +236,10 @@ class HttpService:
         process = f"h{self.siblings.number}"
         for count in itertools.count(1):
             yield request_id(self.options.node, process, self.boot, count)
+
+    def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
+        if isinstance(envelope.message, PeersReading):
+            self._clients.heard_peers(envelope.message)
 
     def _keep_alive_answered(self, answer: Acknowledged | CommandRefused) -> None:
         if isinstance(answer, CommandRefused):

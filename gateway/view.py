@@ -13,12 +13,27 @@ from bus.cards import ModelCard, NodeCard
 from bus.client import BusClient
 from bus.codec import Envelope
 from bus.ids import InstanceId, ModelId, NodeId
-from bus.messages.readings import CardReading, DemandReading, NodeReading, RunnerReading
+from bus.messages.peers import PeersReading
+from bus.messages.readings import (
+    CardReading,
+    DemandReading,
+    NodeReading,
+    RunnerReading,
+    WeightsReading,
+)
 
 Key = TypeVar("Key")
 Reading = TypeVar("Reading")
 READING_TTL_S = 15.0
 CARD_TTL_S = 600.0
+HEARD = (
+    "card",
+    "reading.node",
+    "reading.runner",
+    "reading.demand",
+    "reading.peers",
+    "reading.weights",
+)
 
 
 class View:
@@ -30,7 +45,9 @@ class View:
         self._nodes: dict[NodeId, tuple[NodeReading, float]] = {}
         self._runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
         self._demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
-        for prefix in ("card", "reading.node", "reading.runner", "reading.demand"):
+        self._peers: dict[NodeId, tuple[PeersReading, float]] = {}
+        self._weights: dict[NodeId, tuple[WeightsReading, float]] = {}
+        for prefix in HEARD:
             bus.hear(prefix, self._heard)
 
     @property
@@ -82,9 +99,17 @@ class View:
         now = self._bus.reactor.now()
         return [(reading, now - at) for reading, at in self._nodes.values()]
 
+    def peers(self) -> list[PeersReading]:
+        """Fresh readings of whom nodes know."""
+        return self._fresh(self._peers)
+
     def demands(self) -> list[DemandReading]:
         """Fresh readings of demand, from all gateway processes that are heard."""
         return self._fresh(self._demands)
+
+    def weights(self) -> list[WeightsReading]:
+        """Fresh readings of what nodes fetch."""
+        return self._fresh(self._weights)
 
     def _fresh(self, readings: dict[Key, tuple[Reading, float]]) -> list[Reading]:
         now = self._bus.reactor.now()
@@ -105,5 +130,9 @@ class View:
                 self._runners[(reading.node, reading.process)] = (reading, now)
             case DemandReading() as reading:
                 self._demands[(reading.node, reading.process)] = (reading, now)
+            case PeersReading() as reading:
+                self._peers[reading.node] = (reading, now)
+            case WeightsReading() as reading:
+                self._weights[reading.node] = (reading, now)
             case _:
                 return

@@ -6,12 +6,14 @@ import sys
 
 from bus.client import BusClient
 from bus.identity import node_id
-from bus.ids import ModelId
+from bus.ids import ModelId, NodeId
 from bus.service import Shell, run_service
+from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
 from master.bill import Appetite
 from master.decide import Policy
+from master.office import Seat
 from master.service import Master, MasterSettings
 
 
@@ -26,7 +28,21 @@ def master_settings(settings: Settings) -> MasterSettings:
         ),
     )
     state = settings.paths.state
-    return MasterSettings(journal=settings.paths.journal, term_file=state / "term", policy=policy)
+    port, listen = settings.port_of("candidate"), settings.cluster.listen
+    seat = Seat(
+        journal=settings.paths.journal,
+        term_file=state / "term",
+        priority=settings.master_priority,
+        voters=tuple(NodeId(voter) for voter in settings.voters),
+        expects_others=bool(settings.cluster.peers),
+        addresses=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
+    )
+    return MasterSettings(
+        seat=seat,
+        policy=policy,
+        settle_grace_s=settings.settle_grace_s,
+        listen=(f"tcp://{listen}:{port}",) if listen else (),
+    )
 
 
 def main() -> int:
@@ -36,7 +52,14 @@ def main() -> int:
     node = node_id(settings.paths.state)
 
     def build(shell: Shell) -> Master:
-        client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log, follow=False)
+        client = BusClient(
+            shell.speaker,
+            shell.endpoints,
+            shell.reactor,
+            shell.log,
+            follow=False,
+            security=shell.security,
+        )
         return Master(client, shell.reactor, shell.log, master_settings(settings))
 
     return run_service(
@@ -45,6 +68,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         build=build,
+        keys=settings.key_files,
     )
 
 

@@ -14,7 +14,15 @@ from typing import Any, assert_never
 from bus.errors import Refusal
 from bus.ids import InstanceId, ModelId, NodeId, is_model_id
 from bus.instances import Conditions, Instance, Shard
-from bus.messages.commands import Command, DeleteInstance, KeepAlive, PlaceModel
+from bus.messages.commands import (
+    Command,
+    DeleteInstance,
+    DrainNode,
+    ForgetNode,
+    KeepAlive,
+    PlaceModel,
+    RenameNode,
+)
 from bus.messages.events import (
     EventBody,
     InstanceDraining,
@@ -27,6 +35,7 @@ from master.bill import Appetite
 from master.candidates import Placement
 from master.copies import Wish
 from master.evict import EVICT_DRAIN_S, Refuge, make_way
+from master.nodes import decide_node
 from master.placement import Verdict, candidates, place, survey
 from master.plans import plan_of, preview_of
 from master.refusals import PENDING_RETRY_S, Crowded
@@ -87,9 +96,11 @@ class Scene:
     now: float
 
     def seats(self) -> list[Seat]:
-        """Every node as placement sees it."""
+        """Every node as placement sees it; those that are drained get nothing new."""
         cards, nodes = self.view.living_cards(self.now), self.view.living_nodes(self.now)
-        return seats(cards, nodes, self.state.instances)
+        drained = {seat.node for seat in self.state.nodes.values() if seat.draining}
+        found = seats(cards, nodes, self.state.instances)
+        return [seat for seat in found if seat.node not in drained]
 
     def links(self) -> Links:
         """What is known of the links between them."""
@@ -112,8 +123,16 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
                 return unknown_instance(command.instance, scene.state)
             body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
             return Decided((body,), command.instance)
+        case RenameNode() | DrainNode() | ForgetNode():
+            answer = decide_node(command, scene.state, scene.view, scene.now)
+            return answer if isinstance(answer, Refusal) else answered(answer, scene.state)
         case _:
             assert_never(command)
+
+
+def answered(bodies: tuple[EventBody, ...], state: ClusterState) -> Decision:
+    """What is to be indexed; nothing means that it is so already."""
+    return Decided(bodies, None) if bodies else Known(state.index)
 
 
 def living(state: ClusterState, model: ModelId) -> list[Instance]:

@@ -1,139 +1,54 @@
-"""Who holds the term: candidates in a bully order, a term renewed before it lapses.
+"""Who holds the term: candidates in a bully order, and votes where voters are configured.
 
-Pure: stimuli in, actions out, time arrives as `now`. A term is (counter, node id) and the
-higher wins. A holder that falls silent for `LAPSE_S` has lapsed; then the best-ranked living
-candidate claims (rank: last term and index in its journal, configured priority, node id), and
-one that hears of nobody better than itself is the best. A node that knows no other candidate
-claims at once. Churn of connections is no stimulus: only a set of peers that changed, a
-heartbeat and time are. Order promised to the shell: `PersistTerm` before `OpenTerm`, and
-`StepDown` before anything is done for another holder. (Bully: Garcia-Molina 1982.)
+Pure: stimuli in, actions out, time arrives as `now`. A term is (counter, node id), and a higher
+counter wins. A holder that falls silent for `LAPSE_S` has lapsed; then the best-ranked living
+candidate goes first (rank: last term and index in its journal, configured priority, node id).
+
+With three or more voters (`master.votes`) a term is given by a majority of them, one vote each,
+and a holder that a majority does not answer within a lapse steps down. Without, the best one
+simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once; of two
+claims the higher wins, of two to the same counter the one with more in its log. A candidate
+that is not `fit` (its journal only counts, or was lost) neither votes nor holds while another
+can.
+
+Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
+Nothing is claimed before our own switchboard has been up for a full lapse, or held for longer
+than that without it. Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes`
+or `GiveVote` that follows it, and `StepDown` before anything is done for another holder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, assert_never
+from dataclasses import replace
+from typing import assert_never
 
-from bus.ids import NodeId
-
-LAPSE_S = 2.0
-HEARTBEAT_S = 0.5
-
-Role = Literal["starting", "following", "holding"]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Rank:
-    """How good a candidate is; the greatest claims first."""
-
-    last_term: int
-    last_index: int
-    priority: int
-    node: NodeId
-
-
-# --- stimuli ---
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchboardUp:
-    """Our own switchboard answers: from now on silence means something."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeardBeat:
-    """A heartbeat of some holder, ourselves included."""
-
-    holder: NodeId
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeersKnown:
-    """The other candidates that are known to exist (configured or met), and no others."""
-
-    nodes: frozenset[NodeId]
-
-
-@dataclass(frozen=True, slots=True)
-class HeardPeer:
-    """Another candidate lives, and how good it is."""
-
-    rank: Rank
-
-
-@dataclass(frozen=True, slots=True)
-class MyRank:
-    """What our own journal holds has grown."""
-
-    rank: Rank
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-Stimulus = SwitchboardUp | HeardBeat | PeersKnown | HeardPeer | MyRank | Tick
-
-
-# --- actions ---
-
-
-@dataclass(frozen=True, slots=True)
-class PersistTerm:
-    """Put the counter on the disk, fsynced, before anything else."""
-
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTerm:
-    """We hold the term: index `TermOpened`, start to beat."""
-
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepDown:
-    """We hold it no longer: publish nothing more, answer `NotHolder`."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """Publish the heartbeat now."""
-
-
-Action = PersistTerm | OpenTerm | StepDown | Beat
-
-
-@dataclass(frozen=True, slots=True)
-class Election:
-    """What one candidate knows.
-
-    `counter` is the highest ever seen and was persisted before it was used. `holder` is whose
-    heartbeat was last accepted, at `heard_at`. `up_at` is None until our switchboard is up.
-    `beaten_at` is when we last beat, as the holder. `living` maps peers to (rank, heard at).
-    """
-
-    me: NodeId
-    rank: Rank
-    counter: int
-    role: Role = "starting"
-    holder: NodeId | None = None
-    heard_at: float = 0.0
-    up_at: float | None = None
-    beaten_at: float = 0.0
-    peers: frozenset[NodeId] = frozenset()
-    living: Mapping[NodeId, tuple[Rank, float]] = field(
-        default_factory=dict[NodeId, tuple[Rank, float]]
-    )
-
-
-Outcome = tuple[Election, list[Action]]
+from master.ballot import (
+    HEARTBEAT_S,
+    LAPSE_S,
+    AckHeard,
+    Action,
+    Beat,
+    Election,
+    Fitness,
+    HeardBeat,
+    HeardPeer,
+    Living,
+    MyRank,
+    OpenTerm,
+    Outcome,
+    PeersKnown,
+    PersistTerm,
+    Rank,
+    Role,
+    StepDown,
+    Stimulus,
+    SwitchboardLost,
+    SwitchboardUp,
+    Tick,
+    VoteAsked,
+    VoteHeard,
+)
+from master.votes import asked, campaign, opened, reached, voice
 
 
 def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
@@ -141,22 +56,32 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
     match stimulus:
         case SwitchboardUp():
             if election.up_at is not None:
-                return election, []
+                return replace(election, lost_at=None), []
             return _tick(replace(election, up_at=now, heard_at=now, role="following"), now)
+        case SwitchboardLost():
+            known = election.up_at is not None and election.lost_at is None
+            return (replace(election, lost_at=now) if known else election), []
         case HeardBeat():
             return _beat(election, stimulus, now)
         case PeersKnown(nodes=nodes):
             others = nodes - {election.me}
             living = {node: seen for node, seen in election.living.items() if node in others}
-            return _tick(replace(election, peers=others, living=living), now)
-        case HeardPeer(rank=rank):
-            if rank.node == election.me:
-                return election, []
-            living = {**election.living, rank.node: (rank, now)}
-            peers = election.peers | {rank.node}
-            return replace(election, living=living, peers=peers), []
+            company = election.company or bool(others)
+            return _tick(replace(election, peers=others, living=living, company=company), now)
+        case HeardPeer():
+            return _peer(election, stimulus, now)
         case MyRank(rank=rank):
             return replace(election, rank=rank), []
+        case Fitness(fit=fit):
+            return _fitness(election, fit=fit)
+        case VoteAsked():
+            return asked(election, stimulus, now)
+        case VoteHeard():
+            return voice(election, stimulus, now)
+        case AckHeard(node=node, counter=counter):
+            if election.role != "holding" or counter != election.counter:
+                return election, []
+            return replace(election, acked_at={**election.acked_at, node: now}), []
         case Tick():
             return _tick(election, now)
         case _:
@@ -166,14 +91,19 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
 def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
     if beat.holder == election.me:
         return election, []
-    theirs, ours = (beat.counter, beat.holder), (election.counter, election.holder or "")
-    if theirs < ours:
+    election = replace(election, seen=max(election.seen, beat.counter), company=True)
+    if election.voted and beat.holder not in election.voters:
+        return election, []
+    if beat.voters and not election.voted:
+        return _enrolled(election, beat, now)
+    if beat.counter < election.counter or _ties(election, beat, now):
         return election, []
     actions: list[Action] = []
     if election.role == "holding":
         actions.append(StepDown(f"{beat.holder} holds the higher term {beat.counter}"))
     if beat.counter > election.counter:
-        actions.append(PersistTerm(beat.counter))
+        actions.append(PersistTerm(beat.counter, None))
+        election = replace(election, voted_for=None)
     role: Role = "starting" if election.up_at is None else "following"
     after = replace(
         election,
@@ -181,20 +111,92 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
         counter=beat.counter,
         holder=beat.holder,
         heard_at=now,
+        tries=0,
         peers=election.peers | {beat.holder},
     )
     return after, actions
 
 
+def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
+    """Whether this is another claim to the counter of our term, and no better one: of two that
+    hold it the one with less in its log yields; who follows one stays until that is silent."""
+    if beat.counter != election.counter or beat.holder == election.holder:
+        return False
+    if election.role == "holding":
+        return (beat.index, beat.holder) < (election.rank.last_index, election.me)
+    return election.led(now)
+
+
+def _enrolled(election: Election, beat: HeardBeat, now: float) -> Outcome:
+    """A holder by votes: this cluster has voters, we are none of them and follow from here on."""
+    actions: list[Action] = []
+    if election.role == "holding":
+        actions.append(StepDown(f"{beat.holder} was voted for by {len(beat.voters)} voters"))
+    role: Role = "starting" if election.up_at is None else "following"
+    learned = replace(
+        election, role=role, voters=beat.voters, may_vote=False, holder=None, heard_at=now
+    )
+    after, more = _beat(learned, beat, now)
+    return after, [*actions, *more]
+
+
+def _peer(election: Election, heard: HeardPeer, now: float) -> Outcome:
+    rank = heard.rank
+    if rank.node == election.me:
+        return election, []
+    election = replace(
+        election,
+        living={**election.living, rank.node: Living(rank, heard.fit, now)},
+        peers=election.peers | {rank.node},
+        seen=max(election.seen, heard.counter),
+        company=True,
+    )
+    if election.role != "holding":
+        return election, []
+    if not election.fit and heard.fit and rank.log >= election.rank.log:
+        after = replace(election, role="following", holder=None, heard_at=now)
+        return after, [StepDown(f"its journal only counts, and {rank.node} can hold the term")]
+    if heard.led or heard.counter <= election.counter:
+        return election, []
+    return _outbid(election, now)
+
+
+def _outbid(election: Election, now: float) -> Outcome:
+    """Somebody who has no holder knows a higher counter, so that it cannot follow our term: take
+    one that is higher still."""
+    down = StepDown(f"raises its term {election.counter} above {election.seen}")
+    if election.voted:
+        after, actions = campaign(election, now)
+    else:
+        after, actions = _claim(election, now)
+    return after, [down, *actions]
+
+
+def _fitness(election: Election, *, fit: bool) -> Outcome:
+    after = replace(election, fit=fit)
+    if fit or not election.voted or election.role in ("starting", "following"):
+        return after, []
+    down: list[Action] = []
+    if election.role == "holding":
+        down.append(StepDown("its journal can no longer be relied on"))
+    return replace(after, role="following", holder=None), down
+
+
 def _tick(election: Election, now: float) -> Outcome:
     if election.up_at is None:
         return election, []
+    if election.lost_at is not None and now - election.lost_at >= LAPSE_S:
+        down = [StepDown("its switchboard is gone")] if election.role == "holding" else []
+        holder = None if down else election.holder
+        after = replace(election, role="starting", up_at=None, lost_at=None, holder=holder)
+        return after, [*down]
     if election.role == "holding":
         return _renew(election, now)
-    if not election.peers:
+    if election.voted:
+        return _stand(election, now)
+    if not election.company:
         return _claim(election, now)
-    silent_s = now - max(election.heard_at, election.up_at)
-    if silent_s < LAPSE_S or not _is_best(election, now):
+    if now - election.heard_at < LAPSE_S or not _is_best(election, now):
         return election, []
     return _claim(election, now)
 
@@ -206,27 +208,51 @@ def _renew(election: Election, now: float) -> Outcome:
         fresh = replace(election, role="following", holder=None, heard_at=now)
         after, actions = _tick(fresh, now)
         return after, [StepDown(f"silent for {late_s:.1f} s, the term has lapsed"), *actions]
+    if election.voted:
+        here = reached(election.acked_at, election, now)
+        if here < election.majority:
+            why = f"{here} of {len(election.voters)} peers with a vote answer"
+            after = replace(election, role="following", holder=None, heard_at=now)
+            return after, [StepDown(why)]
     if late_s < HEARTBEAT_S:
         return election, []
     return replace(election, beaten_at=now), [Beat()]
 
 
+def _stand(election: Election, now: float) -> Outcome:
+    """As a voter without a holder: ask for votes when it is our turn."""
+    if election.me not in election.voters or not election.may_vote or not election.fit:
+        return election, []
+    if election.role in ("asking", "campaigning"):
+        if now - election.asked_at < election.patience_s:
+            return election, []
+        tries = election.tries + 1
+        election = replace(election, role="following", tries=tries, waits_from=now)
+    lapses_at = election.heard_at + LAPSE_S
+    if now < max(lapses_at, election.waits_from) + election.backoff_s(_ahead(election, now)):
+        return election, []
+    return campaign(election, now)
+
+
 def _claim(election: Election, now: float) -> Outcome:
-    counter = election.counter + 1
-    after = replace(
-        election,
-        role="holding",
-        counter=counter,
-        holder=election.me,
-        heard_at=now,
-        beaten_at=now,
+    counter = max(election.counter, election.seen) + 1
+    after = opened(replace(election, counter=counter, voted_for=None), now)
+    return after, [PersistTerm(counter, None), OpenTerm(counter), Beat()]
+
+
+def _ahead(election: Election, now: float) -> int:
+    """How many living voters rank above us."""
+    return sum(
+        seen.rank > election.rank
+        for node, seen in election.living.items()
+        if node in election.voters and seen.fit and now - seen.heard_at < LAPSE_S
     )
-    return after, [PersistTerm(counter), OpenTerm(counter), Beat()]
 
 
 def _is_best(election: Election, now: float) -> bool:
+    mine: tuple[bool, Rank] = (election.fit, election.rank)
     return all(
-        rank < election.rank
-        for rank, heard_at in election.living.values()
-        if now - heard_at < LAPSE_S
+        (seen.fit, seen.rank) < mine
+        for seen in election.living.values()
+        if now - seen.heard_at < LAPSE_S
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bus.ids import CommandId
+from bus.ids import CommandId, NodeId
 from bus.messages.control import TellFact
 from bus.messages.events import Event, EventBody
 from bus.state import ClusterState, is_known
@@ -25,9 +25,17 @@ def next_event(
     term: int,
     at_s: float,
     command_id: CommandId | None = None,
+    holder: NodeId | None = None,
 ) -> Event:
-    """The event that follows `state` in this term."""
-    return Event(term=term, index=state.index + 1, at_s=at_s, body=body, command_id=command_id)
+    """The event that follows `state` in this term of `holder`."""
+    return Event(
+        term=term,
+        index=state.index + 1,
+        at_s=at_s,
+        body=body,
+        command_id=command_id,
+        holder=holder,
+    )
 
 
 def judge(state: ClusterState, told: TellFact) -> Verdict:
@@ -40,6 +48,20 @@ def judge(state: ClusterState, told: TellFact) -> Verdict:
     return "next" if fact.seq == expected else "early"
 
 
-def fact_event(state: ClusterState, told: TellFact, *, term: int, at_s: float) -> Event:
+def fact_event(
+    state: ClusterState,
+    told: TellFact,
+    *,
+    term: int,
+    at_s: float,
+    holder: NodeId | None = None,
+) -> Event:
     """The event of a fact that is `next`."""
-    return Event(term=term, index=state.index + 1, at_s=at_s, body=told.fact, fact=told.fact_id)
+    return Event(
+        term=term,
+        index=state.index + 1,
+        at_s=at_s,
+        body=told.fact,
+        fact=told.fact_id,
+        holder=holder,
+    )

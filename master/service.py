@@ -1,35 +1,38 @@
-"""Talks to the bus and the journal: the shell around election, sequencer, decisions and planner.
+"""Talks to the bus: the shell around decisions and planner, on top of the candidate's office.
 
-Order promised: an event is journalled, then applied, then published, then answered for. Facts
-and commands are answered by the holder alone; anybody else says `NotHolder`. What follows from
-an event (another generation, a removal) is indexed right behind it.
+Order promised: an event is journalled, then applied, then published, then answered for, once it
+is as safe as it can be. Facts and commands are answered by the holder alone; anybody else says
+`NotHolder`, or why nothing can be changed. What follows from an event (another generation, a
+removal) is indexed right behind it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, assert_never
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
 
-from bus.client import BusClient, topic_of
+from bus.client import BusClient
 from bus.clock import wall
 from bus.codec import Envelope, decode, encode
-from bus.errors import BadMessage, Refusal
+from bus.errors import BadMessage, PortTaken, Refusal
 from bus.identity import new_name
 from bus.ids import CommandId, InstanceId, NodeId
-from bus.journal import Journal
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.messages.commands import Acknowledged, Command, CommandRefused
 from bus.messages.control import (
+    AppendAck,
     AskCommand,
     AskEvents,
     AskSnapshot,
+    AskVote,
+    Candidacy,
     FactTaken,
     NotHolder,
-    Snapshot,
     TellFact,
     TermHeartbeat,
+    Vote,
 )
 from bus.messages.events import (
     Event,
@@ -40,143 +43,126 @@ from bus.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
+from bus.messages.peers import PeersReading
 from bus.messages.wire import Message
-from bus.state import ClusterState, apply, digest
+from bus.state import ClusterState
+from bus.topics import reading_topic
 from bus.transport import Link
 from master.breaker import Breaker
 from master.decide import Decided, Decision, Known, Later, Policy, Scene, decide
-from master.election import (
-    Action,
-    Beat,
-    Election,
-    HeardBeat,
-    MyRank,
-    OpenTerm,
-    PersistTerm,
-    Rank,
-    StepDown,
-    Stimulus,
-    SwitchboardUp,
-    Tick,
-    stimulate,
-)
 from master.evict import SETTLE_S
-from master.history import History
+from master.office import Office, Seat
+from master.peers import OpenLink
 from master.planner import Memory, follow_up, idle, remember, repairs, wishes
+from master.prune import SETTLE_GRACE_S, Watch, bereft, silent
 from master.sequencer import fact_event, judge, next_event
-from master.terms import keep_counter, read_counter
 from master.view import View
 
-TICK_S = 0.1
 PLAN_S = 0.5
+BIND_RETRY_S = 5.0
 HEARD = ("card", "reading.node", "reading.runner", "reading.demand", "reading.link")
 
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """What the composition root read. `priority`: the greater is the better candidate."""
+    """What the composition root read. `settle_grace_s`: how long the nodes of an instance may
+    be silent, for a holder, before it is removed. `listen`: where the ROUTER binds for other
+    nodes."""
 
-    journal: Path
-    term_file: Path
-    policy: Policy
-    priority: int = 0
+    seat: Seat
+    policy: Policy = field(default_factory=Policy)
+    settle_grace_s: float = SETTLE_GRACE_S
+    listen: tuple[str, ...] = ()
 
 
 class Master:
     """One candidate. On a node of its own it takes the term as soon as it can be heard."""
 
     def __init__(
-        self, client: BusClient, reactor: Reactor, log: Log, settings: MasterSettings
+        self,
+        client: BusClient,
+        reactor: Reactor,
+        log: Log,
+        settings: MasterSettings,
+        *,
+        open_link: OpenLink | None = None,
     ) -> None:
         self.client = client
         self._reactor = reactor
         self._log = log
         self._settings = settings
-        self._journal = Journal(settings.journal, log)
-        self.state, events = self._journal.open()
-        self._history = History()
-        for event in events:
-            self.state = apply(self.state, event)
-            self._history.keep(event)
-        if not events:
-            self._history = History(first=self.state.index + 1, last=self.state.index)
-        me = client.speaker.node
-        counter = max(read_counter(settings.term_file), self.state.term)
-        self._election = Election(me=me, rank=self._rank(me), counter=counter)
         self._view = View()
         self._breaker = Breaker()
         self._memory = Memory()
+        self._watch = Watch(settings.settle_grace_s)
         self._settled_at = 0.0
-        self._digest = (-1, 0)
         self._said: dict[str, str] = {}
-        self._link = Link("router")
+        self.office = Office(client, reactor, log, settings.seat, self, open_link=open_link)
+        self._link = Link("router", security=client.security)
         self._link.bind(client.endpoints.candidate)
+        for address in settings.listen:
+            self._listen(address)
         reactor.watch(self._link, self._asked)
         for prefix in HEARD:
             client.hear(prefix, self._heard)
-        client.hear("term", self._heard_beat)
-        reactor.every(TICK_S, lambda: self._stimulated(Tick()))
+        client.hear(reading_topic("peers", client.speaker.node), self._heard_peers)
         reactor.every(PLAN_S, self._plan)
-        self._stimulated(SwitchboardUp())
+        self.office.begin()
+
+    @property
+    def state(self) -> ClusterState:
+        """The state at the end of this candidate's log."""
+        return self.office.state
 
     @property
     def holding(self) -> bool:
         """Whether this candidate holds the term."""
-        return self._election.role == "holding"
+        return self.office.candidate.holding
+
+    def know_peers(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
+        """The other candidates and where their ROUTERs are, best first: to be called by what
+        keeps the membership, at first and whenever it changes."""
+        self.office.know(addresses)
 
     def close(self) -> None:
         """Stop; what was journalled is on the disk."""
         self._reactor.unwatch(self._link)
         self._link.close()
+        self.office.close()
         self.client.close()
-        self._journal.close()
+
+    def _listen(self, address: str) -> None:
+        try:
+            self._link.bind(address)
+        except PortTaken as error:
+            self._log.error("other nodes cannot ask here; tries again", why=str(error))
+            self._reactor.later(BIND_RETRY_S, lambda: self._listen(address))
+
+    def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
+        """Our own switchboard's word on who is there and where. Who has said goodbye is not
+        waited for."""
+        reading = envelope.message
+        if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
+            there = (one for one in reading.peers if one.candidate_port and one.status != "left")
+            self.know_peers(
+                {one.node: (f"tcp://{one.host}:{one.candidate_port}",) for one in there}
+            )
 
     # --- the term ---
 
-    def _heard_beat(self, _topic: str, envelope: Envelope) -> None:
-        beat = envelope.message
-        if isinstance(beat, TermHeartbeat):
-            self._stimulated(HeardBeat(beat.holder, beat.counter))
+    def opened(self, counter: int) -> None:
+        """The term is ours: whoever runs goes on running; only what was left half done is
+        taken up."""
+        self._breaker, self._memory = Breaker(), Memory()
+        self._watch.begin(self._reactor.now())
+        me = self.client.speaker.node
+        self._index(TermOpened(holder=me, counter=counter))
+        for body in repairs(self.state):
+            self._index(body)
 
-    def _stimulated(self, stimulus: Stimulus) -> None:
-        self._election, actions = stimulate(self._election, stimulus, self._reactor.now())
-        for action in actions:
-            self._act(action)
-
-    def _act(self, action: Action) -> None:
-        match action:
-            case PersistTerm(counter=counter):
-                try:
-                    keep_counter(self._settings.term_file, counter)
-                except OSError as error:
-                    self._log.critical("could not keep the term", term=counter, error=str(error))
-            case OpenTerm(counter=counter):
-                self._log.info("holds the term", term=counter, index=self.state.index)
-                self._breaker, self._memory = Breaker(), Memory()
-                self._index(TermOpened(holder=self._election.me, counter=counter))
-                for body in repairs(self.state):
-                    self._index(body)
-            case StepDown(why=why):
-                self._log.warning("gave up the term", why=why)
-            case Beat():
-                self._beat()
-            case _:
-                assert_never(action)
-
-    def _beat(self) -> None:
-        if self._digest[0] != self.state.index:
-            self._digest = (self.state.index, digest(self.state))
-        beat = TermHeartbeat(
-            holder=self._election.me,
-            counter=self._election.counter,
-            index=self.state.index,
-            digest=self._digest[1],
-            addresses=(self.client.endpoints.candidate,),
-        )
-        self.client.publish("term", beat)
-
-    def _rank(self, me: NodeId) -> Rank:
-        return Rank(self.state.term, self.state.index, self._settings.priority, me)
+    def answered(self, asker: bytes, answer: Acknowledged) -> None:
+        """An answer is as safe as it says."""
+        self._link.send(asker, encode(self.client.envelope(answer)))
 
     # --- the log ---
 
@@ -184,22 +170,17 @@ class Master:
         event = next_event(
             self.state,
             body,
-            term=self._election.counter,
+            term=self.office.candidate.election.counter,
             at_s=wall(),
             command_id=command_id,
+            holder=self.client.speaker.node,
         )
         self._append(event)
         return event
 
     def _append(self, event: Event) -> None:
-        after = apply(self.state, event)
-        self._journal.append(event, state_after=after)
-        before, self.state = self.state, after
-        self._history.keep(event)
-        self._election, _ = stimulate(
-            self._election, MyRank(self._rank(self._election.me)), self._reactor.now()
-        )
-        self.client.publish(topic_of(event), event)
+        before = self.state
+        self.office.append(event)
         self._followed(event.body, before)
 
     def _followed(self, body: EventBody, before: ClusterState) -> None:
@@ -230,26 +211,29 @@ class Master:
         except BadMessage as error:
             self._log.warning("dropped a question", error=str(error)[:200])
             return
-        answer = self._answer(question)
+        self.office.awake()
+        answer = self._answer(question, asker)
         if answer is not None:
             self._link.send(asker, encode(self.client.envelope(answer)))
 
-    def _answer(self, question: Message) -> Message | None:
-        if not self.holding:
-            return NotHolder(holder=self._election.holder)
+    def _answer(self, question: Message, asker: bytes) -> Message | None:
         match question:
-            case AskSnapshot():
-                return Snapshot(
-                    term=self._election.counter,
-                    index=self.state.index,
-                    state=self.state.model_dump(),
-                )
-            case AskEvents():
-                return self._history.find(question)
-            case TellFact():
+            case TermHeartbeat() | Candidacy() | AskVote() | Vote() | AppendAck():
+                self.office.heard(question)
+                return None
+            case AskSnapshot() | AskEvents():
+                return self.office.candidate.found(question)
+            case TellFact() if self.holding:
                 return self._take(question)
+            case AskCommand(command=command) if self.holding:
+                return self._command(command, asker)
             case AskCommand(command=command):
-                return self._command(command)
+                why = self.office.candidate.minority(self._reactor.now())
+                if why is not None:
+                    return CommandRefused(command_id=command.command_id, refusal=why)
+                return NotHolder(holder=self.office.candidate.election.holder)
+            case TellFact():
+                return NotHolder(holder=self.office.candidate.election.holder)
             case _:
                 self._log.warning("unexpected question", kind=type(question).__name__)
                 return None
@@ -259,11 +243,11 @@ class Master:
         if verdict == "early":
             return None
         if verdict == "next":
-            event = fact_event(self.state, told, term=self._election.counter, at_s=wall())
-            self._append(event)
+            me, counter = self.client.speaker.node, self.office.candidate.election.counter
+            self._append(fact_event(self.state, told, term=counter, at_s=wall(), holder=me))
         return FactTaken(fact_id=told.fact_id)
 
-    def _command(self, command: Command) -> Acknowledged | CommandRefused | None:
+    def _command(self, command: Command, asker: bytes) -> CommandRefused | None:
         fresh = InstanceId(new_name("inst"))
         decision = decide(command, self._scene(), fresh)
         self._log.info(
@@ -275,38 +259,35 @@ class Master:
         match decision:
             case Decided(events=bodies, instance=instance):
                 index = self._carry_out(bodies, command.command_id)
-                return self._acknowledged(command.command_id, index, instance)
-            case Known(index=index, instance=instance, plan=plan):
-                done = self._acknowledged(command.command_id, index, instance)
-                return done.model_copy(update={"plan": plan})
+                self._acknowledge(asker, Known(index, instance), command.command_id)
+            case Known():
+                self._acknowledge(asker, decision, command.command_id)
             case Later(events=bodies):
                 for body in bodies:
                     self._index(body)
-                return None
             case Refusal():
                 return CommandRefused(command_id=command.command_id, refusal=decision)
             case _:
                 assert_never(decision)
+        return None
 
     def _carry_out(self, bodies: tuple[EventBody, ...], command_id: CommandId) -> int:
         """Index what was decided; the command's place is that of the last body."""
         for body in bodies[:-1]:
             self._index(body)
-        event = self._index(bodies[-1], command_id)
-        self._journal.sync()
-        return event.index
+        return self._index(bodies[-1], command_id).index
 
-    def _acknowledged(
-        self, command_id: CommandId, index: int, instance: InstanceId | None
-    ) -> Acknowledged:
-        durability: Literal["local", "volatile"] = "volatile" if self._journal.degraded else "local"
-        return Acknowledged(
+    def _acknowledge(self, asker: bytes, known: Known, command_id: CommandId) -> None:
+        """Answer when the place is safe; `durability` is set to what it is worth then."""
+        answer = Acknowledged(
             command_id=command_id,
-            term=self._election.counter,
-            index=index,
-            durability=durability,
-            instance=instance,
+            term=self.office.candidate.election.counter,
+            index=known.index,
+            durability="volatile",
+            instance=known.instance,
+            plan=known.plan,
         )
+        self.office.answer(asker, answer)
 
     # --- readings and plans ---
 
@@ -326,10 +307,12 @@ class Master:
     def _plan(self) -> None:
         if not self.holding:
             return
-        for body in idle(self._scene(), self._memory):
+        scene = self._scene()
+        for body in (*silent(scene, self._watch), *idle(scene, self._memory)):
             self._log.info("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._index(body)
-        for wish in wishes(self._scene(), self._memory):
+        scene = self._scene()
+        for wish in (*bereft(scene, self._watch), *wishes(scene, self._memory)):
             decision = decide(wish, self._scene(), InstanceId(new_name("inst")))
             self._wished(wish.model, decision)
 

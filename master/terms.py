@@ -1,6 +1,7 @@
-"""Talks to the disk: the highest term counter that this candidate has seen, fsynced.
+"""Talks to the disk: the highest term that this candidate took part in and its vote, fsynced.
 
 Kept apart from the journal, which may be degraded while this small file can still be written.
+One line: `<counter> <voted for, or -> <1 once the journal has held events, else 0>`.
 """
 
 from __future__ import annotations
@@ -8,20 +9,28 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from bus.ids import NodeId
+from master.ballot import Kept
 
-def read_counter(path: Path) -> int:
-    """The counter kept, 0 when there is none or it cannot be read."""
+
+def read_term(path: Path) -> Kept:
+    """What is kept; nothing was where there is no file."""
     try:
-        return int(path.read_text())
+        words = path.read_text().split()
+        counter, voted_for, began = (*words, "-", "0")[:3] if len(words) < 2 else words
+        named = None if voted_for == "-" else NodeId(voted_for)
+        return Kept(int(counter), named, began == "1")
+    except FileNotFoundError:
+        return Kept()
     except (OSError, ValueError):
-        return 0
+        return Kept(garbled=True)
 
 
-def keep_counter(path: Path, counter: int) -> None:
-    """Put the counter on the disk; when this returns it survives a power cut."""
+def keep_term(path: Path, kept: Kept) -> None:
+    """Put it on the disk; when this returns it survives a power cut. Raises OSError."""
     fresh = path.with_suffix(".new")
     with open(fresh, "w") as file:
-        file.write(f"{counter}\n")
+        file.write(f"{kept.counter} {kept.voted_for or '-'} {int(kept.began)}\n")
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)

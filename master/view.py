@@ -97,6 +97,13 @@ class View:
         """Node readings that are fresh enough to count on."""
         return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
 
+    def heard_at(self, node: NodeId) -> float | None:
+        """When a card or reading of the node last came; None when none ever did."""
+        values = [self.cards.get(node), self.nodes.get(node)]
+        ours = (value for (of, _), value in self.runners.items() if of == node)
+        found = [value[1] for value in (*values, *ours) if value is not None]
+        return max(found, default=None)
+
     def gathering(self, now: float) -> bool:
         """Whether this view is so young that cards of living nodes may still be on their way."""
         return self.first_heard_at is None or now - self.first_heard_at < GATHER_S

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from bus.identity import node_id
-from bus.messages.control import RunnerSpec
+from bus.messages.control import GroupSpec, RunnerSpec
 from conf.settings import load_settings
-from runner.engine import Engine, LoadProgress
+from runner.lockstep import Seat
+from runner.part import Makers, Progressed
 from runner.prepared import TextWorks
 from runner.service import run_slot
+
+if TYPE_CHECKING:
+    from runner.mlx.engine import MlxEngine
 
 SWITCH_S = 0.0005
 """How long a thread may hold the interpreter when another wants it: a tenth of the usual, for
 the engine's thread must not wait for a prompt's template."""
 
 
-def load_engine(spec: RunnerSpec, progress: Callable[[LoadProgress], None]) -> Engine:
+def load_engine(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> MlxEngine:
     """Import MLX only in the thread that will own it, and load."""
     from runner.mlx.engine import Precision
     from runner.mlx.engine import load_engine as load
@@ -34,7 +37,15 @@ def load_engine(spec: RunnerSpec, progress: Callable[[LoadProgress], None]) -> E
         memory_limit_bytes=spec.memory_limit_bytes,
         context_tokens=spec.context_tokens,
         progress=progress,
+        seat=seat,
     )
+
+
+def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
+    """In a group MLX is first met here, in the main thread."""
+    from runner.mlx.company import form
+
+    form(group, rank, deadline_s)
 
 
 def load_text(spec: RunnerSpec) -> TextWorks:
@@ -53,8 +64,13 @@ def main() -> int:
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level=settings.log_level,
-        load_engine=load_engine,
-        load_text=load_text,
+        keys=settings.key_files,
+        makers=Makers(
+            load_engine=load_engine,
+            load_follower=load_engine,
+            load_text=load_text,
+            form_group=form_group,
+        ),
     )
 
 

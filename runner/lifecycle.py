@@ -35,6 +35,7 @@ ENGINE_ERROR: Final = 71
 LOAD_FAILED: Final = 72
 NO_SPEC: Final = 73
 SLOT_REFUSED: Final = 74
+GROUP_LOST: Final = 76
 
 EXIT_CODES: Mapping[int, str] = {
     STOPPED: "stopped in good order",
@@ -43,6 +44,7 @@ EXIT_CODES: Mapping[int, str] = {
     LOAD_FAILED: "the model could not be loaded; trying again will not help",
     NO_SPEC: "no worker gave this slot a spec in time",
     SLOT_REFUSED: "the worker has nothing for this slot",
+    GROUP_LOST: "the group did not form, or lost a rank; a new generation may do better",
 }
 """What a runner's exit code means (75, orphaned, and 3, role taken, are `bus.service`'s)."""
 
@@ -50,11 +52,20 @@ SPEC_DEADLINE_S: Final = 60.0
 FIRST_STEP_DEADLINE_S: Final = 60.0
 SHORTEST_STEP_DEADLINE_S: Final = 5.0
 LONGEST_STEP_DEADLINE_S: Final = 10.0
+RANK_BEAT_S: Final = 0.5
+RANK_LOST_S: Final = 3.0
+RANK_LOST_LOADING_S: Final = 15.0
+"""While a rank loads its part, the interpreter may be held for longer than otherwise."""
+
+
+def lost_peer(message: str) -> bool:
+    """Whether an engine's error says that the connection to another rank is gone."""
+    return any(f"[{backend}]" in message for backend in ("ring", "jaccl"))
 
 
 def step_deadline_s(expected_s: float, steps_done: int) -> float:
     """How long the engine may take over what it has been given: 8 times what is expected,
-    5 s at the least, 10 s at most; 60 s for the first step."""
+    5 s at the least, 10 s at most; 60 s for the first step, and while costs are learned."""
     if steps_done == 0:
         return FIRST_STEP_DEADLINE_S
     return min(max(SHORTEST_STEP_DEADLINE_S, 8 * expected_s), LONGEST_STEP_DEADLINE_S)

@@ -27,7 +27,8 @@ from bus.messages.tokens import (
 )
 from runner.engine import SampledToken
 from runner.prepared import ChoiceReader, Piece, PreparedRequest, TextPiece
-from runner.rows import RowCost, RowKey
+from runner.rows import RowCost, RowEvent, RowKey
+from runner.schedule import Scheduler
 
 OrderKind = Literal["pause", "resume", "complete", "cancel"]
 
@@ -240,3 +241,17 @@ class OpenRequest:
             piece.arguments,
             piece.tokens,
         )
+
+
+def carry_out(order: Order, scheduler: Scheduler, now: float) -> list[RowEvent]:
+    """Have the scheduler do what a text asked for; what follows at once."""
+    match order.kind:
+        case "pause":
+            scheduler.pause(order.key, now)
+        case "resume":
+            scheduler.resume(order.key)
+        case "complete":
+            return scheduler.complete(order.key, now)
+        case "cancel":
+            return scheduler.cancel(order.key.request_id, now)
+    return []

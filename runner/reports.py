@@ -11,8 +11,8 @@ from bus.ids import Boot, NodeId
 from bus.messages.control import Phase, RunnerReport, RunnerSpec, SlotHello
 from bus.messages.readings import RunnerReading
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
-from runner.engine import EngineFacts
 from runner.engine_thread import EngineThread
+from runner.part import Part
 from runner.recorder import FlightRecorder
 from runner.schedule import Load
 from runner.serving import Serving
@@ -43,14 +43,8 @@ class Me:
     phase: Phase
 
 
-def slot_hello(
-    me: Me,
-    spec: RunnerSpec | None,
-    serving: Serving | None,
-    engine: EngineThread | None,
-    *,
-    message: str,
-) -> SlotHello:
+def slot_hello(me: Me, spec: RunnerSpec | None, part: Part | None, *, message: str) -> SlotHello:
+    works = part.works if part else None
     return SlotHello(
         slot=me.slot,
         pid=me.pid,
@@ -61,11 +55,11 @@ def slot_hello(
         instance=spec.instance if spec else None,
         generation=spec.generation if spec else 0,
         rank=spec.rank if spec else 0,
-        addresses=serving.addresses if serving else (),
-        done_bytes=engine.progress.done_bytes if engine else 0,
-        total_bytes=engine.progress.total_bytes if engine else 0,
-        open_requests=serving.open_requests if serving else 0,
-        step=engine.steps_done if engine else 0,
+        addresses=part.addresses if part else (),
+        done_bytes=works.progress.done_bytes if works else 0,
+        total_bytes=works.progress.total_bytes if works else 0,
+        open_requests=part.open_requests if part else 0,
+        step=works.steps_done if works else 0,
         message=message,
     )
 
@@ -73,14 +67,14 @@ def slot_hello(
 def runner_report(
     me: Me,
     spec: RunnerSpec | None,
-    facts: EngineFacts | None,
-    engine: EngineThread | None,
+    part: Part | None,
     *,
     recorder: FlightRecorder,
 ) -> RunnerReport:
     memory: dict[str, int] = {}
-    if engine is not None:
-        now = engine.memory
+    facts = None
+    if part is not None:
+        now, facts = part.works.memory, part.facts
         memory = {
             "active_bytes": now.active_bytes,
             "kv_bytes": now.kv_bytes,

@@ -9,8 +9,6 @@ have not, so nothing starves; preemption never loses or changes a token.
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +17,7 @@ from bus.ids import RequestId
 from runner.budget import StepTime
 from runner.costs import GroupSize
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
+from runner.lockstep import digested
 from runner.prefix import TokenChain
 from runner.prepared import PreparedRequest
 from runner.rows import (
@@ -33,7 +32,6 @@ from runner.rows import (
 from runner.schedule_plan import plan_step
 from runner.schedule_rows import Issued, RowTable, ScheduleSettings
 
-_DIGEST = struct.Struct("<qi")
 STEPS_AHEAD = 2
 
 
@@ -189,7 +187,7 @@ class Scheduler:
         owed = dict(issued.samples)
         digest = table.digest
         for sampled in result.tokens:
-            digest = zlib.crc32(_DIGEST.pack(sampled.row, sampled.token), digest)
+            digest = digested(digest, sampled.row, sampled.token)
             row = owed.pop(sampled.row, None)
             if row is not None:
                 row.in_flight -= 1

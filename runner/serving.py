@@ -12,8 +12,9 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from bus.errors import BadMessage, FailReason, Refusal
+from bus.errors import BadMessage, FailReason, PortTaken, Refusal
 from bus.frames import pack_to_gateway, unpack_to_runner
 from bus.ids import Boot, RequestId
 from bus.logs import Log
@@ -34,14 +35,15 @@ from bus.messages.tokens import (
     ToGateway,
     Welcome,
 )
+from bus.security import Security
 from bus.transport import Link
 from runner.engine_thread import EngineThread, Stepped
 from runner.gateways import Gateways
-from runner.open_request import OpenRequest, Order, Outgoing
+from runner.open_request import OpenRequest, Order, Outgoing, carry_out
 from runner.prepared import PreparedRequest, TextWorks
 from runner.recorder import FlightRecorder, RecorderPhase, Tally
 from runner.rows import RowEvent, RowFailed, RowFinished, RowPrefilled, RowStarted, RowToken
-from runner.schedule import Placed, Scheduler
+from runner.schedule import Placed
 from runner.text_thread import Answer, TextThread
 
 REMEMBERED = 4096
@@ -73,6 +75,7 @@ class Serving:
         text: TextThread,
         wall: Callable[[], float],
         tap: Tap,
+        security: Security | None = None,
     ) -> None:
         self.spec = spec
         self.phase: Phase = "loading"
@@ -90,9 +93,21 @@ class Serving:
         self._open: dict[RequestId, OpenRequest] = {}
         self._pending: dict[RequestId, _Pending] = {}
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
-        self._link = Link("router")
-        self.addresses = tuple(self._link.bind(address) for address in spec.addresses)
+        self._link = Link("router", security=security)
+        self.addresses = self._bind(spec)
         reactor.watch(self._link, self._received)
+
+    def _bind(self, spec: RunnerSpec) -> tuple[str, ...]:
+        """Listen; what others are told to dial. One address that is taken costs that address."""
+        told: list[str] = []
+        for address, announced in zip_longest(spec.addresses, spec.announced, fillvalue=()):
+            try:
+                bound = self._link.bind(str(address))
+            except PortTaken as error:
+                self._log.error("other nodes cannot reach this runner", why=str(error))
+                continue
+            told += announced or (bound,)
+        return tuple(told)
 
     @property
     def open_requests(self) -> int:
@@ -295,7 +310,7 @@ class Serving:
             with self._engine.lock:
                 for out in outs.values():
                     for order in out.orders:
-                        events += _carry_out(order, scheduler, now)
+                        events += carry_out(order, scheduler, now)
                     out.orders.clear()
             self._engine.wake()
             for event in events:
@@ -376,16 +391,3 @@ class Serving:
 
 def _seed(given: int | None) -> int:
     return secrets.randbits(63) if given is None else given
-
-
-def _carry_out(order: Order, scheduler: Scheduler, now: float) -> list[RowEvent]:
-    match order.kind:
-        case "pause":
-            scheduler.pause(order.key, now)
-        case "resume":
-            scheduler.resume(order.key)
-        case "complete":
-            return scheduler.complete(order.key, now)
-        case "cancel":
-            return scheduler.cancel(order.key.request_id, now)
-    return []

@@ -20,7 +20,7 @@ from bus.codec import Envelope, decode, encode
 from bus.errors import BadMessage, ShoalError
 from bus.ids import NodeId
 from bus.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
-from bus.messages.readings import NodeReading, ProcessReading
+from bus.messages.readings import FetchReading, NodeReading, ProcessReading, WeightsReading
 from bus.processes import ProcessRefused
 from bus.service import Shell
 from bus.topics import reading_topic
@@ -127,12 +127,15 @@ class Telemetry:
     def __init__(self, shell: Shell, list_processes: ListProcesses, folder: Path) -> None:
         self.shell = shell
         self.node: NodeId = shell.speaker.node
-        self.client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log)
+        self.client = BusClient(
+            shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
+        )
         self._list_processes = list_processes
         self._meter = Meter(self._listed, folder)
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()
         self._peer_heard_at: dict[NodeId, float] = {}
+        self._fetches: tuple[FetchReading, ...] = ()
         self._stop = threading.Event()
         capability = diagnose.probe()
         shell.log.info("py-spy", allowed=capability.allowed, reason=capability.reason)
@@ -141,6 +144,7 @@ class Telemetry:
         self._questions.bind(shell.endpoints.telemetry)
         shell.reactor.watch(self._questions, self._asked)
         self.client.hear("reading.node", self._peer_heard)
+        self.client.hear(reading_topic("weights", self.node), self._weights_heard)
         self._thread = threading.Thread(target=self._measure, name="meter", daemon=True)
         self._thread.start()
 
@@ -224,9 +228,18 @@ class Telemetry:
             memory_available_bytes=measured.memory.available_bytes,
             wired_bytes=measured.memory.wired_bytes,
             processes=measured.processes,
+            failed_downloads=tuple(
+                (one.model, one.message.removeprefix(f"{one.model} could not be fetched: "))
+                for one in self._fetches
+                if one.phase == "failed"
+            ),
             failed_models=failed,
             silent_peers=self._silent_peers(),
         )
+
+    def _weights_heard(self, _topic: str, envelope: Envelope) -> None:
+        if isinstance(envelope.message, WeightsReading):
+            self._fetches = envelope.message.fetches
 
     def _peer_heard(self, _topic: str, envelope: Envelope) -> None:
         self._peer_heard_at[envelope.node] = self.shell.reactor.now()

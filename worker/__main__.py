@@ -9,12 +9,27 @@ from bus.client import BusClient
 from bus.identity import node_id
 from bus.processes import Supervisor
 from bus.service import Shell, run_service
+from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
+from conf.ports import TABLE
 from conf.settings import Settings, load_settings
-from worker.hands import RunnerDefaults
+from worker.hands import DataPorts, RunnerDefaults, open_secret
 from worker.machine import has_metal
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights, hugging_face_cache
+from worker.weights_thread import WeightsSettings
+
+
+def weights_settings(settings: Settings) -> WeightsSettings:
+    """Where weights go, and where others get them: nowhere, unless this node listens for them."""
+    listen, port = settings.cluster.listen, settings.port_of("weights")
+    return WeightsSettings(
+        models=settings.paths.models,
+        hashes=settings.paths.state / "weights",
+        listen=(f"tcp://{listen}:{port}",) if listen else (),
+        announce=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
+        bytes_per_s=float(settings.weights_bytes_per_s),
+    )
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
@@ -25,6 +40,14 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         slots=settings.slots,
         memory_bytes=settings.memory_bytes,
         runner=RunnerDefaults(**runner.model_dump()),
+        data=DataPorts(
+            listen=settings.cluster.listen,
+            port=settings.port_of("data"),
+            hosts=announced_hosts(settings),
+        ),
+        ring_ports=(settings.port_of("ring"), TABLE["ring"].count),
+        plan_ports=(settings.port_of("plans"), TABLE["plans"].count),
+        weights=weights_settings(settings),
     )
 
 
@@ -32,7 +55,7 @@ def shelf(settings: Settings) -> Shelf:
     """Where this node's models lie."""
     more = tuple(Path(folder).expanduser() for folder in settings.model_folders)
     return Shelf(
-        bundled=bundled_models(),
+        bundled=bundled_models() if settings.bundled_model else {},
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
         float32=not has_metal(),
@@ -45,7 +68,9 @@ def main() -> int:
     make_folders(settings.paths)
 
     def build(shell: Shell) -> Worker:
-        client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log)
+        client = BusClient(
+            shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
+        )
         return Worker(
             client,
             shell.reactor,
@@ -53,6 +78,7 @@ def main() -> int:
             worker_settings(settings),
             Supervisor(shell.endpoints.supervisor),
             Weights(shelf(settings)),
+            open_secret if shell.keyring is None else shell.keyring.ring_secret,
         )
 
     return run_service(
@@ -61,6 +87,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         build=build,
+        keys=settings.key_files,
     )
 
 

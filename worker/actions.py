@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bus.ids import ModelId
 from bus.instances import Instance, Shard
 from bus.messages.events import Fact
 from worker.slots import Task
@@ -27,6 +28,14 @@ class GiveSpec:
     slot: str
     task: Task
     instance: Instance
+    shard: Shard
+
+
+@dataclass(frozen=True, slots=True)
+class SeatRank:
+    """Choose fresh ports for a rank of a group, and tell where it will be met."""
+
+    task: Task
     shard: Shard
 
 
@@ -71,4 +80,19 @@ class Tell:
     fact: Fact
 
 
-Action = StartSlot | GiveSpec | DrainSlot | RefuseSlot | StopSlot | KillSlot | Tell
+@dataclass(frozen=True, slots=True)
+class FetchModel:
+    """Get the weights from another node."""
+
+    model: ModelId
+
+
+@dataclass(frozen=True, slots=True)
+class CancelFetch:
+    """Give a fetch up (what came stays for another time), or forget how it ended."""
+
+    model: ModelId
+
+
+SlotAction = StartSlot | GiveSpec | SeatRank | DrainSlot | RefuseSlot | StopSlot | KillSlot | Tell
+Action = SlotAction | FetchModel | CancelFetch

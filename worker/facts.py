@@ -21,15 +21,17 @@ from worker.slots import Gone, Task
 @dataclass(slots=True)
 class Told:
     """What was told of each task, so that it is told once: `ready` by boot, `left` with when
-    (of tasks that ended, unloaded or were refused)."""
+    (of tasks that ended, unloaded or were refused), `seated` of ranks of groups."""
 
     ready: dict[Task, str] = field(default_factory=dict[Task, str])
     left: dict[Task, float] = field(default_factory=dict[Task, float])
+    seated: set[Task] = field(default_factory=set[Task])
 
     def prune(self, instances: Iterable[str]) -> None:
         """Forget instances that are no more."""
         living = set(instances)
         self.ready = {t: b for t, b in self.ready.items() if t.instance in living}
+        self.seated = {t for t in self.seated if t.instance in living}
         self.left = {t: a for t, a in self.left.items() if t.instance in living}
 
 

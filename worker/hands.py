@@ -7,33 +7,41 @@ not noted, so that it is asked for again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, assert_never, cast
 
 from bus.cards import ModelCard
 from bus.client import BusClient
 from bus.codec import encode
-from bus.errors import Unavailable
-from bus.ids import ModelId
+from bus.errors import PortTaken, Refusal, Unavailable
+from bus.ids import InstanceId, ModelId
+from bus.instances import RankSeat, Shard
 from bus.logs import Log
-from bus.messages.control import RunnerSpec, SlotDrain, SlotRefused
-from bus.messages.events import RunnerEnded
+from bus.messages.control import GroupSpec, RunnerSpec, SlotDrain, SlotRefused
+from bus.messages.events import RankSeated, RunnerEnded
 from bus.messages.wire import Message
 from bus.processes import ProcessRefused, SupervisedProcess, Supervisor
 from bus.transport import Link
 from worker.actions import (
     Action,
+    CancelFetch,
     DrainSlot,
+    FetchModel,
     GiveSpec,
     KillSlot,
     RefuseSlot,
+    SeatRank,
+    SlotAction,
     StartSlot,
     StopSlot,
     Tell,
 )
-from worker.facts import Told
-from worker.slots import SlotTable
+from worker.facts import Told, refused
+from worker.ports import PortPool
+from worker.slots import SlotTable, Task
+from worker.supply import Supply
 
 GROUP = "runner:"
 
@@ -51,6 +59,25 @@ class RunnerDefaults:
     load_deadline_s: float
 
 
+RingSecret = Callable[[InstanceId, int], str]
+
+
+def open_secret(instance: InstanceId, generation: int) -> str:
+    """What the ranks of a cluster without keys greet each other with: it tells generations
+    apart and keeps nobody out."""
+    return sha256(f"{instance}/{generation}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DataPorts:
+    """Where runners of this node serve other nodes: the first slot's TCP `port`, on `listen`
+    (empty: they do not), dialled at `hosts`, best first."""
+
+    listen: str
+    port: int
+    hosts: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Hands:
     """The worker's way to act. `table` and `told` are the worker's own."""
@@ -63,10 +90,18 @@ class Hands:
     told: Told
     runner: RunnerDefaults
     models: Mapping[ModelId, ModelCard]
+    data: DataPorts
+    ring_ports: PortPool
+    plan_ports: PortPool
+    supply: Supply | None = None
+    ring_secret: RingSecret = open_secret
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
         """Do one action; what supervisord refuses is logged and told where it matters."""
+        if isinstance(action, FetchModel | CancelFetch):
+            self._fetch(action, now)
+            return
         try:
             self._act(action, now)
         except Unavailable as error:
@@ -109,7 +144,7 @@ class Hands:
             self.trouble = trouble
             self.log.error("supervisord does not answer", error=trouble)
 
-    def _act(self, action: Action, now: float) -> None:
+    def _act(self, action: SlotAction, now: float) -> None:
         table = self.table
         match action:
             case StartSlot(slot=slot, task=task):
@@ -121,6 +156,8 @@ class Hands:
                 boot = table.slots[slot].boot
                 if boot and self.send(identity_of(slot, boot), self._spec(action)):
                     table.did(slot, "give", now)
+            case SeatRank(task=task, shard=shard):
+                self._seat(task, shard, now)
             case DrainSlot(slot=slot, task=task, deadline_s=deadline_s, why=why):
                 boot = table.slots[slot].boot
                 drain = SlotDrain(
@@ -152,6 +189,49 @@ class Hands:
             case _:
                 assert_never(action)
 
+    def _seat(self, task: Task, shard: Shard, now: float) -> None:
+        """Tell where a rank will be met: ring and, at the lead, the socket for step plans."""
+        data, node = self.data, self.client.speaker.node
+        try:
+            if not data.listen or not data.hosts:
+                raise PortTaken("this node does not listen for others (`cluster.listen`)")
+            ring = self.ring_ports.fresh(data.listen)
+            plans = self.plan_ports.fresh(data.listen) if task.rank == 0 else None
+        except PortTaken as error:
+            self.told.left[task] = now
+            refusal = Refusal(reason="unsupported", message=str(error))
+            self.client.tell(refused(task, node, refusal))
+            return
+        host = data.hosts[0]
+        seat = RankSeat(
+            rank=task.rank,
+            node=node,
+            first_layer=shard.first_layer,
+            last_layer=shard.last_layer,
+            ring=(f"{host}:{ring}",),
+            plans=(f"tcp://{host}:{plans}",) if plans else (),
+        )
+        self.client.tell(RankSeated(instance=task.instance, generation=task.generation, seat=seat))
+
+    def _group(self, give: GiveSpec) -> GroupSpec | None:
+        instance = give.instance
+        if len(instance.shards) == 1:
+            return None
+        return GroupSpec(
+            sharding="tensor" if instance.sharding == "tensor" else "pipeline",
+            backend="jaccl" if instance.collectives == "jaccl" else "ring",
+            ranks=instance.seats,
+            secret=self.ring_secret(instance.instance, instance.generation),
+        )
+
+    def _fetch(self, action: FetchModel | CancelFetch, now: float) -> None:
+        if self.supply is None:
+            self.log.error("this worker fetches no weights", model=action.model)
+        elif isinstance(action, FetchModel):
+            self.supply.fetch(action.model, now)
+        else:
+            self.supply.cancel(action.model)
+
     def _could_not_start(self, action: StartSlot, why: str, now: float) -> None:
         task = action.task
         self.told.left[task] = now
@@ -167,7 +247,10 @@ class Hands:
 
     def _spec(self, give: GiveSpec) -> RunnerSpec:
         card = self.models[give.instance.model]
-        runner = self.runner
+        runner, data = self.runner, self.data
+        local, port = self.client.endpoints.runner(give.slot), data.port + int(give.slot)
+        abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
+        announced = (tuple(f"tcp://{host}:{port}" for host in data.hosts),) if abroad else ()
         return RunnerSpec(
             instance=give.task.instance,
             generation=give.task.generation,
@@ -179,7 +262,8 @@ class Hands:
             first_layer=give.shard.first_layer,
             last_layer=give.shard.last_layer,
             context_tokens=give.instance.context_tokens,
-            addresses=(self.client.endpoints.runner(give.slot),),
+            addresses=(local, *abroad),
+            announced=((local,), *announced),
             memory_limit_bytes=give.shard.bytes_reserved,
             max_rows=runner.max_rows,
             max_waiting=runner.max_waiting,
@@ -189,6 +273,7 @@ class Hands:
             thinking=card.thinking,
             load_deadline_s=runner.load_deadline_s,
             drop_idle_s=runner.drop_idle_s,
+            group=self._group(give),
         )
 
 

@@ -40,6 +40,7 @@ def node_card(
     slots: int,
     memory_bytes: int,
     models: tuple[ModelCard, ...],
+    weights_addresses: tuple[str, ...] = (),
     announced_at_s: float,
 ) -> NodeCard:
     """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
@@ -55,6 +56,7 @@ def node_card(
         shoal_version=_version("shoal"),
         slots=slots,
         models=models,
+        weights_addresses=weights_addresses,
         announced_at_s=announced_at_s,
         chip=chip(),
         working_set_bytes=working_set_bytes(),

@@ -4,13 +4,14 @@ Pure, and level-based: it looks at the state as it is and the slots as they are,
 or repeated message costs a turn and nothing else. Running runners are adopted, never restarted.
 Nothing is started before the inventory is complete. A generation is attempted once: when its
 runner is gone that is told, and only the holder opens another. Cleaning up is a ladder: ask,
-wait, SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL.
+wait, SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL. Weights that are not here are
+fetched before anything is started, and no rank starts while another's node still lacks them; a
+fetch that fails concerns only what waits for it, never what runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from bus.errors import Refusal
 from bus.ids import InstanceId, NodeId
@@ -19,14 +20,17 @@ from bus.messages.events import RunnerReady
 from bus.state import ClusterState
 from worker.actions import (
     Action,
+    CancelFetch,
     DrainSlot,
     GiveSpec,
     KillSlot,
     RefuseSlot,
+    SeatRank,
     StartSlot,
     StopSlot,
     Tell,
 )
+from worker.desk import Desk, admitted, vanished
 from worker.facts import Told, lost, refused, unloaded
 from worker.slots import Slot, SlotTable, Task
 
@@ -36,30 +40,15 @@ ASK_S = 5.0
 TERM_S = 10.0
 """After SIGTERM; supervisord has sent SIGKILL after 5 s, this is for when it has not."""
 REPEAT_KILL_S = 2.0
+SEAT_S = 60.0
+"""How long a rank waits for the seats of its group's others (J47)."""
 SUSPECT_S = 4.0
 SILENT_S = 12.0
 SILENT_LOADING_S = 60.0
 REPEAT_S = 1.0
 RETELL_S = 5.0
-TOLERANCE = 1.10
 
 Desired = Mapping[Task, tuple[Instance, Shard]]
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What the worker knows beside state and slots.
-
-    `free_bytes` is measured now; None when it cannot be (then nothing is refused for it).
-    `paths` are the models on this disk. `settled`: the inventory is complete.
-    """
-
-    node: NodeId
-    settled: bool
-    free_bytes: int | None
-    paths: frozenset[str]
-    load_deadline_s: float
-    now: float
 
 
 def is_settled(table: SlotTable, began_at: float, now: float) -> bool:
@@ -81,7 +70,8 @@ def reconcile(state: ClusterState, table: SlotTable, desk: Desk, told: Told) -> 
     """The next actions, in order. The shell does them and notes each in the table."""
     told.prune(state.instances)
     wanted, leaving = _desired(state, desk.node)
-    _assign_idle(wanted, table, desk, told)
+    present = {task: one for task, one in wanted.items() if one[0].model in desk.paths}
+    _assign_idle(present, table, desk, told)
     actions: list[Action] = []
     for name in sorted(table.slots):
         slot = table.slots[name]
@@ -92,7 +82,7 @@ def reconcile(state: ClusterState, table: SlotTable, desk: Desk, told: Told) -> 
     for task in leaving:
         if table.of(task) is None and desk.settled:
             actions += _again(task, desk, told)
-    return actions
+    return [*actions, *_unneeded(wanted, table, desk, told)]
 
 
 def _assign_idle(wanted: Desired, table: SlotTable, desk: Desk, told: Told) -> None:
@@ -155,9 +145,15 @@ def _watched(slot: Slot, desk: Desk) -> list[Action]:
 
 def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Told) -> list[Action]:
     """What a living slot has to hear, given what it is."""
-    if slot.life in ("starting", "stopping", "killed"):
+    if slot.life in ("stopping", "killed"):
         return []
     task = slot.task
+    if task is not None and task in wanted and slot.life in ("starting", "idle"):
+        seat = _seated(task, *wanted[task], told)
+        if seat:
+            return seat
+    if slot.life == "starting":
+        return []
     if task is not None and task in leaving:
         instance, _ = leaving[task]
         return _drained(slot, task, instance.drain_deadline_s or 0.0, instance.why)
@@ -174,8 +170,15 @@ def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Tol
 def _given(
     slot: Slot, task: Task, instance: Instance, shard: Shard, desk: Desk, told: Told
 ) -> list[Action]:
-    """Its spec, unless the model has vanished from the disk since the slot was started."""
-    refusal = _vanished(instance, desk)
+    """Its spec, once every rank of its group has a seat, unless the model has vanished from
+    the disk since the slot was started."""
+    missing = _unseated(instance)
+    if missing:
+        waited_s = desk.now - slot.since_at
+        where = ", ".join(f"rank {shard.rank} on {shard.node}" for shard in missing)
+        text = f"{where}: no seat within {SEAT_S:g} s (is that node's worker running?)"
+        return [StopSlot(slot.name, text)] if waited_s >= SEAT_S else []
+    refusal = vanished(instance, desk)
     if refusal is None:
         return [GiveSpec(slot.name, task, instance, shard)]
     actions: list[Action] = [RefuseSlot(slot.name, refusal.message)]
@@ -183,6 +186,23 @@ def _given(
         told.left[task] = desk.now
         actions.append(Tell(refused(task, desk.node, refusal)))
     return actions
+
+
+def _seated(task: Task, instance: Instance, shard: Shard, told: Told) -> list[Action]:
+    """A rank of a group is told of as soon as it has a slot, for all wait for it."""
+    alone = len(instance.shards) == 1
+    if alone or task in told.seated or any(one.rank == task.rank for one in instance.seats):
+        return []
+    told.seated.add(task)
+    return [SeatRank(task, shard)]
+
+
+def _unseated(instance: Instance) -> list[Shard]:
+    """Ranks of a group that nobody has made room for yet."""
+    if len(instance.shards) == 1:
+        return []
+    seated = {seat.rank for seat in instance.seats}
+    return [shard for shard in instance.shards if shard.rank not in seated]
 
 
 def _missed_its_spec(slot: Slot, desk: Desk) -> bool:
@@ -254,13 +274,37 @@ def _missing(
     if _is_ready(task, instance):
         told.left[task] = desk.now
         return [Tell(lost(task, desk.node))]
+    if _elder_here(task, table):
+        return []
+    verdict = admitted(instance, shard, table, desk)
+    if isinstance(verdict, Refusal):
+        told.left[task] = desk.now
+        return [Tell(refused(task, desk.node, verdict))]
+    if verdict is not None:
+        return [action for action in verdict if action not in planned]
     taken = {action.slot for action in planned if isinstance(action, StartSlot)}
     name = _free_slot(table, taken)
-    refusal = _refusal(instance, shard, table, desk)
-    if refusal is not None:
-        told.left[task] = desk.now
-        return [Tell(refused(task, desk.node, refusal))]
     return [] if name is None else [StartSlot(name, task)]
+
+
+def _elder_here(task: Task, table: SlotTable) -> bool:
+    """Whether a rank of an earlier generation has not left yet: its memory is still taken."""
+    return any(
+        slot.life != "free"
+        and slot.task is not None
+        and slot.task.instance == task.instance
+        and slot.task.generation < task.generation
+        for slot in table.slots.values()
+    )
+
+
+def _unneeded(wanted: Desired, table: SlotTable, desk: Desk, told: Told) -> Iterable[CancelFetch]:
+    """Fetches that nothing waits for (any more)."""
+    if not desk.settled:
+        return []
+    open_tasks = [task for task in wanted if table.of(task) is None and task not in told.left]
+    needed = {wanted[task][0].model for task in open_tasks}
+    return [CancelFetch(model) for model in sorted(set(desk.fetches) - needed)]
 
 
 def _again(task: Task, desk: Desk, told: Told) -> list[Action]:
@@ -274,45 +318,6 @@ def _again(task: Task, desk: Desk, told: Told) -> list[Action]:
 def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
     names = sorted(n for n, s in table.slots.items() if s.life == "free" and n not in taken)
     return names[0] if names else None
-
-
-def _refusal(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> Refusal | None:
-    vanished = _vanished(instance, desk)
-    if vanished is not None:
-        return vanished
-    if desk.free_bytes is None:
-        return None
-    coming = sum(_still_coming(slot) for slot in table.slots.values())
-    free = desk.free_bytes - coming
-    if shard.bytes_reserved <= free * TOLERANCE:
-        return None
-    return Refusal(
-        reason="insufficient_memory",
-        message=(
-            f"{instance.model} was placed here with {shard.bytes_reserved / 1e9:.2f} GB, but "
-            f"{max(free, 0) / 1e9:.2f} GB are free now (10 % tolerated)"
-        ),
-        retry_after_s=RETELL_S,
-        facts={
-            "reserved_bytes": shard.bytes_reserved,
-            "free_bytes": desk.free_bytes,
-            "loading_bytes": coming,
-        },
-    )
-
-
-def _vanished(instance: Instance, desk: Desk) -> Refusal | None:
-    if instance.model in desk.paths:
-        return None
-    text = f"{instance.model} is no longer on this node's disk"
-    return Refusal(reason="unknown_model", message=text)
-
-
-def _still_coming(slot: Slot) -> int:
-    """Weights of a loading runner that are not in memory yet."""
-    if slot.life != "loading" or slot.hello is None:
-        return 0
-    return max(0, slot.hello.total_bytes - slot.hello.done_bytes)
 
 
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:

@@ -35,11 +35,22 @@ from bus.state import ClusterState
 from bus.transport import Link
 from worker.diagnoses import OpenQuestions
 from worker.facts import Told, farewell
-from worker.hands import GROUP, Hands, RunnerDefaults, identity_of
+from worker.hands import (
+    GROUP,
+    DataPorts,
+    Hands,
+    RingSecret,
+    RunnerDefaults,
+    identity_of,
+    open_secret,
+)
 from worker.machine import free_bytes, node_card
+from worker.ports import PortPool
 from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
 from worker.slots import Gone, Seen, SlotTable
+from worker.supply import Supply
 from worker.weights import Weights
+from worker.weights_thread import WeightsSettings, WeightsThread, link_maker
 
 TICK_S = 0.25
 LIST_S = 0.5
@@ -51,12 +62,18 @@ FRESH_READING_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What the composition root read. `memory_bytes` 0: what the machine has."""
+    """What the composition root read. `memory_bytes` 0: what the machine has. Ports come as
+    (first, count)."""
 
     node_name: str
     slots: int
     memory_bytes: int
     runner: RunnerDefaults
+    data: DataPorts
+    ring_ports: tuple[int, int]
+    plan_ports: tuple[int, int]
+    weights: WeightsSettings | None = None
+    """None: weights are neither fetched from other nodes nor given to them."""
 
 
 class Worker:
@@ -70,6 +87,7 @@ class Worker:
         settings: WorkerSettings,
         supervisor: Supervisor,
         weights: Weights,
+        ring_secret: RingSecret = open_secret,
     ) -> None:
         self.client = client
         self.table = SlotTable()
@@ -80,6 +98,8 @@ class Worker:
         self._told = Told()
         self._questions = OpenQuestions()
         self._models: dict[ModelId, ModelCard] = {}
+        self._supply = self._supplied(client, settings.weights)
+        self._announced: tuple[str, ...] = ()
         self._announced_at = -CARD_S
         self._began_at: float | None = None
         self._settled = False
@@ -98,6 +118,11 @@ class Worker:
             self._told,
             settings.runner,
             self._models,
+            settings.data,
+            PortPool(*settings.ring_ports),
+            PortPool(*settings.plan_ports),
+            self._supply,
+            ring_secret,
         )
         reactor.watch(self._link, self._received)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
@@ -113,13 +138,23 @@ class Worker:
         """Leave; the runners stay."""
         self._reactor.unwatch(self._link)
         self._link.close()
+        if self._supply is not None:
+            self._supply.close()
         self.client.close()
+
+    def _supplied(self, client: BusClient, weights: WeightsSettings | None) -> Supply | None:
+        if weights is None:
+            return None
+        link = link_maker(client.security)
+        thread = WeightsThread(weights, client.speaker, self._log, link=link)
+        return Supply(client, thread)
 
     # --- who we are ---
 
     def _join(self) -> None:
         node = self.client.speaker.node
-        self.client.tell(NodeJoined(node=node, name=self._settings.node_name))
+        hosts = self._settings.data.hosts
+        self.client.tell(NodeJoined(node=node, name=self._settings.node_name, addresses=hosts))
 
     def _on_state(self, state: ClusterState) -> None:
         here = self.client.speaker.node in state.nodes
@@ -143,12 +178,18 @@ class Worker:
         models = {card.model: card for card in self._weights.look()}
         for folder, trouble in self._weights.troubles.items():
             self._log.debug("cannot read a model", folder=folder, error=trouble)
+        addresses = () if self._supply is None else self._supply.addresses
+        if self._supply is not None:
+            self._supply.looked(models, self._weights.troubles)
         now = self._reactor.now()
-        if models == self._models and now - self._announced_at < CARD_S:
+        same = models == self._models and addresses == self._announced
+        if same and now - self._announced_at < CARD_S:
             return
         self._models.clear()
         self._models.update(models)
-        self._announced_at = now
+        self._announced, self._announced_at = addresses, now
+        if self._supply is not None:
+            self._supply.offers(models.values())
         settings, node = self._settings, self.client.speaker.node
         card = node_card(
             node,
@@ -156,6 +197,7 @@ class Worker:
             slots=settings.slots,
             memory_bytes=settings.memory_bytes,
             models=tuple(models.values()),
+            weights_addresses=addresses,
             announced_at_s=wall(),
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
@@ -252,6 +294,10 @@ class Worker:
             text = "the runner did not answer in time"
             self._hands.send(asker, DiagnosisRefused(status=504, message=text))
         self._suspect(now)
+        if self._supply is not None:
+            self._supply.tick(now)
+            if self._supply.has_arrived():
+                self._look()
         self._reconcile()
 
     def _suspect(self, now: float) -> None:
@@ -273,6 +319,7 @@ class Worker:
             self._log.info("took stock", slots=len(self.table.slots))
             for action in silent_ones(self.table):
                 self._hands.do(action, now)
+        supply = self._supply
         desk = Desk(
             node=self.client.speaker.node,
             settled=self._settled,
@@ -280,6 +327,9 @@ class Worker:
             paths=frozenset(self._models),
             load_deadline_s=self._settings.runner.load_deadline_s,
             now=now,
+            announced={} if supply is None else supply.announced(now),
+            fetches={} if supply is None else supply.fetches(),
+            has_heard=supply is None or supply.has_heard(now),
         )
         for action in reconcile(self.client.state, self.table, desk, self._told):
             self._hands.do(action, now)

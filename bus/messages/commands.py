@@ -59,7 +59,39 @@ class KeepAlive(Message):
     keep_alive_s: float
 
 
-Command = Annotated[PlaceModel | DeleteInstance | KeepAlive, Field(discriminator="kind")]
+class RenameNode(Message):
+    """Call a node by another name, whatever its own settings say."""
+
+    kind: Literal["rename_node"] = "rename_node"
+    command_id: CommandId
+    node: NodeId
+    name: str = Field(min_length=1, max_length=64)
+
+
+class DrainNode(Message):
+    """Give a node no new work and let what it holds go elsewhere (`draining`), or undo it."""
+
+    kind: Literal["drain_node"] = "drain_node"
+    command_id: CommandId
+    node: NodeId
+    draining: bool = True
+    drain_s: float = Field(default=60.0, ge=0.0, le=3600.0)
+
+
+class ForgetNode(Message):
+    """Have a node that is gone no longer belong to the cluster (`forgotten`), or let a
+    forgotten one come back. A node that lives is not forgotten."""
+
+    kind: Literal["forget_node"] = "forget_node"
+    command_id: CommandId
+    node: NodeId
+    forgotten: bool = True
+
+
+Command = Annotated[
+    PlaceModel | DeleteInstance | KeepAlive | RenameNode | DrainNode | ForgetNode,
+    Field(discriminator="kind"),
+]
 
 
 class Acknowledged(Message):

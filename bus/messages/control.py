@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bus.ids import Boot, InstanceId, ModelId, NodeId
+from bus.instances import RankSeat
 from bus.messages.commands import Acknowledged, Command, CommandRefused
 from bus.messages.events import Event, Fact, FactId
 from bus.messages.wire import Message
@@ -20,7 +21,10 @@ from bus.messages.wire import Message
 
 class TermHeartbeat(Message):
     """The holder lives: its term, the last index, a digest of the state at that index, and
-    where to ask (candidate addresses, best first). Every 0.5 s; silent for 2 s is lapsed."""
+    where to ask (candidate addresses, best first). Every 0.5 s; silent for 2 s is lapsed.
+
+    `voters` are those whose majority gave it the term, none where there are no voters; what is
+    up to and including `committed` a majority of them has on disk (0 where there are none)."""
 
     kind: Literal["term_heartbeat"] = "term_heartbeat"
     holder: NodeId
@@ -28,6 +32,63 @@ class TermHeartbeat(Message):
     index: int
     digest: int
     addresses: tuple[str, ...]
+    voters: tuple[NodeId, ...] = ()
+    committed: int = 0
+
+
+# --- between candidates --------------------------------------------------------------
+
+
+class Candidacy(Message):
+    """A candidate lives, and how good it is: where its journal ends, its configured priority,
+    the counter of its term. `fit` False: its journal only counts or was lost, so it neither
+    votes nor holds while another can. `led`: it holds the term or hears who does. `addresses`
+    are those of its ROUTER, best first. To every other candidate, every 0.5 s."""
+
+    kind: Literal["candidacy"] = "candidacy"
+    node: NodeId
+    last_term: int
+    last_index: int
+    priority: int
+    counter: int
+    fit: bool = True
+    led: bool = True
+    addresses: tuple[str, ...] = ()
+
+
+class AskVote(Message):
+    """Give me the term `counter`: my journal ends at (last_term, last_index). A `trial` binds
+    nobody; it only asks whether the vote would be given (Raft's pre-vote)."""
+
+    kind: Literal["ask_vote"] = "ask_vote"
+    node: NodeId
+    counter: int
+    trial: bool
+    last_term: int
+    last_index: int
+    voters: tuple[NodeId, ...]
+
+
+class Vote(Message):
+    """The answer. `counter` and `trial` are those of the question; `known_counter` is the
+    highest that the voter knows."""
+
+    kind: Literal["vote"] = "vote"
+    node: NodeId
+    counter: int
+    trial: bool
+    granted: bool
+    known_counter: int
+
+
+class AppendAck(Message):
+    """To the holder of the term `counter`: I hear you, and its log is on my disk up to `index`
+    (0: not known to be the same log yet). After each heartbeat and whenever the journal grew."""
+
+    kind: Literal["append_ack"] = "append_ack"
+    node: NodeId
+    counter: int
+    index: int
 
 
 # --- asking the holder ---------------------------------------------------------------
@@ -40,11 +101,16 @@ class AskSnapshot(Message):
 
 
 class AskEvents(Message):
-    """Events first..last (both included), at most 1,000 at a time."""
+    """Events first..last (both included), at most 1,000 at a time.
+
+    With `after_term` (the term, and its holder, of the asker's event first - 1) they are only
+    found where that event is of the answerer's log too (Raft's consistency check)."""
 
     kind: Literal["ask_events"] = "ask_events"
     first: int
     last: int
+    after_term: int | None = None
+    after_holder: NodeId | None = None
 
 
 class AskCommand(Message):
@@ -63,21 +129,24 @@ class TellFact(Message):
 
 
 class Snapshot(Message):
-    """State at `index`, as `ClusterState.model_dump`."""
+    """State at `index`, as `ClusterState.model_dump`, from the holder of `term`."""
 
     kind: Literal["snapshot"] = "snapshot"
     term: int
     index: int
     state: dict[str, Any]
+    holder: NodeId | None = None
 
 
 class EventsFound(Message):
     """The events asked for, in order; `complete` False when some are no longer kept, and a
-    snapshot has to be asked for."""
+    snapshot has to be asked for. `term` and `holder` are the answerer's."""
 
     kind: Literal["events_found"] = "events_found"
     events: tuple[Event, ...]
     complete: bool
+    term: int | None = None
+    holder: NodeId | None = None
 
 
 class FactTaken(Message):
@@ -106,36 +175,25 @@ HolderAnswer = Annotated[
 # --- worker and runner slots ---------------------------------------------------------
 
 
-class RankSeat(Message):
-    """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
-    listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
-    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding."""
-
-    rank: int
-    node: NodeId
-    first_layer: int
-    last_layer: int
-    ring: tuple[str, ...] = ()
-    plans: tuple[str, ...] = ()
-
-
 class GroupSpec(Message):
     """How the ranks of one generation find each other. `ranks` are in rank order; rank 0 is
     the lead, and in a pipeline the last stage. `secret` (hexadecimal) is the key of the HMAC that
     the first collective exchanges. All ranks are joined within `form_deadline_s` or the
-    generation has failed."""
+    generation has failed. `coordinator` (JACCL only) is the `ip:port` that rank 0 listens on."""
 
     sharding: Literal["pipeline", "tensor"]
     backend: Literal["ring", "jaccl"] = "ring"
     ranks: tuple[RankSeat, ...]
     secret: str
     form_deadline_s: float = 20.0
+    coordinator: str = ""
 
 
 class RunnerSpec(Message):
     """What a slot is to be: one rank of one generation. Everything a runner reads.
 
-    `addresses` are those its data ROUTER binds, best first. `group` is None for one rank.
+    `addresses` are those its data ROUTER binds; `announced` what it tells others to dial for
+    them, in the same order (an address may stand for several). `group` is None for one rank.
     Times in seconds, sizes in bytes.
     """
 
@@ -151,6 +209,7 @@ class RunnerSpec(Message):
     last_layer: int
     context_tokens: int
     addresses: tuple[str, ...]
+    announced: tuple[tuple[str, ...], ...] = ()
     memory_limit_bytes: int
     max_rows: int = 32
     max_waiting: int = 8

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bus.errors import Refusal
 from bus.ids import Boot, CommandId, InstanceId, NodeId
-from bus.instances import Conditions, Instance
+from bus.instances import Conditions, Instance, RankSeat
 from bus.messages.wire import Message
 
 # --- facts: witnessed by workers -----------------------------------------------------------
@@ -25,6 +25,15 @@ class NodeJoined(Message):
     node: NodeId
     name: str
     addresses: tuple[str, ...] = ()
+
+
+class RankSeated(Message):
+    """A worker has made room for a rank of a group, which will be met there."""
+
+    kind: Literal["rank_seated"] = "rank_seated"
+    instance: InstanceId
+    generation: int
+    seat: RankSeat
 
 
 class RunnerReady(Message):
@@ -74,7 +83,7 @@ class RunnerUnloaded(Message):
 
 
 Fact = Annotated[
-    NodeJoined | RunnerReady | RunnerEnded | LoadRefused | RunnerUnloaded,
+    NodeJoined | RankSeated | RunnerReady | RunnerEnded | LoadRefused | RunnerUnloaded,
     Field(discriminator="kind"),
 ]
 
@@ -97,6 +106,36 @@ class TermOpened(Message):
     kind: Literal["term_opened"] = "term_opened"
     holder: NodeId
     counter: int
+
+
+class NodeRenamed(Message):
+    """The operator calls a node by another name."""
+
+    kind: Literal["node_renamed"] = "node_renamed"
+    node: NodeId
+    name: str
+
+
+class NodeDrained(Message):
+    """A node is to get no new work (`draining`), or may have work again."""
+
+    kind: Literal["node_drained"] = "node_drained"
+    node: NodeId
+    draining: bool
+
+
+class NodeForgotten(Message):
+    """A node is no longer of the cluster: it is refused, and counts as no voter."""
+
+    kind: Literal["node_forgotten"] = "node_forgotten"
+    node: NodeId
+
+
+class NodeRemembered(Message):
+    """A forgotten node may come back."""
+
+    kind: Literal["node_remembered"] = "node_remembered"
+    node: NodeId
 
 
 class InstancePlaced(Message):
@@ -152,11 +191,16 @@ class KeepAliveSet(Message):
 
 EventBody = Annotated[
     NodeJoined
+    | RankSeated
     | RunnerReady
     | RunnerEnded
     | LoadRefused
     | RunnerUnloaded
     | TermOpened
+    | NodeRenamed
+    | NodeDrained
+    | NodeForgotten
+    | NodeRemembered
     | InstancePlaced
     | GenerationOpened
     | InstanceDraining
@@ -170,7 +214,8 @@ EventBody = Annotated[
 class Event(Message):
     """One entry of the log. `index` grows by one; `fact` names the witness of a fact, so
     that repeats are seen; `command_id` the command that caused it. `at_s` is the holder's wall
-    clock, for people only."""
+    clock, for people only. `holder` gave it its place: (term, holder, index) names one entry of
+    one log."""
 
     kind: Literal["event"] = "event"
     term: int
@@ -179,3 +224,4 @@ class Event(Message):
     body: EventBody
     fact: FactId | None = None
     command_id: CommandId | None = None
+    holder: NodeId | None = None

@@ -136,6 +136,30 @@ class DemandReading(Message):
     models: tuple[ModelDemand, ...] = ()
 
 
+FetchPhase = Literal["asking", "staging", "fetching", "checking", "publishing", "done", "failed"]
+
+
+class FetchReading(Message):
+    """How far a model's way to this node's disk is. `sources` are the nodes that send it now;
+    `bytes_per_s` over the last 5 s; `message` says why it failed."""
+
+    model: ModelId
+    phase: FetchPhase
+    done_bytes: int
+    total_bytes: int
+    bytes_per_s: float
+    sources: tuple[NodeId, ...] = ()
+    message: str = ""
+
+
+class WeightsReading(Message):
+    """The models that a node fetches, by name. Every second while there are any, and on change."""
+
+    kind: Literal["weights_reading"] = "weights_reading"
+    node: NodeId
+    fetches: tuple[FetchReading, ...] = ()
+
+
 class CardReading(Message):
     """A node's capability card."""
 

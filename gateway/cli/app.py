@@ -14,8 +14,11 @@ from gateway.cli import (
     doctor,
     down,
     instances,
+    keys,
+    lab,
     logs,
     models,
+    nodes,
     place,
     status,
     talk,
@@ -45,10 +48,8 @@ LATER = {
     "service": "starting with the system is not in this version; `shoal up` starts a node by hand",
     "pull": "fetching models is not in this version; put a model's folder into <data>/models "
     "(`shoal config show` names it)",
-    "nodes": "clusters of several nodes are not in this version",
-    "drain": "clusters of several nodes are not in this version",
+    "drain": "a node is drained with `shoal nodes drain NODE`",
     "leases": "leases are not in this version",
-    "keys": "keys are set with `api_keys` in shoal.toml for now",
 }
 
 
@@ -74,7 +75,12 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (up, down, status, talk, instances, place, models, tap, logs, doctor, bench, config):
+THEMES = (
+    (up, down, status, nodes, lab),
+    (talk, instances, place, models),
+    (tap, logs, doctor, bench, config, keys),
+)
+for theme in (one for themes in THEMES for one in themes):
     theme.register(app)
 
 

@@ -177,11 +177,9 @@ def _loading(screen: Screen) -> Generator[Callable[[NodeState, Instance], None]]
         bar = progress.add_task("loading", total=None)
 
         def show(state: NodeState, instance: Instance) -> None:
-            reading = state.reading_of(instance)
-            phase = reading.phase if reading else "starting"
-            done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)
-            text = f"{instance.model} {phase}"
-            progress.update(bar, description=text, completed=done, total=total or None)
+            far = state.progress_of(instance)
+            text, total = f"{instance.model} {far.phase}", far.total_bytes or None
+            progress.update(bar, description=text, completed=far.done_bytes, total=total)
 
         yield show
 
@@ -189,7 +187,7 @@ def _loading(screen: Screen) -> Generator[Callable[[NodeState, Instance], None]]
 def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     reading = state.reading_of(one)
     if reading is None:
-        return (one.model, one.status, one.instance, "", "", "", "", _leaves(one, None))
+        return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, None))
     return (
         one.model,
         one.status,
@@ -200,6 +198,13 @@ def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
         size(reading.active_bytes),
         _leaves(one, reading.last_used_ago_s),
     )
+
+
+def _status(state: NodeState, one: Instance) -> str:
+    far = state.progress_of(one)
+    if far.phase != "fetching":
+        return one.status
+    return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
 
 
 def _leaves(one: Instance, idle_s: float | None) -> str:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 from bus.cards import ModelCard, NodeCard
 from bus.codec import first_problem
 from bus.instances import Instance
-from bus.messages.readings import RunnerReading
+from bus.messages.peers import PeersReading
+from bus.messages.readings import FetchReading, RunnerReading, WeightsReading
 from bus.state import ClusterState
 from gateway.cli.problems import NOT_FOUND, Problem
 
@@ -30,14 +31,27 @@ class Health(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an instance's loading is."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeState:
-    """The cluster as one node sees it."""
+    """The cluster as one node (`asked`) sees it. `peers` are whom each node knows."""
 
     state: ClusterState
     live: bool
     runners: tuple[RunnerReading, ...]
     cards: tuple[NodeCard, ...]
     health: Mapping[str, Health]
+    peers: Mapping[str, PeersReading]
+    holder: str | None
+    asked: str
+    weights: tuple[WeightsReading, ...] = ()
 
     @property
     def instances(self) -> list[Instance]:
@@ -57,6 +71,25 @@ class NodeState:
         """The reading of the instance's runner, of its newest generation."""
         mine = [one for one in self.runners if one.instance == instance.instance]
         return max(mine, key=lambda one: one.generation, default=None)
+
+    def progress_of(self, instance: Instance) -> Progress:
+        """How far the instance is: while a node of it still fetches the weights, that of the
+        node that is furthest behind; else what its runner says."""
+        nodes = {shard.node for shard in instance.shards}
+        under_way = [
+            one
+            for reading in self.weights
+            if reading.node in nodes and instance.status == "placed"
+            for one in reading.fetches
+            if one.model == instance.model and one.phase not in ("done", "failed")
+        ]
+        if under_way:
+            last: FetchReading = min(under_way, key=lambda one: one.done_bytes)
+            return Progress("fetching", last.done_bytes, last.total_bytes)
+        reading = self.reading_of(instance)
+        if reading is None:
+            return Progress("starting", 0, 0)
+        return Progress(reading.phase, reading.done_bytes, reading.total_bytes)
 
     def nodes_of(self, model: str) -> list[str]:
         """Names of the nodes that have the model on disk."""
@@ -84,10 +117,19 @@ def parse_state(body: Any) -> NodeState:
             live=bool(fields["live"]),
             runners=tuple(RunnerReading.model_validate(one) for one in telemetry["runners"]),
             cards=tuple(NodeCard.model_validate(one) for one in telemetry["cards"]),
+            weights=tuple(
+                WeightsReading.model_validate(one) for one in telemetry.get("weights", ())
+            ),
             health={
                 node: Health.model_validate(one)
                 for node, one in cast(dict[str, Any], fields["nodeHealth"]).items()
             },
+            peers={
+                node: PeersReading.model_validate(one)
+                for node, one in cast(dict[str, Any], telemetry["peers"]).items()
+            },
+            holder=fields["holder"],
+            asked=str(fields["node"]),
         )
     except (KeyError, TypeError) as error:
         raise _other_version(f"{error} is missing") from error

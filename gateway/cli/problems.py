@@ -9,6 +9,7 @@ from __future__ import annotations
 from bus.errors import ShoalError
 
 FAILED = 1
+USAGE = 2
 NO_NODE = 3
 NOT_FOUND = 4
 REFUSED = 5

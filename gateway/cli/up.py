@@ -55,6 +55,14 @@ def up(
     ] = None,
     http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None,
     http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(help="Nodes to join, with commas between.", metavar="HOST:PORT"),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="On which address other nodes reach this one.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here; Ctrl-C takes the node down.")
     ] = False,
@@ -75,6 +83,9 @@ def up(
         "base_port": base_port,
         "http_port": http_port,
         "http_host": http_host,
+        "cluster.peers": peers,
+        "cluster.listen": listen,
+        "cluster.namespace": namespace,
     }
     settings = load_settings(home=invocation.home, flags=flags, remembered=False)
     screen = invocation.screen
@@ -147,10 +158,9 @@ def model_look(state: NodeState, model: str) -> ModelLook:
         here = not state.cards or model in state.models
         return ModelLook(model, "waiting" if here else "on no node's disk")
     status = {"ready": "ready", "failed": "failed"}.get(instance.status, "loading")
-    reading = state.reading_of(instance)
-    done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)
+    far = state.progress_of(instance)
     why = instance.why or (instance.failures[-1] if instance.failures else "")
-    return ModelLook(model, status, done, total, why)
+    return ModelLook(model, status, far.done_bytes, far.total_bytes, why)
 
 
 def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
@@ -181,8 +191,12 @@ def _already(invocation: Invocation, supervisor: Supervisor, flags: dict[str, An
     screen.say(f"{settings.node_name} is already running at {settings.url}")
     ignored = [name for name, value in flags.items() if value is not None]
     if ignored:
-        names = ", ".join("--" + name.replace("_name", "").replace("_", "-") for name in ignored)
+        names = ", ".join(_flag(name) for name in ignored)
         screen.note(f"{names}: takes effect after `shoal down` and `shoal up`")
+
+
+def _flag(key: str) -> str:
+    return "--" + key.removeprefix("cluster.").replace("_name", "").replace("_", "-")
 
 
 def _summary(

@@ -56,12 +56,15 @@ REFUSALS: Mapping[RefusalReason, _Row] = {
     "unknown_model": _Row(404, "model_not_found"),
     "no_capacity": _Row(503, "no_capacity", UNAVAILABLE_RETRY_S),
     "insufficient_memory": _Row(507, "insufficient_memory"),
+    "disk_full": _Row(507, "insufficient_storage"),
+    "weights_unavailable": _Row(503, "model_unavailable", UNAVAILABLE_RETRY_S),
     "unsupported": _Row(400, "unsupported"),
     "not_holder": _Row(503, "not_holder", UNAVAILABLE_RETRY_S),
     "no_majority": _Row(503, "no_majority", UNAVAILABLE_RETRY_S),
     "protocol": _Row(503, "protocol_mismatch"),
     "conflict": _Row(409, "conflict"),
     "unknown_instance": _Row(404, "instance_not_found"),
+    "unknown_node": _Row(404, "node_not_found"),
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 

@@ -28,6 +28,7 @@ class ClusterState:
         resp.data = json_bytes(
             {
                 "state": state.model_dump(mode="json"),
+                "node": service.options.node,
                 "holder": service.bus.mirror.holder,
                 "live": service.bus.mirror.live,
                 "telemetry": {
@@ -37,7 +38,9 @@ class ClusterState:
                     },
                     "runners": [one.model_dump(mode="json") for one in view.runners()],
                     "cards": [one.model_dump(mode="json") for one in view.cards()],
+                    "peers": {str(one.node): one.model_dump(mode="json") for one in view.peers()},
                     "demand": [one.model_dump(mode="json") for one in view.demands()],
+                    "weights": [one.model_dump(mode="json") for one in view.weights()],
                 },
                 "nodeHealth": {
                     node: node_health(*readings.get(node, (None, 0.0))) for node in nodes

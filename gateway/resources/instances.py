@@ -119,14 +119,14 @@ class InstanceResource:
             drain_s=drain_s or 0.0,
             why="deleted through the HTTP API",
         )
-        resp.data = json_bytes(_acknowledged(await service.command(command)))
+        resp.data = json_bytes(acknowledged(await service.command(command)))
         resp.content_type = "application/json"
 
 
 async def _placed(service: HttpService, asked: PlaceBody) -> bytes:
     command = _command(service, asked)
     answer = await service.command(command)
-    return json_bytes({"model": command.model, **_acknowledged(answer)})
+    return json_bytes({"model": command.model, **acknowledged(answer)})
 
 
 def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
@@ -179,7 +179,8 @@ def _asked(req: Request) -> PlaceBody:
     )
 
 
-def _acknowledged(answer: Acknowledged) -> dict[str, Any]:
+def acknowledged(answer: Acknowledged) -> dict[str, Any]:
+    """What the holder answered, for JSON."""
     return answer.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
 
 

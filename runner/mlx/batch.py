@@ -61,15 +61,16 @@ class MergedKV:
 class DecodeBatch:
     """The rows that decode together, with the token each will be fed next."""
 
-    def __init__(self, plain: Sequence[bool]) -> None:
-        """`plain[i]`: layer i of the model keeps ordinary keys and values."""
+    def __init__(self, plain: Sequence[bool], *, holes: bool = True) -> None:
+        """`plain[i]`: layer i of the model keeps ordinary keys and values. `holes` False: the
+        batch is closed up at once even where all layers do, for another rank's do not."""
         self.shape = SlabShape()
         self.layers: list[SlabKV | MergedKV] = [
             SlabKV(self.shape) if is_plain else MergedKV() for is_plain in plain
         ]
         self.rows: list[RowId | None] = []
         self.tokens: mx.array = mx.zeros((0,), mx.int32)
-        self._all_slabs = all(plain)
+        self._keeps_holes = holes and all(plain)
         self._wasted = 0
 
     def __len__(self) -> int:
@@ -138,7 +139,7 @@ class DecodeBatch:
         if self.holes == len(self.rows):
             self._clear()
             return []
-        if not self._all_slabs and self.holes:
+        if not self._keeps_holes and self.holes:
             return self._close_up()
         if self.rows[-1] is None:
             while self.rows[-1] is None:

@@ -7,13 +7,18 @@ device's queue by `issue`, which does not wait for it; the token sampled in one 
 input of the next without passing through the host. The exception is rows that follow a
 grammar: their step's forward is queued first, then their last token awaited, and only the
 choice of their next one depends on it.
+
+In a group the lead tells its followers each plan as soon as it knows which rows take part, and
+then computes it; a follower computes what it is told by `follow`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -31,7 +36,9 @@ from runner.engine import (
     StepPlan,
     StepResult,
 )
-from runner.mlx.facts import measure, try_out
+from runner.lockstep import RankFacts, Seat, SharedPlan
+from runner.mlx.company import Company
+from runner.mlx.facts import Shape, Trial, measure, try_out
 from runner.mlx.forward import Forward
 from runner.mlx.head import NarrowHead
 from runner.mlx.kernels import KernelCache
@@ -47,6 +54,7 @@ from runner.mlx.matching import Grammars
 from runner.mlx.outcome import Outcome, result_of
 from runner.mlx.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.row import EngineRow, RowTrouble, admitted
+from runner.mlx.stage import Part, Unsplittable
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
@@ -61,18 +69,23 @@ def load_engine(
     memory_limit_bytes: int,
     context_tokens: int | None = None,
     progress: Callable[[LoadProgress], None] = lambda _: None,
+    seat: Seat | None = None,
 ) -> MlxEngine:
     """Load the model in `path` into the calling thread. UnloadableModel says why not.
 
+    With a `seat`, load that rank's part and agree with the others; the group has been formed.
     `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
     lower, never raise, what the model was made for.
     """
-    loaded = load_weights(path, dtype, progress)
+    company = None if seat is None else Company(seat)
+    if company is not None:
+        company.greet()
+    loaded = load_weights(path, dtype, progress, company)
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
     try:
-        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens)
+        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens, company)
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
     progress(LoadProgress("ready", loaded.weights_bytes, loaded.weights_bytes))
@@ -88,10 +101,10 @@ class MlxEngine:
         loaded: LoadedModel,
         memory_limit_bytes: int,
         context_tokens: int | None,
+        company: Company | None = None,
     ) -> None:
-        shape = measure(loaded.model)
-        head = NarrowHead(loaded.model)
-        trial = try_out(loaded.model, shape, head)
+        head = NarrowHead(loaded.module)
+        shape, trial = _found(loaded, head)
         head.narrows = trial.narrows
         self.facts = EngineFacts(
             model_id=path.name,
@@ -112,34 +125,61 @@ class MlxEngine:
                 "plain_kv": all(shape.plain),
             },
         )
+        self._company = company
+        if company is not None:
+            trial = self._agreed(path, company.seat, trial)
         self._grammars = Grammars(
-            path, vocabulary=shape.vocabulary, eos_token_ids=self.facts.eos_token_ids
+            path, vocabulary=self.facts.vocabulary, eos_token_ids=self.facts.eos_token_ids
         )
-        self._forward = Forward(loaded.model, shape, trial, head)
+        self._forward = Forward(loaded.model, shape, trial, head, company)
         self._kernels = KernelCache(path, loaded.weights_bytes)
-        if self._kernels.warm:
-            self._forward.trace()
-        elif trial.batches_ragged and all(shape.plain) and loaded.precision == "float32":
-            self._kernels.fill()
+        if company is None:
+            self._start_tracing(trial)
         self._prefixes = PrefixStore()
         self._rows: dict[RowId, EngineRow] = {}
         self._failed: set[RowId] = set()
         self._pending: deque[Outcome] = deque()
         self._last_done = 0.0
         self._issued = 0
+        self._read = 0
+        self._lost: tuple[RowId, ...] = ()
         mx.clear_cache()
 
+    @property
+    def hears(self) -> bool:
+        """Whether results hold the tokens that were sampled: not in the middle of a pipeline."""
+        return self._company is None or self._company.hears
+
     def issue(self, plan: StepPlan) -> None:
-        """Start a step. Raises only when the device is lost."""
+        """Start a step. Raises only when the device, or another rank, is lost."""
         outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
+        self._open(plan, frozenset(), outcome)
+        if self._company is not None:
+            barred = (*self._lost, *(failure.row for failure in outcome.failures))
+            self._company.seat.tell(SharedPlan(plan, self._read, barred))
+        self._compute(plan, outcome)
+        self._lost = tuple(failure.row for failure in outcome.failures)
+
+    def follow(self, plan: StepPlan, barred: tuple[RowId, ...]) -> None:
+        """Start a step that the lead has told; `barred` rows take no part in it."""
+        outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
+        for row in barred:
+            self._fail(row)
+        self._open(plan, frozenset(barred), outcome)
+        self._compute(plan, outcome)
+
+    def _open(self, plan: StepPlan, barred: frozenset[RowId], outcome: Outcome) -> None:
         self._drop((*plan.release, *plan.preempt))
         for entry in plan.evict:
             self._prefixes.evict(entry)
         for spec in plan.admit:
-            self._admit(spec, outcome)
+            if spec.row not in barred:
+                self._admit(spec, outcome)
         for hit in plan.hits:
             if (row := self._rows.get(hit.row)) is not None:
                 row.start_from(self._prefixes, hit)
+
+    def _compute(self, plan: StepPlan, outcome: Outcome) -> None:
         for group in plan.prefill:
             chunks = [
                 (row, chunk)
@@ -154,21 +194,24 @@ class MlxEngine:
             if (row := self._rows.get(insert.row)) is not None:
                 self._keep(insert.entry, row, insert.length)
         for failure in outcome.failures:
-            self._fail(failure)
+            self._fail(failure.row)
         self._pending.append(outcome)
         self._tidy()
 
     def read(self) -> StepResult:
         """Wait for the oldest step that was issued and not read."""
         outcome = self._pending.popleft()
+        if self._company is not None and (drawn := [*outcome.first, *outcome.decoded]):
+            self._company.settle(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(outcome, self._last_done)
+        self._read = result.step
         return result
 
     def memory(self) -> EngineMemory:
         rows = sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
         return EngineMemory(
             active_bytes=mx.get_active_memory(),
-            kv_bytes=rows + self._forward.batch.nbytes,
+            kv_bytes=rows + self._forward.nbytes,
             prefix_bytes=self._prefixes.nbytes,
             peak_bytes=mx.get_peak_memory(),
         )
@@ -187,6 +230,41 @@ class MlxEngine:
         self._kernels.close()
         self._forward.close()
         mx.clear_cache()
+
+    def _start_tracing(self, trial: Trial) -> None:
+        """Now or once the kernels are there. A group does not trace: its ranks would not begin
+        at one step."""
+        if self._kernels.warm:
+            self._forward.trace()
+        elif trial.batches_ragged and trial.slabs and self.facts.extra["dtype"] == "float32":
+            self._kernels.fill()
+
+    def _agreed(self, path: Path, seat: Seat, trial: Trial) -> Trial:
+        """Settle with the other ranks what all of them go by."""
+        facts = self.facts
+        agreement = seat.agree(
+            RankFacts(
+                rank=seat.rank,
+                config=hashlib.sha256((path / "config.json").read_bytes()).hexdigest(),
+                precision=str(facts.extra["dtype"]),
+                weights_bytes=facts.weights_bytes,
+                memory_limit_bytes=facts.memory_limit_bytes,
+                kv_bytes_per_token=facts.kv_bytes_per_token,
+                kv_bytes_fixed=facts.kv_bytes_fixed,
+                context_tokens=facts.context_tokens,
+                vocabulary=facts.vocabulary,
+                batches_ragged=facts.batches_ragged,
+                groups=trial.groups,
+                slabs=trial.slabs,
+            )
+        )
+        self.facts = agreement.applied(facts)
+        return replace(
+            trial,
+            batches_ragged=agreement.batches_ragged,
+            groups=agreement.groups,
+            slabs=agreement.slabs,
+        )
 
     def _admit(self, spec: RowSpec, outcome: Outcome) -> None:
         try:
@@ -212,11 +290,11 @@ class MlxEngine:
         mx.async_eval(evaluated(caches))
         self._prefixes.keep(entry, caches, length)
 
-    def _fail(self, failure: RowFailure) -> None:
-        row = self._rows.pop(failure.row, None)
+    def _fail(self, name: RowId) -> None:
+        row = self._rows.pop(name, None)
         if row is not None:
             self._forward.leave([row])
-            self._failed.add(failure.row)
+        self._failed.add(name)
 
     def _drop(self, names: tuple[RowId, ...]) -> None:
         gone = [row for name in names if (row := self._rows.pop(name, None)) is not None]
@@ -232,3 +310,20 @@ class MlxEngine:
             self.rest()
         if self._issued % STEPS_BETWEEN_LOOKS == 0 and self._kernels.just_filled():
             self._forward.trace()
+
+
+def _found(loaded: LoadedModel, head: NarrowHead) -> tuple[Shape, Trial]:
+    """What the model, or this rank's part of it by itself, can do."""
+    model = loaded.model
+    if not isinstance(model, Part):
+        shape = measure(model)
+        return shape, try_out(model, shape, head)
+    try:
+        model.rehearsing = True
+        shape = replace(measure(model), vocabulary=model.vocabulary)
+        trial = try_out(model, shape, head)
+        model.rehearsing = False
+    except Exception as error:
+        family = loaded.config.get("model_type", "the model")
+        raise Unsplittable(f"{family} cannot be shared between ranks: {error}") from error
+    return shape, trial

@@ -91,11 +91,12 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a model was found to be able to do."""
+    """What a model was found to be able to do. `slabs`: a row may leave a hole in the batch."""
 
     batches_ragged: bool
     groups: bool
     narrows: bool
+    slabs: bool
 
 
 def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
@@ -109,7 +110,7 @@ def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
     narrow = head.narrows and _agree(
         lambda: [_narrowed(model, shape, head, rows[1])], [alone[1][0]]
     )
-    return Trial(batches_ragged=together, groups=grouped, narrows=narrow)
+    return Trial(batches_ragged=together, groups=grouped, narrows=narrow, slabs=all(shape.plain))
 
 
 def trace_agrees(model: Any, shape: Shape) -> bool:

@@ -3,47 +3,56 @@
 """Talks to MLX: the forwards of a step, of prompts and of the decode batch.
 
 Chunks of a group run as one padded batch where the model's KV allows, else one after the
-other. Rows that decode share the decode batch; a model whose rows cannot share one computes
+other. Rows that decode share a batch (`lane`); a model whose rows cannot share one computes
 them one by one, each on its own caches. What is sampled stays on the device.
+
+In a group every rank makes the same calls; where something goes wrong that the others would not
+know of, it is raised and ends the group.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine import PrefillChunk, RowFailure
-from runner.mlx.batch import DecodeBatch
+from runner.mlx.choosing import Chooser, FollowingChooser, LeadingChooser
+from runner.mlx.company import Company
 from runner.mlx.facts import Shape, Trial, new_caches, trace_agrees
 from runner.mlx.group import GroupKV, GroupShape
 from runner.mlx.head import NarrowHead
-from runner.mlx.matching import DeadEnd
-from runner.mlx.outcome import DrawnRows, Outcome
+from runner.mlx.lane import Lane, lane_for, record
+from runner.mlx.outcome import Outcome
 from runner.mlx.prefixes import evaluated
 from runner.mlx.row import EngineRow
-from runner.mlx.sampling import Allowed, Drawn, RowDraw, Sampler
+from runner.mlx.sampling import Drawn
 from runner.mlx.traced import TracedDecode
 
 Work = tuple[EngineRow, PrefillChunk]
 
 
 class Forward:
-    """One model, its decode batch, and how rows pass through both."""
+    """One model, its decode lanes, and how rows pass through both."""
 
-    def __init__(self, model: Any, shape: Shape, trial: Trial, head: NarrowHead) -> None:
+    def __init__(
+        self,
+        model: Any,
+        shape: Shape,
+        trial: Trial,
+        head: NarrowHead,
+        company: Company | None = None,
+    ) -> None:
         self._model = model
         self._shape = shape
         self._trial = trial
         self._head = head
-        self.batch = DecodeBatch(shape.plain)
+        self._company = company
         self._traced: TracedDecode | None = None
-        self._in_batch: dict[int, EngineRow] = {}
-        self._sampler: Sampler | None = None
+        self._chooser = self._new_chooser()
+        self._lanes = self._new_lanes()
 
     def new_caches(self, reserve: int) -> list[Any]:
         """A row's own empty caches with room for `reserve` tokens."""
@@ -57,12 +66,27 @@ class Forward:
 
     def caches_of(self, row: EngineRow) -> list[Any]:
         """The row's caches; copies when they are in the batch."""
-        return self.batch.take(row.name)[0] if row.batched else row.caches
+        return self._lanes[row.lane].caches_of(row.name) if row.batched else row.caches
+
+    @property
+    def nbytes(self) -> int:
+        """Of the rows that decode."""
+        return sum(lane.batch.nbytes for lane in self._lanes)
 
     def close(self) -> None:
-        self._sampler = self._traced = None
-        self._in_batch = {}
-        self.batch = DecodeBatch(self._shape.plain)
+        self._traced = None
+        self._lanes = self._new_lanes()
+
+    def _new_chooser(self) -> Chooser:
+        company = self._company
+        if company is None or company.leads:
+            return LeadingChooser(self._shape.vocabulary, company)
+        return FollowingChooser(company)
+
+    def _new_lanes(self) -> list[Lane]:
+        count = 1 if self._company is None else self._company.lanes
+        parts = self._model, self._shape, self._trial
+        return [Lane(*parts, self._new_chooser(), self._company) for _ in range(count)]
 
     # Prompts.
 
@@ -91,15 +115,21 @@ class Forward:
         if not part:
             return
         try:
-            arrays = self._chunks(part, outcome)
+            drawn, arrays = self._chunks(part, outcome)
         except Exception as error:
+            if self._company is not None:
+                raise
             message = f"{type(error).__name__}: {error}"
             outcome.failures.extend(RowFailure(row.name, "internal", message) for row, _ in part)
             return
-        mx.async_eval(arrays)
-        outcome.prefilled.extend(arrays)
+        now = arrays if self._company is not None and self._company.defers else [*drawn, *arrays]
+        mx.async_eval(now)
+        outcome.prefilled.extend([*drawn, *arrays])
 
-    def _chunks(self, part: Sequence[Work], outcome: Outcome) -> list[mx.array]:
+    def _chunks(
+        self, part: Sequence[Work], outcome: Outcome
+    ) -> tuple[list[mx.array], list[mx.array]]:
+        """What is drawn, and what is computed besides; neither is evaluated."""
         starts = [row.computed for row, _ in part]
         lengths = [chunk.stop - start for (_, chunk), start in zip(part, starts, strict=True)]
         widest = max(lengths)
@@ -121,18 +151,18 @@ class Forward:
             return self._model(inputs, cache=caches)
 
         if not last:
-            run()
-            return evaluated(caches)
+            out = run()
+            owed = [] if self._company is None else self._company.owed(out)
+            return [], [*owed, *evaluated(caches)]
         logits = self._head.logits(run, last, [lengths[index] - 1 for index in last])
         drawn = self._first_tokens([part[index][0] for index in last], logits, outcome)
-        return [*drawn.arrays(), *evaluated(caches)]
+        return drawn.arrays(), evaluated(caches)
 
     def _first_tokens(self, rows: Sequence[EngineRow], logits: mx.array, outcome: Outcome) -> Drawn:
-        allowed = self._allowed(rows, outcome)
-        drawn = self._draw_once(rows, logits, allowed, outcome)
+        drawn = self._chooser.choose(rows, logits, outcome)
         for index, row in enumerate(rows):
             row.token = drawn.tokens[index : index + 1]
-        self._record(outcome.first, drawn, list(enumerate(rows)))
+        record(outcome.first, drawn, list(enumerate(rows)))
         return drawn
 
     # Decoding.
@@ -154,9 +184,10 @@ class Forward:
         for row in rows:
             row.caches = []
             row.batched = False
-        if inside:
-            self._settle()
-            self._reslot(self.batch.leave([row.name for row in inside]))
+        for number, lane in enumerate(self._lanes):
+            gone = [row for row in inside if row.lane == number]
+            if gone:
+                lane.leave(gone)
 
     def _can_decode(self, row: EngineRow, outcome: Outcome) -> bool:
         if row.prefilled and (row.batched or row.token is not None):
@@ -166,163 +197,23 @@ class Forward:
         return False
 
     def _decode_together(self, rows: Sequence[EngineRow], outcome: Outcome) -> None:
-        self._seat(rows)
-        self.batch.open_step()
-        logits = self._traced.logits(self.batch) if self._traced is not None else None
-        if logits is None:
-            inputs = self.batch.tokens[:, None]
-            logits = self._model(inputs, cache=self.batch.caches())[:, -1]
-        seated = list(self._in_batch.items())
-        slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
-        allowed = self._allowed(slots, outcome, after=logits)
-        try:
-            if self._sampler is None:
-                draws = [row.draw if row is not None else None for row in slots]
-                self._sampler = Sampler(draws, self._shape.vocabulary)
-            drawn = self._sampler.draw(logits, allowed)
-        except Exception:
-            self._settle()
-            drawn = self._draw_apart(slots, logits, allowed, outcome)
-        mx.async_eval(drawn.arrays())
-        self.batch.close_step(drawn.tokens)
-        self._record(outcome.decoded, drawn, seated)
+        lengths = [len(lane) for lane in self._lanes]
+        for row in rows:
+            if not row.batched:
+                row.lane = lane_for(lengths)
+                lengths[row.lane] += 1
+        for number, lane in enumerate(self._lanes):
+            own = [row for row in rows if row.lane == number]
+            if own:
+                lane.step(own, outcome, self._traced)
 
     def _decode_alone(self, row: EngineRow, outcome: Outcome) -> None:
         assert row.token is not None
+        if self._company is not None:
+            self._company.settle(None)
         logits = self._model(row.token[None], cache=row.caches)[:, -1]
-        allowed = self._allowed([row], outcome, after=logits)
-        drawn = self._draw_once([row], logits, allowed, outcome)
-        mx.async_eval(drawn.arrays())
+        drawn = self._chooser.choose([row], logits, outcome)
+        if self._company is None or not self._company.defers:
+            mx.async_eval(drawn.arrays())
         row.token = drawn.tokens
-        self._record(outcome.decoded, drawn, [(0, row)])
-
-    def _seat(self, rows: Sequence[EngineRow]) -> None:
-        """Make the batch hold exactly these rows."""
-        wanted = {row.name for row in rows}
-        parked = [row for row in self._in_batch.values() if row.name not in wanted]
-        joining = [row for row in rows if not row.batched]
-        if parked or joining:
-            self._settle()
-        for row in parked:
-            row.caches, row.token = self.batch.take(row.name)
-            mx.eval(evaluated(row.caches), row.token)
-            row.batched = False
-        if parked:
-            self._reslot(self.batch.leave([row.name for row in parked]))
-        for row in joining:
-            self._join(row)
-        if self.batch.holes:
-            kept = self.batch.close_holes()
-            if kept is not None:
-                self._settle()
-                self._reslot(kept)
-
-    def _join(self, row: EngineRow) -> None:
-        assert row.token is not None
-        length = row.draw.position - 1
-        slot = self.batch.join(row.name, row.caches, length, row.token)
-        self._in_batch[slot] = row
-        row.caches, row.token, row.batched = [], None, True
-
-    def _settle(self) -> None:
-        """The batch's slots are about to change: give the rows their own state back."""
-        if self._sampler is not None:
-            self._sampler.close()
-            self._sampler = None
-
-    def _reslot(self, kept: list[int] | None) -> None:
-        if kept is None:
-            self._in_batch = {s: row for s, row in self._in_batch.items() if row.batched}
-        else:
-            self._in_batch = {
-                new: self._in_batch[old]
-                for new, old in enumerate(kept)
-                if old in self._in_batch and self._in_batch[old].batched
-            }
-
-    # Both.
-
-    def _allowed(
-        self,
-        rows: Sequence[EngineRow | None],
-        outcome: Outcome,
-        after: mx.array | None = None,
-    ) -> Allowed | None:
-        """What grammars allow next; None when no row has a grammar.
-
-        Waits for the last tokens of such rows, after starting on `after`. A row whose
-        grammar has come to a dead end fails.
-        """
-        bound = [
-            (slot, row, row.matcher)
-            for slot, row in enumerate(rows)
-            if row is not None and row.matcher is not None
-        ]
-        if not bound:
-            return None
-        if after is not None:
-            mx.async_eval(after)
-        masks: list[NDArray[np.bool_]] = []
-        slots: list[int] = []
-        for slot, row, matcher in bound:
-            try:
-                row.read_token()
-                masks.append(matcher.allowed())
-                slots.append(slot)
-            except DeadEnd as error:
-                outcome.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
-        if not slots:
-            return None
-        tokens = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
-        return Allowed(tuple(slots), tokens)
-
-    def _draw_once(
-        self,
-        rows: Sequence[EngineRow],
-        logits: mx.array,
-        allowed: Allowed | None,
-        outcome: Outcome,
-    ) -> Drawn:
-        try:
-            sampler = Sampler([row.draw for row in rows], self._shape.vocabulary)
-            drawn = sampler.draw(logits, allowed)
-            sampler.close()
-            return drawn
-        except Exception:
-            return self._draw_apart(rows, logits, allowed, outcome)
-
-    def _draw_apart(
-        self,
-        rows: Sequence[EngineRow | None],
-        logits: mx.array,
-        allowed: Allowed | None,
-        outcome: Outcome,
-    ) -> Drawn:
-        """One of the rows cannot be drawn: find out which, and let it alone fail."""
-        sound: list[RowDraw | None] = []
-        for slot, row in enumerate(rows):
-            try:
-                trial = copy.copy(row.draw) if row is not None else None
-                Sampler([trial], self._shape.vocabulary).draw(logits[slot : slot + 1])
-                sound.append(row.draw if row is not None else None)
-            except Exception as error:
-                sound.append(None)
-                if row is not None:
-                    message = f"sampling: {type(error).__name__}: {error}"
-                    outcome.failures.append(RowFailure(row.name, "internal", message))
-        sampler = Sampler(sound, self._shape.vocabulary)
-        drawn = sampler.draw(logits, allowed)
-        sampler.close()
-        return drawn
-
-    def _record(
-        self, into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]
-    ) -> None:
-        for index, row in rows:
-            if row.matcher is not None:
-                row.unread = (drawn.tokens, index)
-        into.append(
-            DrawnRows(
-                drawn, tuple((index, row.name, row.spec.logprobs or 0) for index, row in rows)
-            )
-        )
+        record(outcome.decoded, drawn, [(0, row)])

@@ -21,6 +21,9 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from runner.engine import LoadProgress
+from runner.mlx.company import Company
+from runner.mlx.shard import part_of, weights_of
+from runner.mlx.stage import Unsplittable
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 PART_BYTES = 64 << 20
@@ -33,18 +36,24 @@ class UnloadableModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """`config` is the directory's config.json with generation_config.json's end tokens."""
+    """`config` is the directory's config.json with generation_config.json's end tokens. `model` is
+    what is called: the module, or a rank's `Part` of it."""
 
-    model: nn.Module
+    module: nn.Module
+    model: Any
     config: dict[str, Any]
     weights_bytes: int
     precision: str
 
 
 def load_weights(
-    path: Path, precision: Precision, progress: Callable[[LoadProgress], None]
+    path: Path,
+    precision: Precision,
+    progress: Callable[[LoadProgress], None],
+    company: Company | None = None,
 ) -> LoadedModel:
-    """The model with all weights evaluated by this thread. UnloadableModel says why not."""
+    """The model, or this rank's part of it, with its weights evaluated by this thread.
+    UnloadableModel says why not."""
     progress(LoadProgress("reading", 0, 0))
     try:
         model, config = load_model(path, lazy=True, trust_remote_code=False)
@@ -56,18 +65,31 @@ def load_weights(
     if wanted is not None:
         model.set_dtype(wanted)
     model.eval()
-    weights = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    total = sum(array.nbytes for _, array in weights)
+    called, weights = _own_part(path, model, config, company)
+    total = sum(array.nbytes for array in weights)
     done = 0
     part: list[mx.array] = []
     progress(LoadProgress("weights", 0, total))
-    for _, array in weights:
+    for array in weights:
         part.append(array)
         if sum(one.nbytes for one in part) >= PART_BYTES:
             done = _bring_in(part, done, total, progress)
     _bring_in(part, done, total, progress)
     name = str(wanted).removeprefix("mlx.core.") if wanted is not None else "as stored"
-    return LoadedModel(model, config, total, name)
+    return LoadedModel(model, called, config, total, name)
+
+
+def _own_part(
+    path: Path, model: nn.Module, config: dict[str, Any], company: Company | None
+) -> tuple[Any, list[mx.array]]:
+    if company is None:
+        weights = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+        return model, [array for _, array in weights]
+    try:
+        part = part_of(model, config, company)
+    except Unsplittable as error:
+        raise UnloadableModel(f"{path.name}: {error}") from error
+    return part, weights_of(part, company)
 
 
 def _bring_in(

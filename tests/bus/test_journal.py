@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import io
+import random
+import resource
+import signal
 from pathlib import Path
 
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bus.archives import Archives
 from bus.ids import NodeId
 from bus.journal import Journal
 from bus.logs import Log
@@ -82,6 +87,63 @@ def test_a_full_file_gives_way_to_one_that_begins_with_a_snapshot(tmp_path: Path
     again.close()
     assert len(events) <= 20
     assert kept.index + len(events) == 50
+    assert replayed(tmp_path) == state
+
+
+def test_what_was_rotated_is_archived_and_only_the_latest_few_are_kept(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, quiet()[0], max_records=20, low_disk_bytes=0)
+    state = journal.open()[0]
+    fill(journal, state, 21 * 8)
+    journal.close()
+    kept = sorted(path.name for path in (tmp_path / "archives").iterdir())
+    assert kept == [f"events-000001-{21 * n:012d}.log.zst" for n in range(4, 9)]
+    packed = (tmp_path / "archives" / kept[-1]).read_bytes()
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "events.log").write_bytes(
+        zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    )
+    assert replayed(tmp_path / "again").index == 21 * 8
+
+
+def test_archives_stay_under_their_bound_in_bytes(tmp_path: Path) -> None:
+    archives = Archives(tmp_path, quiet()[0], kept_bytes=25_000)
+    for number in range(4):
+        source = tmp_path / "source"
+        source.write_bytes(random.Random(number).randbytes(10_000))
+        archives.take(source, f"events-{number}")
+        source.unlink()
+    archives.finish()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["events-2.log.zst", "events-3.log.zst"]
+
+
+def test_a_segment_that_a_crash_left_is_compressed_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "archives").mkdir()
+    (tmp_path / "archives" / "events-000001-000000000007.log").write_bytes(b"left")
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    journal.open()
+    journal.close()
+    assert [p.name for p in (tmp_path / "archives").iterdir()] == [
+        "events-000001-000000000007.log.zst"
+    ]
+
+
+def test_a_disk_that_fills_up_costs_no_whole_record_and_no_crash(tmp_path: Path) -> None:
+    log, said = quiet()
+    journal = Journal(tmp_path, log, low_disk_bytes=0)
+    state = fill(journal, journal.open()[0], 10)
+    size = (tmp_path / "events.log").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+    try:
+        fill(journal, state, 5)
+        journal.compact(state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert journal.degraded and said.getvalue().count('"critical"') == 1
+    fill(journal, state, 5)
+    journal.close()
     assert replayed(tmp_path) == state
 
 

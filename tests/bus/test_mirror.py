@@ -228,3 +228,78 @@ def test_a_fact_told_twice_counts_once() -> None:
     assert len(holder.state.instances["a"].failures) == 1
     assert is_known(holder.state, fact)
     assert not is_known(holder.state, fact.model_copy(update={"seq": 2}))
+
+
+def begun(events: list[EventBody]) -> tuple[Holder, Mirror]:
+    holder, mirror = Holder(), Mirror()
+    holder.say(TermOpened(holder=NODE, counter=1))
+    for body in events:
+        holder.say(body)
+    heard(mirror, holder, holder.beat(), 0.0)
+    return holder, mirror
+
+
+def test_a_new_holder_is_asked_whether_it_has_our_last_event_before_its_own_are_applied() -> None:
+    _, mirror = begun([placed("a")])
+    other = NodeId("n2")
+    beat = TermHeartbeat(holder=other, counter=2, index=3, digest=1, addresses=())
+    assert mirror.heard_heartbeat(beat, 1.0) == AskEvents(
+        first=3, last=3, after_term=1, after_holder=NODE
+    )
+    opened = Event(
+        term=2, index=3, at_s=0.0, body=TermOpened(holder=other, counter=2), holder=other
+    )
+    assert mirror.heard_event(opened, 1.1) is None
+    assert mirror.state.index == 2, "not yet"
+    found = EventsFound(events=(opened,), complete=True, term=2, holder=other)
+    assert mirror.heard_found(found, 1.2) is None
+    assert (mirror.state.index, mirror.state.holder) == (3, other)
+
+
+def test_a_tail_that_the_new_holder_does_not_have_is_replaced() -> None:
+    _, mirror = begun([placed("a"), placed("b")])
+    other = NodeId("n2")
+    beat = TermHeartbeat(holder=other, counter=2, index=9, digest=1, addresses=())
+    mirror.heard_heartbeat(beat, 1.0)
+    missing = EventsFound(events=(), complete=False, term=2, holder=other)
+    assert mirror.heard_found(missing, 1.1) == AskSnapshot()
+    theirs = ClusterState(term=2, holder=other, index=9)
+    mirror.heard_snapshot(Snapshot(term=2, index=9, state=theirs.model_dump(), holder=other), 1.2)
+    assert mirror.state == theirs
+
+
+def test_answers_of_a_holder_that_was_deposed_meanwhile_change_nothing() -> None:
+    holder, mirror = begun([placed("a")])
+    late = holder.answer(AskSnapshot())
+    beat = TermHeartbeat(holder=NodeId("n2"), counter=2, index=1, digest=1, addresses=())
+    mirror.heard_heartbeat(beat, 1.0)
+    before = mirror.state
+    assert isinstance(late, Snapshot)
+    mirror.heard_snapshot(late, 1.1)
+    old = holder.say(placed("b"))
+    mirror.heard_found(EventsFound(events=(old,), complete=True, term=1, holder=NODE), 1.2)
+    mirror.heard_event(old, 1.3)
+    assert mirror.state == before
+
+
+def test_a_holder_by_votes_outranks_one_that_claimed_alone_until_it_is_long_silent() -> None:
+    holder, mirror = begun([])
+    voters = (NodeId("v1"), NodeId("v2"), NodeId("v3"))
+    voted = TermHeartbeat(
+        holder=voters[0], counter=1, index=1, digest=1, addresses=(), voters=voters
+    )
+    holder.counter = 50
+    heard(mirror, holder, holder.beat(), 1.0)
+    assert mirror.counter == 50
+    mirror.heard_heartbeat(voted, 2.0)
+    assert (mirror.counter, mirror.holder) == (1, voters[0])
+    mirror.heard_heartbeat(holder.beat(), 3.0)
+    assert mirror.holder == voters[0]
+    mirror.heard_heartbeat(holder.beat(), 12.0)
+    assert mirror.holder == NODE
+
+
+def test_who_is_far_behind_takes_a_snapshot_instead_of_replaying() -> None:
+    _, mirror = begun([])
+    beat = TermHeartbeat(holder=NODE, counter=1, index=50_000, digest=1, addresses=())
+    assert mirror.heard_heartbeat(beat, 1.0) == AskSnapshot()

@@ -117,6 +117,14 @@ def test_keys_are_kept_as_hashes_only_and_guard_other_than_loopback(home: Path) 
     assert settings.url == "http://127.0.0.1:52415"
 
 
+def test_a_limit_on_giving_weights_is_none_or_one_that_pieces_can_keep(home: Path) -> None:
+    for good in (0, 1_000_000):
+        flags = {"weights_bytes_per_s": good}
+        assert load_settings(home=home, flags=flags).weights_bytes_per_s == good
+    with pytest.raises(ConfigError, match="at least 1000000"):
+        load_settings(home=home, flags={"weights_bytes_per_s": 5})
+
+
 def test_preload_names_real_models(home: Path) -> None:
     assert load_settings(home=home).preload == ("shoal-tiny",)
     assert load_settings(home=home, flags={"preload": []}).preload == ()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.ids import InstanceId, ModelId, NodeId
-from bus.messages.readings import RunnerReading
+from bus.messages.readings import FetchPhase, FetchReading, RunnerReading, WeightsReading
 from gateway.demand import Demand, Waiter, loading_text
 
 M, OTHER = ModelId("m"), ModelId("other")
@@ -92,3 +92,17 @@ def test_loading_is_told_in_per_cent_and_bytes() -> None:
     assert loading_text(M, half, position=2).endswith("2 ahead of you")
     assert loading_text(M, [reading(phase="warming")], position=0) == "warming m"
     assert loading_text(OTHER, half, position=0) == "waiting for other to be loaded"
+
+
+def test_weights_on_their_way_are_told_of_by_the_node_that_is_furthest_behind() -> None:
+    def fetching(node: str, phase: FetchPhase, done: int) -> WeightsReading:
+        one = FetchReading(
+            model=M, phase=phase, done_bytes=done, total_bytes=100_000_000, bytes_per_s=2e7
+        )
+        return WeightsReading(node=NodeId(node), fetches=(one,))
+
+    both = [fetching("a", "fetching", 70_000_000), fetching("b", "fetching", 30_000_000)]
+    told = "fetching 30 % (30 of 100 MB, 20 MB/s) m"
+    assert loading_text(M, [], both, position=0) == told
+    over = [fetching("a", "done", 100_000_000), fetching("b", "failed", 30_000_000)]
+    assert loading_text(M, [], over, position=0) == "waiting for m to be loaded"

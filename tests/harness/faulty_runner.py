@@ -1,7 +1,8 @@
 """A runner process whose engine fails as told: `python -P -m tests.harness.faulty_runner`.
 
-The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong once it has
-made ten steps: `wedge` (a step never ends), `raise`, or `slow` (a step takes half a second).
+The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong soon
+after the first request has come: `wedge` (a step never ends), `raise`, or `slow` (a step takes
+half a second).
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from bus.identity import node_id
 from bus.messages.control import RunnerSpec
 from conf.settings import load_settings
 from runner.engine import Engine, EngineFacts, LoadProgress, StepPlan, StepResult
+from runner.lockstep import Seat
+from runner.part import Makers, Progressed
 from runner.prepared import TextWorks
 from runner.service import run_slot
 from runner.text import Text
 from runner.tokenizer import ModelTokenizer
+from runner.warm_up import LENGTHS
 from tests.harness.engine import FakeEngine, facts
 
-STEPS_BEFORE = 10
+STEPS_BEFORE = 2
 
 
 class FaultyEngine(FakeEngine):
@@ -32,28 +36,42 @@ class FaultyEngine(FakeEngine):
         super().__init__(facts)
         self.fault = fault
         self.pace = threading.Event()
+        self.steps_left: int | None = None
+
+    @property
+    def fails(self) -> bool:
+        return self.steps_left is not None and self.steps_left < 0
 
     def issue(self, plan: StepPlan) -> None:
-        if self.fault == "raise" and plan.step > STEPS_BEFORE:
+        for spec in plan.admit:
+            if spec.row > len(LENGTHS) and self.steps_left is None:
+                self.steps_left = STEPS_BEFORE
+        if self.steps_left is not None:
+            self.steps_left -= 1
+        if self.fault == "raise" and self.fails:
             raise RuntimeError("the device is lost")
         super().issue(plan)
 
     def read(self) -> StepResult:
         self.pace.wait(0.005)
-        if self.step > STEPS_BEFORE and self.fault == "slow":
+        if self.fails and self.fault == "slow":
             self.pace.wait(0.5)
-        if self.step > STEPS_BEFORE and self.fault == "wedge":
+        if self.fails and self.fault == "wedge":
             self.pace.wait()
         return super().read()
 
 
-def load_engine(spec: RunnerSpec, progress: Callable[[LoadProgress], None]) -> Engine:
+def load_engine(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> Engine:
     progress(LoadProgress("ready", 1000, 1000))
     return FaultyEngine(facts(kv_bytes=1 << 20), os.environ["SHOAL_TEST_FAULT"])
 
 
 def load_text(spec: RunnerSpec) -> TextWorks:
     return Text(ModelTokenizer(Path(spec.path)))
+
+
+def no_group(*_: object) -> NoReturn:
+    raise AssertionError("this runner is alone")
 
 
 def main() -> int:
@@ -63,8 +81,12 @@ def main() -> int:
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level="info",
-        load_engine=load_engine,
-        load_text=load_text,
+        makers=Makers(
+            load_engine=load_engine,
+            load_follower=no_group,
+            load_text=load_text,
+            form_group=no_group,
+        ),
     )
 
 

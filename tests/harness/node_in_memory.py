@@ -93,7 +93,8 @@ class Worker:
 class NodeInMemory:
     """One node. `run` advances time; invariants are checked at each step."""
 
-    def __init__(self, seed: int, *, slots: int = 3) -> None:
+    def __init__(self, seed: int, *, slots: int = 3, node: NodeId = NODE) -> None:
+        self.node = node
         self.chance = random.Random(seed)
         self.world = Chances()
         self.now = 0.0
@@ -115,7 +116,9 @@ class NodeInMemory:
 
     def place(self, name: str, *, bytes_reserved: int = GB) -> InstanceId:
         """The holder places an instance here."""
-        shard = Shard(rank=0, node=NODE, first_layer=0, last_layer=2, bytes_reserved=bytes_reserved)
+        shard = Shard(
+            rank=0, node=self.node, first_layer=0, last_layer=2, bytes_reserved=bytes_reserved
+        )
         instance = Instance(
             instance=InstanceId(name), model=MODEL, shards=(shard,), context_tokens=64,
             keep_alive_s=-1.0,
@@ -168,7 +171,7 @@ class NodeInMemory:
         """A worker starts from nothing but the mirror."""
         self.boots += 1
         boot = Boot(f"worker{self.boots}")
-        self.worker = Worker(Outbox(NODE, "worker", boot), self.now)
+        self.worker = Worker(Outbox(self.node, "worker", boot), self.now)
         self.story.append(f"{self.now:.2f} worker starts")
         return self.worker
 
@@ -269,7 +272,7 @@ class NodeInMemory:
 
     def _desk(self, worker: Worker) -> Desk:
         return Desk(
-            node=NODE, settled=worker.settled, free_bytes=self.free_bytes,
+            node=self.node, settled=worker.settled, free_bytes=self.free_bytes,
             paths=frozenset(self.on_disk), load_deadline_s=30.0, now=self.now,
         )  # fmt: skip
 
@@ -284,7 +287,7 @@ class NodeInMemory:
             self._left(worker, gone)
 
     def _left(self, worker: Worker, gone: Gone) -> None:
-        for action in farewell(gone, self.mirror, NODE, worker.told, "", self.now):
+        for action in farewell(gone, self.mirror, self.node, worker.told, "", self.now):
             self._do(worker, action)
 
     def _reconcile(self, worker: Worker) -> None:

@@ -103,6 +103,7 @@ def state(cards: list[ModelCard], instances: list[Instance]) -> dict[str, Any]:
     held = ClusterState(term=1, holder=NODE, instances={str(i.instance): i for i in instances})
     return {
         "state": held.model_dump(mode="json"),
+        "node": NODE,
         "holder": NODE,
         "live": True,
         "telemetry": {
@@ -110,6 +111,7 @@ def state(cards: list[ModelCard], instances: list[Instance]) -> dict[str, Any]:
             "runners": [reading(one).model_dump(mode="json") for one in instances],
             "cards": [node.model_dump(mode="json")],
             "demand": [],
+            "peers": {},
         },
         "nodeHealth": {NODE: {"status": "ok", "code": "ok", "message": "", "remediation": ""}},
     }

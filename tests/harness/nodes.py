@@ -135,6 +135,16 @@ class Node:
         self.env = {"SHOAL_HOME": str(self.home), "SPT_NOENV": "1", **settings}
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
 
+    def move(self, base_port: int) -> None:
+        """Use other ports; before `up`."""
+        self.http.close()
+        self.base_port, self.url = base_port, f"http://127.0.0.1:{base_port}"
+        self.http = httpx.Client(base_url=self.url, timeout=60.0)
+
+    def node_id(self) -> str:
+        """The id that it was given at its first start."""
+        return (self.home / "state" / "node-id").read_text().strip()
+
     def up(self, seconds: float = 90.0) -> None:
         """`shoal up`; returns when the node serves."""
         done = shoal(

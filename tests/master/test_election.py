@@ -6,22 +6,25 @@ from dataclasses import replace
 import pytest
 
 from bus.ids import NodeId
-from master.election import (
+from master.ballot import (
     HEARTBEAT_S,
     LAPSE_S,
     Beat,
     Election,
+    Fitness,
     HeardBeat,
     HeardPeer,
+    MyRank,
     OpenTerm,
     PeersKnown,
     PersistTerm,
     Rank,
     StepDown,
+    SwitchboardLost,
     SwitchboardUp,
     Tick,
-    stimulate,
 )
+from master.election import stimulate
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
@@ -32,7 +35,7 @@ def candidate(me: NodeId, *, counter: int = 0, index: int = 0) -> Election:
 
 def test_a_node_of_its_own_takes_the_term_at_once_and_persists_it_first() -> None:
     election, actions = stimulate(candidate(A, counter=6), SwitchboardUp(), 10.0)
-    assert actions == [PersistTerm(7), OpenTerm(7), Beat()]
+    assert actions == [PersistTerm(7, None), OpenTerm(7), Beat()]
     assert (election.role, election.counter, election.holder) == ("holding", 7, A)
 
 
@@ -64,11 +67,11 @@ def test_a_silent_holder_is_challenged_when_its_term_lapses_and_not_before() -> 
     election, _ = stimulate(candidate(A), PeersKnown(frozenset({B})), 0.0)
     election, _ = stimulate(election, SwitchboardUp(), 0.0)
     election, actions = stimulate(election, HeardBeat(B, 4), 1.9)
-    assert actions == [PersistTerm(4)]
+    assert actions == [PersistTerm(4, None)]
     election, actions = stimulate(election, Tick(), 3.8)
     assert actions == []
     _, actions = stimulate(election, Tick(), 3.9)
-    assert actions == [PersistTerm(5), OpenTerm(5), Beat()]
+    assert actions == [PersistTerm(5, None), OpenTerm(5), Beat()]
 
 
 def test_the_lower_ranked_leaves_the_claim_to_a_better_one_that_lives() -> None:
@@ -90,26 +93,96 @@ def test_a_holder_that_hears_of_a_higher_term_steps_down_before_all_else() -> No
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
     election, actions = stimulate(election, HeardBeat(B, 2), 0.2)
     assert isinstance(actions[0], StepDown)
-    assert actions[1:] == [PersistTerm(2)]
+    assert actions[1:] == [PersistTerm(2, None)]
     assert (election.role, election.holder) == ("following", B)
 
 
 def test_a_lower_term_and_the_own_echo_change_nothing() -> None:
     election, _ = stimulate(candidate(C, counter=4), SwitchboardUp(), 0.0)
     for beat in (HeardBeat(B, 4), HeardBeat(C, 5), HeardBeat(C, 9), HeardBeat(B, 5)):
-        after, actions = stimulate(election, beat, 0.1)
-        assert (after, actions) == (election, [])
+        election, actions = stimulate(election, beat, 0.1)
+        assert actions == []
+        assert (election.role, election.counter, election.holder) == ("holding", 5, C)
 
 
 def test_a_holder_that_slept_through_its_own_term_steps_down_before_it_claims_anew() -> None:
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
     _, actions = stimulate(election, Tick(), 100.0)
     assert isinstance(actions[0], StepDown)
-    assert actions[1:] == [PersistTerm(2), OpenTerm(2), Beat()], "alone: nobody to wait for"
+    assert actions[1:] == [PersistTerm(2, None), OpenTerm(2), Beat()], "alone: nobody to wait for"
     rivals, _ = stimulate(election, PeersKnown(frozenset({B})), 0.1)
     rivals, actions = stimulate(rivals, Tick(), 100.0)
     assert len(actions) == 1 and isinstance(actions[0], StepDown)
     assert rivals.role == "following"
+
+
+def test_a_holder_outlives_its_switchboard_for_a_lapse_and_no_longer() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    heard = {1.0: SwitchboardLost(), 2.5: SwitchboardUp()}
+    for now in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
+        election, _ = stimulate(election, heard.get(now, Tick()), now)
+    assert election.role == "holding", "it came back in time"
+    election, _ = stimulate(election, SwitchboardLost(), 4.0)
+    for now in (4.5, 5.0, 5.5):
+        election, _ = stimulate(election, Tick(), now)
+    election, actions = stimulate(election, Tick(), 4.0 + LAPSE_S)
+    assert [type(action) for action in actions] == [StepDown]
+    election, actions = stimulate(election, Tick(), 60.0)
+    assert (election.role, actions) == ("starting", [])
+    _, actions = stimulate(election, SwitchboardUp(), 61.0)
+    assert OpenTerm(2) in actions
+
+
+def test_of_two_claims_to_one_counter_the_one_with_more_in_its_log_stays() -> None:
+    for me, other, index, holds in ((A, B, 3, False), (A, B, 2, True), (B, A, 3, False)):
+        election, _ = stimulate(candidate(me), SwitchboardUp(), 0.0)
+        election, _ = stimulate(election, MyRank(Rank(1, 2 if index == 3 else 3, 0, me)), 0.1)
+        election, _ = stimulate(election, HeardBeat(other, 1, index=index), 0.2)
+        assert (election.role == "holding") is holds
+        assert election.holder == (me if holds else other)
+
+
+def test_who_follows_one_of_two_claims_stays_until_that_is_silent() -> None:
+    election, _ = stimulate(candidate(A), PeersKnown(frozenset({B, C})), 0.0)
+    election, _ = stimulate(election, SwitchboardUp(), 0.0)
+    election, _ = stimulate(election, HeardBeat(B, 1), 0.1)
+    election, _ = stimulate(election, HeardBeat(C, 1, index=9), 0.2)
+    assert election.holder == B
+    election, _ = stimulate(election, HeardBeat(C, 1, index=9), 0.1 + LAPSE_S)
+    assert election.holder == C
+
+
+def test_one_that_has_ever_had_company_waits_a_lapse_before_it_claims() -> None:
+    election, _ = stimulate(replace(candidate(A), company=True), SwitchboardUp(), 0.0)
+    election, actions = stimulate(election, PeersKnown(frozenset()), 0.1)
+    assert actions == [], "nobody is in reach yet, which says nothing so early"
+    _, actions = stimulate(election, Tick(), LAPSE_S)
+    assert OpenTerm(1) in actions
+
+
+def test_a_holder_raises_its_term_above_one_whose_candidate_cannot_follow_it() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    election, actions = stimulate(election, HeardPeer(Rank(0, 0, 0, B), counter=9), 0.1)
+    assert actions == [], "it has a holder: that one's heartbeat will decide"
+    _, actions = stimulate(election, HeardPeer(Rank(0, 0, 0, B), counter=9, led=False), 0.2)
+    assert isinstance(actions[0], StepDown)
+    assert actions[1:] == [PersistTerm(10, None), OpenTerm(10), Beat()]
+
+
+def test_a_holder_whose_journal_only_counts_gives_way_once_another_has_its_log() -> None:
+    election, _ = stimulate(candidate(A, index=5), SwitchboardUp(), 0.0)
+    election, actions = stimulate(election, Fitness(False), 0.1)
+    assert actions == [], "alone it goes on"
+    behind, level = Rank(0, 4, 0, B), Rank(0, 5, 0, B)
+    election, actions = stimulate(election, HeardPeer(behind, counter=1), 0.2)
+    assert actions == []
+    election, actions = stimulate(election, HeardPeer(level, fit=False, counter=1), 0.3)
+    assert actions == [], "that one is no better"
+    election, actions = stimulate(election, HeardPeer(level, counter=1), 0.4)
+    assert [type(action) for action in actions] == [StepDown]
+    election, _ = stimulate(election, HeardPeer(level, counter=1), 2.3)
+    _, actions = stimulate(election, Tick(), 3.0)
+    assert actions == [], "it leaves the term to the other"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -124,7 +197,8 @@ def test_rivals_that_hear_each_other_converge_on_one_holder(seed: int) -> None:
         elections[name], actions = stimulate(elections[name], stimulus, now)  # type: ignore[arg-type]
         for action in actions:
             if isinstance(action, Beat | OpenTerm):
-                beat = HeardBeat(name, elections[name].counter)
+                mine = elections[name]
+                beat = HeardBeat(name, mine.counter, index=mine.rank.last_index)
                 for other in names:
                     if other != name and chance.random() >= loss:
                         act(other, beat, now, loss=loss)

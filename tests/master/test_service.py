@@ -19,9 +19,11 @@ from bus.messages.commands import Acknowledged, CommandRefused, DeleteInstance, 
 from bus.messages.events import NodeJoined, RunnerEnded, RunnerReady, RunnerUnloaded
 from bus.messages.readings import CardReading, NodeReading
 from bus.switchboard import Switchboard
+from master.ballot import Kept
 from master.decide import Policy
+from master.office import Seat
 from master.service import Master, MasterSettings
-from master.terms import keep_counter, read_counter
+from master.terms import keep_term, read_term
 
 NODE = NodeId("n1")
 TINY = ModelId("tiny")
@@ -36,7 +38,7 @@ class House:
         self.reactor = PollReactor()
         self.log = Log(node=NODE, process="test", level="critical")
         self.endpoints = Endpoints(runtime)
-        self.settings = MasterSettings(folder / "journal", folder / "term", policy)
+        self.settings = MasterSettings(Seat(folder / "journal", folder / "term"), policy)
         self.switchboard = Switchboard(self.endpoints, self.reactor, self.log)
         self.boots = 0
         self.closing: list[Callable[[], None]] = [self.switchboard.close]
@@ -173,7 +175,7 @@ def test_a_restarted_holder_resumes_its_log_with_a_higher_counter(house: House) 
 def test_a_holder_without_its_journal_still_opens_a_higher_term(house: House) -> None:
     place(house)
     house.stop()
-    for path in house.settings.journal.iterdir():
+    for path in house.settings.seat.journal.iterdir():
         path.unlink()
     master = house.start()
     house.until(lambda: house.worker.mirror.counter == 2, "the second term")
@@ -194,11 +196,13 @@ def test_refusals_say_why_and_leave_no_trace(house: House) -> None:
     assert house.worker.state.index == index
 
 
-def test_the_counter_on_the_disk_survives_and_garbage_is_none(tmp_path: Path) -> None:
+def test_the_term_on_the_disk_survives_and_garbage_is_known_as_such(tmp_path: Path) -> None:
     path = tmp_path / "term"
-    assert read_counter(path) == 0
-    keep_counter(path, 41)
-    keep_counter(path, 42)
-    assert read_counter(path) == 42
+    assert read_term(path) == Kept()
+    keep_term(path, Kept(41))
+    keep_term(path, Kept(42, NodeId("n2"), began=True))
+    assert read_term(path) == Kept(42, NodeId("n2"), began=True)
+    path.write_text("7\n")
+    assert read_term(path) == Kept(7), "as it was written before there were votes"
     path.write_text("garbage")
-    assert read_counter(path) == 0
+    assert read_term(path) == Kept(garbled=True)

@@ -17,11 +17,11 @@ from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
 from bus.errors import Unavailable
 from bus.identity import new_boot
-from bus.ids import NodeId
+from bus.ids import ModelId, NodeId
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import AskDiagnosis, AskSnapshot, DiagnosisRefused
-from bus.messages.readings import NodeReading
+from bus.messages.readings import FetchReading, NodeReading, WeightsReading
 from bus.messages.wire import Message
 from bus.service import Shell
 from bus.switchboard import Switchboard
@@ -136,6 +136,20 @@ def test_a_service_that_is_down_is_a_finding_in_the_reading(bench: Bench) -> Non
     bench.entries.append(Entry("worker", "fatal", 0, "no such file"))
     after = bench.reading_with(lambda found: len(found.processes) == 2)
     assert after.findings[0].code == "process_down"
+
+
+def test_a_model_that_could_not_be_fetched_is_a_finding(bench: Bench) -> None:
+    failed = FetchReading(
+        model=ModelId("far"), phase="failed", done_bytes=0, total_bytes=9, bytes_per_s=0.0,
+        message="far could not be fetched: nobody sent anything",
+    )  # fmt: skip
+    bench.reading_with(lambda reading: True)
+    bench.listener.publish(f"reading.weights.{NODE}", WeightsReading(node=NODE, fetches=(failed,)))
+    reading = bench.reading_with(
+        lambda reading: any(one.code == "download_failed" for one in reading.findings)
+    )
+    (found,) = [one for one in reading.findings if one.code == "download_failed"]
+    assert found.message == "far could not be fetched: nobody sent anything"
 
 
 def test_without_supervisord_the_rest_is_still_measured_and_it_is_said_once(bench: Bench) -> None:

@@ -28,9 +28,10 @@ from bus.processes import SupervisedProcess, Supervisor
 from bus.switchboard import Switchboard
 from bus.transport import Link
 from master.decide import Policy
+from master.office import Seat
 from master.service import Master, MasterSettings
 from tests.worker.test_weights import write_model
-from worker.hands import RunnerDefaults
+from worker.hands import DataPorts, RunnerDefaults
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights
 
@@ -85,7 +86,7 @@ class House:
         self.supervisor = Supervisor(self.endpoints.supervisor)
         self.switchboard = Switchboard(self.endpoints, self.reactor, self.log)
         self.boots = 0
-        settings = MasterSettings(folder / "journal", folder / "term", Policy())
+        settings = MasterSettings(Seat(folder / "journal", folder / "term"), Policy())
         client = self.client("master", follow=False)
         self.master = Master(client, self.reactor, self.log, settings)
         self.until(self.supervisor.is_up, "supervisord")
@@ -105,7 +106,15 @@ class House:
 
     def start_worker(self) -> Worker:
         shelf = Shelf({}, (self.folder / "models",), None, float32=True)
-        settings = WorkerSettings(node_name="box", slots=2, memory_bytes=0, runner=DEFAULTS)
+        settings = WorkerSettings(
+            node_name="box",
+            slots=2,
+            memory_bytes=0,
+            runner=DEFAULTS,
+            data=DataPorts(listen="", port=0, hosts=()),
+            ring_ports=(0, 0),
+            plan_ports=(0, 0),
+        )
         return Worker(
             self.client("worker"),
             self.reactor,

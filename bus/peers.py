@@ -1,0 +1,309 @@
+"""Talks to the switchboards of other nodes: dials, answers, follows, and says who is there.
+
+The shell around `bus.membership`. It listens on one TCP port for hellos, keeps a DEALER for each
+line and, for each peer that is linked, one SUB for each plane. What comes in there is given to
+this node's switchboard and never passed on to other nodes: every node hears every other itself.
+Peers are remembered in a file, so that a node finds its cluster again when its seeds are gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never
+
+from bus.client import Speaker
+from bus.codec import Envelope, decode, encode
+from bus.errors import BadKey, BadMessage, PortTaken
+from bus.ids import NodeId
+from bus.keyring import Keyring
+from bus.logs import Log
+from bus.loops import Reactor
+from bus.members import Action, Dial, Follow, HangUp, Myself, Say, SayHello, Unfollow
+from bus.membership import Membership
+from bus.messages.peers import (
+    KnownPeer,
+    PeerGoodbye,
+    PeerHello,
+    PeerPorts,
+    PeerRefused,
+    PeersReading,
+    PeerWelcome,
+)
+from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.topics import TABLE, reading_topic
+from bus.transport import Link
+
+TICK_S = 0.25
+READING_S = 1.0
+BIND_RETRY_S = 5.0
+LAST_WORDS_S = 0.05
+"""Between the goodbyes and the end of the process, so that they leave it."""
+HEARTBEAT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What the composition root read. `listen` is a host, empty for a node that nobody may
+    join; `addresses` are the hosts that others are told, best first; `port` is that of hellos,
+    `seeds` are `host:port`s."""
+
+    name: str
+    namespace: str
+    listen: str
+    addresses: tuple[str, ...]
+    port: int
+    ports: PeerPorts
+    seeds: tuple[str, ...]
+    file: Path
+
+
+OnFrames = Callable[[str, list[bytes]], None]
+
+
+class Peers:
+    """All that this node has with other nodes. `on_frames(plane, frames)` gets what they
+    publish."""
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        settings: PeerSettings,
+        reactor: Reactor,
+        log: Log,
+        on_frames: OnFrames,
+        publish: Callable[[str, bytes], None],
+        keyring: Keyring | None = None,
+    ) -> None:
+        self._keyring = keyring
+        self._door_security = None if keyring is None else keyring.door
+        self._speaker = speaker
+        self._settings = settings
+        self._reactor = reactor
+        self._log = log
+        self._on_frames = on_frames
+        self._publish = publish
+        self._seq = 0
+        self._dropped = 0
+        self._wanted: set[str] = set()
+        self._lines: dict[str, Link] = {}
+        self._followed: dict[NodeId, dict[str, Link]] = {}
+        self._door: Link | None = None
+        self._kept: tuple[KnownPeer, ...] = _read(settings.file, log)
+        self._told: tuple[object, ...] = ()
+        self._told_at = 0.0
+        me = Myself(
+            node=speaker.node,
+            name=settings.name,
+            boot=speaker.boot,
+            namespace=settings.namespace,
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+            addresses=tuple(f"{host}:{settings.port}" for host in settings.addresses),
+            ports=settings.ports,
+        )
+        self.membership = Membership(me, settings.seeds, self._kept)
+        if settings.listen:
+            self._open_door()
+        reactor.every(TICK_S, self._tick)
+        self._tick()
+
+    def want(self, prefix: str, *, wanted: bool) -> None:
+        """Ask peers for an on-demand topic, or for it no more."""
+        (self._wanted.add if wanted else self._wanted.discard)(prefix)
+        for plane, link in [pair for links in self._followed.values() for pair in links.items()]:
+            if any(rule.prefix == prefix and rule.plane == plane for rule in TABLE):
+                (link.subscribe if wanted else link.unsubscribe)(prefix)
+
+    def close(self) -> None:
+        """Say goodbye to everybody and close what is open."""
+        goodbye = PeerGoodbye(node=self._speaker.node, boot=self._speaker.boot)
+        for link in self._lines.values():
+            link.send(self._encoded(goodbye))
+        if self._lines:
+            time.sleep(LAST_WORDS_S)
+        doors = [] if self._door is None else [self._door]
+        followed = [link for links in self._followed.values() for link in links.values()]
+        for link in [*doors, *self._lines.values(), *followed]:
+            self._reactor.unwatch(link)
+            link.close()
+
+    # --- the door -------------------------------------------------------------------------
+
+    def _open_door(self) -> None:
+        settings = self._settings
+        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self._door_security)
+        try:
+            door.bind(f"tcp://{settings.listen}:{settings.port}")
+        except PortTaken as error:
+            door.close()
+            self._log.error("cannot listen for other nodes; tries again", why=str(error))
+            self._reactor.later(BIND_RETRY_S, self._open_door)
+            return
+        self._door = door
+        self._reactor.watch(door, self._knocked)
+
+    def _knocked(self, frames: list[bytes]) -> None:
+        if len(frames) != 2 or self._door is None:
+            return
+        message = self._decoded(frames[1], "a knock")
+        if isinstance(message, PeerHello):
+            answer, actions = self.membership.heard_hello(message, self._reactor.now())
+            if isinstance(answer, PeerWelcome) and message.node != self._speaker.node:
+                self._introduce(message.node)
+            self._door.send(frames[0], self._encoded(answer))
+            self._do(actions)
+            self._tick()
+        elif isinstance(message, PeerGoodbye):
+            self._do(self.membership.heard_goodbye(message, self._reactor.now()))
+
+    # --- lines ----------------------------------------------------------------------------
+
+    def _answered(self, address: str, frames: list[bytes]) -> None:
+        message = self._decoded(frames[-1], address)
+        now = self._reactor.now()
+        if isinstance(message, PeerWelcome):
+            self._do(self.membership.heard_welcome(address, message, now))
+            self._tick()
+        elif isinstance(message, PeerRefused):
+            self._do(self.membership.heard_refused(address, message, now))
+
+    def _tick(self) -> None:
+        now = self._reactor.now()
+        self._do(self.membership.tick(now))
+        facts = tuple(
+            (one.node, one.status, one.host, one.candidate_port, one.name)
+            for one in self.membership.readings(now)
+        )
+        if facts != self._told or now - self._told_at >= READING_S:
+            self._told, self._told_at = facts, now
+            self._tell(now)
+            self._keep()
+
+    def _tell(self, now: float) -> None:
+        node = self._speaker.node
+        reading = PeersReading(
+            node=node,
+            peers=self.membership.readings(now),
+            strangers=self.membership.strangers(now),
+        )
+        self._publish(reading_topic("peers", node), self._encoded(reading))
+
+    def _keep(self) -> None:
+        known = self.membership.known()
+        if known == self._kept:
+            return
+        self._kept = known
+        fresh = self._settings.file.with_suffix(".new")
+        rows = [{"node": one.node, "addresses": list(one.addresses)} for one in known]
+        try:
+            fresh.write_text(json.dumps(rows, indent=1))
+            os.replace(fresh, self._settings.file)
+        except OSError as error:
+            self._log.warning("cannot remember peers", why=str(error))
+
+    # --- what membership asks for ---------------------------------------------------------
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Dial(address=address):
+                speaker = self._speaker
+                identity = f"{speaker.node}/{speaker.boot}"
+                link = Link(
+                    "dealer",
+                    identity=identity,
+                    heartbeat_ms=HEARTBEAT_MS,
+                    security=self._door_security,
+                )
+                link.connect(f"tcp://{address}")
+                self._lines[address] = link
+                self._reactor.watch(link, lambda frames: self._answered(address, frames))
+            case HangUp(address=address):
+                link = self._lines.pop(address, None)
+                if link is not None:
+                    self._reactor.unwatch(link)
+                    link.close()
+            case SayHello(address=address, hello=hello):
+                if address in self._lines:
+                    self._lines[address].send(self._encoded(hello))
+            case Follow(node=node, host=host, ports=ports):
+                self._unfollow(node)
+                self._introduce(node)
+                self._follow(node, host, ports)
+            case Unfollow(node=node):
+                self._unfollow(node)
+            case Say(message=message, node=node, address=address):
+                self._log.info(message, peer=node, address=address)
+            case _:
+                assert_never(action)
+
+    def _introduce(self, node: NodeId) -> None:
+        """It has the cluster's key, or it could not have spoken: admit it by its id."""
+        if self._keyring is None:
+            return
+        try:
+            self._keyring.introduce([node])
+        except (BadKey, OSError) as error:
+            self._log.error("cannot admit a node", peer=node, why=str(error))
+
+    def _follow(self, node: NodeId, host: str, ports: PeerPorts) -> None:
+        links: dict[str, Link] = {}
+        for plane, port in (("control", ports.control), ("telemetry", ports.telemetry)):
+            if not port:
+                continue
+            link = Link(
+                "sub",
+                high_water=50_000,
+                heartbeat_ms=HEARTBEAT_MS,
+                security=None if self._keyring is None else self._keyring.node,
+            )
+            link.connect(f"tcp://{host}:{port}", peer=node)
+            for rule in TABLE:
+                if rule.plane == plane and (not rule.on_demand or rule.prefix in self._wanted):
+                    link.subscribe(rule.prefix)
+            self._reactor.watch(link, lambda frames, plane=plane: self._on_frames(plane, frames))
+            links[plane] = link
+        self._followed[node] = links
+
+    def _unfollow(self, node: NodeId) -> None:
+        for link in self._followed.pop(node, {}).values():
+            self._reactor.unwatch(link)
+            link.close()
+
+    # --- letters --------------------------------------------------------------------------
+
+    def _encoded(self, message: Message) -> bytes:
+        self._seq += 1
+        speaker = self._speaker
+        return encode(Envelope(speaker.node, speaker.process, speaker.boot, self._seq, message))
+
+    def _decoded(self, payload: bytes, where: str) -> Message | None:
+        try:
+            return decode(payload).message
+        except BadMessage as error:
+            self._dropped += 1
+            if str(self._dropped).strip("0") == "1":
+                said = str(error)[:200]
+                self._log.warning(
+                    "dropped a message of a peer", where=where, error=said, so_far=self._dropped
+                )
+            return None
+
+
+def _read(file: Path, log: Log) -> tuple[KnownPeer, ...]:
+    try:
+        rows: Any = json.loads(file.read_text())
+        return tuple(KnownPeer.model_validate(row) for row in rows)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, TypeError) as error:
+        log.warning("cannot read the remembered peers", file=str(file), why=str(error)[:200])
+        return ()

@@ -1,0 +1,31 @@
+"""Talks to the operating system: the addresses under which others may reach this machine."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+
+from conf.settings import Settings
+
+WILDCARDS = ("0.0.0.0", "::", "*")
+
+
+def machine_addresses() -> tuple[str, ...]:
+    """IPv4 addresses of all interfaces that are up, loopback and link-local ones left out."""
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    found = [
+        one.address
+        for name, addresses in sorted(psutil.net_if_addrs().items())
+        for one in addresses
+        if name in up and one.family == socket.AF_INET
+    ]
+    return tuple(one for one in found if not one.startswith(("127.", "169.254.")))
+
+
+def announced_hosts(settings: Settings) -> tuple[str, ...]:
+    """What other nodes are told to dial, best first; empty where nobody may join."""
+    cluster = settings.cluster
+    if cluster.addresses or not cluster.listen:
+        return cluster.addresses
+    return machine_addresses() if cluster.listen in WILDCARDS else (cluster.listen,)

@@ -1,0 +1,63 @@
+"""The tables of the settings: what `[runner]` and `[cluster]` hold.
+
+Pure. Meanings are in default.toml.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_settings import NoDecode
+
+LOOPBACK = ("127.", "localhost", "::1")
+Words = Annotated[tuple[str, ...], NoDecode]
+"""A list of words: in TOML an array, in the environment separated by commas."""
+
+
+def words(value: Any) -> Any:
+    """A list from text with commas; anything else as it is."""
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    return value
+
+
+class RunnerSettings(BaseModel):
+    """What every runner is told. Units in the names; meanings in default.toml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_rows: int = Field(ge=1, le=1024)
+    max_waiting: int = Field(ge=0, le=10_000)
+    prefill_share: float = Field(gt=0.0, lt=1.0)
+    prefix_cache_bytes: int = Field(ge=0)
+    default_max_tokens: int = Field(ge=1)
+    drop_idle_s: float = Field(gt=0.0)
+    load_deadline_s: float = Field(gt=0.0)
+
+
+class ClusterSettings(BaseModel):
+    """How this node meets others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespace: str = Field(min_length=1, max_length=64)
+    peers: Words
+    listen: str
+    addresses: Words
+
+    @field_validator("peers", "addresses", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return words(value)
+
+    @field_validator("peers")
+    @classmethod
+    def _dialled(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
+        for peer in peers:
+            host, _, port = peer.rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+                raise ValueError(
+                    f"{peer!r} is not host:port (the port of `peers`, 24154 by default)"
+                )
+        return peers

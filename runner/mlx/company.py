@@ -1,0 +1,145 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `async_eval` and its kin untyped)
+"""Talks to MLX: what the ranks of a group exchange, forming it included.
+
+Two laws. All exchanges of a process happen on one stream, in the order in which its plans name
+them, which is the same on every rank. And an exchange that takes nothing in (a `recv`) is given
+to the device by itself, after all that must come before it, for the device may begin independent
+parts of one graph in any order. A ring's first stage gives it only when what it brings is needed
+(`settle`), and until then computes what does not depend on it. After the first error of an
+exchange there must not be another: it could wait for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import mlx.core as mx
+
+from bus.messages.control import GroupSpec
+from runner.formation import (
+    GREETING_BYTES,
+    CannotForm,
+    greeting,
+    jaccl_devices,
+    jaccl_environment,
+    ring_environment,
+    ring_hostfile,
+    stranger,
+)
+from runner.lockstep import Seat
+
+AGAIN_S = 0.25
+
+
+def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
+    """Join MLX's group; call it in the main thread, before anything else of MLX runs.
+
+    It holds the interpreter until the group has formed, and only an interval timer, whose
+    signals it takes in the main thread alone, can end it. CannotForm says why.
+    """
+    if not mx.distributed.is_available(group.backend):
+        raise CannotForm(f"this machine's MLX has no {group.backend!r} backend")
+    with tempfile.TemporaryDirectory(prefix="shoal-ring-") as folder:
+        os.environ.update(_environment(group, rank, Path(folder)))
+        previous = signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, deadline_s, AGAIN_S)
+        try:
+            found = mx.distributed.init(strict=True, backend=group.backend)
+        except RuntimeError as error:
+            raise CannotForm(
+                f"rank {rank} could not join the {group.backend} in {deadline_s:.0f} s: {error}"
+            ) from error
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, previous)
+    if (found.rank(), found.size()) != (rank, len(group.ranks)):
+        raise CannotForm(f"rank {rank} of {len(group.ranks)} became {found.rank()}")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """That the signal is caught is enough: a system call that waits comes back."""
+
+
+def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]:
+    if group.backend == "ring":
+        path = folder / "hosts.json"
+        path.write_text(ring_hostfile(group))
+        return ring_environment(rank, str(path))
+    path = folder / "devices.json"
+    path.write_text(jaccl_devices(group))
+    return jaccl_environment(rank, str(path), group.coordinator)
+
+
+class Company:
+    """One rank among the others. Made in the engine's thread, after `form`."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.seat = seat
+        self.group: Any = mx.distributed.init(strict=True, backend=seat.backend)
+        self.leads = seat.rank == 0
+        self.pipes = seat.sharding == "pipeline"
+        self.is_first_stage = self.pipes and seat.rank == seat.size - 1
+        self.hears = self.leads or not self.pipes or self.is_first_stage
+        """Whether sampled tokens reach this rank."""
+        buffered = self.pipes and seat.backend == "ring"
+        self.lanes = seat.size if buffered else 1
+        """Micro-batches in flight. They want a stage to be able to send tokens before the other
+        end takes them: a ring's sockets buffer so much, of JACCL that is not known."""
+        self.defers = self.is_first_stage and buffered
+        self._due: deque[mx.array] = deque()
+
+    def greet(self) -> None:
+        """The first exchange: every rank proves that it belongs here, or CannotForm."""
+        seat = self.seat
+        mine = mx.array(list(greeting(seat.secret, seat.generation, seat.rank)), mx.uint8)
+        said: list[int] = mx.distributed.all_gather(mine, group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
+        greetings = [
+            bytes(said[at : at + GREETING_BYTES]) for at in range(0, len(said), GREETING_BYTES)
+        ]
+        rank = stranger(seat.secret, seat.generation, greetings)
+        if rank is not None:
+            raise CannotForm(f"rank {rank} of the ring is not the group's")
+
+    def arrive(self, like: mx.array) -> mx.array:
+        """The hidden states of the stage before, shaped like `like`."""
+        return mx.distributed.recv_like(like, self.seat.rank + 1, group=self.group)
+
+    def depart(self, hidden: mx.array) -> mx.array:
+        """Hand hidden states to the next stage; what is returned must be evaluated."""
+        return mx.distributed.send(hidden, self.seat.rank - 1, group=self.group)
+
+    def owed(self, out: mx.array) -> list[mx.array]:
+        """What of a forward's output must be evaluated although nothing is sampled from it."""
+        return [out] if self.pipes and not self.leads else []
+
+    def share(self, tokens: mx.array) -> mx.array:
+        """The lead's: (rows,) sampled tokens, on their way to whoever needs them."""
+        if self.pipes:
+            return mx.distributed.send(tokens, self.seat.size - 1, group=self.group)
+        return mx.distributed.all_sum(tokens, group=self.group)
+
+    def settle(self, heard: mx.array | None) -> None:
+        """Have the device receive what is due up to `heard`, in order (None: all of it)."""
+        while self._due and (heard is None or any(one is heard for one in self._due)):
+            mx.async_eval(self._due.popleft())
+
+    def hear(self, count: int, out: mx.array) -> mx.array:
+        """A follower's: `count` tokens that the lead samples from the forward that ended in
+        `out`. Where none are needed they are zeros, there when `out` is."""
+        none = mx.zeros((count,), mx.int32)
+        if self.is_first_stage:
+            mx.async_eval(out)
+            heard = mx.distributed.recv((count,), mx.int32, 0, group=self.group)
+            if self.defers:
+                self._due.append(heard)
+            return heard
+        after = cast(mx.array, mx.depends([none], [out])[0])
+        return after if self.pipes else mx.distributed.all_sum(after, group=self.group)

@@ -1,0 +1,153 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# (mlx.nn and mlx_lm are partially typed)
+"""Talks to MLX: a model of which this process computes some layers, for any family.
+
+The model's own forward runs unchanged. Layers of other ranks are emptied and return what they
+are given; the first own layer takes its input from the rank before, the last own layer hands
+its output on. A forward indexes its caches by layer to make masks: in the place of a layer
+elsewhere it finds an own one of the same kind. What is computed in vain (embeddings or logits of
+a rank that does not need them) is never evaluated. The layer split in reverse order, rank 0
+last, is mlx-lm's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import CacheList, make_prompt_cache
+
+from runner.mlx.company import Company
+
+
+class Unsplittable(Exception):
+    """The family cannot be shared between ranks like this; `args[0]` says why."""
+
+
+class Part:
+    """Called like the model, with one cache for each own layer.
+
+    Gives logits where the lead is, and elsewhere the output of the last own layer, (rows,
+    tokens, width). While `rehearsing`, hidden states are made up from the input's token ids
+    instead of received, and nothing is sent: ranks can be tried out one by one.
+    """
+
+    def __init__(self, module: nn.Module, company: Company, first: int, last: int) -> None:
+        self.module = module
+        self.rehearsing = False
+        self._company = company
+        layers = _layers(module)
+        kinds = _kinds(module, len(layers))
+        if not 0 <= first < last <= len(layers):
+            raise Unsplittable(f"layers {first} to {last} of {len(layers)}")
+        self._own = slice(first, last)
+        self._places = _places(kinds, first, last)
+        self._inputs: mx.array | None = None
+        self._out: mx.array | None = None
+        self.vocabulary = 0
+        for index, layer in enumerate(layers):
+            if not first <= index < last:
+                _empty(layer)
+        before = self._arrive if company.pipes and first > 0 else None
+        after = None if company.leads else self._depart
+        if before is not None:
+            _wrap(layers[first], before, None)
+        if after is not None:
+            _wrap(layers[last - 1], None, after)
+        self.own_layers: list[Any] = layers[first:last]
+
+    def make_cache(self) -> list[Any]:
+        """mlx-lm's empty caches of the own layers."""
+        return make_prompt_cache(self.module)[self._own]
+
+    def __call__(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
+        self._inputs, self._out = inputs, None
+        everywhere = [None if at is None else cache[at] for at in self._places]
+        logits = self.module(inputs, cache=everywhere)
+        self.vocabulary = int(logits.shape[-1])
+        return logits if self._company.leads or self._out is None else self._out
+
+    def _arrive(self, hidden: mx.array) -> mx.array:
+        if not isinstance(hidden, mx.array):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Unsplittable("its layers pass on more than hidden states")
+        if not self.rehearsing:
+            return self._company.arrive(hidden)
+        assert self._inputs is not None
+        phases = (self._inputs[..., None] + 1) * (mx.arange(hidden.shape[-1]) + 1)
+        return mx.sin(phases * 0.37).astype(hidden.dtype)
+
+    def _depart(self, hidden: Any) -> Any:
+        if not isinstance(hidden, mx.array):
+            if self._company.pipes:
+                raise Unsplittable("its layers pass on more than hidden states")
+            return hidden
+        if self._company.pipes and not self.rehearsing:
+            hidden = self._company.depart(hidden)
+        self._out = hidden
+        return hidden
+
+
+def _layers(module: nn.Module) -> list[Any]:
+    layers = getattr(module, "layers", None)
+    if not isinstance(layers, list) or not all(isinstance(one, nn.Module) for one in layers):
+        raise Unsplittable("it has no plain list of layers")
+    return layers
+
+
+def _kinds(module: nn.Module, layers: int) -> list[tuple[Any, ...]]:
+    caches = make_prompt_cache(module)
+    if len(caches) != layers:
+        raise Unsplittable(f"{layers} layers keep {len(caches)} caches (some share theirs)")
+    return [_kind(cache) for cache in caches]
+
+
+def _kind(cache: Any) -> tuple[Any, ...]:
+    if isinstance(cache, CacheList):
+        return (CacheList, *(_kind(inner) for inner in cache.caches))
+    settings = (getattr(cache, name, None) for name in ("max_size", "chunk_size", "keep"))
+    return (type(cache), *settings)
+
+
+def _places(kinds: Sequence[tuple[Any, ...]], first: int, last: int) -> list[int | None]:
+    """For each layer of the model, which own cache its forward finds there."""
+    own = kinds[first:last]
+    places: list[int | None] = []
+    for index, kind in enumerate(kinds):
+        if first <= index < last:
+            places.append(index - first)
+        else:
+            places.append(own.index(kind) if kind in own else None)
+    return places
+
+
+def _empty(layer: Any) -> None:
+    """Let go of a layer's weights; it returns what it is given, and keeps its settings."""
+    for name in [n for n, value in layer.items() if not isinstance(value, tuple)]:
+        dict.pop(layer, name)
+
+    def passed_on(self: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        return hidden
+
+    _retype(layer, "Elsewhere", passed_on)
+
+
+def _wrap(
+    layer: Any,
+    before: Callable[[mx.array], mx.array] | None,
+    after: Callable[[mx.array], mx.array] | None,
+) -> None:
+    inner = type(layer).__call__
+
+    def called(self: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        out = inner(self, hidden if before is None else before(hidden), *args, **kwargs)
+        return out if after is None else after(out)
+
+    _retype(layer, "Edge", called)
+
+
+def _retype(layer: Any, prefix: str, call: Callable[..., Any]) -> None:
+    kind = type(layer)
+    layer.__class__ = type(prefix + kind.__name__, (kind,), {"__call__": call})

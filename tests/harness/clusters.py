@@ -1,0 +1,126 @@
+"""Several real nodes on this machine as one cluster; ended by their own pids."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from conf.ports import SPAN
+from tests.harness.nodes import MODEL, Node, eventually, free_base_port
+
+FORM_S = 60.0
+
+
+class Cluster:
+    """Nodes in the order in which they were started; the first is every other's seed."""
+
+    def __init__(self, count: int, **settings: str) -> None:
+        self.nodes: list[Node] = []
+        seed = ""
+        for base_port in free_base_ports(count):
+            node = Node(
+                SHOAL_CLUSTER__NAMESPACE=f"test-{base_port // SPAN}-{time.time_ns()}",
+                SHOAL_CLUSTER__PEERS=seed,
+                SHOAL_PRELOAD="",
+                SHOAL_HTTP_PROCESSES="1",
+                SHOAL_SLOTS="3",
+                **settings,
+            )
+            node.move(base_port)
+            if self.nodes:
+                node.env["SHOAL_CLUSTER__NAMESPACE"] = self.nodes[0].env["SHOAL_CLUSTER__NAMESPACE"]
+            seed = seed or f"127.0.0.1:{base_port + 4}"
+            self.nodes.append(node)
+
+    def up(self) -> None:
+        """All nodes at once; returns when they know each other and one holder."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: node.up(180.0), self.nodes))
+        eventually(self.formed, FORM_S, "the nodes form a cluster")
+
+    def formed(self) -> bool:
+        """Whether all live nodes know the same holder and each other."""
+        views = [view_of(node) for node in self.nodes]
+        holders = {view["holder"] for view in views if view is not None and view["live"]}
+        known = [len(view["state"]["nodes"]) for view in views if view is not None]
+        whole = None not in views and all(count >= len(self.nodes) for count in known)
+        return whole and len(holders) == 1 and None not in holders
+
+    def holder(self) -> Node:
+        """The node that holds the term."""
+        view = eventually(lambda: self._agreed(), 30, "one holder")
+        return self.by_id(view)
+
+    def by_id(self, node_id: str) -> Node:
+        """The node with this id."""
+        return next(node for node in self.nodes if node.node_id() == node_id)
+
+    def place(
+        self, model: str = MODEL, *, asker: int = 0, seconds: float = 120.0, **fields: Any
+    ) -> dict[str, Any]:
+        """Place a model and wait until it is ready; the instance as the state has it."""
+        asked = self.nodes[asker].http.post("/place_instance", json={"model": model, **fields})
+        assert asked.status_code == 200, asked.text
+        name = asked.json()["instance"]
+
+        def ready() -> dict[str, Any] | None:
+            found = self.nodes[asker].state()["instances"].get(name)
+            assert found is None or found["status"] != "failed", found["why"]
+            return found if found and found["status"] == "ready" else None
+
+        return eventually(ready, seconds, f"{model} is ready")
+
+    def close(self) -> None:
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: node.close(), self.nodes))
+
+    def _agreed(self) -> str | None:
+        views = [view_of(node) for node in self.nodes]
+        holders = {view["holder"] for view in views if view is not None}
+        return holders.pop() if len(holders) == 1 else None
+
+
+def view_of(node: Node) -> dict[str, Any] | None:
+    """`GET /state`, None where nobody answers."""
+    with contextlib.suppress(httpx.HTTPError):
+        answer = node.http.get("/state", timeout=5.0)
+        return answer.json() if answer.status_code == 200 else None
+    return None
+
+
+def free_base_ports(count: int) -> list[int]:
+    """Base ports with a span of ports each, none of whose first ones is taken."""
+    found: list[int] = []
+    base = free_base_port()
+    while len(found) < count:
+        if all(_is_free(base + offset) for offset in (0, 1, 2, 3, 4, 10, 32)):
+            found.append(base)
+        base += SPAN
+        assert base < 32_600, "no free ports"
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def running_cluster(count: int, **settings: str) -> Iterator[Cluster]:
+    """A cluster that has formed, for as long as the block lasts."""
+    cluster = Cluster(count, **settings)
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,93 @@
+"""A group of runner slots as real processes with a real ring on loopback, and its one gateway."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bus.messages.control import GroupSpec, RankSeat
+from tests.harness.slot import FakeGateway, Slot, started_slot
+
+Layers = Sequence[tuple[int, int]]
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in taken:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in taken]
+
+
+def stages(layers: int, ranks: int) -> Layers:
+    """Even stages of a pipeline, rank 0 the last."""
+    cuts = [layers * cut // ranks for cut in range(ranks + 1)]
+    return [(cuts[ranks - 1 - rank], cuts[ranks - rank]) for rank in range(ranks)]
+
+
+def group_spec(sharding: str, layers: Layers, **changes: Any) -> GroupSpec:
+    ports = free_ports(len(layers) + 1)
+    seats = tuple(
+        RankSeat(
+            rank=rank,
+            node=f"node-{rank}",
+            first_layer=first,
+            last_layer=last,
+            ring=(f"127.0.0.1:{ports[rank]}",),
+            plans=(f"tcp://127.0.0.1:{ports[-1]}",) if rank == 0 else (),
+        )
+        for rank, (first, last) in enumerate(layers)
+    )
+    fields = {"sharding": sharding, "ranks": seats, "secret": secrets.token_hex(32)}
+    return GroupSpec.model_validate(fields | changes)
+
+
+@contextlib.contextmanager
+def started_ranks(model: Path, group: GroupSpec, **changes: Any) -> Iterator[list[Slot]]:
+    """A process for every rank, not yet told what to be; all ended by their own pids."""
+    with contextlib.ExitStack() as stack:
+        slots: list[Slot] = []
+        for seat in group.ranks:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shoal-rank-")))
+            fields = {
+                "rank": seat.rank,
+                "size": len(group.ranks),
+                "first_layer": seat.first_layer,
+                "last_layer": seat.last_layer,
+                "group": group,
+            }
+            slots.append(stack.enter_context(started_slot(home, model, **fields | changes)))
+        yield slots
+
+
+def become(slots: Sequence[Slot]) -> None:
+    """Tell every rank what to be."""
+    for slot in slots:
+        slot.until(lambda slot=slot: bool(slot.hellos), "a first hello")
+        slot.tell(slot.spec)
+
+
+def until_ready(slots: Sequence[Slot], seconds: float = 60.0) -> None:
+    for slot in slots:
+        slot.until(lambda slot=slot: slot.phase in ("ready", "ended"), "ready", seconds)
+        assert slot.phase == "ready", slot.hellos[-1].message
+
+
+@contextlib.contextmanager
+def ready_group(
+    model: Path, sharding: str, layers: Layers, **changes: Any
+) -> Iterator[tuple[list[Slot], FakeGateway]]:
+    """A group that serves, and a gateway of its lead's."""
+    with started_ranks(model, group_spec(sharding, layers), **changes) as slots:
+        become(slots)
+        until_ready(slots)
+        gateway = FakeGateway(slots[0])
+        try:
+            yield slots, gateway
+        finally:
+            gateway.close()

@@ -1,0 +1,271 @@
+"""Several real masters with real journals on real sockets, in one reactor. They share one
+switchboard; each has its own ROUTER, and DEALERs to those of the others."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bus.client import BusClient, Speaker
+from bus.endpoints import Endpoints
+from bus.ids import Boot, CommandId, InstanceId, ModelId, NodeId
+from bus.instances import Instance, Shard
+from bus.journal import Journal
+from bus.logs import Log
+from bus.loops import PollReactor
+from bus.messages.commands import Acknowledged, CommandRefused, KeepAlive
+from bus.messages.events import InstancePlaced, NodeJoined, RunnerReady
+from bus.state import ClusterState, apply
+from bus.switchboard import Switchboard
+from master.ballot import LAPSE_S
+from master.office import Seat
+from master.service import Master, MasterSettings
+from master.terms import read_term
+
+Answer = Acknowledged | CommandRefused
+FAILOVER_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Endpoints):
+    """A shared folder with a ROUTER for each node."""
+
+    node: str = ""
+
+    @property
+    def candidate(self) -> str:
+        return self._ipc(f"{self.node}.ask")
+
+
+class Town:
+    """Nodes by name; masters come and go, workers' clients stay."""
+
+    def __init__(self, folder: Path, runtime: str) -> None:
+        self.folder, self.runtime = folder, runtime
+        self.reactor = PollReactor()
+        self.log = Log(node="town", process="test", level="critical")
+        self.switchboard = Switchboard(Endpoints(runtime), self.reactor, self.log)
+        self.masters: dict[str, Master] = {}
+        self.workers: dict[str, BusClient] = {}
+        self.voters: tuple[NodeId, ...] = ()
+        self.boots = 0
+
+    def client(self, node: str, process: str, *, follow: bool) -> BusClient:
+        self.boots += 1
+        speaker = Speaker(NodeId(node), process, Boot(f"boot{self.boots}"))
+        endpoints = Endpoint(self.runtime, node)
+        return BusClient(speaker, endpoints, self.reactor, self.log, follow=follow)
+
+    def start(self, node: str) -> Master:
+        home = self.folder / node
+        home.mkdir(exist_ok=True)
+        seat = Seat(home / "journal", home / "term", voters=self.voters)
+        client = self.client(node, "master", follow=False)
+        master = Master(client, self.reactor, self.log, MasterSettings(seat))
+        self.masters[node] = master
+        if node not in self.workers:
+            self.workers[node] = self.client(node, "worker", follow=True)
+            self.workers[node].tell(NodeJoined(node=NodeId(node), name=node))
+        self.introduce()
+        return master
+
+    def introduce(self) -> None:
+        """Membership: everybody that runs is known to everybody."""
+        where = {NodeId(n): (Endpoint(self.runtime, n).candidate,) for n in self.masters}
+        for node, master in self.masters.items():
+            master.know_peers({n: w for n, w in where.items() if n != node})
+
+    def stop(self, node: str) -> None:
+        self.masters.pop(node).close()
+
+    def until(self, condition: Callable[[], bool], what: str, within_s: float = 30.0) -> float:
+        began = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began < within_s, f"not in time: {what}"
+            self.reactor.turn(0.02)
+        return time.monotonic() - began
+
+    def holder(self) -> str | None:
+        holders = [node for node, master in self.masters.items() if master.holding]
+        return holders[0] if len(holders) == 1 else None
+
+    def agree(self) -> bool:
+        """One holder, and every journal and mirror is where it is."""
+        holder = self.holder()
+        if holder is None:
+            return False
+        state = self.masters[holder].state
+        return all(m.state == state for m in self.masters.values()) and all(
+            w.state == state and not w.outbox.waiting for w in self.workers.values()
+        )
+
+    def ask(self, node: str, command: KeepAlive) -> Answer:
+        answers: list[Answer] = []
+        self.workers[node].command(command, answers.append, deadline_s=20.0)
+        self.until(lambda: bool(answers), "an answer")
+        return answers[0]
+
+    def place(self, name: str) -> None:
+        """Have an instance in the state, as a placement would."""
+        holder = self.holder()
+        assert holder is not None
+        shard = Shard(rank=0, node=NodeId(holder), first_layer=0, last_layer=1, bytes_reserved=1)
+        instance = Instance(
+            instance=InstanceId(name), model=ModelId("m"), shards=(shard,), context_tokens=8,
+            keep_alive_s=-1.0,
+        )  # fmt: skip
+        self.masters[holder]._index(InstancePlaced(instance=instance))
+        self.until(self.agree, "the placement known to all")
+
+    def on_disk(self, node: str) -> ClusterState:
+        journal = Journal(self.folder / node / "journal", self.log, low_disk_bytes=0)
+        state, events = journal.open()
+        journal.close()
+        for event in events:
+            state = apply(state, event)
+        return state
+
+    def close(self) -> None:
+        for node in list(self.masters):
+            self.stop(node)
+        for worker in self.workers.values():
+            worker.close()
+        self.switchboard.close()
+        self.reactor.close()
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    with tempfile.TemporaryDirectory(prefix="shoal-test-", dir="/tmp") as runtime:
+        town = Town(tmp_path, runtime)
+        try:
+            yield town
+        finally:
+            town.close()
+
+
+def keep(name: str, seconds: float) -> KeepAlive:
+    command_id = CommandId(f"{name}-{seconds:g}")
+    return KeepAlive(command_id=command_id, instance=InstanceId("i1"), keep_alive_s=seconds)
+
+
+def test_a_majority_of_voters_gives_the_term_and_has_what_it_acknowledges(town: Town) -> None:
+    town.voters = (NodeId("a"), NodeId("b"), NodeId("c"))
+    for node in ("a", "b", "c"):
+        town.start(node)
+    took_s = town.until(town.agree, "one holder known to all")
+    print(f"formed {took_s:.2f} s after the last start")
+    town.place("i1")
+    answer = town.ask("b", keep("k", 7.0))
+    assert isinstance(answer, Acknowledged) and answer.durability == "majority"
+    town.until(town.agree, "the change known to all")
+    old = town.holder()
+    assert old is not None
+    voted = {node: read_term(town.folder / node / "term").voted_for for node in "abc"}
+    assert list(voted.values()).count(NodeId(old)) >= 2
+    town.stop(old)
+    took_s = town.until(lambda: town.holder() is not None, "another holder")
+    print(f"another holder after {took_s:.2f} s")
+    assert took_s < 3 * FAILOVER_S
+    town.until(town.agree, "the new term known to all")
+    survivor = town.holder()
+    assert survivor is not None
+    assert town.masters[survivor].state.instances["i1"].keep_alive_s == 7.0
+    again = town.ask(survivor, keep("k", 7.0))
+    assert isinstance(again, Acknowledged)
+    assert (again.index, again.durability) == (answer.index, "majority"), "a repeat, as at first"
+
+
+def test_without_a_majority_changes_are_refused_with_the_way_out(town: Town) -> None:
+    town.voters = (NodeId("a"), NodeId("b"), NodeId("c"))
+    for node in ("a", "b"):
+        town.start(node)
+    town.until(town.agree, "two of three")
+    town.place("i1")
+    gone = next(node for node in "ab" if node != town.holder())
+    left = town.holder()
+    town.stop(gone)
+    assert left is not None
+    town.until(lambda: not town.masters[left].holding, "it steps down")
+    answer = town.ask(left, keep("k", 7.0))
+    assert isinstance(answer, CommandRefused)
+    assert answer.refusal.reason == "no_majority"
+    assert "1 of 3 peers" in answer.refusal.message and gone in answer.refusal.message
+    assert town.workers[left].state.instances["i1"].status == "placed", "what is stays known"
+    town.start(gone)
+    town.until(town.agree, "two of three again")
+    done = town.ask(left, keep("k", 7.0))
+    assert isinstance(done, Acknowledged) and done.durability == "majority"
+
+
+def test_of_two_either_may_go_and_what_was_replicated_is_there(town: Town) -> None:
+    town.start("a")
+    town.until(lambda: town.holder() == "a", "alone it holds at once", within_s=LAPSE_S)
+    town.start("b")
+    town.until(town.agree, "both agree")
+    town.place("i1")
+    answer = town.ask("b", keep("k", 7.0))
+    assert isinstance(answer, Acknowledged) and answer.durability == "replicated"
+    first = town.holder()
+    assert first is not None
+    second = "b" if first == "a" else "a"
+    town.stop(first)
+    town.until(lambda: town.holder() == second, "the survivor takes over")
+    town.until(lambda: town.workers[second].mirror.holder == second, "and is known")
+    alone = town.ask(second, keep("k", 8.0))
+    assert isinstance(alone, Acknowledged) and alone.durability == "local"
+    town.stop(second)
+    for node in (first, second):
+        assert town.on_disk(node).commands["k-7"] == (answer.index, "i1")
+    for node in (second, first):
+        town.start(node)
+    town.until(town.agree, "both are back")
+    state = town.masters[first].state
+    assert {"k-7", "k-8"} <= set(state.commands)
+    assert state.instances["i1"].keep_alive_s == 8.0
+
+
+def test_a_change_of_holder_restarts_nothing_that_runs(town: Town) -> None:
+    for node in ("a", "b"):
+        town.start(node)
+    town.until(town.agree, "both agree")
+    town.place("i1")
+    ready = RunnerReady(
+        instance=InstanceId("i1"), generation=1, rank=0, node=NodeId("a"), process="runner:00",
+        pid=1, addresses=("ipc://x",),
+    )  # fmt: skip
+    town.workers["a"].tell(ready)
+    town.until(lambda: town.workers["b"].state.instances["i1"].status == "ready", "ready")
+    old = town.holder()
+    assert old is not None
+    before = town.workers["b"].state.instances
+    town.stop(old)
+    town.until(town.agree, "the other holds")
+    assert town.workers["b"].state.instances == before
+    town.start(old)
+    town.until(town.agree, "it is back")
+    assert town.workers["b"].state.instances == before
+
+
+def test_a_joiner_begins_with_a_snapshot_and_goes_on_from_its_own_journal(town: Town) -> None:
+    town.start("a")
+    town.until(town.agree, "alone")
+    for number in range(30):
+        town.workers["a"].tell(NodeJoined(node=NodeId("x"), name=str(number)))
+    town.until(town.agree, "thirty facts")
+    joiner = town.start("b")
+    town.until(town.agree, "it has joined")
+    history = joiner.office.candidate.history
+    assert len(history.events) < 10, "no event from before it joined was replayed"
+    town.stop("b")
+    town.workers["a"].tell(NodeJoined(node=NodeId("x"), name="while it was away"))
+    town.until(lambda: not town.workers["a"].outbox.waiting, "told")
+    again = town.start("b")
+    first = again.office.candidate.history.first
+    town.until(town.agree, "it is back")
+    assert again.office.candidate.history.first == first, "the tail was enough"

@@ -1,0 +1,196 @@
+"""Three real nodes: what clients see when parts of a cluster die, and how soon it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.harness.clusters import Cluster, running_cluster, view_of
+from tests.harness.nodes import Node, Stream, eventually, kill
+from tests.processes.conftest import Ledger
+
+LONG = {"max_tokens": 900, "ignore_eos": True}
+STORY = "Tell me a long story about a fish."
+COUNT = "list the integers from 1 to 30"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster(3) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def whole(cluster: Cluster) -> Iterator[None]:
+    """Every fault begins and ends with three nodes under one holder, and nothing placed."""
+    eventually(cluster.formed, 60, "one cluster before the fault")
+    yield
+    eventually(cluster.formed, 90, "one cluster after the fault")
+    clear(cluster)
+
+
+def clear(cluster: Cluster) -> None:
+    def empty() -> bool:
+        found = [name for node in cluster.nodes for name in instances(node)]
+        for name in set(found):
+            cluster.nodes[0].http.delete(f"/instance/{name}")
+        return not found
+
+    eventually(empty, 60, "nothing is placed")
+
+
+def instances(node: Node) -> dict[str, Any]:
+    view = view_of(node)
+    return {} if view is None else view["state"]["instances"]
+
+
+def runner_of(cluster: Cluster, instance: dict[str, Any], rank: int) -> tuple[Node, int]:
+    """The node of a rank, and its runner's pid."""
+    (ready,) = [one for one in instance["ready"] if one["rank"] == rank]
+    return cluster.by_id(ready["node"]), ready["pid"]
+
+
+def saw(stream: Stream) -> str:
+    if stream.error is not None:
+        return f"error {stream.error.get('code') or stream.error.get('type')}"
+    return f"finish {stream.finish}" if stream.done else f"broken {stream.broken}"
+
+
+def undisturbed(node: Node) -> str:
+    return node.chat(STORY, **LONG).json()["choices"][0]["message"]["content"]
+
+
+def term_of(node: Node) -> int:
+    view = view_of(node)
+    return 0 if view is None else view["state"]["term"]
+
+
+def new_holder_after(nodes: list[Node], at: float) -> float:
+    """Seconds until all `nodes` follow a term opened after `at`."""
+    terms = {
+        node.base_port: (view_of(node) or {}).get("state", {}).get("term", 0) for node in nodes
+    }
+
+    def moved() -> bool:
+        return all(term_of(node) > terms[node.base_port] for node in nodes)
+
+    eventually(moved, 30, "a new term everywhere")
+    return time.monotonic() - at
+
+
+def test_any_nodes_gateway_serves_from_any_nodes_runner(cluster: Cluster) -> None:
+    cluster.place()
+    answers = {
+        node.chat(COUNT).json()["choices"][0]["message"]["content"] for node in cluster.nodes
+    }
+    assert answers == {", ".join(str(n) for n in range(1, 31))}
+
+
+def test_a_group_of_three_ranks_says_what_one_says(cluster: Cluster) -> None:
+    one = cluster.place()
+    alone = [cluster.nodes[0].chat(f"{COUNT} {n}", seed=n).json() for n in range(4)]
+    cluster.nodes[0].http.delete(f"/instance/{one['instance']}")
+    eventually(lambda: not instances(cluster.nodes[0]), 60, "the single copy has left")
+    three = cluster.place(min_nodes=3)
+    assert len({shard["node"] for shard in three["shards"]}) == 3
+    together = [cluster.nodes[n % 3].chat(f"{COUNT} {n}", seed=n).json() for n in range(4)]
+    texts = [answer["choices"][0]["message"]["content"] for answer in (*alone, *together)]
+    assert texts[:4] == texts[4:]
+
+
+def test_x04_a_killed_master_is_not_noticed(cluster: Cluster, ledger: Ledger) -> None:
+    placed = cluster.place()
+    expected = undisturbed(cluster.nodes[0])
+    holder = cluster.holder()
+    stream = cluster.nodes[0].stream(STORY, **LONG).flowing()
+    at = kill(holder.pid("master"))
+    seconds = new_holder_after(cluster.nodes, at)
+    stream.wait(120)
+    assert stream.error is None, saw(stream)
+    assert stream.text == expected
+    after = cluster.nodes[0].state()["instances"][placed["instance"]]
+    assert (after["generation"], after["ready"]) == (placed["generation"], placed["ready"])
+    ledger(
+        "X04 kill -9 the holder's master", saw=saw(stream), seconds=seconds, bound_s=3, reloaded=0
+    )
+
+
+def test_a_dead_holder_node_without_ranks_is_not_noticed(cluster: Cluster, ledger: Ledger) -> None:
+    holder = cluster.holder()
+    placed = cluster.place(excluded_nodes=[holder.node_id()])
+    others = [node for node in cluster.nodes if node is not holder]
+    expected = undisturbed(others[0])
+    stream = others[0].stream(STORY, **LONG).flowing()
+    at = time.monotonic()
+    for process in holder.all_processes():
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    seconds = new_holder_after(others, at)
+    stream.wait(120)
+    assert stream.error is None, saw(stream)
+    assert stream.text == expected
+    after = others[0].state()["instances"][placed["instance"]]
+    assert (after["generation"], after["ready"]) == (placed["generation"], placed["ready"])
+    holder.up()
+    ledger(
+        "kill -9 all of the holder's node", saw=saw(stream), seconds=seconds, bound_s=3, reloaded=0
+    )
+
+
+@pytest.mark.parametrize(("number", "bound_s"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 15)])
+def test_a_lost_follower_ends_streams_in_words_and_the_group_comes_back(
+    cluster: Cluster, ledger: Ledger, number: signal.Signals, bound_s: float
+) -> None:
+    placed = cluster.place(min_nodes=2)
+    client = cluster.nodes[0]
+    stream = client.stream(STORY, **LONG).flowing()
+    _, pid = runner_of(cluster, placed, 1)
+    at = kill(pid, number)
+    stream.wait(60)
+    assert stream.error is not None, saw(stream)
+    assert stream.ended_at is not None
+    seconds = stream.ended_at - at
+    eventually(lambda: not psutil.pid_exists(pid), 60, "the lost rank is gone")
+
+    def back() -> bool:
+        found = client.state()["instances"].get(placed["instance"])
+        return bool(found) and found["status"] == "ready" and found["generation"] > 1
+
+    eventually(back, 120, "the group is back")
+    assert client.chat("hi", max_tokens=4).status_code == 200
+    ledger(
+        f"{number.name} a follower rank",
+        saw=saw(stream),
+        seconds=seconds,
+        bound_s=bound_s,
+        reloaded=1,
+    )
+
+
+def test_a_killed_gateway_is_given_up_by_the_runner_on_another_node(
+    cluster: Cluster, ledger: Ledger
+) -> None:
+    client, other = cluster.nodes[0], cluster.nodes[1]
+    placed = cluster.place(excluded_nodes=[client.node_id()])
+    stream = client.stream(STORY, **{**LONG, "max_tokens": 3000}).flowing()
+    at = time.monotonic()
+    gateway = psutil.Process(client.pid("gateway"))
+    for process in [*gateway.children(recursive=True), gateway]:
+        process.kill()
+
+    def idle() -> bool:
+        queue = other.http.get("/queue").json()
+        found = [one for one in queue["instances"] if one["instance"] == placed["instance"]]
+        return bool(found) and found[0]["running"] == 0
+
+    eventually(idle, 60, "the runner has stopped")
+    seconds = time.monotonic() - at
+    stream.wait(30)
+    eventually(client.ready, 60, "the gateway is back")
+    ledger("kill -9 a gateway", saw=saw(stream), seconds=seconds, bound_s=5, reloaded=0)

@@ -1,0 +1,284 @@
+"""Groups of real ranks on a real ring: the tokens of one rank, and nobody left waiting.
+
+Every rank is a process on loopback. In float32 a group says exactly what one rank says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bus.messages.control import AskRunner, RunnerReport, SlotDrain
+from bus.messages.requests import GenerationRequest
+from bus.messages.tokens import Cancel, Failed, Finished
+from runner.lifecycle import GROUP_LOST, LOAD_FAILED, STOPPED
+from tests.harness.families import MODELS, write_model
+from tests.harness.rank_play import assert_same, endless, play, play_prefix, text_hand, token_hand
+from tests.harness.ranks import (
+    Layers,
+    become,
+    free_ports,
+    group_spec,
+    ready_group,
+    stages,
+    started_ranks,
+)
+from tests.harness.slot import ROOT, FakeGateway, request, started_slot
+
+TINY = ROOT / "conf" / "tiny"
+LAYERS = 8
+
+Outcomes = dict[str, Any]
+
+
+Alone = tuple[Outcomes, tuple[str, int]]
+
+
+@contextlib.contextmanager
+def one_gateway(model: Path) -> Iterator[FakeGateway]:
+    """A gateway of a model that one rank holds."""
+    with (
+        tempfile.TemporaryDirectory(prefix="shoal-one-") as home,
+        started_slot(Path(home), model) as slot,
+    ):
+        slot.ready()
+        with contextlib.closing(FakeGateway(slot)) as gateway:
+            yield gateway
+
+
+def alone(model: Path, hand: Sequence[GenerationRequest]) -> Outcomes:
+    """What one rank says."""
+    with one_gateway(model) as gateway:
+        return play(gateway, hand)
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> Alone:
+    """What the bundled model says, and then to a prompt that begins like another."""
+    with one_gateway(TINY) as gateway:
+        return play(gateway, text_hand()), play_prefix(gateway)
+
+
+SHAPES = [
+    pytest.param("pipeline", stages(LAYERS, 2), id="pipeline of 2"),
+    pytest.param("tensor", [(0, LAYERS)] * 2, id="tensor over 2", marks=pytest.mark.slow),
+    pytest.param("pipeline", [(7, 8), (4, 7), (0, 4)], id="pipeline of 3", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("sharding", "layers"), SHAPES)
+def test_a_group_says_what_one_rank_says(one_rank: Alone, sharding: str, layers: Layers) -> None:
+    with ready_group(TINY, sharding, layers) as (slots, gateway):
+        wanted, prefix = one_rank
+        assert_same(play(gateway, text_hand()), wanted)
+        assert play_prefix(gateway) == prefix
+        assert prefix[1] > 0
+        cancelled = gateway.submit(endless("cancelled"))
+        gateway.until(lambda: cancelled.tokens > 5, "some tokens")
+        gateway.send(Cancel(endless("cancelled").request_id, "client"))
+        gateway.ended(cancelled)
+        assert cancelled.finishes == ["cancelled"]
+        again = gateway.submit(request("again", "Count from one to ten:", max_tokens=24))
+        gateway.ended(again)
+        assert again.text() == wanted["greedy"]["text"][0]
+        assert slots[0].process.poll() is None
+
+
+FAMILIES = [
+    pytest.param("llama", [(2, 4), (0, 2)], id="llama"),
+    pytest.param("qwen3_moe", [(1, 4), (0, 1)], id="qwen3_moe"),
+    pytest.param("gemma3_text", [(2, 4), (0, 2)], id="gemma3_text"),
+    pytest.param("gemma3_text", [(3, 4), (0, 3)], id="gemma3_text, one kind of layer in a rank"),
+    pytest.param("qwen3_next", [(3, 4), (0, 3)], id="qwen3_next, one kind of layer in a rank"),
+    pytest.param("deepseek_v3", [(2, 4), (0, 2)], id="deepseek_v3"),
+    pytest.param("mamba2", [(2, 4), (0, 2)], id="mamba2"),
+]
+
+
+@pytest.fixture(scope="module")
+def family_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], tuple[Path, Outcomes]]:
+    known: dict[str, tuple[Path, Outcomes]] = {}
+
+    def outcomes(family: str) -> tuple[Path, Outcomes]:
+        if family not in known:
+            folder = write_model(tmp_path_factory.mktemp("family") / family, MODELS[family])
+            known[family] = folder, alone(folder, token_hand())
+        return known[family]
+
+    return outcomes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "layers"), FAMILIES)
+def test_a_pipeline_of_any_family_says_what_one_rank_says(
+    family_alone: Callable[[str], tuple[Path, Outcomes]], family: str, layers: Layers
+) -> None:
+    folder, wanted = family_alone(family)
+    with ready_group(folder, "pipeline", layers) as (_, gateway):
+        assert_same(play(gateway, token_hand()), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_rows_enough_for_every_lane_say_what_they_say_on_one_rank(
+    tmp_path: Path, family: str
+) -> None:
+    folder, hand = write_model(tmp_path / family, MODELS[family]), token_hand(14)
+    wanted = alone(folder, hand)
+    with ready_group(folder, "pipeline", [(3, 4), (0, 3)]) as (_, gateway):
+        assert_same(play(gateway, hand), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
+def test_tensor_ranks_of_a_family_say_what_one_rank_says(
+    family_alone: Callable[[str], tuple[Path, Outcomes]], family: str
+) -> None:
+    folder, wanted = family_alone(family)
+    with ready_group(folder, "tensor", [(0, 4)] * 2) as (_, gateway):
+        assert_same(play(gateway, token_hand()), wanted)
+
+
+@pytest.mark.slow
+def test_a_family_without_tensor_sharding_is_refused_by_name(
+    family_alone: Callable[[str], tuple[Path, Outcomes]],
+) -> None:
+    folder, _ = family_alone("mamba2")
+    with started_ranks(folder, group_spec("tensor", [(0, 4)] * 2)) as slots:
+        become(slots)
+        assert slots[0].exit_code(40.0) == LOAD_FAILED
+        assert slots[0].ended is not None
+        assert "mamba2 cannot be run as tensor" in slots[0].ended.message
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Callable[[], Any]]:
+    yield lambda: ready_group(TINY, "pipeline", stages(LAYERS, 2))
+
+
+def test_a_killed_follower_ends_the_group_and_its_requests(pair: Callable[[], Any]) -> None:
+    with pair() as (slots, gateway):
+        stream = gateway.submit(endless("a"))
+        gateway.until(lambda: stream.tokens > 5, "some tokens")
+        slots[1].process.kill()
+        gateway.ended(stream, seconds=10)
+        assert isinstance(stream.end, Failed)
+        assert stream.end.reason == "runner_lost"
+        assert slots[0].exit_code() == GROUP_LOST
+
+
+def test_a_killed_lead_ends_its_followers(pair: Callable[[], Any]) -> None:
+    with pair() as (slots, _):
+        slots[0].process.kill()
+        assert slots[1].exit_code() == GROUP_LOST
+        assert slots[1].ended is not None
+        assert "the lead, on node node-0, was silent" in slots[1].ended.message
+
+
+def test_a_frozen_follower_ends_the_group_and_its_requests(pair: Callable[[], Any]) -> None:
+    with pair() as (slots, gateway):
+        stream = gateway.submit(endless("a"))
+        gateway.until(lambda: stream.tokens > 5, "some tokens")
+        os.kill(slots[1].process.pid, signal.SIGSTOP)
+        gateway.ended(stream, seconds=15)
+        assert isinstance(stream.end, Failed)
+        assert stream.end.reason == "runner_lost"
+        assert slots[0].exit_code() == GROUP_LOST
+        assert slots[0].ended is not None
+        assert "rank 1 on node node-1 was silent for 3 s" in slots[0].ended.message
+
+
+def test_each_rank_holds_its_own_weights_and_no_others(pair: Callable[[], Any]) -> None:
+    layer_bytes = 4 * (2 * 192 * 256 + 2 * 192 * 128 + 3 * 192 * 384 + 2 * 192 + 2 * 32)
+    embedding_bytes, norm_bytes = 4 * 2048 * 192, 4 * 192
+    with pair() as (slots, _):
+        for slot in slots:
+            held = slot.hellos[-1].total_bytes
+            assert held in (
+                LAYERS // 2 * layer_bytes + embedding_bytes,
+                LAYERS // 2 * layer_bytes + embedding_bytes + norm_bytes,
+            )
+            slot.tell(AskRunner(instance=slot.spec.instance))
+            slot.until(lambda slot=slot: bool(slot.other), "a report")
+            (report,) = slot.other
+            assert isinstance(report, RunnerReport)
+            assert held < report.memory["active_bytes"] < 1.25 * held
+
+
+def test_an_idle_follower_burns_next_to_nothing(pair: Callable[[], Any]) -> None:
+    with pair() as (slots, gateway):
+        stream = gateway.submit(request("a", max_tokens=4))
+        gateway.ended(stream)
+        follower = psutil.Process(slots[1].process.pid)
+        gateway.until(lambda: slots[1].phase == "ready", "a hello")
+        before = sum(follower.cpu_times()[:2])
+        ends_at = slots[1].hellos[-1].step, len(slots[1].hellos) + 6
+        slots[1].until(lambda: len(slots[1].hellos) >= ends_at[1], "six seconds of hellos")
+        spent_s = sum(follower.cpu_times()[:2]) - before
+        assert spent_s < 0.9, f"{spent_s:.2f} s of processor in six idle seconds"
+
+
+def test_a_drain_ends_followers_with_their_lead_and_not_before(pair: Callable[[], Any]) -> None:
+    with pair() as (slots, gateway):
+        stream = gateway.submit(request("a", "Count:", max_tokens=60))
+        gateway.until(lambda: stream.tokens > 2, "some tokens")
+        for slot in reversed(slots):
+            drain = SlotDrain(
+                instance=slot.spec.instance, generation=1, deadline_s=30.0, why="made way"
+            )
+            slot.tell(drain)
+        gateway.ended(stream)
+        assert isinstance(stream.end, Finished)
+        assert [slot.exit_code() for slot in slots] == [STOPPED, STOPPED]
+
+
+def test_a_rank_that_never_comes_is_named_by_the_lead() -> None:
+    group = group_spec("pipeline", stages(LAYERS, 2), form_deadline_s=2.0)
+    with started_ranks(TINY, group) as slots:
+        become(slots[:1])
+        assert slots[0].exit_code(20.0) == GROUP_LOST
+        assert slots[0].ended is not None
+        assert "rank 1 on node node-1 did not come in 2 s" in slots[0].ended.message
+
+
+def test_a_rank_with_another_key_is_no_part_of_the_group() -> None:
+    group = group_spec("pipeline", stages(LAYERS, 2), form_deadline_s=2.0)
+    stranger = group.model_copy(update={"secret": "00" * 32})
+    with started_ranks(TINY, group) as slots:
+        slots[1].spec = slots[1].spec.model_copy(update={"group": stranger})
+        become(slots)
+        assert slots[0].exit_code(20.0) == GROUP_LOST
+        assert slots[1].exit_code(20.0) == GROUP_LOST
+
+
+def test_a_ring_that_does_not_form_is_given_up_in_time() -> None:
+    group = group_spec("pipeline", stages(LAYERS, 2), form_deadline_s=4.0)
+    (elsewhere,) = free_ports(1)
+    other = group.ranks[0].model_copy(update={"ring": (f"127.0.0.1:{elsewhere}",)})
+    astray = group.model_copy(update={"ranks": (other, group.ranks[1])})
+    with started_ranks(TINY, group) as slots:
+        slots[1].spec = slots[1].spec.model_copy(update={"group": astray})
+        become(slots)
+        assert slots[0].exit_code(25.0) == GROUP_LOST
+        assert slots[0].ended is not None
+        assert "rank 0 could not join the ring" in slots[0].ended.message
+
+
+@pytest.mark.skipif("sys.platform == 'darwin'")
+def test_jaccl_where_there_is_none_is_refused_clearly() -> None:
+    group = group_spec("pipeline", stages(LAYERS, 2), backend="jaccl")
+    with started_ranks(TINY, group) as slots:
+        become(slots)
+        assert slots[0].exit_code(20.0) == GROUP_LOST
+        assert slots[0].ended is not None
+        assert "this machine's MLX has no 'jaccl' backend" in slots[0].ended.message

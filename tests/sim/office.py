@@ -1,0 +1,75 @@
+"""What a simulated holder decides: by the real rules where machines have workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bus.cards import ModelCard, NodeCard
+from bus.ids import InstanceId, ModelId
+from bus.instances import Instance, Shard
+from bus.messages.commands import Command
+from bus.messages.events import InstancePlaced
+from bus.messages.readings import CardReading, NodeReading
+from master.decide import Decided, Decision, Known, Policy, Scene, decide
+from master.placement import MEMORY_SHARE
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine
+
+GB = 10**9
+MEMORY_BYTES = 16 * GB
+MODEL = ModelId("m")
+CARD = ModelCard(
+    model=MODEL, path="/m", family="qwen3", layers=2, weights_bytes=2 * GB, size_bytes=2 * GB,
+    kv_bytes_per_token=1_000, context_tokens=4_096, vocabulary=100,
+)  # fmt: skip
+
+
+def decided(command: Command, holder: Machine, asker: Machine) -> Decision:
+    """As `master.service` decides; without workers every command places on the asker."""
+    state = holder.candidate.state
+    if holder.cluster.plan.workers:
+        return decide(command, scene_of(holder), InstanceId(f"i-{command.command_id}"))
+    known = state.commands.get(command.command_id)
+    if known is not None:
+        return Known(known[0])
+    instance = Instance(
+        instance=InstanceId(f"i-{command.command_id}"), model=MODEL, context_tokens=8,
+        shards=(Shard(rank=0, node=asker.node, first_layer=0, last_layer=1, bytes_reserved=1),),
+        keep_alive_s=-1.0,
+    )  # fmt: skip
+    return Decided((InstancePlaced(instance=instance),), instance.instance)
+
+
+def overbooked(holder: Machine) -> str | None:
+    """The node on which more is reserved than there is, if any."""
+    reserved: dict[str, int] = {}
+    for instance in holder.candidate.state.instances.values():
+        for shard in instance.shards:
+            reserved[shard.node] = reserved.get(shard.node, 0) + shard.bytes_reserved
+    return next((n for n, b in reserved.items() if b > MEMORY_SHARE * MEMORY_BYTES), None)
+
+
+def read(machine: Machine, reader: Machine) -> None:
+    """The card and the reading of a machine that works reach another."""
+    if machine.keeper is None or not machine.up or machine.paused is not None:
+        return
+    if (machine.name, reader.name) in machine.world.cut:
+        return
+    card = NodeCard(
+        node=machine.node, name=machine.name, platform="linux", cores=2,
+        memory_bytes=MEMORY_BYTES, backends=("mlx-cpu",), mlx_version="", shoal_version="",
+        slots=len(machine.keeper.processes), models=(CARD,), announced_at_s=1.0,
+    )  # fmt: skip
+    reading = NodeReading(
+        node=machine.node, memory_total_bytes=MEMORY_BYTES,
+        memory_available_bytes=machine.keeper.free_bytes, cpu_ratio=0.0, load_1m=0.0,
+        disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
+    )  # fmt: skip
+    reader.view.hear(CardReading(card=card), reader.now)
+    reader.view.hear(reading, reader.now)
+
+
+def scene_of(holder: Machine) -> Scene:
+    """What a holder looks at when it decides."""
+    return Scene(holder.candidate.state, holder.view, Policy(), settled_at=0.0, now=holder.now)

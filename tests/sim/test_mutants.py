@@ -1,0 +1,94 @@
+"""The simulation sees what it is for: each rule that is taken away is missed by some schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bus.mirror import Mirror
+from bus.outbox import Outbox
+from master import acks, votes
+from master.acks import Acks, Standing
+from tests.sim.cluster import PLANS, Broken, run_schedule
+from tests.sim.machine import Machine
+
+TRIES = 150
+
+
+def caught(plan: str) -> str:
+    """What the first schedule that breaks says."""
+    for seed in range(TRIES):
+        try:
+            run_schedule(PLANS[plan], seed)
+        except Broken as broken:
+            return str(broken).splitlines()[0]
+    raise AssertionError(f"{TRIES} schedules of {plan} saw nothing")
+
+
+def test_a_voter_that_does_not_compare_logs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = votes._may_have
+
+    def careless(known: Any, ask: Any, now: float) -> bool:
+        return honest(known, replace(ask, log=(10**6, 0)), now)
+
+    monkeypatch.setattr(votes, "_may_have", careless)
+    assert "committed" in (said := caught("three-voters")) or "lost" in said
+
+
+def test_an_acknowledgement_before_the_disk_has_it_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hasty(self: Machine) -> None:
+        self.flushing = False
+        self.do(self.candidate.synced(self.now, degraded=self.counting))
+        self.give()
+
+    monkeypatch.setattr(Machine, "_flush", hasty)
+    assert "lost" in (said := caught("three-voters")) or "committed" in said
+
+
+def test_an_answer_that_does_not_wait_for_the_majority_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hasty(self: Standing, index: int, waited_s: float) -> acks.Durability:
+        return "majority"
+
+    monkeypatch.setattr(Standing, "worth", hasty)
+    assert "lost" in caught("three-voters")
+
+
+def test_counting_entries_of_older_terms_or_too_few_voters_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def few(self: Acks, voters: Any, me: Any) -> int:
+        return max(self.appended.values(), default=0)
+
+    monkeypatch.setattr(Acks, "committed", few)
+    caught("five-voters")
+
+
+def test_a_mirror_that_trusts_its_own_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Mirror._follow
+
+    def trusting(self: Mirror, counter: int, holder: Any) -> None:
+        honest(self, counter, holder)
+        self.in_step = self.live
+
+    monkeypatch.setattr(Mirror, "_follow", trusting)
+    caught("free")
+
+
+def test_an_outbox_that_forgets_what_was_once_indexed_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = Outbox.seen
+
+    def forgetful(self: Outbox, state: Any) -> None:
+        self.indexed.clear()
+        honest(self, state)
+
+    monkeypatch.setattr(Outbox, "seen", forgetful)
+    monkeypatch.setattr(Outbox, "_renumber", lambda self: None)
+    assert "not settled" in caught("free")

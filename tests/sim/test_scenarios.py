@@ -1,0 +1,169 @@
+"""Single stories, told on the same machines as the random schedules."""
+
+from __future__ import annotations
+
+from bus.ids import CommandId, NodeId
+from bus.messages.commands import PlaceModel
+from bus.messages.control import AskVote, Vote
+from tests.sim.cluster import PLANS, Cluster
+from tests.sim.machine import Machine
+from tests.sim.office import MODEL
+
+
+def formed(plan: str, seed: int = 1) -> tuple[Cluster, Machine]:
+    """A cluster that has settled, and its holder."""
+    cluster = Cluster(PLANS[plan], seed)
+    cluster.start()
+    assert cluster.world.run(10.0, lambda: cluster.world.now > 4.0 and cluster.settled())
+    return cluster, next(m for m in cluster.machines if m.candidate.holding)
+
+
+def place(name: str) -> PlaceModel:
+    return PlaceModel(command_id=CommandId(name), model=MODEL, if_absent=False)
+
+
+def cut_off(cluster: Cluster, machine: Machine) -> None:
+    others = [m.name for m in cluster.machines if m is not machine]
+    cluster.world.cut |= {(machine.name, name) for name in others}
+    cluster.world.cut |= {(name, machine.name) for name in others}
+
+
+def test_five_voters_form_within_a_lapse_and_a_little() -> None:
+    for seed in range(20):
+        cluster = Cluster(PLANS["five-voters"], seed)
+        cluster.start()
+        assert cluster.world.run(1.0 + 3.0, cluster.settled), cluster.where()
+        assert len(cluster.checks.terms) == 1
+
+
+def test_a_holder_that_dies_is_followed_within_three_seconds() -> None:
+    for plan in ("three-voters", "five-voters", "pair", "free"):
+        for seed in range(20):
+            cluster, holder = formed(plan, seed)
+            holder.kill()
+            began = cluster.world.now
+            others = [m for m in cluster.machines if m is not holder]
+            assert cluster.world.run(
+                began + 3.0, lambda others=others: any(m.candidate.holding for m in others)
+            ), (plan, seed, cluster.where())
+
+
+def test_a_voter_that_was_cut_off_for_a_minute_changes_nothing_when_it_is_back() -> None:
+    cluster, holder = formed("three-voters")
+    lost = next(m for m in cluster.machines if m is not holder)
+    cut_off(cluster, lost)
+    cluster.world.run(cluster.world.now + 60.0)
+    assert lost.candidate.election.counter == holder.candidate.election.counter
+    assert lost.candidate.minority(lost.now) is not None
+    cluster.heal()
+    cluster.settle()
+    assert len(cluster.checks.terms) == 1 and holder.candidate.holding
+
+
+def test_a_holder_that_was_cut_off_steps_down_and_its_tail_is_replaced() -> None:
+    cluster, holder = formed("three-voters")
+    cut_off(cluster, holder)
+    holder.want(place("mine"))
+    cluster.world.run(cluster.world.now + 0.5)
+    assert "mine" in holder.candidate.state.commands
+    assert "mine" not in cluster.checks.promises, "nobody else has it"
+    cluster.world.run(cluster.world.now + 6.0)
+    assert not holder.candidate.holding
+    holder.open.clear()
+    cluster.heal()
+    cluster.settle()
+    assert "mine" not in holder.candidate.state.commands
+    assert len(cluster.checks.terms) == 2
+
+
+def test_both_sides_of_a_cut_pair_go_on_and_one_gives_way_when_it_heals() -> None:
+    cluster, _ = formed("pair")
+    one, two = cluster.machines
+    cut_off(cluster, one)
+    cluster.world.run(cluster.world.now + 4.0)
+    assert one.candidate.holding and two.candidate.holding
+    for machine in (one, two):
+        machine.want(place(f"of-{machine.name}"))
+    cluster.world.run(cluster.world.now + 1.0)
+    assert {a.durability for a in cluster.checks.promises.values()} == {"local"}
+    cluster.heal()
+    cluster.settle()
+    kept = {name for name in ("of-a", "of-b") if name in one.candidate.state.commands}
+    assert len(kept) == 1, "one side's change is undone"
+
+
+def test_connections_that_come_and_go_start_no_campaign() -> None:
+    for plan in ("three-voters", "free"):
+        cluster, holder = formed(plan)
+        for _ in range(600):
+            for machine in cluster.machines:
+                machine.know(share=0.5)
+            cluster.world.run(cluster.world.now + 0.1)
+        assert len(cluster.checks.terms) <= 1 + (plan == "free") * len(cluster.machines)
+        assert holder.candidate.holding
+
+
+def test_a_vote_outlives_the_process_that_gave_it() -> None:
+    cluster, holder = formed("three-voters")
+    voter, rival = (m for m in cluster.machines if m is not holder)
+    holder.kill()
+    cluster.world.cut = {(a, b) for a in "abc" for b in "abc"}
+    cluster.world.run(cluster.world.now + 1.8)
+
+    def answer(candidate: Machine, counter: int) -> bool:
+        rank = candidate.candidate.election.rank
+        ask = AskVote(
+            node=candidate.node, counter=counter, trial=False, last_term=rank.last_term,
+            last_index=rank.last_index, voters=tuple(sorted(cluster.voters)),
+        )  # fmt: skip
+        actions = voter.candidate.heard(ask, voter.now)
+        voter.do(actions)
+        votes = [a.message for a in actions if isinstance(getattr(a, "message", None), Vote)]
+        assert len(votes) == 1
+        return votes[0].granted
+
+    assert answer(holder, 9) is True
+    voter.kill(power=True)
+    voter.start()
+    assert voter.candidate.election.voted_for == holder.node
+    assert answer(rival, 9) is False
+    assert answer(holder, 9) is True
+    assert answer(rival, 10) is True
+
+
+def test_a_holder_whose_disk_fills_hands_over_to_one_that_can_write() -> None:
+    for plan in ("three-voters", "pair"):
+        cluster, holder = formed(plan)
+        holder.disk.full = True
+        holder.flush_soon()
+        cluster.world.run(cluster.world.now + 5.0)
+        assert not holder.candidate.holding
+        assert sum(m.candidate.holding for m in cluster.machines) == 1
+        assert len(cluster.checks.terms) <= 3
+
+
+def test_the_last_one_whose_disk_is_full_goes_on_and_says_volatile() -> None:
+    cluster, holder = formed("pair")
+    other = next(m for m in cluster.machines if m is not holder)
+    other.kill()
+    holder.disk.full = True
+    cluster.world.run(cluster.world.now + 3.0)
+    holder.want(place("c"))
+    cluster.world.run(cluster.world.now + 1.0)
+    assert cluster.checks.promises[CommandId("c")].durability == "volatile"
+
+
+def test_a_node_that_claimed_alone_joins_voters_without_a_change_of_holder_for_them() -> None:
+    cluster = Cluster(PLANS["voters-and-others"], 3)
+    guest = cluster.machines[-1]
+    assert not guest.voters
+    cut_off(cluster, guest)
+    cluster.start()
+    cluster.world.run(8.0)
+    holder = next(m for m in cluster.machines if m.candidate.holding and m is not guest)
+    assert guest.candidate.holding, "it knows of no voters and hears nobody"
+    cluster.heal()
+    cluster.settle()
+    assert holder.candidate.holding
+    assert guest.candidate.election.voters == cluster.voters
+    assert guest.node == NodeId("e")

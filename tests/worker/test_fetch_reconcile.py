@@ -1,0 +1,191 @@
+"""What the worker does about a shard whose weights are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bus.cards import ModelCard, NodeCard
+from bus.errors import Refusal
+from bus.ids import Boot, InstanceId, ModelId, NodeId
+from bus.instances import Instance, RankReady, Shard
+from bus.messages.control import SlotHello
+from bus.messages.events import LoadRefused
+from bus.state import ClusterState
+from worker.actions import Action, CancelFetch, FetchModel, RefuseSlot, StartSlot, Tell
+from worker.facts import Told
+from worker.reconcile import Desk, reconcile
+from worker.slots import Seen, SlotTable
+from worker.source import Source
+from worker.sources import Sources, is_store_address
+
+ME, OTHER, THIRD = NodeId("n1"), NodeId("n2"), NodeId("n3")
+M = ModelId("m")
+FAILED = Refusal(reason="weights_unavailable", message="m could not be fetched: n2 went away")
+
+
+def instance(
+    name: str, *nodes: NodeId, status: str = "placed", generation: int = 1
+) -> dict[str, Instance]:
+    shards = tuple(
+        Shard(rank=rank, node=node, first_layer=0, last_layer=2, bytes_reserved=1)
+        for rank, node in enumerate(nodes)
+    )
+    lead = RankReady(rank=0, node=nodes[0], process="runner:00", addresses=(), pid=7)
+    made = Instance(
+        instance=InstanceId(name), model=M, shards=shards, generation=generation, status=status,
+        context_tokens=8, keep_alive_s=-1.0, ready=(lead,) if status == "ready" else (),
+    )  # fmt: skip
+    return {name: made}
+
+
+def free_slots(count: int = 2) -> SlotTable:
+    table = SlotTable()
+    table.listed([Seen(f"{n:02d}", False, 0, None) for n in range(count)], 0.0)
+    return table
+
+
+def desk(
+    *,
+    here: bool = False,
+    announced: Mapping[NodeId, frozenset[ModelId]] | None = None,
+    fetches: Mapping[ModelId, Refusal | None] | None = None,
+    has_heard: bool = True,
+    now: float = 10.0,
+) -> Desk:
+    paths = frozenset({M}) if here else frozenset[str]()
+    there = {OTHER: frozenset({M})} if announced is None else announced
+    return Desk(ME, True, None, paths, 30.0, now, there, fetches or {}, has_heard)
+
+
+def refusals(actions: list[Action]) -> list[Refusal]:
+    told = [action.fact for action in actions if isinstance(action, Tell)]
+    return [fact.refusal for fact in told if isinstance(fact, LoadRefused)]
+
+
+def test_weights_that_another_node_announces_are_fetched_once_for_all_that_want_them() -> None:
+    state = ClusterState(instances={**instance("a", ME), **instance("b", ME)})
+    told, table = Told(), free_slots()
+    assert reconcile(state, table, desk(), told) == [FetchModel(M)]
+    assert reconcile(state, table, desk(fetches={M: None}), told) == []
+    started = reconcile(state, table, desk(here=True, fetches={M: None}), told)
+    assert [type(one) for one in started] == [StartSlot, StartSlot]
+
+
+def test_a_fetch_that_nothing_waits_for_is_cancelled() -> None:
+    gone = ClusterState()
+    assert reconcile(gone, free_slots(), desk(fetches={M: None}), Told()) == [CancelFetch(M)]
+    draining = ClusterState(instances=instance("a", ME, status="draining"))
+    assert CancelFetch(M) in reconcile(draining, free_slots(), desk(fetches={M: None}), Told())
+
+
+def test_a_fetch_that_fails_is_told_with_its_own_refusal_and_forgotten() -> None:
+    state, told = ClusterState(instances=instance("a", ME)), Told()
+    actions = reconcile(state, free_slots(), desk(fetches={M: FAILED}), told)
+    assert refusals(actions) == [FAILED]
+    assert actions[-1] == CancelFetch(M)
+    again = ClusterState(instances=instance("a", ME, generation=2))
+    assert reconcile(again, free_slots(), desk(), told) == [FetchModel(M)]
+
+
+def test_a_failed_fetch_never_touches_a_ready_instance_of_the_same_model() -> None:
+    table = free_slots()
+    table.listed([Seen("00", True, 7, None)], 9.0)
+    hello = SlotHello(
+        slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="ready",
+        instance=InstanceId("a"), generation=1,
+    )  # fmt: skip
+    table.heard(hello, 9.5)
+    running = instance("a", ME, status="ready")
+    for extra in ({}, instance("b", ME)):
+        state = ClusterState(instances={**running, **extra})
+        actions = reconcile(state, table, desk(fetches={M: FAILED}), Told())
+        assert all(isinstance(one, Tell | CancelFetch) for one in actions)
+        told = [one.fact for one in actions if isinstance(one, Tell)]
+        assert [fact.instance for fact in told if isinstance(fact, LoadRefused)] == list(extra)
+    assert table.slots["00"].life == "ready"
+
+
+def test_memory_is_judged_before_a_fetch_and_after_it_but_not_meanwhile() -> None:
+    state = ClusterState(instances=instance("a", ME))
+    short = {"free_bytes": 0}
+    begins = replace(desk(), **short)
+    (refusal,) = refusals(reconcile(state, free_slots(), begins, Told()))
+    assert refusal.reason == "insufficient_memory"
+    assert reconcile(state, free_slots(), replace(desk(fetches={M: None}), **short), Told()) == []
+    (refusal,) = refusals(reconcile(state, free_slots(), replace(desk(here=True), **short), Told()))
+    assert refusal.reason == "insufficient_memory"
+
+
+def test_a_model_that_nobody_has_is_refused_once_all_cards_have_come() -> None:
+    state = ClusterState(instances=instance("a", ME))
+    nobody = desk(announced={OTHER: frozenset()}, has_heard=False)
+    assert reconcile(state, free_slots(), nobody, Told()) == []
+    nobody = desk(announced={OTHER: frozenset()})
+    (refusal,) = refusals(reconcile(state, free_slots(), nobody, Told()))
+    assert refusal.reason == "unknown_model"
+    assert "no longer on this node's disk or any other's" in refusal.message
+
+
+def test_no_rank_starts_while_another_rank_has_yet_to_get_the_weights() -> None:
+    state = ClusterState(instances=instance("a", ME, OTHER, THIRD))
+    has, lacks = frozenset({M}), frozenset[ModelId]()
+    waits = desk(here=True, announced={OTHER: lacks, THIRD: has})
+    assert reconcile(state, free_slots(), waits, Told()) == []
+    for known in ({OTHER: has, THIRD: has}, {OTHER: has}):
+        (started,) = reconcile(state, free_slots(), desk(here=True, announced=known), Told())
+        assert isinstance(started, StartSlot)
+
+
+def test_an_idle_runner_is_not_given_a_task_whose_weights_are_still_coming() -> None:
+    table = free_slots(1)
+    table.listed([Seen("00", True, 7, None)], 9.0)
+    idle = SlotHello(slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="idle")
+    table.heard(idle, 9.5)
+    state = ClusterState(instances=instance("a", ME))
+    actions = reconcile(state, table, desk(fetches={M: None}), Told())
+    assert refusals(actions) == []
+    assert [type(one) for one in actions] == [RefuseSlot]
+
+
+# --- who has what ---
+
+
+def card(node: NodeId, *models: str, at_s: float = 1.0, **more: Any) -> NodeCard:
+    cards = tuple(
+        ModelCard(
+            model=ModelId(name), path="/x", family="f", layers=1, weights_bytes=1, size_bytes=1,
+            kv_bytes_per_token=1, context_tokens=1, vocabulary=1,
+        )
+        for name in models
+    )  # fmt: skip
+    return NodeCard(
+        node=node, name=node, platform="p", cores=1, memory_bytes=1, backends=(), mlx_version="",
+        shoal_version="", slots=1, models=cards, announced_at_s=at_s, **more,
+    )  # fmt: skip
+
+
+def test_sources_are_other_nodes_whose_living_cards_name_model_and_address() -> None:
+    sources = Sources(ME)
+    address = "tcp://10.0.0.2:24155"
+    sources.heard(card(ME, "m", weights_addresses=("tcp://10.0.0.1:24155",)), 0.0)
+    sources.heard(card(OTHER, "m", weights_addresses=(address, "ipc:///tmp/x")), 0.0)
+    sources.heard(card(THIRD, "m"), 0.0)
+    assert sources.peers_with(M, 1.0) == [Source(OTHER, address)]
+    assert sources.announced(1.0) == {OTHER: frozenset({M}), THIRD: frozenset({M})}
+    sources.heard(card(OTHER, at_s=0.5, weights_addresses=(address,)), 2.0)
+    assert sources.peers_with(M, 2.0), "an older card changes nothing"
+    sources.heard(card(OTHER, at_s=2.0, weights_addresses=(address,)), 2.0)
+    assert sources.peers_with(M, 2.0) == []
+    assert sources.announced(200.0) == {}
+
+
+def test_a_store_is_reached_by_tcp_at_a_host_and_port_and_no_other_way() -> None:
+    good = ("tcp://10.0.0.2:24155", "tcp://box.local:1", "tcp://[fe80::1%en0]:65535")
+    bad = (
+        "ipc:///etc/x", "inproc://a", "tcp://*:5", "tcp://a:0", "tcp://a:65536", "tcp://a",
+        "tcp://a:1;b:2", "tcp://a b:1", "", "tcp://a:1\n",
+    )  # fmt: skip
+    assert all(map(is_store_address, good))
+    assert not any(map(is_store_address, bad))

@@ -1,0 +1,52 @@
+"""Talks to a thread of its own: slow work on the disk, one piece after the other.
+
+What a piece of work returned, or raised, comes back in the loop's thread. Closing interrupts the
+work that is under way; what was not begun is dropped, and nothing comes back any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+Work = Callable[[Callable[[], bool]], Result]
+"""Given a question to ask often: whether to stop."""
+Post = Callable[[Callable[[], None]], None]
+CLOSE_S = 5.0
+
+
+class Jobs:
+    """One thread, named for what it does. `post` runs a callback in the loop's thread."""
+
+    def __init__(self, name: str, post: Post) -> None:
+        self._post = post
+        self._queue: SimpleQueue[tuple[Work[Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def add(self, work: Work[Result], then: Callable[[Result | Exception], None]) -> None:
+        """Have this done when its turn comes."""
+        self._queue.put((work, then))
+
+    def close(self) -> None:
+        """Interrupt, and wait for the thread."""
+        self._stopped.set()
+        self._queue.put(None)
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None and not self._stopped.is_set():
+            work, then = job
+            try:
+                result: Any = work(self._stopped.is_set)
+            except Exception as error:
+                result = error
+            if not self._stopped.is_set():
+                self._tell(then, result)
+
+    def _tell(self, then: Callable[[Any], None], result: Any) -> None:
+        self._post(lambda: then(result))

@@ -1,0 +1,24 @@
+"""How fast weights may leave this node, so that what it serves meanwhile has its share.
+
+Pure: time arrives as `now`. A leaky bucket of one piece: what was sent pushes the time of the next
+sending back by its length over the rate.
+"""
+
+from __future__ import annotations
+
+
+class Pace:
+    """`bytes_per_s` 0 is no limit."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until something may be sent, 0 for now."""
+        return max(0.0, self._free_at - now)
+
+    def sent(self, count: int, now: float) -> None:
+        """So many bytes were sent."""
+        if self._bytes_per_s:
+            self._free_at = max(now, self._free_at) + count / self._bytes_per_s

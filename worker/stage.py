@@ -1,0 +1,182 @@
+"""Talks to the disk: where a model that is being fetched grows, until it is whole.
+
+`<models>/.staging/<digest>/` holds `stage.json` (which model), `files/<path>` (sparse until
+filled), and `have/<number>`: a byte for each piece of a file, 1 once it is written, and one more
+for the whole file, 1 once it was hashed and synced. Data is written before the byte that speaks
+of it, so a process killed at any moment loses at most the pieces it had not noted; after a power
+failure the hash of the whole file finds what never reached the disk. The finished model is moved
+into its place in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from bus.ids import ModelId
+from bus.messages.weights import HASH_BYTES, FileEntry, Manifest
+from worker.holdings import Stopped, hash_pieces, hash_whole
+from worker.manifest import piece_count
+from worker.pieces import Piece, Staged
+
+FOLDER = ".staging"
+KEPT_S = 7 * 24 * 3600.0
+"""A stage that nobody went on with for so long is removed."""
+
+
+class PlaceTaken(Exception):
+    """Something that is no model lies where the fetched one is to go."""
+
+
+class Stage:
+    """The stage of one manifest, below the folder of all models."""
+
+    def __init__(self, models: Path, manifest: Manifest) -> None:
+        self._models = models
+        self._manifest = manifest
+        self._folder = models / FOLDER / manifest.digest
+        self._entries = {entry.path: entry for entry in manifest.files}
+        self._numbers = {entry.path: n for n, entry in enumerate(manifest.files)}
+
+    def open(self, _stopped: Stopped) -> Staged:
+        """Make it, or find what it holds already. Raises OSError."""
+        files = self._folder / "files"
+        (self._folder / "have").mkdir(parents=True, exist_ok=True)
+        note = {"model": self._manifest.model, "digest": self._manifest.digest}
+        (self._folder / "stage.json").write_text(json.dumps(note))
+        have: dict[str, bytes] = {}
+        checked: set[str] = set()
+        for entry in self._manifest.files:
+            path = files / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found = self._begin(entry, path)
+            have[entry.path] = found[:-1]
+            if found[-1]:
+                checked.add(entry.path)
+        return Staged(have, frozenset(checked), free_bytes(self._folder))
+
+    def write(self, piece: Piece, content: bytes) -> None:
+        """A piece whose hash was found right. Raises OSError."""
+        _put(self._folder / "files" / piece.path, content, piece.offset)
+        _put(self._have(piece.path), b"\1", piece.index)
+
+    def check(self, path: str, stopped: Stopped) -> tuple[int, ...] | None:
+        """Hash a whole file: () when it is right (and now synced), else the pieces that are
+        not; None when only the whole is wrong. Raises OSError, FileChanged, Interrupted."""
+        entry = self._entries[path]
+        file = os.open(self._folder / "files" / path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if hash_whole(file, entry.size_bytes, stopped) == entry.sha256:
+                os.fsync(file)
+                _put(self._have(path), b"\1", piece_count(entry.size_bytes))
+                return ()
+            _, pieces = hash_pieces(file, entry.size_bytes, _unheard, stopped)
+        finally:
+            os.close(file)
+        return tuple(_differing(pieces, entry.piece_hashes)) or None
+
+    def spoil(self, path: str, bad: tuple[int, ...]) -> None:
+        """These pieces are not there after all. Raises OSError."""
+        for index in bad:
+            _put(self._have(path), b"\0", index)
+
+    def publish(self, _stopped: Stopped) -> Path:
+        """Move the model into its place, durably; returns it. A whole model that came there
+        meanwhile stays. Raises OSError, PlaceTaken."""
+        target = self._models / self._manifest.model
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not _is_model(target):
+            if target.exists():
+                raise PlaceTaken(f"{target} is in the way: move it, for it holds no model")
+            files = self._folder / "files"
+            for folder in {files, *((files / path).parent for path in self._entries)}:
+                _sync(folder)
+            files.rename(target)
+            _sync(target.parent)
+        for digest in begun(self._models, self._manifest.model):
+            shutil.rmtree(self._models / FOLDER / digest, ignore_errors=True)
+        return target
+
+    def _begin(self, entry: FileEntry, path: Path) -> bytes:
+        """The bytes of `have`, all 0 where file and note do not fit each other."""
+        count = piece_count(entry.size_bytes) + 1
+        note = self._have(entry.path)
+        with contextlib.suppress(FileNotFoundError):
+            found = note.read_bytes()
+            if len(found) == count and path.stat().st_size == entry.size_bytes:
+                return found
+        with open(path, "wb") as file:
+            file.truncate(entry.size_bytes)
+        note.write_bytes(bytes(count))
+        return bytes(count)
+
+    def _have(self, path: str) -> Path:
+        return self._folder / "have" / str(self._numbers[path])
+
+
+def begun(models: Path, model: ModelId) -> frozenset[str]:
+    """The digests of this model's stages."""
+    return frozenset(stage.name for stage in _stages(models) if _model_of(stage) == model)
+
+
+def sweep(models: Path, now_wall: float) -> None:
+    """Remove stages that nobody will go on with: old ones, and what publishing left behind."""
+    for stage in _stages(models):
+        with contextlib.suppress(OSError):
+            note = stage / "stage.json"
+            lives = note.exists() and (stage / "files").exists()
+            if not lives or now_wall - note.stat().st_mtime > KEPT_S:
+                shutil.rmtree(stage, ignore_errors=True)
+
+
+def free_bytes(folder: Path) -> int:
+    """What a user may still write on the disk of `folder`."""
+    return shutil.disk_usage(folder).free
+
+
+def _stages(models: Path) -> Iterator[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        yield from sorted((models / FOLDER).iterdir())
+
+
+def _model_of(stage: Path) -> str:
+    try:
+        return str(json.loads((stage / "stage.json").read_text())["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+
+
+def _put(path: Path, content: bytes, offset: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        while done < len(content):
+            done += os.pwrite(file, content[done:], offset + done)
+    finally:
+        os.close(file)
+
+
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _differing(found: bytes, right: bytes) -> Iterator[int]:
+    for at in range(0, len(right), HASH_BYTES):
+        if found[at : at + HASH_BYTES] != right[at : at + HASH_BYTES]:
+            yield at // HASH_BYTES
+
+
+def _unheard(_done: int) -> None:
+    """Nobody asks how far a check is."""
