@@ -142,17 +142,6 @@ def promise(card: ModelCard, context_tokens: int | None) -> int:
     return min(context_tokens or PROMISED_TOKENS, card.context_tokens)
 
 
-def bill(card: ModelCard, context_tokens: int | None) -> Need:
-    """What one copy on one node needs at least."""
-    return Need(
-        weights=card.weights_bytes,
-        overhead=WEIGHTS_OVERHEAD,
-        kv_per_token=card.kv_bytes_per_token,
-        kv_per_row=card.kv_bytes_fixed,
-        context_tokens=promise(card, context_tokens),
-    )
-
-
 def layered(card: ModelCard, context_tokens: int | None, backend: str) -> Layered:
     """A model's costs by layer. What a card does not tell by layer is taken as equal."""
     count, overhead = card.layers, overhead_of(backend)

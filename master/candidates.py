@@ -106,7 +106,8 @@ def best_single(ground: Ground) -> Placement | None:
 
 def single(ground: Ground, copy: Copy) -> Placement:
     """A whole copy on one node."""
-    rank = _rank(ground, copy, 0, 0, copy.load.layers, copy.load.whole)
+    usable = copy.seat.usable_bytes
+    rank = _rank(ground, copy, 0, 0, copy.load.layers, copy.load.whole, usable=usable)
     return _placement(ground, "none", "ring", (rank,), copy.token_s)
 
 
@@ -176,17 +177,16 @@ def _alike(copies: Sequence[Copy]) -> list[list[Copy]]:
 
 def _field(ground: Ground, copies: Sequence[Copy], room: Room) -> Field:
     """Nodes of one machine share its memory, so each counts with its part of it in a group."""
-    crowd = Counter(one.seat.machine or one.seat.node for one in copies)
     members = [
-        Member(
-            one.seat,
-            one.backend,
-            room(one.seat) // crowd[one.seat.machine or one.seat.node],
-            read_s_per_byte(one.seat, one.backend),
-        )
-        for one in copies
+        Member(one.seat, share, read_s_per_byte(one.seat, one.backend))
+        for one, share in zip(copies, _shares(copies, room), strict=True)
     ]
     return Field(_largest_load(copies), members, ground.links)
+
+
+def _shares(copies: Sequence[Copy], room: Room) -> list[int]:
+    crowd = Counter(one.seat.machine or one.seat.node for one in copies)
+    return [room(one.seat) // crowd[one.seat.machine or one.seat.node] for one in copies]
 
 
 def _largest_load(copies: Sequence[Copy]) -> Layered:
@@ -220,6 +220,7 @@ def _group(
 
 def _pipeline(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
     size, load = len(order), _largest_load(order)
+    shares = _shares(order, lambda seat: seat.usable_bytes)
     ranks = [
         _rank(
             ground,
@@ -228,6 +229,7 @@ def _pipeline(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
             line.bounds[stage],
             line.bounds[stage + 1],
             load.stage(line.bounds[stage], line.bounds[stage + 1]),
+            usable=shares[stage],
         )
         for stage, copy in enumerate(order)
     ]
@@ -238,9 +240,10 @@ def _pipeline(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
 def _tensor(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
     load, size = _largest_load(order), len(order)
     need = load.slice(size, splits_kv=order[0].card.tensor_splits_kv)
+    shares = _shares(order, lambda seat: seat.usable_bytes)
     ranks = tuple(
-        _rank(ground, copy, number, 0, load.layers, need, share=1 / size)
-        for number, copy in enumerate(order)
+        _rank(ground, copy, number, 0, load.layers, need, usable=usable, share=1 / size)
+        for number, (copy, usable) in enumerate(zip(order, shares, strict=True))
     )
     how: Literal["ring", "jaccl"] = "jaccl" if line.mesh else "ring"
     return _placement(ground, "tensor", how, ranks, line.token_s)
@@ -284,9 +287,10 @@ def _rank(
     last: int,
     need: Need,
     *,
+    usable: int,
     share: float | None = None,
 ) -> Rank:
-    load, usable = copy.load, copy.seat.usable_bytes
+    load = copy.load
     part = need.weights / max(1, load.whole_weights)
     room = room_bytes(copy.card, need, usable, ground.appetite, min(1.0, part))
     reads = load.read_of(first, last) if share is None else share * load.active[-1] + load.head

@@ -48,7 +48,6 @@ class Member:
     """A node that may join: `room` bytes for this model, `read_s` seconds per byte read."""
 
     seat: Seat
-    backend: str
     room: int
     read_s: float
 

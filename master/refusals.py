@@ -141,11 +141,11 @@ def crowded_group(placed: Placement) -> Crowded:
     shortages: list[Shortage] = []
     words: list[str] = []
     for rank in placed.ranks:
-        seat, short = rank.copy.seat, rank.need.total - rank.copy.seat.usable_bytes
+        seat, short = rank.copy.seat, rank.need.total - rank.usable_bytes
         if short > 0:
             words.append(
                 f"{seat.name} would need {gb(rank.need.total)} GB and can give "
-                f"{gb(seat.usable_bytes)} GB now"
+                f"{gb(rank.usable_bytes)} GB now"
             )
         elif not seat.has_slot:
             words.append(f"the {seat.slots} runner slots of {seat.name} are taken")

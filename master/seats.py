@@ -70,11 +70,6 @@ class Seat:
         return max(0, min(self.free_bytes - self.loading_bytes, by_share))
 
     @property
-    def backend(self) -> str:
-        """The backend that the node itself names first."""
-        return next(iter(self.backends), UNMEASURED_BACKEND)
-
-    @property
     def has_slot(self) -> bool:
         return self.shards < self.slots
 

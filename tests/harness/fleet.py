@@ -73,8 +73,7 @@ def field(
         measured[seats[one].node][seats[other].node] = link
         measured[seats[other].node][seats[one].node] = link
     members = [
-        Member(seat, "mlx-metal", room, each)
-        for seat, room, each in zip(seats, rooms, read_s, strict=True)
+        Member(seat, room, each) for seat, room, each in zip(seats, rooms, read_s, strict=True)
     ]
     return Field(load, members, Links(measured))
 

@@ -8,14 +8,14 @@ from bus.errors import Refusal
 from bus.ids import InstanceId, ModelId, NodeId
 from bus.instances import Instance, RankReady, Shard
 from bus.messages.readings import NodeReading
-from master.bill import FIXED_BYTES, Appetite, bill
+from master.bill import FIXED_BYTES, Appetite, Need, layered
 from master.candidates import Placement
 from master.copies import Wish
 from master.placement import Verdict
 from master.placement import place as place_over
 from master.plans import plan_of
 from master.refusals import Crowded
-from master.seats import MEMORY_SHARE, Seat, seats
+from master.seats import MEMORY_SHARE, Seat, resolve_backend, seats
 from master.speed import Links
 
 GB = 10**9
@@ -45,6 +45,10 @@ def seat(
         loading_bytes=loading, slots=4, shards=shards, backends=("mlx-cpu",),
         models=models or (card(),),
     )  # fmt: skip
+
+
+def bill(card: ModelCard, context_tokens: int | None) -> Need:
+    return layered(card, context_tokens, "mlx-cpu").whole
 
 
 def place(wish: Wish, nodes: list[Seat], appetite: Appetite) -> Verdict:
@@ -194,4 +198,4 @@ def test_a_ready_copy_is_in_the_measurement_and_not_counted_again() -> None:
         one = seats({N1: announced}, {}, {"i": _placed(first, ready=ready)})[0]
         assert one.reserved_bytes == first.lead.reserved_bytes
         assert one.loading_bytes == (0 if ready else first.lead.reserved_bytes)
-        assert one.backend == "mlx-cpu"
+        assert resolve_backend(card(), one.backends) == "mlx-cpu"
