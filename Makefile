@@ -67,12 +67,15 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-clients prove-faults prove-soak prove-latency prove-bench prove-table
+prove: prove-properties prove-sim prove-clients prove-faults prove-soak prove-latency prove-bench prove-table
 
-.PHONY: prove-properties prove-latency
+.PHONY: prove-properties prove-sim prove-latency
 
 prove-properties: $(READY)
-	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients
+	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim
+
+prove-sim: $(READY)
+	$(PROVE) tests/sim
 
 prove-clients: $(READY)
 	$(PROVE) tests/clients

@@ -36,7 +36,12 @@ def main() -> int:
 
     def build(shell: Shell) -> Switchboard:
         return Switchboard(
-            shell.endpoints, shell.reactor, shell.log, shell.speaker, peer_settings(settings)
+            shell.endpoints,
+            shell.reactor,
+            shell.log,
+            shell.speaker,
+            peer_settings(settings),
+            shell.keyring,
         )
 
     return run_service(
@@ -45,6 +50,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         build=build,
+        keys=settings.key_files,
     )
 
 

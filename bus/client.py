@@ -30,6 +30,7 @@ from bus.messages.events import Event, Fact
 from bus.messages.wire import Message
 from bus.mirror import Mirror
 from bus.outbox import Outbox
+from bus.security import Security
 from bus.state import ClusterState
 from bus.topics import event_topic, rule_for
 from bus.transport import Link
@@ -70,7 +71,10 @@ class BusClient:
         log: Log,
         *,
         follow: bool = True,
+        security: Security | None = None,
     ) -> None:
+        self.security = security
+        self._holder_node: NodeId | None = None
         self.speaker = speaker
         self.endpoints = endpoints
         self.reactor = reactor
@@ -256,6 +260,7 @@ class BusClient:
         addresses = (self.endpoints.candidate,) if local else beat.addresses
         if addresses and addresses != self._holder_addresses:
             self._holder_addresses, self._holder_tried = addresses, 0
+            self._holder_node = beat.holder
             self._redial_holder()
 
     def _redial_holder(self) -> None:
@@ -263,8 +268,10 @@ class BusClient:
             self.reactor.unwatch(self._holder)
             self._holder.close()
         speaker, addresses = self.speaker, self._holder_addresses
-        self._holder = Link("dealer", identity=f"{speaker.node}/{speaker.process}/{speaker.boot}")
-        self._holder.connect(addresses[self._holder_tried % len(addresses)])
+        identity = f"{speaker.node}/{speaker.process}/{speaker.boot}"
+        self._holder = Link("dealer", identity=identity, security=self.security)
+        address = addresses[self._holder_tried % len(addresses)]
+        self._holder.connect(address, peer=self._holder_node)
         self._unanswered_at = None
         self.reactor.watch(self._holder, self._answered)
         self.outbox.told_at.clear()

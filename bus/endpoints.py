@@ -6,6 +6,7 @@ system's limit is 107). TCP ports come from the table in `conf.ports`.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 MAX_PATH_BYTES = 100
@@ -67,3 +68,18 @@ class Endpoints:
     def supervisor(self) -> str:
         """supervisord's unix socket, as a plain path."""
         return f"{self.folder}/supervisor.sock"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`: a loopback address or name."""
+    if host.casefold() == "localhost" or host.casefold().endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(address: str) -> str:
+    """The host of `tcp://host:port`, without brackets."""
+    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")

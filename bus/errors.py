@@ -89,6 +89,14 @@ class ConfigError(ShoalError):
     """A setting is wrong; the text names the setting, its source and what it accepts."""
 
 
+class BadKey(ShoalError):
+    """A cluster key or its file is wrong. The text never repeats any part of a key."""
+
+
+class Exposed(ShoalError):
+    """A socket would be open to other machines without a cluster key."""
+
+
 class BadRequest(ShoalError):
     """The caller's request is at fault. `field` is the path of the field in the caller's terms."""
 

@@ -15,11 +15,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from bus.clock import now as clock_now
-from bus.transport import READABLE, Change, Frames, Link, Poller, fileno_of, read_change
+from bus.ids import NodeId
+from bus.transport import READABLE, Change, Frames, Link, Poller, fileno_of
 
 OnFrames = Callable[[Frames], None]
+OnMessage = Callable[[NodeId | None, Frames], None]
 BUDGET = 256
 """Messages drained from one link before others get their turn."""
+RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
 
 
 class Timer:
@@ -43,6 +46,10 @@ class Reactor(Protocol):
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
         """Call back with each message of the link."""
+        ...
+
+    def watch_from(self, link: Link, on_message: OnMessage) -> None:
+        """Call back with each message and the node that its key proved (`Link.receive_from`)."""
         ...
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
@@ -88,27 +95,31 @@ class PollReactor:
         return clock_now()
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
+        self._watch(link, lambda: _pass_on(link, on_frames))
+
+    def watch_from(self, link: Link, on_message: OnMessage) -> None:
+        self._watch(link, lambda: _pass_on_from(link, on_message))
+
+    def _watch(self, link: Link, take: Callable[[], bool]) -> None:
         def drain() -> bool:
-            for _ in range(BUDGET):
-                if link.socket.closed:
-                    return False
-                frames = link.receive()
-                if frames is None:
-                    return False
-                on_frames(frames)
-            return True
+            return all(not link.socket.closed and take() for _ in range(BUDGET))
 
         self._watched[link.socket] = drain
         self._poller.register(link.socket, READABLE)
+        if link.security is not None:
+            self._read_changes(link)
+            _keep_renewed(self, link)
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
-        monitor = link.monitor()
+        link.listeners.append(on_change)
+        self._read_changes(link)
 
+    def _read_changes(self, link: Link) -> None:
         def drain() -> bool:
-            while not monitor.closed and (change := read_change(monitor)) is not None:
-                on_change(change)
+            link.read_changes()
             return False
 
+        monitor = link.monitor()
         self._watched[monitor] = drain
         self._poller.register(monitor, READABLE)
 
@@ -210,18 +221,20 @@ class AsyncioReactor:
         return clock_now()
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
+        self._watch(link, lambda: _pass_on(link, on_frames))
+
+    def watch_from(self, link: Link, on_message: OnMessage) -> None:
+        self._watch(link, lambda: _pass_on_from(link, on_message))
+
+    def _watch(self, link: Link, take: Callable[[], bool]) -> None:
         due = False
 
         def drain() -> None:
             nonlocal due
             due = False
             for _ in range(BUDGET):
-                if link.socket.closed:
+                if link.socket.closed or not take():
                     return
-                frames = link.receive()
-                if frames is None:
-                    return
-                on_frames(frames)
             soon()
 
         def soon() -> None:
@@ -232,15 +245,13 @@ class AsyncioReactor:
 
         link.on_sent = soon
         self._add(fileno_of(link.socket), drain)
+        if link.security is not None:
+            self._add(fileno_of(link.monitor()), link.read_changes)
+            _keep_renewed(self, link)
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
-        monitor = link.monitor()
-
-        def drain() -> None:
-            while not monitor.closed and (change := read_change(monitor)) is not None:
-                on_change(change)
-
-        self._add(fileno_of(monitor), drain)
+        link.listeners.append(on_change)
+        self._add(fileno_of(link.monitor()), link.read_changes)
 
     def unwatch(self, link: Link) -> None:
         link.on_sent = None
@@ -271,3 +282,32 @@ class AsyncioReactor:
         timer.action()
         if timer.period_s is not None and not timer.cancelled:
             self._loop.call_later(timer.period_s, self._fire, timer)
+
+
+def _pass_on(link: Link, on_frames: OnFrames) -> bool:
+    """One message of the link, if there is one."""
+    frames = link.receive()
+    if frames is None:
+        return False
+    on_frames(frames)
+    return True
+
+
+def _pass_on_from(link: Link, on_message: OnMessage) -> bool:
+    found = link.receive_from()
+    if found is None:
+        return False
+    on_message(*found)
+    return True
+
+
+def _keep_renewed(reactor: Reactor, link: Link) -> None:
+    """Follow the cluster's keys with what the link serves with, for as long as it is open."""
+
+    def renew() -> None:
+        if link.socket.closed:
+            timer.cancel()
+        elif not link.renew():
+            reactor.later(RENEW_AGAIN_S, renew)
+
+    timer = reactor.every(RENEW_S, renew)

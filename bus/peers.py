@@ -18,8 +18,9 @@ from typing import Any, assert_never
 
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
-from bus.errors import BadMessage, PortTaken
+from bus.errors import BadKey, BadMessage, PortTaken
 from bus.ids import NodeId
+from bus.keyring import Keyring
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.members import Action, Dial, Follow, HangUp, Myself, Say, SayHello, Unfollow
@@ -76,7 +77,10 @@ class Peers:
         log: Log,
         on_frames: OnFrames,
         publish: Callable[[str, bytes], None],
+        keyring: Keyring | None = None,
     ) -> None:
+        self._keyring = keyring
+        self._door_security = None if keyring is None else keyring.door
         self._speaker = speaker
         self._settings = settings
         self._reactor = reactor
@@ -132,7 +136,7 @@ class Peers:
 
     def _open_door(self) -> None:
         settings = self._settings
-        door = Link("router", heartbeat_ms=HEARTBEAT_MS)
+        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self._door_security)
         try:
             door.bind(f"tcp://{settings.listen}:{settings.port}")
         except PortTaken as error:
@@ -149,6 +153,8 @@ class Peers:
         message = self._decoded(frames[1], "a knock")
         if isinstance(message, PeerHello):
             answer, actions = self.membership.heard_hello(message, self._reactor.now())
+            if isinstance(answer, PeerWelcome) and message.node != self._speaker.node:
+                self._introduce(message.node)
             self._door.send(frames[0], self._encoded(answer))
             self._do(actions)
             self._tick()
@@ -211,7 +217,12 @@ class Peers:
             case Dial(address=address):
                 speaker = self._speaker
                 identity = f"{speaker.node}/{speaker.boot}"
-                link = Link("dealer", identity=identity, heartbeat_ms=HEARTBEAT_MS)
+                link = Link(
+                    "dealer",
+                    identity=identity,
+                    heartbeat_ms=HEARTBEAT_MS,
+                    security=self._door_security,
+                )
                 link.connect(f"tcp://{address}")
                 self._lines[address] = link
                 self._reactor.watch(link, lambda frames: self._answered(address, frames))
@@ -225,6 +236,7 @@ class Peers:
                     self._lines[address].send(self._encoded(hello))
             case Follow(node=node, host=host, ports=ports):
                 self._unfollow(node)
+                self._introduce(node)
                 self._follow(node, host, ports)
             case Unfollow(node=node):
                 self._unfollow(node)
@@ -233,13 +245,27 @@ class Peers:
             case _:
                 assert_never(action)
 
+    def _introduce(self, node: NodeId) -> None:
+        """It has the cluster's key, or it could not have spoken: admit it by its id."""
+        if self._keyring is None:
+            return
+        try:
+            self._keyring.introduce([node])
+        except (BadKey, OSError) as error:
+            self._log.error("cannot admit a node", peer=node, why=str(error))
+
     def _follow(self, node: NodeId, host: str, ports: PeerPorts) -> None:
         links: dict[str, Link] = {}
         for plane, port in (("control", ports.control), ("telemetry", ports.telemetry)):
             if not port:
                 continue
-            link = Link("sub", high_water=50_000, heartbeat_ms=HEARTBEAT_MS)
-            link.connect(f"tcp://{host}:{port}")
+            link = Link(
+                "sub",
+                high_water=50_000,
+                heartbeat_ms=HEARTBEAT_MS,
+                security=None if self._keyring is None else self._keyring.node,
+            )
+            link.connect(f"tcp://{host}:{port}", peer=node)
             for rule in TABLE:
                 if rule.plane == plane and (not rule.on_demand or rule.prefix in self._wanted):
                     link.subscribe(rule.prefix)

@@ -28,12 +28,14 @@ import setproctitle
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
-from bus.errors import AlreadyRunning, BadMessage
+from bus.errors import AlreadyRunning, BadKey, BadMessage
 from bus.identity import new_boot
 from bus.ids import NodeId
+from bus.keyring import KeyFiles, Keyring, open_keyring
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import AskStacks, StackSample
+from bus.security import Security
 from bus.transport import Link
 
 EXIT_FAILED = 1
@@ -58,6 +60,13 @@ class Shell:
     endpoints: Endpoints
     reactor: PollReactor
     log: Log
+    keyring: Keyring | None = None
+    """The cluster's keys; None on a node that has none, which stays on loopback."""
+
+    @property
+    def security(self) -> Security | None:
+        """What links to and for other nodes take."""
+        return None if self.keyring is None else self.keyring.node
 
 
 def run_service(
@@ -67,6 +76,7 @@ def run_service(
     endpoints: Endpoints,
     log_level: str,
     build: Callable[[Shell], Closeable],
+    keys: KeyFiles | None = None,
 ) -> int:
     """Run a service until it is told to stop; returns the exit code."""
     log = Log(node=node, process=process, level=log_level)
@@ -77,7 +87,9 @@ def run_service(
             die_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda _n, _f: reactor.stop())
-            shell = Shell(Speaker(node, process, new_boot()), endpoints, reactor, log)
+            keyring = None if keys is None else open_keyring(keys, node=node, log=log)
+            speaker = Speaker(node, process, new_boot())
+            shell = Shell(speaker, endpoints, reactor, log, keyring)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
                 log.info("started", pid=os.getpid(), boot=shell.speaker.boot)
@@ -88,6 +100,9 @@ def run_service(
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN
+    except BadKey as error:
+        log.error(str(error))
+        return EXIT_FAILED
     except Exception:
         log.critical("ended by a defect", error=traceback.format_exc())
         return EXIT_FAILED

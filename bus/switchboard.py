@@ -15,6 +15,7 @@ from bus.clock import now as clock_now
 from bus.codec import decode
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, PortTaken
+from bus.keyring import Keyring
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.peers import BIND_RETRY_S, HEARTBEAT_MS, Peers, PeerSettings
@@ -46,7 +47,8 @@ class PlaneForwarder:
 
     def open_abroad(self, address: str) -> None:
         """Publish to peers, too. Raises PortTaken."""
-        link = Link("xpub", high_water=50_000, heartbeat_ms=HEARTBEAT_MS)
+        security = None if self.board.keyring is None else self.board.keyring.node
+        link = Link("xpub", high_water=50_000, heartbeat_ms=HEARTBEAT_MS, security=security)
         link.manual_subscriptions()
         try:
             link.bind(address)
@@ -136,7 +138,9 @@ class Switchboard:
         log: Log,
         speaker: Speaker | None = None,
         peer_settings: PeerSettings | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
+        self.keyring = keyring
         self.speaker = speaker
         self.endpoints = endpoints
         self.reactor = reactor
@@ -152,7 +156,13 @@ class Switchboard:
         self.peers: Peers | None = None
         if speaker is not None and peer_settings is not None:
             self.peers = Peers(
-                speaker, peer_settings, reactor, log, self._from_peer, self._publish_peers
+                speaker,
+                peer_settings,
+                reactor,
+                log,
+                self._from_peer,
+                self._publish_peers,
+                keyring,
             )
             if peer_settings.listen:
                 self._open_abroad()

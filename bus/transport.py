@@ -3,20 +3,27 @@
 A send that cannot be done at once returns False, and what to do then is the caller's promise to
 keep (telemetry drops, control repeats, tokens have credit). Every link sets LINGER 0 and size
 caps. A bound ipc path is guarded by a lock file, for a second bind would steal it in silence.
-The loops that drain links are in `bus.loops`.
+With `security` every TCP connection of a link is CURVE (rfc.zeromq.org/spec/26); without, TCP
+is plain and stays on this machine. The loops that drain links are in `bus.loops`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
 from typing import IO, Any, Literal, cast
 
 import zmq
+from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from bus.errors import AlreadyRunning, PortTaken
+from bus.clock import now
+from bus.endpoints import host_of, is_loopback
+from bus.errors import AlreadyRunning, Exposed, PortTaken
+from bus.ids import NodeId
+from bus.security import Reach, Security, Server
 
 Frames = list[bytes]
 Poller = zmq.Poller
@@ -35,6 +42,23 @@ _KINDS: dict[str, int] = {
     "pair": zmq.PAIR,
 }
 MAX_MESSAGE_BYTES = 96 << 20
+HANDSHAKE_MS = 2_000
+SECURE_HEARTBEAT_MS = 1_000
+"""Links with keys always have ZMTP heartbeats: a monitored libzmq socket that meets a damaged
+message stops reading and does not close (4.3.5), and cables are pulled without a farewell."""
+
+_STRANGE = "the handshake failed: the other side has another cluster key, or none"
+_FAILED: dict[int, str] = {
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: _STRANGE,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: _STRANGE,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other side does not admit this node",
+}
+_MONITORED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | sum(_FAILED)
+)
 
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
 
@@ -48,8 +72,17 @@ def context() -> zmq.Context[zmq.Socket[bytes]]:
     return _context
 
 
+def public_key(secret: bytes) -> bytes:
+    """The Curve25519 public key (32 bytes) of a secret one."""
+    return z85.decode(zmq.curve_public(z85.encode(secret)))
+
+
 class Link:
-    """One socket. `identity` is required for DEALERs that a ROUTER has to know again."""
+    """One socket. `identity` is required for DEALERs that a ROUTER has to know again.
+
+    `security` is for TCP alone: ipc and inproc stay plain. A secure link has to be watched by a
+    reactor, which also reads its monitor: refusals are logged and other keys tried from there.
+    """
 
     def __init__(
         self,
@@ -59,19 +92,29 @@ class Link:
         high_water: int = 10_000,
         heartbeat_ms: int = 0,
         max_bytes: int = MAX_MESSAGE_BYTES,
+        security: Security | None = None,
     ) -> None:
         self.kind = kind
+        self.security = security
+        self.listeners: list[Callable[[Change], None]] = []
         self.socket: zmq.Socket[bytes] = context().socket(_KINDS[kind])
         self._locks: list[IO[bytes]] = []
         self._paths: list[str] = []
+        self._served: dict[str, bytes] = {}
+        self._servers: dict[str, Server] = {}
         self._monitor: zmq.Socket[bytes] | None = None
         self.on_sent: Callable[[], None] | None = None
+        self.is_busy: Callable[[], bool] = lambda: False
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, high_water)
         self.socket.setsockopt(zmq.RCVHWM, high_water)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        if security is not None:
+            heartbeat_ms = heartbeat_ms or SECURE_HEARTBEAT_MS
+            max_bytes = min(max_bytes, security.max_bytes)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
         if heartbeat_ms:
             self.socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
             self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * heartbeat_ms)
@@ -92,8 +135,10 @@ class Link:
         """Bind, and return the address with its real port. An ipc path is locked first.
 
         Raises AlreadyRunning when another process holds the path, PortTaken when the address
-        cannot be bound.
+        cannot be bound, Exposed for TCP beyond loopback without security.
         """
+        if address.startswith("tcp://"):
+            return self._bind_tcp(address)
         if address.startswith("ipc://"):
             path = address[6:]
             lock = open(path + ".lock", "wb")  # noqa: SIM115 - held as long as the link
@@ -104,22 +149,67 @@ class Link:
                 raise AlreadyRunning(f"another process serves {path}") from error
             self._locks.append(lock)
             self._paths.append(path)
+        self._bind(address)
+        return self._endpoint()
+
+    def _bind_tcp(self, address: str) -> str:
+        if self.security is None:
+            if not is_loopback(host_of(address)):
+                raise Exposed(
+                    f"{address} can be reached from other machines, so a cluster key is needed: "
+                    "`shoal keys init` at the first node, `shoal keys join` at the others"
+                )
+            self._bind(address)
+            return self._endpoint()
+        if not self._served:
+            self.security.enter()
+        secret = self.security.serving()
+        try:
+            self._serve_with(secret)
+            self._bind(address)
+        except BaseException:
+            if not self._served:
+                self.security.leave()
+            raise
+        finally:
+            self._plain()
+        bound = self._endpoint()
+        self._served[bound] = secret
+        return bound
+
+    def _bind(self, address: str) -> None:
         try:
             self.socket.bind(address)
         except zmq.ZMQError as error:
             raise PortTaken(f"{address}: {error.strerror}") from error
+
+    def _endpoint(self) -> str:
         return cast(bytes, self.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
-    def connect(self, address: str) -> None:
-        """Connect; ZeroMQ goes on trying for as long as the link is open."""
-        self.socket.connect(address)
+    def connect(self, address: str, *, peer: NodeId | None = None) -> None:
+        """Connect; ZeroMQ goes on trying for as long as the link is open.
+
+        Over TCP with a node's security, `peer` is the node that has to be there: another one, or
+        one that cannot prove to be it, gets no connection.
+        """
+        if self.security is None or not address.startswith("tcp://"):
+            self.socket.connect(address)
+            return
+        first = self.security.reaching(peer)[0]
+        self._servers[address] = Server(peer, first, now())
+        self._reach(address, first)
 
     def disconnect(self, address: str) -> None:
         """Forget an address; unknown ones are ignored."""
+        self._servers.pop(address, None)
         try:
             self.socket.disconnect(address)
         except zmq.ZMQError:
             return
+
+    def unbind(self, address: str) -> None:
+        """Stop listening at an address at once; connections stay."""
+        self.socket.unbind(address)
 
     def subscribe(self, prefix: str) -> None:
         """A SUB link hears topics that begin with `prefix`."""
@@ -150,6 +240,16 @@ class Link:
         except zmq.Again:
             return None
 
+    def receive_from(self) -> tuple[NodeId | None, Frames] | None:
+        """The next message with the node that sent it, as its key proved it; None is somebody
+        unproved (a plain connection, or one through the door). For links that serve: what comes
+        from a server carries no name."""
+        try:
+            frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        return _proved(frames[-1]), [frame.bytes for frame in frames]
+
     def manual_subscriptions(self) -> None:
         """An XPUB that decides itself, and whose one next send after each subscription message
         reaches that subscriber alone (XPUB_MANUAL_LAST_VALUE; decision 0001)."""
@@ -160,17 +260,106 @@ class Link:
         self.socket.setsockopt(zmq.SUBSCRIBE if wanted else zmq.UNSUBSCRIBE, prefix)
 
     def monitor(self) -> zmq.Socket[bytes]:
-        """A socket that tells of this link's connections; see `read_change`."""
+        """A socket that is readable when `read_changes` has something to say."""
         if self._monitor is None:
-            events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-            self._monitor = self.socket.get_monitor_socket(events)
+            self._monitor = self.socket.get_monitor_socket(_MONITORED)
         return self._monitor
+
+    def read_changes(self) -> None:
+        """Read what the monitor has: tell `listeners` of connections made and lost, `security` of
+        handshakes that failed, and try another key where one did."""
+        while self._monitor is not None and not self._monitor.closed:
+            try:
+                frames = self._monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            told = cast(dict[str, Any], parse_monitor_message(frames))
+            event, address = told["event"], bytes(told["endpoint"]).decode(errors="replace")
+            is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            server = self._servers.get(address)
+            if server is not None:
+                server.is_given_up = not is_up and event != zmq.EVENT_CONNECT_RETRIED
+            if event in _FAILED:
+                self._failed(address, _FAILED[event])
+            if event in _FAILED or event == zmq.EVENT_CONNECT_RETRIED:
+                continue
+            if server is not None:
+                was_up, server.is_up = server.is_up, is_up
+                if not (was_up or is_up):
+                    continue
+            for listener in self.listeners:
+                listener("connected" if is_up else "lost")
+
+    def renew(self) -> bool:
+        """Serve with the key that is current now, and try again where ZeroMQ has given up;
+        False when the first has to be tried again soon.
+
+        A server has one key and cannot change it without dropping its connections (they come back
+        in a moment), so while `is_busy` says so it keeps the one it has.
+        """
+        for address, server in self._servers.items():
+            if server.is_given_up:
+                self._try(address, server, server.used)
+        if self.security is None or self.is_busy():
+            return True
+        secret = self.security.serving()
+        for address, used in self._served.items():
+            if used == secret:
+                continue
+            with contextlib.suppress(zmq.ZMQError):
+                self.socket.unbind(address)
+            try:
+                self._serve_with(secret)
+                self._bind(address)
+            except PortTaken:
+                return False
+            finally:
+                self._plain()
+            self._served[address] = secret
+        return True
+
+    def _failed(self, address: str, why: str) -> None:
+        if self.security is None:
+            return
+        self.security.refused(address, why)
+        server = self._servers.get(address)
+        if server is None:
+            return
+        chosen = server.other_keys(self.security.reaching(server.peer), now())
+        if chosen is not None:
+            self._try(address, server, chosen)
+
+    def _try(self, address: str, server: Server, keys: Reach) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            self.socket.disconnect(address)
+        server.used, server.tried_at, server.is_given_up = keys, now(), False
+        self._reach(address, keys)
+
+    def _serve_with(self, secret: bytes) -> None:
+        assert self.security is not None
+        self.socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self.socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self.socket.setsockopt(zmq.ZAP_DOMAIN, self.security.domain.encode())
+        self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+    def _reach(self, address: str, keys: Reach) -> None:
+        self.socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
+        self.socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+        self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        self.socket.connect(address)
+        self._plain()
+
+    def _plain(self) -> None:
+        """Options count when a socket binds or connects: what comes next is plain again. (A
+        domain cannot be unset: the authenticator lets ipc in.)"""
+        self.socket.setsockopt(zmq.CURVE_SERVER, 0)
 
     def close(self) -> None:
         """Close now, drop what is unsent, give up locks and paths."""
         if self._monitor is not None:
             self.socket.disable_monitor()
             self._monitor.close(0)
+            self._monitor = None
         self.socket.close(0)
         for path, lock in zip(self._paths, self._locks, strict=True):
             for name in (path, path + ".lock"):
@@ -178,16 +367,17 @@ class Link:
                     os.unlink(name)
             lock.close()
         self._locks, self._paths = [], []
+        if self._served and self.security is not None:
+            self.security.leave()
+        self._served, self._servers = {}, {}
 
 
-def read_change(monitor: zmq.Socket[bytes]) -> Change | None:
-    """The next change of a monitored link, or None."""
+def _proved(frame: zmq.Frame) -> NodeId | None:
     try:
-        frames = monitor.recv_multipart(zmq.NOBLOCK)
-    except zmq.Again:
+        user = str(frame.get("User-Id"))
+    except zmq.ZMQError:
         return None
-    event = cast(dict[str, Any], parse_monitor_message(frames))["event"]
-    return "connected" if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else "lost"
+    return NodeId(user) if user else None
 
 
 def fileno_of(socket: zmq.Socket[bytes]) -> int:

@@ -4,7 +4,8 @@
 |-----------|-------------------|---------------------------|------------------------------|
 | `config`  | `DIR/config`      | `$XDG_CONFIG_HOME/shoal`  | `shoal.toml`                 |
 | `data`    | `DIR/data`        | `$XDG_DATA_HOME/shoal`    | `models/`                    |
-| `state`   | `DIR/state`       | `$XDG_STATE_HOME/shoal`   | node id, journal, run/, logs/|
+| `state`   | `DIR/state`       | `$XDG_STATE_HOME/shoal`   | ids, keys, journal, run/,    |
+|           |                   |                           | logs/                        |
 | `runtime` | `/tmp/shoal-<uid>/<hash of the home>`, both   || sockets and their locks      |
 
 (macOS has its own places for the XDG folders.)
@@ -67,6 +68,16 @@ class Paths:
     def journal(self) -> Path:
         """The master's journal."""
         return self.state / "journal"
+
+    @property
+    def cluster_key(self) -> Path:
+        """The cluster's keys, unless `cluster_key_file` is set."""
+        return self.state / "cluster-key"
+
+    @property
+    def known_nodes(self) -> Path:
+        """The nodes that this one has met, by which it admits them."""
+        return self.state / "known-nodes"
 
     @property
     def config_file(self) -> Path:

@@ -30,6 +30,7 @@ from pydantic_settings import (
 
 from bus.endpoints import Endpoints
 from bus.errors import ConfigError
+from bus.keyring import KeyFiles
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words, words
@@ -64,6 +65,7 @@ class Settings(BaseSettings):
     http_names: Words
     cors_origins: Words
     api_keys: Words
+    cluster_key_file: str
     slots: int = Field(ge=1, le=99)
     log_level: Literal["debug", "info", "warning", "error", "critical"]
     default_model: str = Field(min_length=1)
@@ -93,6 +95,17 @@ class Settings(BaseSettings):
     def endpoints(self) -> Endpoints:
         """Where this node's sockets lie."""
         return Endpoints(str(self._paths.runtime))
+
+    @property
+    def key_files(self) -> KeyFiles:
+        """Where the cluster's keys lie, and the nodes that they admit."""
+        return KeyFiles(self.cluster_key, self._paths.known_nodes)
+
+    @property
+    def cluster_key(self) -> Path:
+        """The file with the cluster's keys; there need not be one."""
+        chosen = self.cluster_key_file
+        return Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
 
     @property
     def sources(self) -> Mapping[str, str]:

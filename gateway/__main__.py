@@ -30,6 +30,7 @@ def options_of(settings: Settings) -> Options:
         names=settings.http_names,
         origins=settings.cors_origins,
         log_level=settings.log_level,
+        cluster_keys=settings.key_files,
     )
 
 

@@ -17,6 +17,7 @@ from bus.loops import Reactor
 from bus.messages.peers import PeersReading
 from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Cancel
+from bus.security import Security
 from bus.state import ClusterState
 from gateway.connection import RunnerConnection, Sink
 
@@ -30,7 +31,17 @@ _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is bei
 class RunnerClients:
     """The connections, and which request is at which."""
 
-    def __init__(self, *, node: NodeId, process: str, boot: Boot, reactor: Reactor, log: Log):
+    def __init__(
+        self,
+        *,
+        node: NodeId,
+        process: str,
+        boot: Boot,
+        reactor: Reactor,
+        log: Log,
+        security: Security | None = None,
+    ):
+        self._security = security
         self._identity = f"gw:{node}:{process}:{boot}"
         self._boot = boot
         self._reactor = reactor
@@ -121,6 +132,8 @@ class RunnerClients:
             reactor=self._reactor,
             log=self._log,
             on_dead=self._died,
+            node=lead.node,
+            security=self._security,
         )
         self._connections[instance.instance] = made
         return made

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from bus.errors import BadMessage, FailReason, Refusal
 from bus.frames import pack_to_runner, unpack_to_gateway
-from bus.ids import Boot, InstanceId, RequestId
+from bus.ids import Boot, InstanceId, NodeId, RequestId
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.messages.requests import GenerationRequest
@@ -40,6 +40,7 @@ from bus.messages.tokens import (
     Welcome,
 )
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from bus.security import Security
 from bus.transport import Change, Link
 from gateway.credit import CreditBook
 from gateway.liveness import Liveness, Verdict
@@ -100,6 +101,8 @@ class RunnerConnection:
         reactor: Reactor,
         log: Log,
         on_dead: Callable[[RunnerConnection], None],
+        node: NodeId | None = None,
+        security: Security | None = None,
     ) -> None:
         self.instance = instance
         self.generation = generation
@@ -117,8 +120,8 @@ class RunnerConnection:
         self._dead = False
         now = reactor.now()
         self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
-        self._link = Link("dealer", identity=identity)
-        self._link.connect(address)
+        self._link = Link("dealer", identity=identity, security=security)
+        self._link.connect(address, peer=node)
         reactor.watch_changes(self._link, self._changed)
         reactor.watch(self._link, self._heard)
         self._send_hello()

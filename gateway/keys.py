@@ -13,6 +13,7 @@ import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+from bus.endpoints import is_loopback
 from bus.errors import ConfigError
 
 OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz"})
@@ -46,16 +47,6 @@ def check_exposure(host: str, hashes: Collection[str]) -> None:
             f"http_host {host!r} can be reached from other machines, so at least one API key is "
             "needed: set api_keys in shoal.toml (or SHOAL_API_KEYS), or http_host = '127.0.0.1'"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
-    if host.casefold() == "localhost" or host.casefold().endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def host_allowed(host: str | None, names: Collection[str]) -> bool:

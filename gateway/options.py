@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bus.endpoints import Endpoints
 from bus.ids import NodeId
+from bus.keyring import KeyFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Options:
     none); loading has `load_timeout_s` to itself. `keys` are hashes
     (`gateway.keys`); `names` are further Host names, `origins` further web origins that
     may call. `drain_s` is how long open answers may go on after SIGTERM before they end
-    with an error.
+    with an error. `cluster_keys` are for what goes to other nodes.
     """
 
     node: NodeId
@@ -39,5 +40,6 @@ class Options:
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     drain_s: float = 6.0
+    cluster_keys: KeyFiles | None = None
     log_level: str = "info"
     version: str = "0.1.0"

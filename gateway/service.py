@@ -19,6 +19,7 @@ from bus.codec import Envelope
 from bus.errors import Refusal
 from bus.identity import new_boot, new_name
 from bus.ids import CommandId, ModelId, RequestId, owner_of, request_id
+from bus.keyring import open_keyring
 from bus.logs import Log
 from bus.loops import AsyncioReactor
 from bus.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
@@ -51,7 +52,10 @@ class HttpService:
         self.process = f"gateway:{self.siblings.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
-        self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log)
+        files = options.cluster_keys
+        keyring = files and open_keyring(files, node=options.node, log=self.log)
+        security = None if keyring is None else keyring.node
+        self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log, security=security)
         self.view = View(self.bus)
         self.tally = Tally()
         self.metrics = Metrics(self.tally)
@@ -61,6 +65,7 @@ class HttpService:
             boot=self.boot,
             reactor=self.reactor,
             log=self.log,
+            security=security,
         )
         self._clients = clients
         self.bus.hear(reading_topic("peers", options.node), self._heard_peers)

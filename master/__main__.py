@@ -52,7 +52,14 @@ def main() -> int:
     node = node_id(settings.paths.state)
 
     def build(shell: Shell) -> Master:
-        client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log, follow=False)
+        client = BusClient(
+            shell.speaker,
+            shell.endpoints,
+            shell.reactor,
+            shell.log,
+            follow=False,
+            security=shell.security,
+        )
         return Master(client, shell.reactor, shell.log, master_settings(settings))
 
     return run_service(
@@ -61,6 +68,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         build=build,
+        keys=settings.key_files,
     )
 
 

@@ -72,6 +72,11 @@ class SwitchboardUp:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchboardLost:
+    """Our own switchboard answers no more: nobody but candidates can hear us."""
+
+
+@dataclass(frozen=True, slots=True)
 class HeardBeat:
     """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did,
     and its log ends at `index`."""
@@ -151,6 +156,7 @@ class Tick:
 
 Stimulus = (
     SwitchboardUp
+    | SwitchboardLost
     | HeardBeat
     | PeersKnown
     | HeardPeer
@@ -222,12 +228,13 @@ class Election:
     `counter` is that of the highest term taken part in, and was persisted before it was used,
     with `voted_for`, whom our vote in it went to. `seen` is the highest heard of anywhere.
     `holder` is whose heartbeat was last accepted, at `heard_at` (never before we were up).
-    `up_at` is None until our switchboard is up. `beaten_at` is when we last beat, as the
-    holder. `voters` are configured or, with `may_vote` False, learned from a holder. `votes`
-    are those of the campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a
-    row, and after one that failed nothing is begun before `waits_from` and some. `acked_at`
-    maps candidates to when they last answered our heartbeats. `company` is False as long as no
-    other node was ever known: then there is nobody to wait for.
+    `up_at` is None until our switchboard is up, `lost_at` when it was lost since. `beaten_at` is
+    when we last beat, as the holder. `voters` are configured or, with `may_vote` False, learned
+    from a holder. `votes` are those of the campaign that began at `asked_at` for `asked_for`;
+    it is the `tries`-th in a row, and after one that failed nothing is begun before
+    `waits_from` and some. `acked_at` maps candidates to when they last answered our
+    heartbeats. `company` is False as long as no other node was ever known: then there is
+    nobody to wait for.
     """
 
     me: NodeId
@@ -237,6 +244,7 @@ class Election:
     holder: NodeId | None = None
     heard_at: float = 0.0
     up_at: float | None = None
+    lost_at: float | None = None
     beaten_at: float = 0.0
     peers: frozenset[NodeId] = frozenset()
     living: Mapping[NodeId, Living] = field(default_factory=dict[NodeId, Living])

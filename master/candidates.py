@@ -16,10 +16,11 @@ from bus.cards import ModelCard
 from bus.instances import Sharding
 from master.bill import Appetite, Layered, Need, context_held, room_bytes
 from master.copies import Copy, Kind, Wish, room_now
-from master.groups import Field, Line, Member, line_of, pipeline_line, tensor_line, timed
+from master.groups import Field, Line, Member, line_of, pipeline_line, timed
 from master.seats import Seat, preference
 from master.speed import Links, read_s_per_byte
 from master.split import fits
+from master.tensor import tensor_line
 
 NEAR = 1.10
 """Candidates whose tokens take up to this much longer count as equally fast."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from bus.errors import Refusal
-from bus.ids import InstanceId, ModelId, is_model_id
+from bus.ids import InstanceId, ModelId, NodeId, is_model_id
 from bus.instances import Conditions, Instance, Shard
 from bus.messages.commands import (
     Command,
@@ -38,7 +38,7 @@ from master.evict import EVICT_DRAIN_S, Refuge, make_way
 from master.nodes import decide_node
 from master.placement import Verdict, candidates, place, survey
 from master.plans import plan_of, preview_of
-from master.refusals import Crowded
+from master.refusals import PENDING_RETRY_S, Crowded
 from master.seats import Seat, seats
 from master.speed import Links
 from master.view import View
@@ -218,7 +218,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     if isinstance(verdict, Crowded):
         return _crowded(command, verdict, scene)
     if isinstance(verdict, Refusal):
-        return verdict
+        return _early(scene) or verdict
     if command.dry_run:
         return Known(scene.state.index, plan=plan_of(verdict))
     instance = draw_up(command, verdict, scene.policy, fresh)
@@ -228,6 +228,19 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         if old.model == command.model and old.status == "failed"
     )
     return Decided((*swept, InstancePlaced(instance=instance)), fresh)
+
+
+def _early(scene: Scene) -> Refusal | None:
+    """A young holder that has not heard from all nodes yet does not say never."""
+    cards = scene.view.living_cards(scene.now)
+    missing = [seat.name for node, seat in scene.state.nodes.items() if NodeId(node) not in cards]
+    if not missing or not scene.view.gathering(scene.now):
+        return None
+    return Refusal(
+        reason="pending",
+        message=f"{', '.join(sorted(missing))} joined before and have not announced themselves yet",
+        retry_after_s=PENDING_RETRY_S,
+    )
 
 
 def _previewed(
@@ -257,12 +270,13 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
     by_hand = {
         str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
     }
+    asked, same = list(command.layers.items()), instance.conditions.layers
     return (
         instance.context_tokens >= (command.context_tokens or 0)
         and len(instance.shards) >= command.min_nodes
         and command.sharding in (None, instance.sharding)
         and not any(shard.node in command.excluded_nodes for shard in instance.shards)
-        and command.layers in ({}, by_hand, instance.conditions.layers)
+        and (not asked or asked in (list(by_hand.items()), list(same.items())))
     )
 
 

@@ -11,10 +11,10 @@ claims the higher wins, of two to the same counter the one with more in its log.
 that is not `fit` (its journal only counts, or was lost) neither votes nor holds while another
 can.
 
-Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are,
-and nothing is claimed before our own switchboard has been up for a full lapse. Order promised to
-the shell: `PersistTerm` before the `OpenTerm`, `AskVotes` or `GiveVote` that follows it, and
-`StepDown` before anything is done for another holder.
+Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
+Nothing is claimed before our own switchboard has been up for a full lapse, or held for longer
+than that without it. Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes`
+or `GiveVote` that follows it, and `StepDown` before anything is done for another holder.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from master.ballot import (
     Role,
     StepDown,
     Stimulus,
+    SwitchboardLost,
     SwitchboardUp,
     Tick,
     VoteAsked,
@@ -55,8 +56,11 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
     match stimulus:
         case SwitchboardUp():
             if election.up_at is not None:
-                return election, []
+                return replace(election, lost_at=None), []
             return _tick(replace(election, up_at=now, heard_at=now, role="following"), now)
+        case SwitchboardLost():
+            known = election.up_at is not None and election.lost_at is None
+            return (replace(election, lost_at=now) if known else election), []
         case HeardBeat():
             return _beat(election, stimulus, now)
         case PeersKnown(nodes=nodes):
@@ -181,6 +185,11 @@ def _fitness(election: Election, *, fit: bool) -> Outcome:
 def _tick(election: Election, now: float) -> Outcome:
     if election.up_at is None:
         return election, []
+    if election.lost_at is not None and now - election.lost_at >= LAPSE_S:
+        down = [StepDown("its switchboard is gone")] if election.role == "holding" else []
+        holder = None if down else election.holder
+        after = replace(election, role="starting", up_at=None, lost_at=None, holder=holder)
+        return after, [*down]
     if election.role == "holding":
         return _renew(election, now)
     if election.voted:

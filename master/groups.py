@@ -1,24 +1,26 @@
 """Which nodes make a group of a given size, in which order: the fastest that is found.
 
 Pure. Choosing the best subset and its best cycle is hard (it contains the travelling salesman's
-problem), so the search is greedy and polynomial: from each of a bounded number of seeds a chain
-grows by the node that adds the least time at either end, never taking one with which the model
-could no longer fit into what remains; the chains that promise most are improved by exchanging
-nodes and reversing runs (2-opt), then split exactly (`master.split`) and timed. `bench` and the
-property tests hold it against enumeration.
+problem), so the search is greedy and polynomial: from each of a bounded number of seeds a cycle
+grows by the node that adds the least time at its best place, never taking one with which the
+model could no longer fit into what remains; the cycles that promise most are improved by exchanging
+nodes and reversing runs (2-opt), then split exactly (`master.split`) and timed. Few nodes are
+enumerated. Property tests hold the search against enumeration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise, permutations
 
 from bus.topology import Link, rdma_mesh
 from master.bill import FIXED_BYTES, Layered
 from master.seats import Seat
-from master.speed import Links, hop_s, pipeline_s, tensor_s
-from master.split import split
+from master.speed import Links, hop_s, pipeline_s
+from master.split import next_ends, split
 
 MAX_RANKS = 32
 """Of one group; beyond, the way around costs more than any share saves."""
@@ -26,6 +28,7 @@ SEEDS = 64
 FEWEST = 8
 """Chains that are grown for groups of up to seven; fewer for larger ones, never below `FEWEST`."""
 POOL = 96
+"""Members that a cycle may grow by: the roomiest, the fastest and those nearest to its seed."""
 CHAINS = 6
 """How many chains are split exactly and timed."""
 SWAPS = 64
@@ -33,7 +36,10 @@ SWAPS = 64
 CLIMBS = 4
 STEPS = 16
 """Rounds of improvement of the best pipeline, and neighbours that each of them times."""
-EXHAUSTIVE = 6
+FEW, HOME = 4, 6
+"""Up to `FEW` ranks, every order of the best set is timed; among up to `HOME` nodes, of every
+set: there the answer is the best."""
+EXACT = 6
 """Up to this many ranks, an order is looked for exactly when none of the chains fits."""
 
 
@@ -90,11 +96,11 @@ def pipeline_line(ground: Field, ranks: int) -> Line | None:
     if not _may_hold(ground, ranks):
         return None
     effort = max(1, ranks // 4)
-    seeds = _spread(ground, range(len(ground.members)), max(FEWEST, SEEDS // effort))
+    seeds = spread(ground, range(len(ground.members)), max(FEWEST, SEEDS // effort))
     chains = {one for seed in seeds if (one := _grown(ground, seed, ranks)) is not None}
     promising = sorted(chains, key=lambda chain: _estimate(ground, chain))
     best = promising[: max(2, CHAINS // effort)]
-    improved = [_improved(ground, chain) for chain in best]
+    improved = [improve(ground, chain, partial(_estimate, ground)) for chain in best]
     found = _all_timed(ground, (turn for one in [*improved, *best] for turn in _turned(one)))
     if not found:
         found = _all_timed(ground, _any_order(ground, ranks))
@@ -110,40 +116,47 @@ def timed(ground: Field, chain: Sequence[int]) -> Line | None:
     return None if bounds is None else line_of(ground, chain, bounds)
 
 
-def tensor_line(ground: Field, ranks: int, *, splits_kv: bool) -> Line | None:
-    """The fastest tensor-parallel group of `ranks` members that is found, or None: every
-    member needs the same room."""
-    need = ground.load.slice(ranks, splits_kv=splits_kv).total
-    roomy = [i for i, one in enumerate(ground.members) if one.room >= need]
-    if not 1 < ranks <= len(roomy):
-        return None
-    share = ground.load.active[-1] / ranks + ground.load.head
-    reduces = 4 * ground.load.layers * (ranks - 1) / ranks
-    lines: list[Line] = []
-    for seed in _spread(ground, roomy, SEEDS):
-
-        def cost(other: int, seed: int = seed) -> float:
-            reading = share * ground.members[other].read_s
-            return max(reading, share * ground.members[seed].read_s) + reduces * ground.hop(
-                seed, other
-            )
-
-        others = sorted((i for i in roomy if i != seed), key=cost)[: ranks - 1]
-        chain = _nearest_tour(ground, seed, others)
-        members = tuple(ground.members[i] for i in chain)
-        mesh = _is_mesh(members)
-        read_s = [one.read_s for one in members]
-        token_s = tensor_s(ground.load, read_s, ground.around(chain), mesh=mesh)
-        lines.append(Line(members, (), token_s, mesh))
-    return min(lines, key=lambda line: line.token_s)
-
-
 def line_of(ground: Field, order: Sequence[int], bounds: Sequence[int]) -> Line:
     """The line that a split by hand makes."""
     members = tuple(ground.members[i] for i in order)
     read_s = [one.read_s for one in members]
     token_s = pipeline_s(ground.load, bounds, read_s, ground.around(order))
-    return Line(members, tuple(bounds), token_s, _is_mesh(members))
+    return Line(members, tuple(bounds), token_s, is_mesh(members))
+
+
+def improve(
+    ground: Field, chain: tuple[int, ...], cost: Callable[[tuple[int, ...]], float]
+) -> tuple[int, ...]:
+    """Exchange members and reverse runs for as long as the cost falls, twice at most."""
+    best, least = chain, cost(chain)
+    for _ in range(2):
+        before = least
+        for other in _neighbours(ground, best):
+            found = cost(other)
+            if found < least:
+                best, least = other, found
+        if least >= before:
+            break
+    return best
+
+
+def spread(ground: Field, among: Iterable[int], most: int) -> list[int]:
+    """All of them, or `most` of the roomiest, the fastest and the best connected."""
+    every = list(among)
+    if len(every) <= most:
+        return every
+    members = ground.members
+    by_room = sorted(every, key=lambda i: -members[i].room)
+    by_speed = sorted(every, key=lambda i: members[i].read_s)
+    joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].seat.ips)]
+    third = max(1, most // 3)
+    return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
+
+
+def is_mesh(members: Sequence[Member]) -> bool:
+    """Whether JACCL can join them: RDMA from everyone to everyone."""
+    nodes = [one.seat.node for one in members]
+    return rdma_mesh(nodes, {one.seat.node: one.seat.rdma for one in members})
 
 
 # --- seeds and chains ---
@@ -164,19 +177,6 @@ def _may_hold(ground: Field, ranks: int) -> bool:
     smallest = min(after - before for before, after in pairwise(load.needs))
     whole = sum(max(0, room) // max(1, smallest) for room in roomiest)
     return sum(roomiest) >= _all_needs(load) and whole >= load.layers
-
-
-def _spread(ground: Field, among: Iterable[int], most: int) -> list[int]:
-    """All of them, or `most` of the roomiest, the fastest and the best connected."""
-    every = list(among)
-    if len(every) <= most:
-        return every
-    members = ground.members
-    by_room = sorted(every, key=lambda i: -members[i].room)
-    by_speed = sorted(every, key=lambda i: members[i].read_s)
-    joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].seat.ips)]
-    third = max(1, most // 3)
-    return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
 
 
 def _pool(ground: Field, seed: int) -> list[int]:
@@ -263,20 +263,6 @@ def _estimate(ground: Field, chain: Sequence[int]) -> float:
     )
 
 
-def _improved(ground: Field, chain: tuple[int, ...]) -> tuple[int, ...]:
-    """Exchange members and reverse runs for as long as the estimate falls, twice at most."""
-    best, least = chain, _estimate(ground, chain)
-    for _ in range(2):
-        before = least
-        for other in _neighbours(ground, best):
-            cost = _estimate(ground, other)
-            if cost < least:
-                best, least = other, cost
-        if least >= before:
-            break
-    return best
-
-
 def _climbed(ground: Field, line: Line) -> Line:
     """Take the best of the neighbours that promise most, by exact time, while that is faster."""
     number = {member.seat.node: i for i, member in enumerate(ground.members)}
@@ -284,6 +270,9 @@ def _climbed(ground: Field, line: Line) -> Line:
     for _ in range(CLIMBS):
         chain = tuple(number[member.seat.node] for member in line.members)
         near = sorted(_neighbours(ground, chain), key=lambda one: _estimate(ground, one))[:steps]
+        if len(chain) <= FEW:
+            every = len(ground.members) <= HOME
+            near += permutations(range(len(ground.members)) if every else chain, len(chain))
         best = min(_all_timed(ground, near), key=lambda one: one.token_s, default=line)
         if best.token_s >= line.token_s:
             break
@@ -315,15 +304,6 @@ def _turned(chain: Sequence[int]) -> list[tuple[int, ...]]:
     return [*turned, *((tuple(reversed(one))) for one in turned)]
 
 
-def _nearest_tour(ground: Field, seed: int, others: Sequence[int]) -> list[int]:
-    chain, left = [seed], list(others)
-    while left:
-        nearest = min(left, key=lambda i: ground.hop(chain[-1], i))
-        chain.append(nearest)
-        left.remove(nearest)
-    return chain
-
-
 # --- exact ---
 
 
@@ -333,14 +313,35 @@ def _all_timed(ground: Field, chains: Iterable[tuple[int, ...]]) -> list[Line]:
 
 
 def _any_order(ground: Field, ranks: int) -> list[tuple[int, ...]]:
-    """Orders of the roomiest members in which the layers fit, whatever their speed: by trying
-    all when they are few, else largest and smallest first."""
-    every = sorted(range(len(ground.members)), key=lambda i: -ground.members[i].room)[:ranks]
-    if ranks > EXHAUSTIVE:
+    """An order in which the layers fit into the roomiest members, whatever their speed, if there
+    is one; beyond `EXACT` ranks only largest and smallest first are tried.
+
+    Dynamic programming over sets: every end that a set of members can have as the first stages.
+    If any members hold the model in some order, so do the roomiest in theirs (the order of the
+    members that they replace, largest for largest).
+    """
+    load, members = ground.load, ground.members
+    every = sorted(range(len(members)), key=lambda i: -members[i].room)[:ranks]
+    if ranks > EXACT:
         return [tuple(every), tuple(reversed(every))]
-    return list(permutations(every))
+    opening, closing = load.edge_needs
+    orders: dict[int, dict[int, tuple[int, ...]]] = {0: {0: ()}}
+    for stage in range(ranks):
+        edge = opening if stage == 0 else closing if stage == ranks - 1 else FIXED_BYTES
+        most = load.layers - (ranks - 1 - stage)
+        longer: dict[int, dict[int, tuple[int, ...]]] = {}
+        for taken, known in orders.items():
+            for place, node in enumerate(every):
+                if taken >> place & 1:
+                    continue
+                slack = members[node].room - edge
+                farthest = partial(_farthest, load, slack, most)
+                there = longer.setdefault(taken | 1 << place, {})
+                for end, first in next_ends(known, farthest).items():
+                    there.setdefault(end, (*known[first], node))
+        orders = longer
+    return [known[load.layers] for known in orders.values() if load.layers in known]
 
 
-def _is_mesh(members: Sequence[Member]) -> bool:
-    nodes = [one.seat.node for one in members]
-    return rdma_mesh(nodes, {one.seat.node: one.seat.rdma for one in members})
+def _farthest(load: Layered, slack: int, most: int, first: int) -> int:
+    return min(bisect_right(load.needs, load.needs[first] + slack) - 1, most)

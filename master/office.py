@@ -23,6 +23,7 @@ from bus.messages.control import Candidacy, TermHeartbeat
 from bus.messages.events import Event
 from bus.messages.wire import Message
 from bus.state import ClusterState
+from bus.transport import Change, Link
 from master.acks import Answers
 from master.acts import Act, Append, Publish, Replace, Send, Spread
 from master.ballot import (
@@ -33,10 +34,11 @@ from master.ballot import (
     PeersKnown,
     PersistTerm,
     StepDown,
+    SwitchboardLost,
     SwitchboardUp,
 )
 from master.candidate import Candidate
-from master.peers import OpenLink, Peers
+from master.peers import OpenLink, Peers, link_maker
 from master.terms import keep_term, read_term
 
 TICK_S = 0.1
@@ -109,8 +111,9 @@ class Office:
             log,
             envelope=client.envelope,
             on_answer=self.heard,
-            open_link=open_link,
+            open_link=open_link or link_maker(client.security),
         )
+        self._probe = Link("sub")
         client.hear("term", self._published)
         client.hear("event.", self._published)
 
@@ -125,13 +128,16 @@ class Office:
         return (*self._seat.addresses, self._client.endpoints.candidate)
 
     def begin(self) -> None:
-        """The ROUTER is bound and our switchboard connected: take part."""
+        """The ROUTER is bound: take part, as soon as our switchboard answers."""
         self._reactor.every(TICK_S, self.tick)
         self._reactor.every(HEARTBEAT_S, self._candidacy)
-        self._do(self.candidate.stimulated(SwitchboardUp(), self._reactor.now()))
+        self._reactor.watch_changes(self._probe, self._switchboard)
+        self._probe.connect(self._client.endpoints.plane_out("control"))
 
     def close(self) -> None:
         """Stop; what was journalled is on the disk."""
+        self._reactor.unwatch(self._probe)
+        self._probe.close()
         self._peers.close()
         self._journal.close()
 
@@ -178,6 +184,10 @@ class Office:
         self._flush_soon()
 
     # --- inside ---
+
+    def _switchboard(self, change: Change) -> None:
+        said = SwitchboardUp() if change == "connected" else SwitchboardLost()
+        self._do(self.candidate.stimulated(said, self._reactor.now()))
 
     def _published(self, _topic: str, envelope: Envelope) -> None:
         if envelope.node != self._client.speaker.node:

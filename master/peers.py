@@ -18,6 +18,7 @@ from bus.ids import NodeId
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.messages.wire import Message
+from bus.security import Security
 from bus.transport import Link
 
 TURN_S = 3.0
@@ -56,7 +57,7 @@ class Peers:
         self._log = log
         self._envelope = envelope
         self._on_answer = on_answer
-        self._open_link = open_link or _plain_link
+        self._open_link = open_link or link_maker(None)
         self._peers: dict[NodeId, _Peer] = {}
         self._named: frozenset[NodeId] = frozenset()
 
@@ -121,7 +122,7 @@ class Peers:
             self._leave(node)
         speaker = self._speaker
         link = self._open_link(node, f"{speaker.node}/{speaker.process}/{speaker.boot}/peer")
-        link.connect(addresses[turn % len(addresses)])
+        link.connect(addresses[turn % len(addresses)], peer=node)
         self._reactor.watch(link, self._answered)
         self._peers[node] = _Peer(addresses, link, turn, self._reactor.now(), heard_at)
 
@@ -142,5 +143,10 @@ class Peers:
         self._on_answer(message)
 
 
-def _plain_link(_node: NodeId, identity: str) -> Link:
-    return Link("dealer", identity=identity, high_water=HIGH_WATER)
+def link_maker(security: Security | None) -> OpenLink:
+    """DEALERs to other candidates, secured where the cluster has a key."""
+
+    def open_link(_node: NodeId, identity: str) -> Link:
+        return Link("dealer", identity=identity, high_water=HIGH_WATER, security=security)
+
+    return open_link

@@ -41,6 +41,9 @@ from master.seats import Seat
 from master.speed import Links
 
 PREVIEWS, PREVIEWS_OF_MANY, MANY_NODES = 8, 3, 64
+"""Sizes that previews tell of; fewer of them in a cluster of more than `MANY_NODES`."""
+
+_KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
 Verdict = Placement | Crowded | Refusal
 
@@ -83,8 +86,8 @@ def candidates(
 ) -> Iterator[tuple[int, Kind | None, Placement | Refusal]]:
     """Each size and kind (None: one node) with its best placement now, or why there is none.
 
-    Sizes go up to 8 (3 in a cluster of more than 64 nodes, for the holder must not be kept from
-    its heartbeat); the size that was `chosen` is among them.
+    Sizes are bounded, for the holder must not be kept from its heartbeat; the size that was
+    `chosen` is among them.
     """
     most = PREVIEWS if len(ground.copies) <= MANY_NODES else PREVIEWS_OF_MANY
     sizes = {*range(1, min(len(ground.copies), ground.card.layers, most) + 1), chosen}
@@ -96,9 +99,6 @@ def candidates(
         for kind in _KINDS:
             placed = best_group(ground, kind, size, room_now)
             yield size, kind, placed if placed is not None else no_group(ground, kind, size)
-
-
-_KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
 
 def _sizes(ground: Ground) -> range:
@@ -122,7 +122,7 @@ def _of_size(ground: Ground, size: int, room: Room) -> Iterator[Placement]:
 def _crowded(ground: Ground) -> Crowded | Refusal | None:
     """The node, else the group, that lacks least of what it would take. With unmeasured nodes
     that could hold it, the answer is to wait for their readings."""
-    if _sizes(ground)[:1] == range(1, 2):
+    if 1 in _sizes(ground):
         singles = [one for one in ground.copies if one.load.whole.total <= room_ever(one.seat)]
         measured = [one for one in singles if one.seat.free_bytes is not None]
         if measured:

@@ -105,8 +105,10 @@ def follow_up(
         if others:
             return []
         return [InstanceRemoved(instance=before.instance, why=before.why)]
-    if before.status == "failed" or isinstance(news, RunnerUnloaded):
+    if before.status == "failed":
         return []
+    if isinstance(news, RunnerUnloaded):
+        return [_reopened(before, "it was let go by a holder whose changes have been undone")]
     if isinstance(news, LoadRefused):
         again = elsewhere(before, news)
         why = news.refusal.message

@@ -98,7 +98,7 @@ class Master:
         self._settled_at = 0.0
         self._said: dict[str, str] = {}
         self.office = Office(client, reactor, log, settings.seat, self, open_link=open_link)
-        self._link = Link("router")
+        self._link = Link("router", security=client.security)
         self._link.bind(client.endpoints.candidate)
         for address in settings.listen:
             self._listen(address)

@@ -10,7 +10,8 @@ within that time and its memory, leaves nothing over. Each probe is two binary s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from master.bill import FIXED_BYTES, Layered
 
@@ -38,7 +39,7 @@ def split(load: Layered, rooms: Sequence[int], read_s: Sequence[float]) -> tuple
     low_s = load.read_bytes / sum(1.0 / each for each in read_s)
     for _ in range(ROUNDS):
         middle_s = (low_s + best_s) / 2
-        closer = _probe(load, slack, read_s, middle_s)
+        closer, _ = _greedy(load, slack, read_s, middle_s)
         if closer is None:
             low_s = middle_s
         else:
@@ -72,7 +73,20 @@ def _slack(load: Layered, rooms: Sequence[int]) -> list[int]:
 def _probe(
     load: Layered, slack: Sequence[int], read_s: Sequence[float], time_s: float
 ) -> list[int] | None:
-    """A split no stage of which takes longer than `time_s`, or None."""
+    """A split no stage of which takes longer than `time_s`, or None when there is none.
+
+    Taking all one can is best as long as no stage is left with a layer that it cannot take;
+    only then every end that each stage may have is looked at.
+    """
+    found, stuck = _greedy(load, slack, read_s, time_s)
+    return _looked_for(load, slack, read_s, time_s) if stuck else found
+
+
+def _greedy(
+    load: Layered, slack: Sequence[int], read_s: Sequence[float], time_s: float
+) -> tuple[list[int] | None, bool]:
+    """(a split within `time_s` where each stage takes all that it can, whether one could take
+    nothing)."""
     needs, active, stages = load.needs, load.active, len(slack)
     bounds, first = [0], 0
     for stage in range(stages - 1):
@@ -80,14 +94,58 @@ def _probe(
         reads = active[first] + time_s / read_s[stage]
         last = min(within, bisect_right(active, reads, first) - 1, load.layers - stages + 1 + stage)
         if last <= first:
-            return None
+            return None, True
         bounds.append(last)
         first = last
-    if needs[-1] - needs[first] > slack[-1]:
+    return ([*bounds, load.layers] if _closes(load, slack, read_s, time_s, first) else None), False
+
+
+def _closes(
+    load: Layered, slack: Sequence[int], read_s: Sequence[float], time_s: float, first: int
+) -> bool:
+    in_time = load.read_of(first, load.layers) * read_s[-1] <= time_s
+    return in_time and load.needs[-1] - load.needs[first] <= slack[-1]
+
+
+def _looked_for(
+    load: Layered, slack: Sequence[int], read_s: Sequence[float], time_s: float
+) -> list[int] | None:
+    needs, active, stages = load.needs, load.active, len(slack)
+
+    def farthest(stage: int, first: int) -> int:
+        within = bisect_right(needs, needs[first] + slack[stage], first) - 1
+        reads = active[first] + time_s / read_s[stage]
+        return min(within, bisect_right(active, reads, first) - 1, load.layers - stages + 1 + stage)
+
+    ends: list[dict[int, int]] = [{0: 0}]
+    for stage in range(stages - 1):
+        ends.append(next_ends(ends[-1], partial(farthest, stage)))
+        if not ends[-1]:
+            return None
+    closing = [first for first in ends[-1] if _closes(load, slack, read_s, time_s, first)]
+    if not closing:
         return None
-    if load.read_of(first, load.layers) * read_s[-1] > time_s:
-        return None
-    return [*bounds, load.layers]
+    bounds = [max(closing), load.layers]
+    for known in reversed(ends[1:]):
+        bounds.insert(0, known[bounds[0]])
+    return bounds
+
+
+def next_ends(ends: Iterable[int], farthest: Callable[[int], int]) -> dict[int, int]:
+    """Every end of one more stage of at least one layer, with where that stage begins.
+
+    `farthest(first)` is the last end from there, and does not fall as `first` grows.
+    """
+    found: dict[int, int] = {}
+    lowest: int | None = None
+    for first in sorted(ends, reverse=True):
+        end = farthest(first)
+        if end <= first:
+            continue
+        top = end if lowest is None else min(end, lowest - 1)
+        found.update(dict.fromkeys(range(first + 1, top + 1), first))
+        lowest = first + 1
+    return found
 
 
 def _slowest(load: Layered, bounds: Sequence[int], read_s: Sequence[float]) -> float:

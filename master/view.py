@@ -26,6 +26,8 @@ NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
 DEMAND_S = 15.0
 LINK_READING_S = 600.0
+GATHER_S = 15.0
+"""A young holder waits this long for the cards of nodes that have joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,12 @@ class View:
         default_factory=dict[NodeId, tuple[dict[NodeId, Link], float]]
     )
 
+    first_heard_at: float | None = None
+
     def hear(self, message: Message, now: float) -> bool:
         """Take a reading in. True for one that may call for a decision at once."""
+        if self.first_heard_at is None:
+            self.first_heard_at = now
         match message:
             case CardReading(card=card):
                 known = self.cards.get(card.node)
@@ -97,6 +103,10 @@ class View:
         ours = (value for (of, _), value in self.runners.items() if of == node)
         found = [value[1] for value in (*values, *ours) if value is not None]
         return max(found, default=None)
+
+    def gathering(self, now: float) -> bool:
+        """Whether this view is so young that cards of living nodes may still be on their way."""
+        return self.first_heard_at is None or now - self.first_heard_at < GATHER_S
 
     def living_links(self, now: float) -> dict[NodeId, dict[NodeId, Link]]:
         """What nodes measured towards their peers, where that is fresh."""

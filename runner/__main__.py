@@ -64,6 +64,7 @@ def main() -> int:
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level=settings.log_level,
+        keys=settings.key_files,
         makers=Makers(
             load_engine=load_engine,
             load_follower=load_engine,

@@ -16,6 +16,7 @@ from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import Phase, RunnerSpec
 from bus.messages.readings import RunnerReading
+from bus.security import Security
 from runner.engine import EngineFacts, FollowingEngine
 from runner.engine_thread import Broken, Loaded, LoadFailed
 from runner.follower_thread import FollowerNews, FollowerThread
@@ -46,6 +47,7 @@ class Following:
         reactor: PollReactor,
         log: Log,
         recorder: FlightRecorder,
+        security: Security | None = None,
     ) -> None:
         self.facts: EngineFacts | None = None
         self.addresses: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ class Following:
             on_plan=self._engine.give,
             on_lost=self._lost,
             on_end=self._ended,
+            security=security,
         )
 
     def begin(self) -> None:

@@ -17,6 +17,7 @@ from bus.loops import PollReactor
 from bus.messages.control import Phase, RunnerSpec
 from bus.messages.readings import RunnerReading
 from bus.messages.tokens import Entry
+from bus.security import Security
 from runner.engine import EngineFacts
 from runner.engine_thread import Broken, EngineThread, Loaded, LoadFailed, News, Stepped
 from runner.formation import CannotForm
@@ -54,6 +55,7 @@ class Leading:
         log: Log,
         recorder: FlightRecorder,
         tap: Callable[[int, list[Entry]], None],
+        security: Security | None = None,
     ) -> None:
         self.facts: EngineFacts | None = None
         self._spec = spec
@@ -70,7 +72,12 @@ class Leading:
         self._line: LeadLine | None = None
         if spec.size > 1:
             self._line = LeadLine(
-                spec, reactor, log, on_formed=self._form, on_lost=self._lost_a_rank
+                spec,
+                reactor,
+                log,
+                on_formed=self._form,
+                on_lost=self._lost_a_rank,
+                security=security,
             )
         seat = self._line.seat if self._line else None
         self.works = self._engine = EngineThread(
@@ -89,6 +96,7 @@ class Leading:
             text=self._text,
             wall=wall,
             tap=tap,
+            security=security,
         )
 
     @property

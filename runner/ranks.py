@@ -17,6 +17,7 @@ from bus.errors import BadMessage
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import GroupSpec, RankSeat, RunnerSpec
+from bus.security import Security
 from bus.transport import Link
 from runner.formation import CannotForm, greeting
 from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
@@ -80,6 +81,7 @@ class LeadLine:
         *,
         on_formed: Callable[[], None],
         on_lost: Callable[[str], None],
+        security: Security | None = None,
     ) -> None:
         self.group = group_of(spec)
         self.seat = _seat(spec, self.group, self._agree, self._tell)
@@ -96,7 +98,7 @@ class LeadLine:
         self._heard_at: dict[int, float] = {}
         self._facts: dict[int, RankFacts] = {}
         self._told = threading.Condition()
-        self._link = Link("router")
+        self._link = Link("router", security=security)
         for address in self.group.ranks[0].plans:
             try:
                 self._link.bind(address)
@@ -223,6 +225,7 @@ class FollowerLine:
         on_plan: Callable[[SharedPlan], None],
         on_lost: Callable[[str], None],
         on_end: Callable[[str], None],
+        security: Security | None = None,
     ) -> None:
         self.group = group_of(spec)
         self.seat = _seat(spec, self.group, self._agree, self._tell)
@@ -240,11 +243,12 @@ class FollowerLine:
         self._began_at = self._heard_at = reactor.now()
         self._agreement: Agreement | None = None
         self._told = threading.Condition()
-        self._link = Link("dealer", identity=f"rank-{spec.rank}/{spec.generation}")
+        identity = f"rank-{spec.rank}/{spec.generation}"
+        self._link = Link("dealer", identity=identity, security=security)
         self._addresses = self.group.ranks[0].plans
         self._address = 0
         self._tried_at = self._began_at
-        self._link.connect(self._addresses[0])
+        self._link.connect(self._addresses[0], peer=self.lead.node)
         reactor.watch(self._link, self._received)
         self._beats = reactor.every(RANK_BEAT_S, self._beat)
         self._beat()
@@ -333,7 +337,7 @@ class FollowerLine:
         if now - self._tried_at > TRY_NEXT_S and len(self._addresses) > 1:
             self._link.disconnect(self._addresses[self._address])
             self._address = (self._address + 1) % len(self._addresses)
-            self._link.connect(self._addresses[self._address])
+            self._link.connect(self._addresses[self._address], peer=self.lead.node)
             self._tried_at = now
         seat = self.seat
         proof = greeting(seat.secret, seat.generation, seat.rank)

@@ -16,6 +16,7 @@ from bus.codec import decode, encode
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, FailReason
 from bus.ids import NodeId
+from bus.keyring import KeyFiles
 from bus.messages.control import (
     AskRunner,
     Phase,
@@ -144,6 +145,7 @@ class RunnerService:
                 log=self._log,
                 recorder=self._recorder,
                 tap=self._tap,
+                security=self._shell.security,
             )
         return Following(
             spec,
@@ -152,6 +154,7 @@ class RunnerService:
             reactor=self._reactor,
             log=self._log,
             recorder=self._recorder,
+            security=self._shell.security,
         )
 
     def _start_drain(self, drain: SlotDrain) -> None:
@@ -275,6 +278,7 @@ def run_slot(
     endpoints: Endpoints,
     log_level: str,
     makers: Makers,
+    keys: KeyFiles | None = None,
 ) -> int:
     """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`."""
     services: list[RunnerService] = []
@@ -287,6 +291,11 @@ def run_slot(
         return service
 
     code = run_service(
-        f"runner:{slot}", node=node, endpoints=endpoints, log_level=log_level, build=build
+        f"runner:{slot}",
+        node=node,
+        endpoints=endpoints,
+        log_level=log_level,
+        build=build,
+        keys=keys,
     )
     return code or (services[0].exit_code if services else 0)

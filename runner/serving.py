@@ -35,6 +35,7 @@ from bus.messages.tokens import (
     ToGateway,
     Welcome,
 )
+from bus.security import Security
 from bus.transport import Link
 from runner.engine_thread import EngineThread, Stepped
 from runner.gateways import Gateways
@@ -74,6 +75,7 @@ class Serving:
         text: TextThread,
         wall: Callable[[], float],
         tap: Tap,
+        security: Security | None = None,
     ) -> None:
         self.spec = spec
         self.phase: Phase = "loading"
@@ -91,7 +93,7 @@ class Serving:
         self._open: dict[RequestId, OpenRequest] = {}
         self._pending: dict[RequestId, _Pending] = {}
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
-        self._link = Link("router")
+        self._link = Link("router", security=security)
         self.addresses = self._bind(spec)
         reactor.watch(self._link, self._received)
 

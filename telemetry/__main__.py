@@ -20,6 +20,7 @@ def main() -> int:
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level=settings.log_level,
+        keys=settings.key_files,
         build=lambda shell: Telemetry(shell, supervisor.list_processes, settings.paths.data),
     )
 

@@ -127,7 +127,9 @@ class Telemetry:
     def __init__(self, shell: Shell, list_processes: ListProcesses, folder: Path) -> None:
         self.shell = shell
         self.node: NodeId = shell.speaker.node
-        self.client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log)
+        self.client = BusClient(
+            shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
+        )
         self._list_processes = list_processes
         self._meter = Meter(self._listed, folder)
         self._complaint: str | None = None

@@ -13,7 +13,7 @@ from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
 from conf.ports import TABLE
 from conf.settings import Settings, load_settings
-from worker.hands import DataPorts, RunnerDefaults
+from worker.hands import DataPorts, RunnerDefaults, open_secret
 from worker.machine import has_metal
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights, hugging_face_cache
@@ -68,7 +68,9 @@ def main() -> int:
     make_folders(settings.paths)
 
     def build(shell: Shell) -> Worker:
-        client = BusClient(shell.speaker, shell.endpoints, shell.reactor, shell.log)
+        client = BusClient(
+            shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
+        )
         return Worker(
             client,
             shell.reactor,
@@ -76,6 +78,7 @@ def main() -> int:
             worker_settings(settings),
             Supervisor(shell.endpoints.supervisor),
             Weights(shelf(settings)),
+            open_secret if shell.keyring is None else shell.keyring.ring_secret,
         )
 
     return run_service(
@@ -84,6 +87,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         build=build,
+        keys=settings.key_files,
     )
 
 

@@ -250,7 +250,7 @@ class Fetcher:
             run.links[source] = link = self._open_link("dealer", source.node)
             self._reactor.watch(link, partial(self._received, run, source))
             self._reactor.watch_changes(link, partial(self._changed, run, source))
-            link.connect(source.address)
+            link.connect(source.address, peer=source.node)
         return link
 
     def _hang_up(self, run: _Run) -> None:

@@ -7,7 +7,7 @@ not noted, so that it is asked for again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, assert_never, cast
@@ -16,7 +16,7 @@ from bus.cards import ModelCard
 from bus.client import BusClient
 from bus.codec import encode
 from bus.errors import PortTaken, Refusal, Unavailable
-from bus.ids import ModelId
+from bus.ids import InstanceId, ModelId
 from bus.instances import RankSeat, Shard
 from bus.logs import Log
 from bus.messages.control import GroupSpec, RunnerSpec, SlotDrain, SlotRefused
@@ -59,6 +59,15 @@ class RunnerDefaults:
     load_deadline_s: float
 
 
+RingSecret = Callable[[InstanceId, int], str]
+
+
+def open_secret(instance: InstanceId, generation: int) -> str:
+    """What the ranks of a cluster without keys greet each other with: it tells generations
+    apart and keeps nobody out."""
+    return sha256(f"{instance}/{generation}".encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class DataPorts:
     """Where runners of this node serve other nodes: the first slot's TCP `port`, on `listen`
@@ -85,6 +94,7 @@ class Hands:
     ring_ports: PortPool
     plan_ports: PortPool
     supply: Supply | None = None
+    ring_secret: RingSecret = open_secret
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
@@ -211,7 +221,7 @@ class Hands:
             sharding="tensor" if instance.sharding == "tensor" else "pipeline",
             backend="jaccl" if instance.collectives == "jaccl" else "ring",
             ranks=instance.seats,
-            secret=sha256(f"{instance.instance}/{instance.generation}".encode()).hexdigest(),
+            secret=self.ring_secret(instance.instance, instance.generation),
         )
 
     def _fetch(self, action: FetchModel | CancelFetch, now: float) -> None:

@@ -35,14 +35,22 @@ from bus.state import ClusterState
 from bus.transport import Link
 from worker.diagnoses import OpenQuestions
 from worker.facts import Told, farewell
-from worker.hands import GROUP, DataPorts, Hands, RunnerDefaults, identity_of
+from worker.hands import (
+    GROUP,
+    DataPorts,
+    Hands,
+    RingSecret,
+    RunnerDefaults,
+    identity_of,
+    open_secret,
+)
 from worker.machine import free_bytes, node_card
 from worker.ports import PortPool
 from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
 from worker.slots import Gone, Seen, SlotTable
 from worker.supply import Supply
 from worker.weights import Weights
-from worker.weights_thread import WeightsSettings, WeightsThread
+from worker.weights_thread import WeightsSettings, WeightsThread, link_maker
 
 TICK_S = 0.25
 LIST_S = 0.5
@@ -79,6 +87,7 @@ class Worker:
         settings: WorkerSettings,
         supervisor: Supervisor,
         weights: Weights,
+        ring_secret: RingSecret = open_secret,
     ) -> None:
         self.client = client
         self.table = SlotTable()
@@ -113,6 +122,7 @@ class Worker:
             PortPool(*settings.ring_ports),
             PortPool(*settings.plan_ports),
             self._supply,
+            ring_secret,
         )
         reactor.watch(self._link, self._received)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
@@ -135,7 +145,8 @@ class Worker:
     def _supplied(self, client: BusClient, weights: WeightsSettings | None) -> Supply | None:
         if weights is None:
             return None
-        thread = WeightsThread(weights, client.speaker, self._log)
+        link = link_maker(client.security)
+        thread = WeightsThread(weights, client.speaker, self._log, link=link)
         return Supply(client, thread)
 
     # --- who we are ---

@@ -21,6 +21,7 @@ from bus.errors import PortTaken
 from bus.ids import ModelId, NodeId
 from bus.logs import Log
 from bus.loops import PollReactor
+from bus.security import Security
 from bus.transport import Link
 from worker.fetcher import Fetcher, FetchNews, OpenLink
 from worker.holdings import Hashes
@@ -51,12 +52,21 @@ class WeightsSettings:
     bytes_per_s: float = 0.0
 
 
-def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
+def link_maker(security: Security | None) -> OpenLink:
     """The one place where sockets for weights are made: a ROUTER for questions, a DEALER to
     `node`."""
-    if kind == "router":
-        return Link(kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES)
-    return Link(kind, high_water=HIGH_WATER, heartbeat_ms=HEARTBEAT_MS)
+
+    def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
+        if kind == "router":
+            return Link(
+                kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES, security=security
+            )
+        return Link(kind, high_water=HIGH_WATER, heartbeat_ms=HEARTBEAT_MS, security=security)
+
+    return open_link
+
+
+open_link = link_maker(None)
 
 
 class WeightsThread:

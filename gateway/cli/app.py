@@ -14,6 +14,7 @@ from gateway.cli import (
     doctor,
     down,
     instances,
+    keys,
     lab,
     logs,
     models,
@@ -49,7 +50,6 @@ LATER = {
     "(`shoal config show` names it)",
     "drain": "a node is drained with `shoal nodes drain NODE`",
     "leases": "leases are not in this version",
-    "keys": "keys are set with `api_keys` in shoal.toml for now",
 }
 
 
@@ -75,9 +75,12 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-for theme in (
-    up, down, status, nodes, talk, instances, place, models, tap, logs, doctor, bench, config, lab
-):  # fmt: skip
+THEMES = (
+    (up, down, status, nodes, lab),
+    (talk, instances, place, models),
+    (tap, logs, doctor, bench, config, keys),
+)
+for theme in (one for themes in THEMES for one in themes):
     theme.register(app)
 
 

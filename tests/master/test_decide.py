@@ -262,6 +262,13 @@ def unload(stage: Stage, instance: InstanceId) -> None:
     stage.index(RunnerUnloaded(instance=instance, generation=generation, rank=0, node=N1))
 
 
+def test_a_copy_that_an_undone_delete_let_go_of_is_held_anew(stage: Stage) -> None:
+    instance = stage.load("a")
+    unload(stage, instance)
+    again = stage.state.instances[instance]
+    assert (again.generation, again.status) == (2, "placed")
+
+
 @pytest.mark.parametrize("why", ["busy", "pinned", "more urgent", "unknown use"])
 def test_nobody_is_evicted_who_is(stage: Stage, why: str) -> None:
     kept = stage.load("a", pinned=why == "pinned", priority=5 if why == "more urgent" else 10)

@@ -20,6 +20,7 @@ from master.ballot import (
     PersistTerm,
     Rank,
     StepDown,
+    SwitchboardLost,
     SwitchboardUp,
     Tick,
 )
@@ -113,6 +114,23 @@ def test_a_holder_that_slept_through_its_own_term_steps_down_before_it_claims_an
     rivals, actions = stimulate(rivals, Tick(), 100.0)
     assert len(actions) == 1 and isinstance(actions[0], StepDown)
     assert rivals.role == "following"
+
+
+def test_a_holder_outlives_its_switchboard_for_a_lapse_and_no_longer() -> None:
+    election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
+    heard = {1.0: SwitchboardLost(), 2.5: SwitchboardUp()}
+    for now in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
+        election, _ = stimulate(election, heard.get(now, Tick()), now)
+    assert election.role == "holding", "it came back in time"
+    election, _ = stimulate(election, SwitchboardLost(), 4.0)
+    for now in (4.5, 5.0, 5.5):
+        election, _ = stimulate(election, Tick(), now)
+    election, actions = stimulate(election, Tick(), 4.0 + LAPSE_S)
+    assert [type(action) for action in actions] == [StepDown]
+    election, actions = stimulate(election, Tick(), 60.0)
+    assert (election.role, actions) == ("starting", [])
+    _, actions = stimulate(election, SwitchboardUp(), 61.0)
+    assert OpenTerm(2) in actions
 
 
 def test_of_two_claims_to_one_counter_the_one_with_more_in_its_log_stays() -> None:

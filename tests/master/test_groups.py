@@ -7,12 +7,15 @@ from hypothesis import strategies as st
 
 from bus.topology import Link
 from master.bill import Layered
-from master.groups import Field, Line, pipeline_line, tensor_line, timed
+from master.groups import Field, Line, pipeline_line, timed
+from master.speed import tensor_s
+from master.tensor import tensor_line
 from tests.harness.fleet import GB, MB, field, load_of, model
 
 FACTOR = 2.0
-"""How much slower than the best of all subsets and orders a pipeline may be that the search
-finds among six nodes. (Of 3,700 random ones 99 % were the best itself; the worst took 1.52.)"""
+"""How much slower than the best of all subsets and orders a pipeline of up to 4 ranks may be that
+the search finds among more than six nodes. (Of 7,000 random ones 99 % were the best itself; the
+worst took 1.82 times as long.)"""
 
 
 def best_line(ground: Field, ranks: int) -> Line | None:
@@ -21,8 +24,8 @@ def best_line(ground: Field, ranks: int) -> Line | None:
 
 
 @st.composite
-def grounds(draw: st.DrawFn) -> tuple[Field, int]:
-    count, ranks = draw(st.integers(2, 6)), draw(st.integers(2, 4))
+def grounds(draw: st.DrawFn, counts: st.SearchStrategy[int]) -> tuple[Field, int]:
+    count, ranks = draw(counts), draw(st.integers(2, 4))
     sizes = draw(st.lists(st.integers(20, 200), min_size=2, max_size=8))
     load: Layered = load_of(
         model([size * MB for size in sizes], embedding=50 * MB, head=60 * MB, kv=1000)
@@ -36,11 +39,7 @@ def grounds(draw: st.DrawFn) -> tuple[Field, int]:
     return field(load, [room * MB for room in rooms], read_s, hops), ranks
 
 
-@settings(max_examples=150, deadline=None)
-@given(case=grounds())
-def test_a_pipeline_is_found_where_there_is_one_and_is_nearly_the_fastest(
-    case: tuple[Field, int],
-) -> None:
+def check(case: tuple[Field, int], factor: float) -> None:
     ground, ranks = case
     best, found = best_line(ground, ranks), pipeline_line(ground, ranks)
     if best is None:
@@ -51,7 +50,21 @@ def test_a_pipeline_is_found_where_there_is_one_and_is_nearly_the_fastest(
     bounds = found.bounds
     for stage, member in enumerate(found.members):
         assert ground.load.stage(bounds[stage], bounds[stage + 1]).total <= member.room
-    assert found.token_s <= FACTOR * best.token_s
+    assert found.token_s <= factor * best.token_s * (1 + 1e-9)
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=grounds(st.integers(2, 6)))
+def test_among_few_nodes_the_fastest_pipeline_is_found(case: tuple[Field, int]) -> None:
+    check(case, 1.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=grounds(st.just(7)))
+def test_among_more_nodes_a_pipeline_is_found_where_there_is_one_and_is_nearly_the_fastest(
+    case: tuple[Field, int],
+) -> None:
+    check(case, FACTOR)
 
 
 def test_a_pair_on_one_cable_is_preferred_to_faster_machines_far_away() -> None:
@@ -72,6 +85,25 @@ def test_a_slow_node_is_left_out_where_a_fast_one_will_do() -> None:
     found = pipeline_line(ground, 2)
     assert found is not None
     assert {member.seat.node for member in found.members} == {"n0", "n2"}
+
+
+@settings(max_examples=80, deadline=None)
+@given(case=grounds(st.integers(2, 5)))
+def test_among_few_nodes_the_fastest_tensor_group_is_found(
+    case: tuple[Field, int],
+) -> None:
+    ground, ranks = case
+    each = ground.load.slice(ranks, splits_kv=True).total
+    roomy = [i for i, member in enumerate(ground.members) if member.room >= each]
+    times: list[float] = []
+    for order in permutations(roomy, ranks):
+        read_s = [ground.members[i].read_s for i in order]
+        times.append(tensor_s(ground.load, read_s, ground.around(order), mesh=False))
+    found = tensor_line(ground, ranks, splits_kv=True)
+    assert (found is None) == (not times)
+    if found is not None:
+        assert all(member.room >= each for member in found.members)
+        assert found.token_s <= min(times) * (1 + 1e-9)
 
 
 def test_tensor_ranks_all_need_the_same_room() -> None:

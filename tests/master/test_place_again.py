@@ -9,11 +9,17 @@ import pytest
 
 from bus.cards import ModelCard, NodeCard
 from bus.errors import Refusal, RefusalReason
-from bus.ids import CommandId, InstanceId, NodeId
+from bus.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.instances import Instance
 from bus.messages.commands import PlaceModel
-from bus.messages.events import EventBody, LoadRefused, RunnerReady
-from bus.messages.readings import CardReading, LinkReading, MeasuredLink, NodeReading
+from bus.messages.events import EventBody, InstanceRemoved, LoadRefused, NodeJoined, RunnerReady
+from bus.messages.readings import (
+    CardReading,
+    LinkReading,
+    MeasuredLink,
+    NodeReading,
+    RunnerReading,
+)
 from bus.state import ClusterState, apply
 from master.breaker import Breaker
 from master.decide import Decided, Decision, Known, Later, Policy, Scene, decide
@@ -21,6 +27,12 @@ from master.planner import RETRY_FAILED_S, Memory, follow_up, remember, wishes
 from master.sequencer import next_event
 from master.view import View
 from tests.harness.fleet import GB, MODEL, model
+
+COUNTS = (
+    "running", "waiting", "max_running", "max_waiting", "prompt_tokens", "generation_tokens",
+    "kv_bytes", "kv_limit_bytes", "prefix_bytes", "prefix_hits", "prefix_hit_tokens",
+    "preemptions", "active_bytes", "peak_bytes", "step",
+)  # fmt: skip
 
 
 @dataclass
@@ -30,6 +42,7 @@ class House:
     nodes: int
     card: ModelCard
     usable: int = 12 * GB
+    others: tuple[ModelCard, ...] = ()
     state: ClusterState = field(default_factory=ClusterState)
     view: View = field(default_factory=View)
     memory: Memory = field(default_factory=Memory)
@@ -46,17 +59,18 @@ class House:
         card = NodeCard(
             node=NodeId(name), name=f"box{number}", platform="darwin", cores=8,
             memory_bytes=2 * self.usable, working_set_bytes=self.usable, backends=("mlx-metal",),
-            mlx_version="", shoal_version="", slots=4, models=(self.card,), announced_at_s=1.0,
+            mlx_version="", shoal_version="", slots=4,
+            models=(self.card, *self.others), announced_at_s=1.0,
             ttl_s=1e6,
         )  # fmt: skip
         self.view.hear(CardReading(card=card), self.now)
         self.measure(number)
 
-    def measure(self, number: int) -> None:
+    def measure(self, number: int, used: int = 0) -> None:
         reading = NodeReading(
             node=NodeId(f"n{number}"), memory_total_bytes=2 * self.usable,
-            memory_available_bytes=self.usable, cpu_ratio=0.0, load_1m=0.0, disk_total_bytes=1,
-            disk_free_bytes=1, measured_at_s=self.now,
+            memory_available_bytes=self.usable - used, cpu_ratio=0.0, load_1m=0.0,
+            disk_total_bytes=1, disk_free_bytes=1, measured_at_s=self.now,
         )  # fmt: skip
         self.view.hear(reading, self.now)
 
@@ -94,6 +108,30 @@ class House:
             before = known.instances.get(body.instance)
             for more in follow_up(before, body, self.breaker, self.now):
                 self.index(more)
+
+    def load(self, name: str, **more: Any) -> Instance:
+        """Place a copy of another model, and have it ready, measured and idle."""
+        command = PlaceModel(
+            command_id=CommandId(f"load{self.count}"), model=ModelId(name), if_absent=False, **more
+        )
+        decision = self.decide(command)
+        assert isinstance(decision, Decided) and decision.instance is not None
+        (shard,) = self.state.instances[decision.instance].shards
+        ready = RunnerReady(
+            instance=decision.instance, generation=1, rank=0, node=shard.node,
+            process=f"runner:{self.count}", pid=1, addresses=("ipc://x",),
+        )  # fmt: skip
+        self.index(ready)
+        self.measure(int(shard.node[1:]), used=shard.bytes_reserved)
+        numbers = dict.fromkeys(COUNTS, 0)
+        reading = RunnerReading(
+            node=shard.node, process=ready.process, instance=decision.instance,
+            model=ModelId(name), generation=1, phase="ready", best_waiting_priority=None,
+            prompt_tokens_per_s=0.0, generation_tokens_per_s=0.0, step_ms=0.0,
+            last_used_ago_s=60.0, **numbers,
+        )  # fmt: skip
+        self.view.hear(reading, self.now)
+        return self.state.instances[decision.instance]
 
     def refuse(self, node: str, reason: RefusalReason = "insufficient_memory") -> None:
         one = self.only
@@ -214,6 +252,19 @@ def test_all_ranks_are_needed_and_rank_0_leads() -> None:
     assert house.only.lead is not None and house.only.lead.node == one.shards[0].node
 
 
+def test_a_young_holder_does_not_say_never_while_a_node_that_joined_is_unheard() -> None:
+    house = House(1, model((GB,) * 20))
+    house.index(NodeJoined(node=NodeId("n0"), name="box0"))
+    house.index(NodeJoined(node=NodeId("n1"), name="box1"))
+    command = PlaceModel(command_id=CommandId("c"), model=MODEL)
+    early = house.decide(command)
+    assert isinstance(early, Refusal)
+    assert early.reason == "pending" and "box1" in early.message and early.retry_after_s
+    house.wait(16.0)
+    late = house.decide(command)
+    assert isinstance(late, Refusal) and late.reason == "insufficient_memory"
+
+
 def test_a_dry_run_with_previews_tells_of_every_candidate() -> None:
     house = House(3, model((4 * GB,) * 4))
     command = PlaceModel(
@@ -226,6 +277,27 @@ def test_a_dry_run_with_previews_tells_of_every_candidate() -> None:
     assert house.state.instances == {}
     many = command.model_copy(update={"command_id": CommandId("d"), "context_tokens": 99_999})
     assert isinstance(house.decide(many), Refusal)
+
+
+def test_idle_copies_on_all_nodes_of_a_group_make_way_one_at_a_time() -> None:
+    small = model((GB,) * 4).model_copy(update={"model": ModelId("small")})
+    house = House(2, model((GB,) * 14), others=(small,))
+    copies = [house.load("small", excluded_nodes=(NodeId(node),)) for node in ("n0", "n1")]
+    dry = PlaceModel(command_id=CommandId("d"), model=MODEL, dry_run=True)
+    planned = house.decide(dry)
+    assert isinstance(planned, Known) and planned.plan is not None
+    assert set(planned.plan["evicts"]) == {one.instance for one in copies}
+    assert set(planned.plan["nodes"]) == {"n0", "n1"}
+    command = PlaceModel(command_id=CommandId("big"), model=MODEL)
+    for left in (2, 1):
+        assert len(house.state.instances) == left
+        assert isinstance(house.decide(command), Later)
+        (leaving,) = (i for i in house.state.instances.values() if i.status == "draining")
+        assert isinstance(house.decide(command), Later), "one is leaving already"
+        house.index(InstanceRemoved(instance=leaving.instance, why="gone"))
+        house.measure(int(leaving.shards[0].node[1:]))
+    assert isinstance(house.decide(command), Decided)
+    assert set(nodes_of(house.only)) == {"n0", "n1"}
 
 
 @pytest.mark.parametrize("fresh", [True, False])

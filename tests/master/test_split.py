@@ -23,7 +23,8 @@ def times(load: Layered, bounds: tuple[int, ...], read_s: list[float]) -> list[f
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Layered, list[int], list[float]]:
-    layers = draw(st.lists(st.integers(1, 400), min_size=1, max_size=9))
+    sizes_of = draw(st.sampled_from([st.integers(1, 400), st.sampled_from([10, 200])]))
+    layers = draw(st.lists(sizes_of, min_size=1, max_size=9))
     embedding, head = draw(st.integers(0, 300)), draw(st.integers(0, 300))
     active = draw(st.sampled_from([1, 2, 10]))
     sizes = [size * MB for size in layers]
@@ -82,6 +83,12 @@ def test_embeddings_weigh_on_the_first_stage_and_the_head_on_the_last(
     load = load_of(model((GB,) * 8, embedding=first * GB, head=last * GB, kv=0))
     room = FIXED_BYTES + int(6 * 1.3 * GB) + 1000
     assert split(load, [room, room], [1e-9, 1e-9]) == expected
+
+
+def test_a_stage_takes_less_than_it_can_where_the_next_could_take_nothing_else() -> None:
+    load = load_of(model([20 * MB, 20 * MB, 200 * MB], kv=0))
+    rooms = [FIXED_BYTES + 100 * MB, FIXED_BYTES + 30 * MB, FIXED_BYTES + 300 * MB]
+    assert split(load, rooms, [1e-9] * 3) == (0, 1, 2, 3)
 
 
 def test_more_stages_than_layers_is_no_split() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 STARTED = ("idle", "loading", "ready")
 CRASH_PER_S = 0.01
+STALL_S = 3.0
 
 
 class Keeper(NodeInMemory):
@@ -30,6 +31,7 @@ class Keeper(NodeInMemory):
         self.now = self.machine.now
         self.node = self.machine.node
         self.worker = Worker(self.machine.outbox, self.now)
+        self._queue.clear()  # what the old one had sent went with its sockets
 
     def lose_power(self) -> None:
         """No process is left."""
@@ -39,6 +41,8 @@ class Keeper(NodeInMemory):
 
     def tick(self) -> None:
         """A quarter of a second of the worker and its runners."""
+        if self.machine.now - self.now > STALL_S:
+            self.worker.table.forgive(self.machine.now)
         self.now = self.machine.now
         while self._queue and self._queue[0][0] <= self.now:
             heapq.heappop(self._queue)[2]()
@@ -72,7 +76,7 @@ class Keeper(NodeInMemory):
         self.follow()
 
     def _reconcile(self, worker: Worker) -> None:
-        if self.machine.mirror.live:
+        if self.machine.mirror.live and worker.table.slots:
             super()._reconcile(worker)
 
     def _look(self) -> None:

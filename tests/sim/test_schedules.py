@@ -1,7 +1,7 @@
 """Seeded schedules of faults against real candidates, mirrors and outboxes.
 
-By default a few hundred; `SHOAL_PROVE=1` runs 10,000 and more. A failing one says how to have
-it told again: `SHOAL_TEST_SIM=<plan>:<seed> pytest tests/sim -k replay -s`.
+By default 20 of each plan; `SHOAL_PROVE=1` runs 1,500 of each, 10,500 in all. A failing one
+says how to have it told again: `SHOAL_TEST_SIM=<plan>:<seed> pytest tests/sim -k replay -s`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import pytest
 from tests.sim.cluster import PLANS, run_schedule
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
-SCHEDULES = 2_100 if PROVING else 30
-"""Of each plan."""
+PART = 20
+PARTS = 75 if PROVING else 1
+"""Schedules of each plan, 20 at a time."""
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))
-@pytest.mark.parametrize("part", range(SCHEDULES // 30))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_every_schedule_keeps_its_promises_and_settles(name: str, part: int) -> None:
     said: Counter[str] = Counter()
-    for seed in range(part * 30, (part + 1) * 30):
+    for seed in range(part * PART, (part + 1) * PART):
         cluster = run_schedule(PLANS[name], seed)
         said.update(cluster.checks.heard)
         said["terms"] += len(cluster.checks.terms)
@@ -30,7 +31,7 @@ def test_every_schedule_keeps_its_promises_and_settles(name: str, part: int) -> 
         said["refused"] += cluster.checks.refused
     print(f"{name} {part}: {dict(said)}")
     worth = "majority" if PLANS[name].voters else "replicated"
-    assert said[worth] > 100, "a simulation in which nothing happens shows nothing"
+    assert said[worth] > 50, "a simulation in which nothing happens shows nothing"
 
 
 @pytest.mark.skipif("SHOAL_TEST_SIM" not in os.environ, reason="tells one schedule again")
