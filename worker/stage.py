@@ -97,6 +97,7 @@ class Stage:
                 _sync(folder)
             files.rename(target)
             _sync(target.parent)
+            _sync(self._models)
         for digest in begun(self._models, self._manifest.model):
             shutil.rmtree(self._models / FOLDER / digest, ignore_errors=True)
         return target
