@@ -11,7 +11,7 @@ from bus.messages.commands import Command
 from bus.messages.events import InstancePlaced
 from bus.messages.readings import CardReading, NodeReading
 from master.decide import Decided, Decision, Known, Policy, Scene, decide
-from master.placement import MEMORY_SHARE
+from master.seats import MEMORY_SHARE
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
