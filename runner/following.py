@@ -44,10 +44,10 @@ class Following:
         life: Life,
         *,
         makers: Makers,
+        security: Security | None,
         reactor: PollReactor,
         log: Log,
         recorder: FlightRecorder,
-        security: Security | None = None,
     ) -> None:
         self.facts: EngineFacts | None = None
         self.addresses: tuple[str, ...] = ()
@@ -66,11 +66,11 @@ class Following:
             spec,
             reactor,
             log,
+            security=security,
             on_form=self._form,
             on_plan=self._engine.give,
             on_lost=self._lost,
             on_end=self._ended,
-            security=security,
         )
 
     def begin(self) -> None:

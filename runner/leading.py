@@ -51,11 +51,11 @@ class Leading:
         *,
         me: Callable[[], Me],
         makers: Makers,
+        security: Security | None,
         reactor: PollReactor,
         log: Log,
         recorder: FlightRecorder,
         tap: Callable[[int, list[Entry]], None],
-        security: Security | None = None,
     ) -> None:
         self.facts: EngineFacts | None = None
         self._spec = spec
@@ -75,9 +75,9 @@ class Leading:
                 spec,
                 reactor,
                 log,
+                security=security,
                 on_formed=self._form,
                 on_lost=self._lost_a_rank,
-                security=security,
             )
         seat = self._line.seat if self._line else None
         self.works = self._engine = EngineThread(

@@ -4,7 +4,7 @@ Both ends belong to the main thread; `agree` and `tell` are the engine thread's 
 over. First every follower says hello with its proof; when all are here the lead has everybody
 form the ring, so nobody waits inside `init` for a rank that is not there, and a missing one is
 known by name. From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in
-order. Whoever leaves says so; silence says the rest.
+order. Whoever leaves says so; silence says the rest. A generation keeps the keys it began with.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hmac
 import threading
 from collections.abc import Callable, Sequence
 
-from bus.errors import BadMessage
+from bus.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import GroupSpec, RankSeat, RunnerSpec
@@ -79,9 +79,9 @@ class LeadLine:
         reactor: PollReactor,
         log: Log,
         *,
+        security: Security | None,
         on_formed: Callable[[], None],
         on_lost: Callable[[str], None],
-        security: Security | None = None,
     ) -> None:
         self.group = group_of(spec)
         self.seat = _seat(spec, self.group, self._agree, self._tell)
@@ -103,9 +103,9 @@ class LeadLine:
         for address in self.group.ranks[0].plans:
             try:
                 self._link.bind(address)
-            except Exception as error:
+            except (AlreadyRunning, Exposed, PortTaken) as error:
                 self._link.close()
-                raise CannotForm(f"rank 0 cannot listen on {address}: {error}") from error
+                raise CannotForm(f"rank 0 cannot listen for followers: {error}") from error
         reactor.watch(self._link, self._received)
         reactor.later(self.group.form_deadline_s, self._too_late)
         self._beats = reactor.every(RANK_BEAT_S, self._beat)
@@ -222,11 +222,11 @@ class FollowerLine:
         reactor: PollReactor,
         log: Log,
         *,
+        security: Security | None,
         on_form: Callable[[], None],
         on_plan: Callable[[SharedPlan], None],
         on_lost: Callable[[str], None],
         on_end: Callable[[str], None],
-        security: Security | None = None,
     ) -> None:
         self.group = group_of(spec)
         self.seat = _seat(spec, self.group, self._agree, self._tell)

@@ -280,7 +280,10 @@ def run_slot(
     makers: Makers,
     keys: KeyFiles | None = None,
 ) -> int:
-    """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`."""
+    """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`.
+
+    `keys` are the cluster's, for what gateways and other ranks on other nodes say.
+    """
     services: list[RunnerService] = []
 
     def build(shell: Shell) -> RunnerService:

@@ -43,8 +43,6 @@ class Chooser(Protocol):
         """The rows are about to change: give them their own state back."""
         ...
 
-    def forget(self) -> None: ...
-
 
 class LeadingChooser:
     """Samples. Whatever is the matter with a row, that row alone fails."""
@@ -79,9 +77,6 @@ class LeadingChooser:
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None
-
-    def forget(self) -> None:
-        self._sampler = None
 
     def _sampler_of(self, rows: Rows) -> Sampler:
         return Sampler([row.draw if row is not None else None for row in rows], self._vocabulary)
@@ -156,7 +151,4 @@ class FollowingChooser:
         return self.choose(rows, out, outcome)
 
     def settle(self) -> None:
-        return
-
-    def forget(self) -> None:
         return

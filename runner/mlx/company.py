@@ -5,8 +5,9 @@
 Two laws. All exchanges of a process happen on one stream, in the order in which its plans name
 them, which is the same on every rank. And an exchange that takes nothing in (a `recv`) is given
 to the device by itself, after all that must come before it, for the device may begin independent
-parts of one graph in any order. After the first error of an exchange there must not be another:
-it could wait for ever.
+parts of one graph in any order. A ring's first stage gives it only when what it brings is needed
+(`settle`), and until then computes what does not depend on it. After the first error of an
+exchange there must not be another: it could wait for ever.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -87,6 +89,12 @@ class Company:
         self.is_first_stage = self.pipes and seat.rank == seat.size - 1
         self.hears = self.leads or not self.pipes or self.is_first_stage
         """Whether sampled tokens reach this rank."""
+        buffered = self.pipes and seat.backend == "ring"
+        self.lanes = seat.size if buffered else 1
+        """Micro-batches in flight. They want a stage to be able to send tokens before the other
+        end takes them: a ring's sockets buffer so much, of JACCL that is not known."""
+        self.defers = self.is_first_stage and buffered
+        self._due: deque[mx.array] = deque()
 
     def greet(self) -> None:
         """The first exchange: every rank proves that it belongs here, or CannotForm."""
@@ -118,12 +126,20 @@ class Company:
             return mx.distributed.send(tokens, self.seat.size - 1, group=self.group)
         return mx.distributed.all_sum(tokens, group=self.group)
 
+    def settle(self, heard: mx.array | None) -> None:
+        """Have the device receive what is due up to `heard`, in order (None: all of it)."""
+        while self._due and (heard is None or any(one is heard for one in self._due)):
+            mx.async_eval(self._due.popleft())
+
     def hear(self, count: int, out: mx.array) -> mx.array:
         """A follower's: `count` tokens that the lead samples from the forward that ended in
         `out`. Where none are needed they are zeros, there when `out` is."""
         none = mx.zeros((count,), mx.int32)
         if self.is_first_stage:
             mx.async_eval(out)
-            return mx.distributed.recv((count,), mx.int32, 0, group=self.group)
+            heard = mx.distributed.recv((count,), mx.int32, 0, group=self.group)
+            if self.defers:
+                self._due.append(heard)
+            return heard
         after = cast(mx.array, mx.depends([none], [out])[0])
         return after if self.pipes else mx.distributed.all_sum(after, group=self.group)

@@ -201,6 +201,8 @@ class MlxEngine:
     def read(self) -> StepResult:
         """Wait for the oldest step that was issued and not read."""
         outcome = self._pending.popleft()
+        if self._company is not None and (drawn := [*outcome.first, *outcome.decoded]):
+            self._company.settle(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(outcome, self._last_done)
         self._read = result.step
         return result
@@ -209,7 +211,7 @@ class MlxEngine:
         rows = sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
         return EngineMemory(
             active_bytes=mx.get_active_memory(),
-            kv_bytes=rows + self._forward.batch.nbytes,
+            kv_bytes=rows + self._forward.nbytes,
             prefix_bytes=self._prefixes.nbytes,
             peak_bytes=mx.get_peak_memory(),
         )

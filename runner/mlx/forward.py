@@ -3,7 +3,7 @@
 """Talks to MLX: the forwards of a step, of prompts and of the decode batch.
 
 Chunks of a group run as one padded batch where the model's KV allows, else one after the
-other. Rows that decode share the decode batch; a model whose rows cannot share one computes
+other. Rows that decode share a batch (`lane`); a model whose rows cannot share one computes
 them one by one, each on its own caches. What is sampled stays on the device.
 
 In a group every rank makes the same calls; where something goes wrong that the others would not
@@ -19,13 +19,13 @@ import mlx.core as mx
 import numpy as np
 
 from runner.engine import PrefillChunk, RowFailure
-from runner.mlx.batch import DecodeBatch
 from runner.mlx.choosing import Chooser, FollowingChooser, LeadingChooser
 from runner.mlx.company import Company
 from runner.mlx.facts import Shape, Trial, new_caches, trace_agrees
 from runner.mlx.group import GroupKV, GroupShape
 from runner.mlx.head import NarrowHead
-from runner.mlx.outcome import DrawnRows, Outcome
+from runner.mlx.lane import Lane, lane_for, record
+from runner.mlx.outcome import Outcome
 from runner.mlx.prefixes import evaluated
 from runner.mlx.row import EngineRow
 from runner.mlx.sampling import Drawn
@@ -35,7 +35,7 @@ Work = tuple[EngineRow, PrefillChunk]
 
 
 class Forward:
-    """One model, its decode batch, and how rows pass through both."""
+    """One model, its decode lanes, and how rows pass through both."""
 
     def __init__(
         self,
@@ -50,14 +50,9 @@ class Forward:
         self._trial = trial
         self._head = head
         self._company = company
-        self.batch = DecodeBatch(shape.plain, holes=trial.slabs)
         self._traced: TracedDecode | None = None
-        self._in_batch: dict[int, EngineRow] = {}
-        self._chooser: Chooser = (
-            LeadingChooser(shape.vocabulary, company)
-            if company is None or company.leads
-            else FollowingChooser(company)
-        )
+        self._chooser = self._new_chooser()
+        self._lanes = self._new_lanes()
 
     def new_caches(self, reserve: int) -> list[Any]:
         """A row's own empty caches with room for `reserve` tokens."""
@@ -71,13 +66,27 @@ class Forward:
 
     def caches_of(self, row: EngineRow) -> list[Any]:
         """The row's caches; copies when they are in the batch."""
-        return self.batch.take(row.name)[0] if row.batched else row.caches
+        return self._lanes[row.lane].caches_of(row.name) if row.batched else row.caches
+
+    @property
+    def nbytes(self) -> int:
+        """Of the rows that decode."""
+        return sum(lane.batch.nbytes for lane in self._lanes)
 
     def close(self) -> None:
-        self._chooser.forget()
         self._traced = None
-        self._in_batch = {}
-        self.batch = DecodeBatch(self._shape.plain, holes=self._trial.slabs)
+        self._lanes = self._new_lanes()
+
+    def _new_chooser(self) -> Chooser:
+        company = self._company
+        if company is None or company.leads:
+            return LeadingChooser(self._shape.vocabulary, company)
+        return FollowingChooser(company)
+
+    def _new_lanes(self) -> list[Lane]:
+        count = 1 if self._company is None else self._company.lanes
+        parts = self._model, self._shape, self._trial
+        return [Lane(*parts, self._new_chooser(), self._company) for _ in range(count)]
 
     # Prompts.
 
@@ -106,17 +115,21 @@ class Forward:
         if not part:
             return
         try:
-            arrays = self._chunks(part, outcome)
+            drawn, arrays = self._chunks(part, outcome)
         except Exception as error:
             if self._company is not None:
                 raise
             message = f"{type(error).__name__}: {error}"
             outcome.failures.extend(RowFailure(row.name, "internal", message) for row, _ in part)
             return
-        mx.async_eval(arrays)
-        outcome.prefilled.extend(arrays)
+        now = arrays if self._company is not None and self._company.defers else [*drawn, *arrays]
+        mx.async_eval(now)
+        outcome.prefilled.extend([*drawn, *arrays])
 
-    def _chunks(self, part: Sequence[Work], outcome: Outcome) -> list[mx.array]:
+    def _chunks(
+        self, part: Sequence[Work], outcome: Outcome
+    ) -> tuple[list[mx.array], list[mx.array]]:
+        """What is drawn, and what is computed besides; neither is evaluated."""
         starts = [row.computed for row, _ in part]
         lengths = [chunk.stop - start for (_, chunk), start in zip(part, starts, strict=True)]
         widest = max(lengths)
@@ -140,16 +153,16 @@ class Forward:
         if not last:
             out = run()
             owed = [] if self._company is None else self._company.owed(out)
-            return [*owed, *evaluated(caches)]
+            return [], [*owed, *evaluated(caches)]
         logits = self._head.logits(run, last, [lengths[index] - 1 for index in last])
         drawn = self._first_tokens([part[index][0] for index in last], logits, outcome)
-        return [*drawn.arrays(), *evaluated(caches)]
+        return drawn.arrays(), evaluated(caches)
 
     def _first_tokens(self, rows: Sequence[EngineRow], logits: mx.array, outcome: Outcome) -> Drawn:
         drawn = self._chooser.choose(rows, logits, outcome)
         for index, row in enumerate(rows):
             row.token = drawn.tokens[index : index + 1]
-        self._record(outcome.first, drawn, list(enumerate(rows)))
+        record(outcome.first, drawn, list(enumerate(rows)))
         return drawn
 
     # Decoding.
@@ -171,9 +184,10 @@ class Forward:
         for row in rows:
             row.caches = []
             row.batched = False
-        if inside:
-            self._chooser.settle()
-            self._reslot(self.batch.leave([row.name for row in inside]))
+        for number, lane in enumerate(self._lanes):
+            gone = [row for row in inside if row.lane == number]
+            if gone:
+                lane.leave(gone)
 
     def _can_decode(self, row: EngineRow, outcome: Outcome) -> bool:
         if row.prefilled and (row.batched or row.token is not None):
@@ -183,73 +197,23 @@ class Forward:
         return False
 
     def _decode_together(self, rows: Sequence[EngineRow], outcome: Outcome) -> None:
-        self._seat(rows)
-        self.batch.open_step()
-        logits = self._traced.logits(self.batch) if self._traced is not None else None
-        if logits is None:
-            inputs = self.batch.tokens[:, None]
-            logits = self._model(inputs, cache=self.batch.caches())[:, -1]
-        seated = list(self._in_batch.items())
-        slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
-        drawn = self._chooser.choose_again(slots, logits, outcome)
-        mx.async_eval(drawn.arrays())
-        self.batch.close_step(drawn.tokens)
-        self._record(outcome.decoded, drawn, seated)
+        lengths = [len(lane) for lane in self._lanes]
+        for row in rows:
+            if not row.batched:
+                row.lane = lane_for(lengths)
+                lengths[row.lane] += 1
+        for number, lane in enumerate(self._lanes):
+            own = [row for row in rows if row.lane == number]
+            if own:
+                lane.step(own, outcome, self._traced)
 
     def _decode_alone(self, row: EngineRow, outcome: Outcome) -> None:
         assert row.token is not None
+        if self._company is not None:
+            self._company.settle(None)
         logits = self._model(row.token[None], cache=row.caches)[:, -1]
         drawn = self._chooser.choose([row], logits, outcome)
-        mx.async_eval(drawn.arrays())
+        if self._company is None or not self._company.defers:
+            mx.async_eval(drawn.arrays())
         row.token = drawn.tokens
-        self._record(outcome.decoded, drawn, [(0, row)])
-
-    def _seat(self, rows: Sequence[EngineRow]) -> None:
-        """Make the batch hold exactly these rows."""
-        wanted = {row.name for row in rows}
-        parked = [row for row in self._in_batch.values() if row.name not in wanted]
-        joining = [row for row in rows if not row.batched]
-        if parked or joining:
-            self._chooser.settle()
-        for row in parked:
-            row.caches, row.token = self.batch.take(row.name)
-            mx.eval(evaluated(row.caches), row.token)
-            row.batched = False
-        if parked:
-            self._reslot(self.batch.leave([row.name for row in parked]))
-        for row in joining:
-            self._join(row)
-        if self.batch.holes:
-            kept = self.batch.close_holes()
-            if kept is not None:
-                self._chooser.settle()
-                self._reslot(kept)
-
-    def _join(self, row: EngineRow) -> None:
-        assert row.token is not None
-        length = row.draw.position - 1
-        slot = self.batch.join(row.name, row.caches, length, row.token)
-        self._in_batch[slot] = row
-        row.caches, row.token, row.batched = [], None, True
-
-    def _reslot(self, kept: list[int] | None) -> None:
-        if kept is None:
-            self._in_batch = {s: row for s, row in self._in_batch.items() if row.batched}
-        else:
-            self._in_batch = {
-                new: self._in_batch[old]
-                for new, old in enumerate(kept)
-                if old in self._in_batch and self._in_batch[old].batched
-            }
-
-    def _record(
-        self, into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]
-    ) -> None:
-        for index, row in rows:
-            if row.matcher is not None:
-                row.unread = (drawn.tokens, index)
-        into.append(
-            DrawnRows(
-                drawn, tuple((index, row.name, row.spec.logprobs or 0) for index, row in rows)
-            )
-        )
+        record(outcome.decoded, drawn, [(0, row)])

@@ -38,9 +38,9 @@ class EngineRow:
     """A row between admission and release.
 
     `caches` are the row's own while it is outside the decode batch, and hold the first
-    `computed` tokens; inside it they are empty. `token` (shape (1,)) is its last sampled token
-    while it is outside the batch. `unread` is where a grammar row's last token will be
-    found: (array, index), None when the matcher is up to date.
+    `computed` tokens; inside it, in lane `lane`, they are empty. `token` (shape (1,)) is its last
+    sampled token while it is outside the batch. `unread` is where a grammar row's last token
+    will be found: (array, index), None when the matcher is up to date.
     """
 
     spec: RowSpec
@@ -50,6 +50,7 @@ class EngineRow:
     computed: int = 0
     token: mx.array | None = None
     batched: bool = False
+    lane: int = 0
     unread: tuple[mx.array, int] | None = field(default=None)
 
     @property

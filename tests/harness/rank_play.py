@@ -54,15 +54,16 @@ def text_hand() -> list[GenerationRequest]:
 
 
 def token_hand(count: int = 4) -> list[GenerationRequest]:
-    """For any model of 260 tokens: rows of unlike length, one of them long, with logprobs."""
+    """For any model of 260 tokens: rows of unlike length, some of them long, with logprobs."""
     hand: list[GenerationRequest] = []
-    for number, length in enumerate((9, 150, 33, 61)[:count]):
+    for number in range(count):
+        length = (9, 150, 33, 61)[number % 4] + number // 4
         tokens = tuple(3 + (11 * number + 7 * at) % 250 for at in range(length))
         hand.append(
             request(
                 f"row-{number}",
                 prompt=TokensPrompt(token_ids=tokens),
-                max_tokens=14,
+                max_tokens=14 + 5 * number % 17,
                 top_logprobs=0,
             )
         )

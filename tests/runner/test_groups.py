@@ -5,6 +5,7 @@ Every rank is a process on loopback. In float32 a group says exactly what one ra
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bus.messages.control import SlotDrain
+from bus.messages.control import AskRunner, RunnerReport, SlotDrain
 from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Cancel, Failed, Finished
 from runner.lifecycle import GROUP_LOST, LOAD_FAILED, STOPPED
@@ -41,22 +42,29 @@ Outcomes = dict[str, Any]
 Alone = tuple[Outcomes, tuple[str, int]]
 
 
-def alone(model: Path, hand: Sequence[GenerationRequest]) -> Alone:
-    """What one rank says to the hand, and then to a prompt that begins like another."""
+@contextlib.contextmanager
+def one_gateway(model: Path) -> Iterator[FakeGateway]:
+    """A gateway of a model that one rank holds."""
     with (
         tempfile.TemporaryDirectory(prefix="shoal-one-") as home,
         started_slot(Path(home), model) as slot,
     ):
         slot.ready()
-        gateway = FakeGateway(slot)
-        outcomes, prefix = play(gateway, hand), play_prefix(gateway)
-        gateway.close()
-        return outcomes, prefix
+        with contextlib.closing(FakeGateway(slot)) as gateway:
+            yield gateway
+
+
+def alone(model: Path, hand: Sequence[GenerationRequest]) -> Outcomes:
+    """What one rank says."""
+    with one_gateway(model) as gateway:
+        return play(gateway, hand)
 
 
 @pytest.fixture(scope="module")
 def one_rank() -> Alone:
-    return alone(TINY, text_hand())
+    """What the bundled model says, and then to a prompt that begins like another."""
+    with one_gateway(TINY) as gateway:
+        return play(gateway, text_hand()), play_prefix(gateway)
 
 
 SHAPES = [
@@ -104,7 +112,7 @@ def family_alone(
     def outcomes(family: str) -> tuple[Path, Outcomes]:
         if family not in known:
             folder = write_model(tmp_path_factory.mktemp("family") / family, MODELS[family])
-            known[family] = folder, alone(folder, token_hand())[0]
+            known[family] = folder, alone(folder, token_hand())
         return known[family]
 
     return outcomes
@@ -118,6 +126,17 @@ def test_a_pipeline_of_any_family_says_what_one_rank_says(
     folder, wanted = family_alone(family)
     with ready_group(folder, "pipeline", layers) as (_, gateway):
         assert_same(play(gateway, token_hand()), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_rows_enough_for_every_lane_say_what_they_say_on_one_rank(
+    tmp_path: Path, family: str
+) -> None:
+    folder, hand = write_model(tmp_path / family, MODELS[family]), token_hand(14)
+    wanted = alone(folder, hand)
+    with ready_group(folder, "pipeline", [(3, 4), (0, 3)]) as (_, gateway):
+        assert_same(play(gateway, hand), wanted)
 
 
 @pytest.mark.slow
@@ -177,6 +196,23 @@ def test_a_frozen_follower_ends_the_group_and_its_requests(pair: Callable[[], An
         assert slots[0].exit_code() == GROUP_LOST
         assert slots[0].ended is not None
         assert "rank 1 on node node-1 was silent for 3 s" in slots[0].ended.message
+
+
+def test_each_rank_holds_its_own_weights_and_no_others(pair: Callable[[], Any]) -> None:
+    layer_bytes = 4 * (2 * 192 * 256 + 2 * 192 * 128 + 3 * 192 * 384 + 2 * 192 + 2 * 32)
+    embedding_bytes, norm_bytes = 4 * 2048 * 192, 4 * 192
+    with pair() as (slots, _):
+        for slot in slots:
+            held = slot.hellos[-1].total_bytes
+            assert held in (
+                LAYERS // 2 * layer_bytes + embedding_bytes,
+                LAYERS // 2 * layer_bytes + embedding_bytes + norm_bytes,
+            )
+            slot.tell(AskRunner(instance=slot.spec.instance))
+            slot.until(lambda slot=slot: bool(slot.other), "a report")
+            (report,) = slot.other
+            assert isinstance(report, RunnerReport)
+            assert held < report.memory["active_bytes"] < 1.25 * held
 
 
 def test_an_idle_follower_burns_next_to_nothing(pair: Callable[[], Any]) -> None:
