@@ -188,7 +188,8 @@ class Keyring:
             return self._admitted.get(public)
 
     def say_refused(self, address: str, why: str) -> None:
-        """Log a refusal, at most once an hour for each address and reason."""
+        """Log a refusal, at most once an hour for each address and reason: a warning, but while
+        two keys are valid, when it is what a client meets that tries them."""
         with self._lock:
             at, count = self._said.get((address, why), (0.0, 0))
             if count and now() < at + SAY_AGAIN_S:
@@ -197,9 +198,8 @@ class Keyring:
             if len(self._said) > MAX_KNOWN:
                 self._said.clear()
             self._said[address, why] = (now(), 1)
-        self._log.warning(
-            "refused a connection", address=address, why=why, so_far=count + 1, key=self.named
-        )
+        say = self._log.warning if self._keys.phase == "settled" else self._log.info
+        say("refused a connection", address=address, why=why, so_far=count + 1, key=self.named)
 
     @property
     def named(self) -> str:

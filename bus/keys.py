@@ -128,7 +128,7 @@ class ClusterKeys:
 
     `current` is what this node serves with and tries first; `coming` is prepared, `past` is on its
     way out, and never are both there. A CURVE server has exactly one key, so a rotation takes
-    three steps, each done at every node before the next (decision 0007).
+    three steps, each done at every node before the next (decision 0010).
     """
 
     current: ClusterKey

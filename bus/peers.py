@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
-from bus.errors import BadKey, BadMessage, PortTaken
+from bus.errors import BadKey, BadMessage, Exposed, PortTaken
 from bus.ids import NodeId
 from bus.keyring import Keyring
 from bus.logs import Log
@@ -90,6 +90,7 @@ class Peers:
         self._seq = 0
         self._dropped = 0
         self._wanted: set[str] = set()
+        self._barred: set[str] = set()
         self._lines: dict[str, Link] = {}
         self._followed: dict[NodeId, dict[str, Link]] = {}
         self._door: Link | None = None
@@ -223,9 +224,9 @@ class Peers:
                     heartbeat_ms=HEARTBEAT_MS,
                     security=self._door_security,
                 )
-                link.connect(f"tcp://{address}")
-                self._lines[address] = link
-                self._reactor.watch(link, lambda frames: self._answered(address, frames))
+                if self._connect(link, f"tcp://{address}"):
+                    self._lines[address] = link
+                    self._reactor.watch(link, lambda frames: self._answered(address, frames))
             case HangUp(address=address):
                 link = self._lines.pop(address, None)
                 if link is not None:
@@ -244,6 +245,18 @@ class Peers:
                 self._log.info(message, peer=node, address=address)
             case _:
                 assert_never(action)
+
+    def _connect(self, link: Link, address: str, peer: NodeId | None = None) -> bool:
+        """Whether the keys at hand allow it; the link is closed where they do not."""
+        try:
+            link.connect(address, peer=peer)
+        except Exposed as error:
+            link.close()
+            if address not in self._barred:
+                self._barred.add(address)
+                self._log.error("cannot reach another node", why=str(error))
+            return False
+        return True
 
     def _introduce(self, node: NodeId) -> None:
         """It has the cluster's key, or it could not have spoken: admit it by its id."""
@@ -265,7 +278,8 @@ class Peers:
                 heartbeat_ms=HEARTBEAT_MS,
                 security=None if self._keyring is None else self._keyring.node,
             )
-            link.connect(f"tcp://{host}:{port}", peer=node)
+            if not self._connect(link, f"tcp://{host}:{port}", node):
+                continue
             for rule in TABLE:
                 if rule.plane == plane and (not rule.on_demand or rule.prefix in self._wanted):
                     link.subscribe(rule.prefix)

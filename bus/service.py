@@ -28,7 +28,7 @@ import setproctitle
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
-from bus.errors import AlreadyRunning, BadKey, BadMessage
+from bus.errors import AlreadyRunning, BadKey, BadMessage, Exposed
 from bus.identity import new_boot
 from bus.ids import NodeId
 from bus.keyring import KeyFiles, Keyring, open_keyring
@@ -100,7 +100,7 @@ def run_service(
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN
-    except BadKey as error:
+    except (BadKey, Exposed) as error:
         log.error(str(error))
         return EXIT_FAILED
     except Exception:

@@ -154,11 +154,7 @@ class Link:
 
     def _bind_tcp(self, address: str) -> str:
         if self.security is None:
-            if not is_loopback(host_of(address)):
-                raise Exposed(
-                    f"{address} can be reached from other machines, so a cluster key is needed: "
-                    "`shoal keys init` at the first node, `shoal keys join` at the others"
-                )
+            _check_is_here(address)
             self._bind(address)
             return self._endpoint()
         if not self._served:
@@ -190,9 +186,11 @@ class Link:
         """Connect; ZeroMQ goes on trying for as long as the link is open.
 
         Over TCP with a node's security, `peer` is the node that has to be there: another one, or
-        one that cannot prove to be it, gets no connection.
+        one that cannot prove to be it, gets no connection. Raises Exposed for TCP beyond loopback
+        without security.
         """
         if self.security is None or not address.startswith("tcp://"):
+            _check_is_here(address)
             self.socket.connect(address)
             return
         first = self.security.reaching(peer)[0]
@@ -370,6 +368,14 @@ class Link:
         if self._served and self.security is not None:
             self.security.leave()
         self._served, self._servers = {}, {}
+
+
+def _check_is_here(address: str) -> None:
+    if address.startswith("tcp://") and not is_loopback(host_of(address)):
+        raise Exposed(
+            f"{address} is not on this machine alone, so a cluster key is needed: "
+            "`shoal keys init` at the first node, `shoal keys join` at the others"
+        )
 
 
 def _proved(frame: zmq.Frame) -> NodeId | None:

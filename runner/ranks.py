@@ -99,7 +99,7 @@ class LeadLine:
         self._facts: dict[int, RankFacts] = {}
         self._told = threading.Condition()
         self._link = Link("router", security=security)
-        self._link.is_busy = lambda: True
+        self._link.is_busy = lambda: True  # a group ends with its connections
         for address in self.group.ranks[0].plans:
             try:
                 self._link.bind(address)

@@ -94,6 +94,7 @@ class Serving:
         self._pending: dict[RequestId, _Pending] = {}
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
         self._link = Link("router", security=security)
+        self._link.is_busy = lambda: bool(self.open_requests)
         self.addresses = self._bind(spec)
         reactor.watch(self._link, self._received)
 

@@ -15,10 +15,12 @@ from typing import Annotated, Any
 import setproctitle
 import typer
 
+from bus.endpoints import host_of, is_loopback
 from bus.errors import BadKey
 from bus.keyring import new_key, read_keys, write_keys
 from bus.keys import ClusterKeys, parse_key, parse_keys, render_keys
 from conf.paths import make_folders
+from conf.settings import Settings
 from gateway.cli.problems import NOT_FOUND, Problem
 from gateway.cli.verb import Invocation, verb
 
@@ -155,6 +157,19 @@ def rotate(
     _tell(invocation, file, after, said)
     if after.phase != "settled":
         invocation.screen.note(f"next: {NEXT_STEP[after.phase]}")
+
+
+def check_reach(settings: Settings) -> None:
+    """Refuse to start a node that is to meet others on other machines without a key. Raises
+    Problem; BadKey when there is a key file that is wrong."""
+    cluster = settings.cluster
+    beyond = [one for one in (cluster.listen, *map(host_of, cluster.peers)) if one]
+    beyond = [one for one in beyond if not is_loopback(one)]
+    if beyond and read_keys(settings.key_files.key) is None:
+        raise Problem(
+            f"{beyond[0]} is beyond this machine, so a cluster key is needed, and there is none",
+            remedy="`shoal keys init` at a cluster's first node, `shoal keys join` at the others",
+        )
 
 
 def _adopt(invocation: Invocation, given: ClusterKeys, *, replace: bool) -> None:

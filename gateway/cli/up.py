@@ -26,6 +26,7 @@ from conf.settings import Settings, load_settings, remember_flags
 from conf.supervisord import SERVICES, supervisord_command, write_conf
 from gateway.cli import host
 from gateway.cli.down import ORDERLY_S, bring_down
+from gateway.cli.keys import check_reach
 from gateway.cli.log_lines import file_of, tail
 from gateway.cli.node_api import NodeApi, api_key
 from gateway.cli.node_state import NodeState, parse_state
@@ -93,6 +94,7 @@ def up(
     if supervisor.is_up():
         _already(invocation, supervisor, flags)
         return
+    check_reach(settings)
     began = time.monotonic()
     with host.alone(settings.paths):
         _clear_the_way(settings, screen)

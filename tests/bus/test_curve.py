@@ -313,13 +313,13 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from bus.ids import NodeId
-from bus.keyring import open_keyring
+from bus.keyring import KeyFiles, open_keyring
 from bus.logs import Log
 from bus.transport import Link
 
 home = Path(sys.argv[1])
 log = Log(node="na", process="test")
-ring = open_keyring(home / "key", known_file=home / "known", node=NodeId("na"), log=log)
+ring = open_keyring(KeyFiles(home / "key", home / "known"), node=NodeId("na"), log=log)
 link = Link("router", security=ring.node)
 print(link.bind("tcp://127.0.0.1:*").partition(":")[0])
 if len(sys.argv) > 2:

@@ -11,7 +11,7 @@ import pytest
 
 from bus.errors import BadKey
 from bus.ids import InstanceId, NodeId
-from bus.keyring import Keyring, new_key, open_keyring, read_keys, write_keys
+from bus.keyring import KeyFiles, Keyring, new_key, open_keyring, read_keys, write_keys
 from bus.keys import ClusterKeys, node_secret
 from bus.logs import Log
 from bus.transport import public_key
@@ -22,7 +22,7 @@ ME, PEER, LATE = NodeId("n1"), NodeId("n2"), NodeId("n3")
 def opened(folder: Path, node: NodeId = ME, into: io.StringIO | None = None) -> Keyring | None:
     log = Log(node=node, process="test", stream=into if into is not None else io.StringIO())
     known = folder / f"known-{node}"
-    return open_keyring(folder / "cluster-key", known_file=known, node=node, log=log)
+    return open_keyring(KeyFiles(folder / "cluster-key", known), node=node, log=log)
 
 
 def made(folder: Path, node: NodeId = ME, into: io.StringIO | None = None) -> Keyring:

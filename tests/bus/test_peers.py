@@ -17,6 +17,8 @@ from bus.clock import now
 from bus.endpoints import Endpoints
 from bus.identity import new_boot
 from bus.ids import InstanceId, NodeId, RequestId
+from bus.keyring import KeyFiles, open_keyring, write_keys
+from bus.keys import ClusterKey, ClusterKeys
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.events import Event, NodeJoined
@@ -46,7 +48,9 @@ class Cluster:
         self.logs: dict[str, io.StringIO] = {}
         self.clients: list[BusClient] = []
 
-    def start(self, name: str, *seeds: str, namespace: str = "shoal") -> Switchboard:
+    def start(
+        self, name: str, *seeds: str, namespace: str = "shoal", key: ClusterKey | None = None
+    ) -> Switchboard:
         folder = self.root / name
         folder.mkdir(exist_ok=True)
         port = self.ports.setdefault(name, free_port())
@@ -62,9 +66,14 @@ class Cluster:
         )
         self.logs[name] = io.StringIO()
         log = Log(node=name, process="bus", stream=self.logs[name])
-        speaker = Speaker(NodeId(f"n-{name}"), "bus", new_boot())
+        node, keyring = NodeId(f"n-{name}"), None
+        if key is not None:
+            files = KeyFiles(folder / "key", folder / "known")
+            write_keys(files.key, ClusterKeys(key), replace=True)
+            keyring = open_keyring(files, node=node, log=log)
+        speaker = Speaker(node, "bus", new_boot())
         self.boards[name] = Switchboard(
-            Endpoints(str(folder)), self.reactor, log, speaker, settings
+            Endpoints(str(folder)), self.reactor, log, speaker, settings, keyring
         )
         return self.boards[name]
 
@@ -238,3 +247,51 @@ def test_a_door_that_is_taken_is_tried_again(
         assert "cannot listen for other nodes" in cluster.logs["a"].getvalue()
     cluster.start("b", "a")
     cluster.until(lambda: cluster.linked("a") == {"b"}, "the door opens when it can")
+
+
+KEY, OTHER = ClusterKey(b"k" * 32), ClusterKey(b"o" * 32)
+
+
+def test_nodes_with_one_key_meet_at_the_door_and_then_hear_each_other(cluster: Cluster) -> None:
+    cluster.start("a", key=KEY)
+    cluster.start("b", "a", key=KEY)
+    cluster.start("c", "a", key=KEY)
+    for name in "abc":
+        cluster.until(lambda name=name: len(cluster.linked(name)) == 2, f"{name} knows all")
+    heard: list[str] = []
+    for name in "bc":
+        cluster.client(name, "x").hear("event", lambda _t, _e, name=name: heard.append(name))
+    speaker = cluster.client("a", "master")
+
+    def arrived() -> bool:
+        speaker.publish(TOPIC, said("hello"))
+        return set(heard) == {"b", "c"}
+
+    cluster.until(arrived, "an event crosses secure planes")
+    known = (cluster.root / "a" / "known").read_text().split()
+    assert known == ["n-b", "n-c"]
+
+
+@pytest.mark.parametrize("key", [OTHER, None], ids=["another key", "no key"])
+def test_a_node_without_the_key_joins_nothing_and_disturbs_nobody(
+    cluster: Cluster, key: ClusterKey | None
+) -> None:
+    cluster.start("a", key=KEY)
+    cluster.start("b", "a", key=KEY)
+    cluster.start("x", "a", "b", key=key)
+    cluster.until(lambda: cluster.linked("a") == {"b"} and cluster.linked("b") == {"a"}, "a, b")
+    cluster.until(lambda: "refused a connection" in cluster.logs["a"].getvalue(), "it is logged")
+    cluster.settle(200)
+    assert cluster.linked("x") == set()
+    assert cluster.linked("a") == {"b"} and cluster.linked("b") == {"a"}
+    assert cluster.logs["a"].getvalue().count("refused a connection") == 1
+
+
+def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Cluster) -> None:
+    cluster.ports["far"] = 9
+    board = cluster.start("a")
+    peers = board.peers
+    assert peers is not None
+    peers.membership.offered(["192.0.2.1:24154"])
+    cluster.until(lambda: "shoal keys init" in cluster.logs["a"].getvalue(), "it is said")
+    assert KEY.text not in cluster.logs["a"].getvalue()

@@ -9,7 +9,7 @@ from typing import Any
 
 from bus.clock import now
 from bus.ids import NodeId
-from bus.keyring import Keyring, open_keyring, write_keys
+from bus.keyring import KeyFiles, Keyring, open_keyring, write_keys
 from bus.keys import ClusterKeys
 from bus.logs import Log
 from bus.loops import PollReactor
@@ -32,7 +32,7 @@ class Site:
         home = self.folder / node
         write_keys(home / "key", keys, replace=True)
         log = Log(node=node, process="test", stream=self.said)
-        ring = open_keyring(home / "key", known_file=home / "known", node=node, log=log)
+        ring = open_keyring(KeyFiles(home / "key", home / "known"), node=node, log=log)
         assert ring is not None
         ring.introduce(known)
         return ring

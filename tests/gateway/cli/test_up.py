@@ -44,6 +44,19 @@ def test_listening_beyond_loopback_without_a_key_is_refused(tmp_path: Path) -> N
     assert found.exit_code == 1 and "api_keys" in found.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--listen", "0.0.0.0"), ("--listen", "192.168.1.5"), ("--peers", "studio.local:24154")],
+    ids=["all", "one", "a peer"],
+)
+def test_meeting_nodes_of_other_machines_without_a_cluster_key_is_refused(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    found = up(tmp_path, *words)
+    assert found.exit_code == 1 and "shoal keys init" in found.stderr
+    assert not (tmp_path / "state" / "supervisord.conf").exists()
+
+
 def test_a_models_look_follows_its_instance_and_its_runners_reading() -> None:
     here = [card("tiny", Path("/x"))]
     loading = instance("tiny", "placed")
