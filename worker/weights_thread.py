@@ -17,7 +17,7 @@ from typing import Literal
 
 from bus.client import Speaker
 from bus.clock import wall
-from bus.errors import PortTaken
+from bus.errors import Exposed, PortTaken
 from bus.ids import ModelId, NodeId
 from bus.logs import Log
 from bus.loops import PollReactor
@@ -159,7 +159,7 @@ class WeightsThread:
         link = self._link("router", None)
         try:
             bound = tuple(link.bind(address) for address in self._settings.listen)
-        except PortTaken as error:
+        except (Exposed, PortTaken) as error:
             link.close()
             if str(error) != self._trouble:
                 self._trouble = str(error)

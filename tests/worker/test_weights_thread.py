@@ -95,3 +95,12 @@ def test_a_defect_in_the_thread_is_raised_where_news_are_read(tmp_path: Path) ->
             until(lambda: one.news(), "news")
     finally:
         one.close()
+
+
+def test_without_a_cluster_key_nothing_listens_beyond_this_machine(tmp_path: Path) -> None:
+    log = io.StringIO()
+    one = thread(tmp_path, "a", ("tcp://0.0.0.0:*",), log=log)
+    try:
+        assert one.addresses == () and "a cluster key is needed" in log.getvalue()
+    finally:
+        one.close()
