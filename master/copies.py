@@ -76,6 +76,7 @@ def find_copies(
 ) -> tuple[tuple[Copy, ...], dict[str, str]]:
     """(nodes that could run the model, why each other cannot). Some node has to have it."""
     donors = [card for seat in nodes if (card := seat.card_of(wish.model)) is not None]
+    given = [card for seat in nodes if seat.gives_weights and (card := seat.card_of(wish.model))]
     found: list[Copy] = []
     blocked: dict[str, str] = {}
     loads: dict[tuple[int, str, bool], tuple[ModelCard, Layered]] = {}
@@ -88,8 +89,11 @@ def find_copies(
             blocked[seat.name] = f"runs {', '.join(seat.backends)}; the model needs one of {fit}"
             continue
         if own is None:
-            alike = [card for card in donors if card.dtype == _dtype(backend)]
-            donor = min(alike or donors, key=lambda card: card.size_bytes)
+            if not given:
+                blocked[seat.name] = "lacks the weights, and no node gives them to others"
+                continue
+            alike = [card for card in given if card.dtype == _dtype(backend)]
+            donor = min(alike or given, key=lambda card: card.size_bytes)
             if seat.disk_free_bytes is not None and seat.disk_free_bytes < donor.size_bytes:
                 blocked[seat.name] = "its disk has no room for the weights"
                 continue

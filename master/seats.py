@@ -34,6 +34,7 @@ class Seat:
     """A node as placement sees it. `free_bytes` None: nothing was measured yet.
 
     `limit_bytes` None: models may take 0.75 of the memory. `disk_free_bytes` None: not measured.
+    `gives_weights`: other nodes may fetch the files of its models from it.
     """
 
     node: NodeId
@@ -53,6 +54,7 @@ class Seat:
     machine: str = ""
     ips: tuple[NodeAddress, ...] = ()
     rdma: Mapping[str, str] = field(default_factory=dict[str, str])
+    gives_weights: bool = True
 
     @property
     def ceiling_bytes(self) -> int:
@@ -122,6 +124,7 @@ def seats(
             machine=card.machine,
             ips=card.ips,
             rdma=card.rdma,
+            gives_weights=bool(card.weights_addresses),
         )
         for node, card in sorted(cards.items())
     ]

@@ -104,6 +104,14 @@ def test_a_node_whose_disk_is_full_cannot_fetch() -> None:
     assert verdict.reason == "insufficient_memory"
 
 
+def test_weights_that_nobody_gives_to_others_stay_where_they_are() -> None:
+    holder = node(1, usable=90 * GB, models=(CARD,), gives_weights=False)
+    nodes = [holder, node(2, usable=90 * GB)]
+    assert on(placed(nodes)) == ["n1"]
+    refusal = refused(nodes, excluded_nodes=(NodeId("n1"),))
+    assert refusal.reason == "unsupported" and "box2 lacks the weights" in refusal.message
+
+
 def test_the_fastest_of_equal_size_wins_unless_it_would_have_to_fetch_for_next_to_nothing() -> None:
     quick = node(1, usable=40 * GB, memory_bytes_per_s=400e9, models=(CARD,))
     roomy = node(2, usable=90 * GB, memory_bytes_per_s=100e9, models=(CARD,))
