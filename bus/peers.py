@@ -8,13 +8,11 @@ Peers are remembered in a file, so that a node finds its cluster again when its 
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, assert_never
+from typing import assert_never
 
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
@@ -26,7 +24,6 @@ from bus.loops import Reactor
 from bus.members import Action, Dial, Follow, HangUp, Myself, Say, SayHello, Unfollow
 from bus.membership import Membership
 from bus.messages.peers import (
-    KnownPeer,
     PeerGoodbye,
     PeerHello,
     PeerPorts,
@@ -35,6 +32,7 @@ from bus.messages.peers import (
     PeerWelcome,
 )
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.peer_memory import PeerMemory, Remembered
 from bus.topics import TABLE, reading_topic
 from bus.transport import Link
 
@@ -94,7 +92,7 @@ class Peers:
         self._lines: dict[str, Link] = {}
         self._followed: dict[NodeId, dict[str, Link]] = {}
         self._door: Link | None = None
-        self._kept: tuple[KnownPeer, ...] = _read(settings.file, log)
+        self._memory = PeerMemory(settings.file, log)
         self._told: tuple[object, ...] = ()
         self._told_at = 0.0
         me = Myself(
@@ -107,7 +105,8 @@ class Peers:
             addresses=tuple(f"{host}:{settings.port}" for host in settings.addresses),
             ports=settings.ports,
         )
-        self.membership = Membership(me, settings.seeds, self._kept)
+        self.membership = Membership(me, settings.seeds, self._memory.kept.known)
+        self.membership.forgotten |= self._memory.kept.forgotten
         if settings.listen:
             self._open_door()
         reactor.every(TICK_S, self._tick)
@@ -119,6 +118,20 @@ class Peers:
         for plane, link in [pair for links in self._followed.values() for pair in links.items()]:
             if any(rule.prefix == prefix and rule.plane == plane for rule in TABLE):
                 (link.subscribe if wanted else link.unsubscribe)(prefix)
+
+    def forget(self, node: NodeId) -> None:
+        """Have nothing more to do with a node, over restarts too."""
+        if node == self._speaker.node:
+            return
+        self._do(self.membership.forget(node))
+        if self._keyring is not None:
+            self._keyring.forget(node)
+        self._keep()
+
+    def remember(self, node: NodeId) -> None:
+        """A forgotten node may come back."""
+        self.membership.remember(node)
+        self._keep()
 
     def close(self) -> None:
         """Say goodbye to everybody and close what is open."""
@@ -195,17 +208,8 @@ class Peers:
         self._publish(reading_topic("peers", node), self._encoded(reading))
 
     def _keep(self) -> None:
-        known = self.membership.known()
-        if known == self._kept:
-            return
-        self._kept = known
-        fresh = self._settings.file.with_suffix(".new")
-        rows = [{"node": one.node, "addresses": list(one.addresses)} for one in known]
-        try:
-            fresh.write_text(json.dumps(rows, indent=1))
-            os.replace(fresh, self._settings.file)
-        except OSError as error:
-            self._log.warning("cannot remember peers", why=str(error))
+        membership = self.membership
+        self._memory.keep(Remembered(membership.known(), frozenset(membership.forgotten)))
 
     # --- what membership asks for ---------------------------------------------------------
 
@@ -310,14 +314,3 @@ class Peers:
                     "dropped a message of a peer", where=where, error=said, so_far=self._dropped
                 )
             return None
-
-
-def _read(file: Path, log: Log) -> tuple[KnownPeer, ...]:
-    try:
-        rows: Any = json.loads(file.read_text())
-        return tuple(KnownPeer.model_validate(row) for row in rows)
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, TypeError) as error:
-        log.warning("cannot read the remembered peers", file=str(file), why=str(error)[:200])
-        return ()

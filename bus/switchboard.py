@@ -18,13 +18,15 @@ from bus.errors import BadMessage, PortTaken
 from bus.keyring import Keyring
 from bus.logs import Log
 from bus.loops import Reactor
+from bus.messages.events import Event, NodeForgotten, NodeRemembered
 from bus.peers import BIND_RETRY_S, HEARTBEAT_MS, Peers, PeerSettings
 from bus.retained import Kept, Retained
-from bus.topics import TABLE, rule_for
+from bus.topics import TABLE, event_topic, rule_for
 from bus.transport import Link
 
 PLANES = ("control", "telemetry")
 TAP_HIGH_WATER = 1_000
+MEMBERS = frozenset(event_topic(kind) for kind in ("node_forgotten", "node_remembered"))
 EXPIRE_S = 5.0
 
 
@@ -99,6 +101,8 @@ class PlaneForwarder:
             return False
         self.outgoing.send(*frames)
         self.board.tap.send(*frames)
+        if topic in MEMBERS:
+            self.board.member_changed(frames[1])
         return True
 
     def _keep(self, topic: str, payload: bytes, ttl_s: float) -> bool:
@@ -188,6 +192,20 @@ class Switchboard:
                 self.planes[plane].ask_upstream(rule.prefix, wanted=after > 0)
             if here and self.peers is not None:
                 self.peers.want(rule.prefix, wanted=after > 0)
+
+    def member_changed(self, payload: bytes) -> None:
+        """The operator has let a node go, or back in."""
+        try:
+            event = decode(payload).message
+        except BadMessage as error:
+            self.refuse("control", str(error)[:120])
+            return
+        if self.peers is None or not isinstance(event, Event):
+            return
+        if isinstance(event.body, NodeForgotten):
+            self.peers.forget(event.body.node)
+        elif isinstance(event.body, NodeRemembered):
+            self.peers.remember(event.body.node)
 
     def _tapped(self, frames: list[bytes]) -> None:
         if not frames or frames[0][:1] not in (b"\x00", b"\x01"):

@@ -21,7 +21,13 @@ from bus.keyring import KeyFiles, open_keyring, write_keys
 from bus.keys import ClusterKey, ClusterKeys
 from bus.logs import Log
 from bus.loops import PollReactor
-from bus.messages.events import Event, NodeJoined
+from bus.messages.events import (
+    Event,
+    EventBody,
+    NodeForgotten,
+    NodeJoined,
+    NodeRemembered,
+)
 from bus.messages.peers import PeerPorts, PeersReading
 from bus.messages.readings import DemandReading, TokenTap
 from bus.peers import PeerSettings
@@ -206,6 +212,29 @@ def test_peers_are_found_again_without_seeds(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.linked("a") == {"c"}, "b said goodbye")
     cluster.start("b")
     cluster.until(lambda: cluster.linked("b") == {"a", "c"}, "b is back")
+
+
+def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(cluster: Cluster) -> None:
+    three(cluster)
+    holder = cluster.client("a", "master")
+    cluster.settle()
+
+    def publish(body: EventBody) -> None:
+        event = Event(term=1, index=1, at_s=0.0, body=body)
+        holder.publish(f"event.{body.kind}", event)
+
+    publish(NodeForgotten(node=NodeId("n-c")))
+    cluster.until(
+        lambda: cluster.linked("a") == {"b"} and cluster.linked("b") == {"a"}, "c is let go"
+    )
+    cluster.boards.pop("b").close()
+    cluster.settle()
+    cluster.start("b", "a")
+    cluster.until(lambda: "forgotten" in cluster.logs["c"].getvalue(), "c is told")
+    cluster.settle(100)
+    assert cluster.linked("b") == {"a"}
+    publish(NodeRemembered(node=NodeId("n-c")))
+    cluster.until(lambda: cluster.linked("a") == {"b", "c"}, "c is back")
 
 
 def test_garbage_at_the_door_disturbs_nobody(cluster: Cluster) -> None:
