@@ -131,7 +131,9 @@ class Following:
             case LoadFailed():
                 self._recorder.note(wall(), "error", message=news.message)
                 self._log.error("loading failed", error=news.message)
-                code = GROUP_LOST if lost_peer(news.message) else LOAD_FAILED
+                is_final = not lost_peer(news.message)
+                self._line.end(news.message, is_final=is_final)
+                code = LOAD_FAILED if is_final else GROUP_LOST
                 self._life.leave(code, "model_unavailable", news.message)
             case Broken():
                 self._recorder.note(wall(), "error", message=news.message)

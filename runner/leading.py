@@ -164,9 +164,9 @@ class Leading:
         line.formed()
         self._load()
 
-    def _lost_a_rank(self, what: str) -> None:
+    def _lost_a_rank(self, what: str, is_final: bool) -> None:
         self._log.error("the group is over", why=what)
-        self._life.leave(GROUP_LOST, "runner_lost", what)
+        self._life.leave(LOAD_FAILED if is_final else GROUP_LOST, "runner_lost", what)
 
     # --- loading and warming up ------------------------------------------------------------
 

@@ -51,9 +51,10 @@ class RankBeat:
 
 @dataclass(frozen=True, slots=True)
 class RankGone:
-    """Either: I am leaving, and why; the group is over."""
+    """Either: I am leaving, and why; the group is over. `is_final`: trying again will not help."""
 
     why: str
+    is_final: bool = False
 
 
 _T = TypeVar("_T", RankFacts, Agreement)
@@ -72,8 +73,8 @@ def pack_rank(message: ToRank | ToLead) -> bytes:
             return pack(["form"])
         case RankBeat(step):
             return pack(["beat", step])
-        case RankGone(why):
-            return pack(["gone", why])
+        case RankGone(why, is_final):
+            return pack(["gone", why, is_final])
         case RankFacts():
             return pack(["facts", *astuple(message)])
         case Agreement():
@@ -90,8 +91,8 @@ def unpack_to_rank(data: bytes) -> ToRank:
             return FormNow()
         case "beat", [int(step)]:
             return RankBeat(step)
-        case "gone", [str(why)]:
-            return RankGone(why)
+        case "gone", [str(why), bool(is_final)]:
+            return RankGone(why, is_final)
         case "agreed", [*_]:
             return _record(Agreement, items)
         case _:
@@ -106,8 +107,8 @@ def unpack_to_lead(data: bytes) -> ToLead:
             return RankHello(rank, generation, proof)
         case "beat", [int(step)]:
             return RankBeat(step)
-        case "gone", [str(why)]:
-            return RankGone(why)
+        case "gone", [str(why), bool(is_final)]:
+            return RankGone(why, is_final)
         case "facts", [*_]:
             return _record(RankFacts, items)
         case _:

@@ -71,7 +71,7 @@ def _seat(
 
 class LeadLine:
     """Rank 0's end. `on_formed` is called once, when all ranks are here and were told to form;
-    `on_lost` once, with what is the matter."""
+    `on_lost` once, with what is the matter and whether trying again will not help."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LeadLine:
         *,
         security: Security | None,
         on_formed: Callable[[], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[str, bool], None],
     ) -> None:
         self.group = group_of(spec)
         self.seat = _seat(spec, self.group, self._agree, self._tell)
@@ -157,7 +157,7 @@ class LeadLine:
             return
         self._heard_at[rank] = self._reactor.now()
         if isinstance(message, RankGone):
-            self._lose(f"{self._name(rank)} is gone: {message.why}")
+            self._lose(f"{self._name(rank)} is gone: {message.why}", is_final=message.is_final)
         elif isinstance(message, RankFacts):
             with self._told:
                 self._facts[rank] = message
@@ -197,10 +197,10 @@ class LeadLine:
     def _name(self, rank: int) -> str:
         return f"rank {rank} on node {self.group.ranks[rank].node}"
 
-    def _lose(self, what: str) -> None:
+    def _lose(self, what: str, *, is_final: bool = False) -> None:
         if not self._over:
             self._over = True
-            self._on_lost(what)
+            self._on_lost(what, is_final)
 
     def _send_all(self, message: ToRank) -> None:
         self._send_frame(pack_rank(message))
@@ -263,11 +263,11 @@ class FollowerLine:
         self._formed = True
         self._heard_at = self._reactor.now()
 
-    def end(self, why: str) -> None:
-        """Tell the lead that this rank leaves."""
+    def end(self, why: str, *, is_final: bool = False) -> None:
+        """Tell the lead that this rank leaves, and whether it always would."""
         if not self._over:
             self._over = True
-            self._link.send(pack_rank(RankGone(why)))
+            self._link.send(pack_rank(RankGone(why, is_final)))
 
     def close(self) -> None:
         self._beats.cancel()
@@ -310,7 +310,7 @@ class FollowerLine:
                     self._told.notify_all()
             case RankBeat():
                 return
-            case RankGone(why):
+            case RankGone(why, _):
                 if not self._over:
                     self._over = True
                     self._on_end(why)

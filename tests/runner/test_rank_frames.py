@@ -84,7 +84,7 @@ def test_a_follower_gets_a_rows_tokens_and_not_how_they_are_sampled() -> None:
     assert there.plan.admit == (RowSpec(RowId(3), spec.tokens, Sampling(temperature=0.0), 0, 1),)
 
 
-@pytest.mark.parametrize("message", [FormNow(), RankBeat(4), RankGone("why"), agree([FACTS])])
+@pytest.mark.parametrize("message", [FormNow(), RankBeat(4), RankGone("why", True), agree([FACTS])])
 def test_what_a_lead_says_arrives(message) -> None:
     assert unpack_to_rank(pack_rank(message)) == message
 
