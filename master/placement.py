@@ -194,14 +194,15 @@ def _place_by_hand(ground: Ground) -> Verdict:
 
 def _named(ground: Ground) -> list[Copy] | Refusal:
     """The nodes of a manual split, by id or name, in its order."""
-    known = {str(one.seat.name): one for one in ground.copies}
-    known |= {str(one.seat.node): one for one in ground.copies}
     order: list[Copy] = []
-    for node in ground.wish.layers:
-        if node not in known:
-            there = ", ".join(sorted(one.seat.name for one in ground.copies))
-            return _bad_layers(f"{node} is no node that may be used; there is: {there}")
-        order.append(known[node])
+    for name in ground.wish.layers:
+        meant = [one for one in ground.copies if one.seat.node == name]
+        meant = meant or [one for one in ground.copies if one.seat.name == name]
+        if len(meant) != 1:
+            there = ", ".join(sorted(f"{o.seat.node} ({o.seat.name})" for o in ground.copies))
+            many = "is no node" if not meant else f"are {len(meant)} nodes"
+            return _bad_layers(f"{name} {many} that may be used; there is: {there}")
+        order.append(meant[0])
     if len({one.seat.node for one in order}) < len(order):
         return _bad_layers("a node is named twice")
     return order

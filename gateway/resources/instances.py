@@ -150,14 +150,17 @@ def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
 
 def _known_nodes(service: HttpService, names: list[str]) -> tuple[NodeId, ...]:
     """Nodes by id or name, as ids; one that is excluded by mistake would be excluded in vain."""
-    seats = service.bus.state.nodes.values()
-    known = {str(one.name): one.node for one in (*seats, *service.view.cards())}
-    known |= {str(node): node for node in known.values()}
+    seats = {one.node: one.name for one in service.bus.state.nodes.values()}
+    seats |= {one.node: one.name for one in service.view.cards()}
+    found: list[NodeId] = []
     for name in names:
-        if name not in known:
-            there = ", ".join(sorted(known)) or "none"
-            raise BadRequest(f"no node {name!r}; there is: {there}", field="excluded_nodes")
-    return tuple(known[name] for name in names)
+        meant = [node for node in seats if name == node] or [n for n in seats if name == seats[n]]
+        if len(meant) != 1:
+            there = ", ".join(sorted(f"{node} ({called})" for node, called in seats.items()))
+            text = f"{len(meant) or 'no'} nodes are called {name!r}; there is: {there or 'none'}"
+            raise BadRequest(text, field="excluded_nodes")
+        found.append(meant[0])
+    return tuple(found)
 
 
 def _asked(req: Request) -> PlaceBody:

@@ -253,6 +253,13 @@ def test_a_split_by_hand_that_makes_no_sense_is_refused(layers: dict[str, int], 
     assert says in refusal.message
 
 
+def test_nodes_of_the_same_name_are_told_apart_by_id() -> None:
+    nodes = [node(i, name="vm", models=(CARD,)) for i in range(3)]
+    assert "vm are 3 nodes" in refused(nodes, layers={"vm": 5, "n1": 5}).message
+    assert on(placed(nodes, layers={"n2": 5, "n1": 5})) == ["n1", "n2"]
+    assert set(on(placed(nodes, excluded_nodes=(NodeId("n1"),)))) == {"n0", "n2"}
+
+
 def test_a_split_by_hand_beyond_memory_is_refused_with_the_numbers() -> None:
     nodes = [node(i, models=(CARD,)) for i in range(2)]
     refusal = refused(nodes, layers={"n0": 9, "n1": 1})
