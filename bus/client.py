@@ -202,7 +202,7 @@ class BusClient:
                 on_envelope(topic, envelope)
 
     def _heartbeat(self, beat: TermHeartbeat) -> None:
-        before, holder = self.mirror.state.index, (self.mirror.holder, self.mirror.counter)
+        before, holder = self.mirror.state, (self.mirror.holder, self.mirror.counter)
         ask = self.mirror.heard_heartbeat(beat, self.reactor.now())
         if (self.mirror.holder, self.mirror.counter) != holder:
             self.log.info("follows a holder", holder=self.mirror.holder, term=self.mirror.counter)
@@ -213,7 +213,7 @@ class BusClient:
         self._moved(before)
 
     def _event(self, event: Event) -> None:
-        before = self.mirror.state.index
+        before = self.mirror.state
         ask = self.mirror.heard_event(event, self.reactor.now())
         if ask is not None:
             self._ask(ask)
@@ -226,7 +226,7 @@ class BusClient:
         except BadMessage as error:
             self.log.warning("dropped an answer", error=str(error)[:200])
             return
-        before, now = self.mirror.state.index, self.reactor.now()
+        before, now = self.mirror.state, self.reactor.now()
         ask = None
         match message:
             case Snapshot():
@@ -245,9 +245,9 @@ class BusClient:
             self._ask(ask)
         self._moved(before)
 
-    def _moved(self, before: int) -> None:
+    def _moved(self, before: ClusterState) -> None:
         state = self.mirror.state
-        if state.index == before:
+        if state is before:
             return
         self.outbox.seen(state)
         for callback in self.on_state:
