@@ -67,9 +67,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-clients prove-faults prove-soak prove-latency prove-bench prove-table
+prove: prove-properties prove-sim prove-clients prove-faults prove-cluster prove-soak prove-latency prove-bench bench-cluster prove-table
 
-.PHONY: prove-properties prove-sim prove-latency
+.PHONY: prove-properties prove-sim prove-cluster prove-latency bench-cluster
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim
@@ -83,6 +83,13 @@ prove-clients: $(READY)
 prove-faults: $(READY)
 	rm -f prove-results/faults.jsonl
 	$(PROVE) tests/processes/test_faults.py
+
+prove-cluster: $(READY)
+	$(PROVE) tests/processes/test_cluster.py tests/runner/test_groups.py
+
+bench-cluster: $(READY)
+	$(BIN)/python -m tests.bench.cluster
+	$(BIN)/python -m tests.bench.placement
 
 prove-soak: $(READY)
 	$(PROVE) tests/processes/test_soak.py

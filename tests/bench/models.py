@@ -48,6 +48,32 @@ def random_qwen3(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 
     return folder
 
 
+def random_qwen2(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 512) -> Path:
+    """A Qwen2 of about 30 M parameters, which mlx-lm can split as a pipeline, too (for that it
+    wants an index of the weights)."""
+    copy_tokenizer(folder)
+    vocabulary = json.loads((TINY / "config.json").read_text())["vocab_size"]
+    config = {
+        "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": hidden,
+        "num_hidden_layers": layers, "intermediate_size": hidden * 4, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": hidden // 8, "vocab_size": vocabulary,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "tie_word_embeddings": True, "torch_dtype": "float32",
+    }  # fmt: skip
+    weights = random_weights(config, seed=seed)
+    for name in [name for name in weights if "q_norm" in name or "k_norm" in name]:
+        del weights[name]
+    biased = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
+    for name in [name for name in weights if name.endswith(biased)]:
+        bias = np.zeros(weights[name].shape[0], np.float32)
+        weights[name.replace(".weight", ".bias")] = bias
+    save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    write_config(folder, config)
+    return folder
+
+
 def copy_tokenizer(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in TINY.iterdir():
