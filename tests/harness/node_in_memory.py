@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bus.ids import Boot, InstanceId, ModelId, NodeId
-from bus.instances import Instance, Shard
+from bus.instances import Instance, RankSeat, Shard
 from bus.messages.control import SlotHello, TellFact
 from bus.messages.events import (
     EventBody,
     InstanceDraining,
     InstancePlaced,
     LoadRefused,
+    RankSeated,
     RunnerEnded,
     RunnerUnloaded,
 )
@@ -34,6 +35,7 @@ from worker.actions import (
     GiveSpec,
     KillSlot,
     RefuseSlot,
+    SeatRank,
     StartSlot,
     StopSlot,
     Tell,
@@ -300,17 +302,11 @@ class NodeInMemory:
 
     def _do(self, worker: Worker, action: Action) -> None:
         if not isinstance(action, Tell):
-            self.story.append(f"{self.now:.2f} {type(action).__name__} {action.slot}")
+            what = getattr(action, "slot", "") or getattr(action, "task", "")
+            self.story.append(f"{self.now:.2f} {type(action).__name__} {what}")
         match action:
             case StartSlot(slot=slot, task=task):
-                old = self.processes[slot]
-                assert old is None or not old.alive
-                self.pids += 1
-                self.processes[slot] = Process(slot, self.pids)
-                start = (worker.outbox.boot, task)
-                self.started[start] = self.started.get(start, 0) + 1
-                worker.table.did(slot, "start", self.now)
-                worker.table.assign(slot, task)
+                self._start(worker, slot, task)
             case GiveSpec(slot=slot, task=task):
                 boot = worker.table.slots[slot].boot
                 self._send(lambda: self._spec(slot, boot, task))
@@ -335,8 +331,33 @@ class NodeInMemory:
                 if process is not None:
                     self.crash(process)
                 worker.table.did(slot, "kill", self.now, doom=why)
+            case SeatRank(task=task, shard=shard):
+                worker.outbox.add(self._seat(task, shard))
             case Tell(fact=fact):
                 worker.outbox.add(fact)
+            case _:
+                raise AssertionError(f"no model of {action}")
+
+    def _start(self, worker: Worker, slot: str, task: Task) -> None:
+        old = self.processes[slot]
+        assert old is None or not old.alive
+        self.pids += 1
+        self.processes[slot] = Process(slot, self.pids)
+        start = (worker.outbox.boot, task)
+        self.started[start] = self.started.get(start, 0) + 1
+        worker.table.did(slot, "start", self.now)
+        worker.table.assign(slot, task)
+
+    def _seat(self, task: Task, shard: Shard) -> RankSeated:
+        self.pids += 1
+        seat = RankSeat(
+            rank=task.rank,
+            node=self.node,
+            first_layer=shard.first_layer,
+            last_layer=shard.last_layer,
+            ring=(f"{self.node}:{self.pids}",),
+        )
+        return RankSeated(instance=task.instance, generation=task.generation, seat=seat)
 
     def _listener(self, slot: str, boot: Boot | None) -> Process | None:
         """Who hears a message to this slot: the process that it was meant for, if it can."""
