@@ -20,6 +20,8 @@ from bus.loops import RENEW_S, AsyncioReactor
 from bus.transport import Change, Frames, Link
 from tests.harness.secure_site import ANY, Site
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 A, B, C = NodeId("na"), NodeId("nb"), NodeId("nc")

@@ -24,6 +24,8 @@ from bus.keys import ClusterKey, ClusterKeys
 from bus.transport import Link
 from tests.harness.secure_site import Site
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60.0 if os.environ.get("SHOAL_PROVE") else 8.0
 SEED = int(os.environ.get("SHOAL_TEST_SEED", "7"))
 A, B = NodeId("na"), NodeId("nb")

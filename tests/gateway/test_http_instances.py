@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from bus.clock import now
 from bus.ids import InstanceId, ModelId
 from bus.messages.events import GenerationOpened, InstanceRemoved
 from tests.harness.http_clients import Reader, chat, ready
 from tests.harness.stage import MODEL, eventually, stage
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_ready() -> None:

@@ -20,6 +20,8 @@ from gateway.listener import open_listener
 from tests.harness.http_clients import Reader, answered, body, cancels_of, chat, ready, send_raw
 from tests.harness.stage import ROOT, eventually, free_port, stage
 
+pytestmark = pytest.mark.slow
+
 
 def test_sigterm_lets_a_short_stream_finish_and_ends_a_long_one_in_words() -> None:
     with stage(drain_s=2.0) as made:

@@ -16,6 +16,8 @@ from bus.errors import Refusal
 from tests.harness.http_clients import Reader, body, cancels_of, chat, ready, send_raw
 from tests.harness.stage import MODEL, Stage, eventually, stage
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Stage]:

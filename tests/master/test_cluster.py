@@ -27,6 +27,8 @@ from master.office import Seat
 from master.service import Master, MasterSettings
 from master.terms import read_term
 
+pytestmark = pytest.mark.slow
+
 Answer = Acknowledged | CommandRefused
 FAILOVER_S = 3.0
 

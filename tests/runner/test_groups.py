@@ -33,6 +33,8 @@ from tests.harness.ranks import (
 )
 from tests.harness.slot import ROOT, FakeGateway, Slot, request, started_slot
 
+pytestmark = pytest.mark.slow
+
 TINY = ROOT / "conf" / "tiny"
 LAYERS = 8
 

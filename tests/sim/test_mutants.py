@@ -14,6 +14,8 @@ from master.acks import Acks, Standing
 from tests.sim.cluster import PLANS, Broken, run_schedule
 from tests.sim.machine import Machine
 
+pytestmark = pytest.mark.slow
+
 TRIES = 150
 
 

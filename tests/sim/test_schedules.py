@@ -13,6 +13,8 @@ import pytest
 
 from tests.sim.cluster import PLANS, run_schedule
 
+pytestmark = pytest.mark.slow
+
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 PART = 20
 PARTS = 75 if PROVING else 1

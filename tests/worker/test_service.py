@@ -35,6 +35,8 @@ from worker.hands import DataPorts, RunnerDefaults
 from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights
 
+pytestmark = pytest.mark.slow
+
 NODE = NodeId("n1")
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = ROOT / "tests" / "harness" / "standin_runner.py"

@@ -40,6 +40,8 @@ from worker.store import MAX_OPEN
 from worker.voice import Voice
 from worker.weights import Shelf, Weights
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "harness" / "weights_node.py"
 MB = 1 << 20

@@ -23,6 +23,8 @@ from worker.service import Worker, WorkerSettings
 from worker.weights import Shelf, Weights
 from worker.weights_thread import WeightsSettings
 
+pytestmark = pytest.mark.slow
+
 N2 = NodeId("n2")
 M = ModelId("owner/far")
 

@@ -19,6 +19,8 @@ from tests.worker.test_weights_thread import phase, until
 from worker.source import Source
 from worker.weights_thread import WeightsSettings, WeightsThread, link_maker
 
+pytestmark = pytest.mark.slow
+
 M = ModelId("m")
 GIVER, GETTER = NodeId("nodea"), NodeId("nodeb")
 

@@ -18,6 +18,8 @@ from tests.worker.test_store import big_model, content
 from worker.source import Source
 from worker.weights_thread import WeightsSettings, WeightsThread, open_link
 
+pytestmark = pytest.mark.slow
+
 M = ModelId("m")
 HERE = ("tcp://127.0.0.1:*",)
 
