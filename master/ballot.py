@@ -45,11 +45,12 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """What was last heard of another candidate, and when."""
+    """What was last heard of another candidate, and when. `settled`: it may claim by now."""
 
     rank: Rank
     fit: bool
     heard_at: float
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,13 @@ class PeersKnown:
 @dataclass(frozen=True, slots=True)
 class HeardPeer:
     """Another candidate lives, how good it is, and the counter of its term; `led`: it holds the
-    term or hears who does."""
+    term or hears who does; `settled`: it has been up for a lapse."""
 
     rank: Rank
     fit: bool = True
     counter: int = 0
     led: bool = True
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +278,19 @@ class Election:
         """How long this campaign waits for its votes; longer at each try, so that slow links
         do in the end."""
         return PATIENCE_S * min(1.0 + 0.5 * self.tries, 3.0)
+
+    def settled(self, now: float) -> bool:
+        """Whether we have been up for so long that we may claim."""
+        return self.up_at is not None and now - self.up_at >= LAPSE_S
+
+    def outranked_by(self, seen: Living, now: float) -> bool:
+        """Whether to let another go first: it lives and is better. One that was only just started
+        is not waited for, unless its journal holds more than ours."""
+        if now - seen.heard_at >= LAPSE_S:
+            return False
+        if not seen.settled and seen.rank.log <= self.rank.log:
+            return False
+        return (seen.fit, seen.rank) > (self.fit, self.rank)
 
     def led(self, now: float) -> bool:
         """Whether we hold the term, or hear who does."""

@@ -167,7 +167,9 @@ class Candidate:
                 return [] if self.holding else self._found(message, now)
             case Candidacy():
                 rank = Rank(message.last_term, message.last_index, message.priority, message.node)
-                heard = ballot.HeardPeer(rank, message.fit, message.counter, message.led)
+                heard = ballot.HeardPeer(
+                    rank, message.fit, message.counter, message.led, message.settled
+                )
                 return self.stimulated(heard, now)
             case AskVote():
                 log = (message.last_term, message.last_index)
@@ -202,6 +204,7 @@ class Candidate:
             counter=election.counter,
             fit=election.fit,
             led=election.led(now),
+            settled=election.settled(now),
             addresses=addresses,
         )
 

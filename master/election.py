@@ -38,7 +38,6 @@ from master.ballot import (
     Outcome,
     PeersKnown,
     PersistTerm,
-    Rank,
     Role,
     StepDown,
     Stimulus,
@@ -146,7 +145,7 @@ def _peer(election: Election, heard: HeardPeer, now: float) -> Outcome:
         return election, []
     election = replace(
         election,
-        living={**election.living, rank.node: Living(rank, heard.fit, now)},
+        living={**election.living, rank.node: Living(rank, heard.fit, now, heard.settled)},
         peers=election.peers | {rank.node},
         seen=max(election.seen, heard.counter),
         company=True,
@@ -243,16 +242,11 @@ def _claim(election: Election, now: float) -> Outcome:
 def _ahead(election: Election, now: float) -> int:
     """How many living voters rank above us."""
     return sum(
-        seen.rank > election.rank
+        election.outranked_by(seen, now)
         for node, seen in election.living.items()
-        if node in election.voters and seen.fit and now - seen.heard_at < LAPSE_S
+        if node in election.voters and seen.fit
     )
 
 
 def _is_best(election: Election, now: float) -> bool:
-    mine: tuple[bool, Rank] = (election.fit, election.rank)
-    return all(
-        (seen.fit, seen.rank) < mine
-        for seen in election.living.values()
-        if now - seen.heard_at < LAPSE_S
-    )
+    return not any(election.outranked_by(seen, now) for seen in election.living.values())

@@ -42,8 +42,9 @@ class TermHeartbeat(Message):
 class Candidacy(Message):
     """A candidate lives, and how good it is: where its journal ends, its configured priority,
     the counter of its term. `fit` False: its journal only counts or was lost, so it neither
-    votes nor holds while another can. `led`: it holds the term or hears who does. `addresses`
-    are those of its ROUTER, best first. To every other candidate, every 0.5 s."""
+    votes nor holds while another can. `led`: it holds the term or hears who does. `settled`: it
+    has been up for a lapse and may claim. `addresses` are those of its ROUTER, best first. To every
+    other candidate, every 0.5 s."""
 
     kind: Literal["candidacy"] = "candidacy"
     node: NodeId
@@ -53,6 +54,7 @@ class Candidacy(Message):
     counter: int
     fit: bool = True
     led: bool = True
+    settled: bool = True
     addresses: tuple[str, ...] = ()
 
 

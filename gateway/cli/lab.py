@@ -177,12 +177,11 @@ def _start(nodes: list[LabNode], screen: Screen) -> None:
 
 def _formed(nodes: list[LabNode]) -> float:
     """Seconds from the start of the last switchboard until all know one holder."""
-    began = max(_started_at(node) for node in nodes)
     ends_at = time.time() + FORM_S
     while True:
         states = [state_of(node.url) for node in nodes]
         if is_formed(states):
-            return max(0.0, _agreed_at(nodes, time.time()) - began)
+            return formation_s(nodes, time.time())
         if time.time() > ends_at:
             raise Problem(
                 f"the nodes did not form a cluster within {FORM_S:g} s",
@@ -206,6 +205,13 @@ def is_formed(states: list[NodeState | None]) -> bool:
         return False
     holders = {one.holder for one in known}
     return len(holders) == 1 and all(len(one.state.nodes) >= len(states) for one in known)
+
+
+def formation_s(nodes: list[LabNode], now: float) -> float:
+    """Seconds from the start of the last switchboard until the last node had heard of the holder
+    that all know, by their logs; nodes have to have formed."""
+    began = max(_started_at(node) for node in nodes)
+    return max(0.0, _agreed_at(nodes, now) - began)
 
 
 def _started_at(node: LabNode) -> float:

@@ -84,6 +84,18 @@ def test_the_lower_ranked_leaves_the_claim_to_a_better_one_that_lives() -> None:
     assert OpenTerm(2) in actions, "the better one fell silent"
 
 
+@pytest.mark.parametrize(("index", "claims"), [(7, True), (8, False)])
+def test_one_that_was_only_just_started_is_waited_for_if_its_log_holds_more(
+    index: int, claims: bool
+) -> None:
+    election, _ = stimulate(candidate(A, counter=1, index=7), PeersKnown(frozenset({B})), 0.0)
+    election, _ = stimulate(election, SwitchboardUp(), 0.0)
+    restarted = HeardPeer(Rank(1, index, 0, B), counter=1, settled=False)
+    election, _ = stimulate(election, restarted, LAPSE_S - 0.1)
+    _, actions = stimulate(election, Tick(), LAPSE_S)
+    assert (OpenTerm(2) in actions) is claims
+
+
 def test_a_longer_log_ranks_above_priority_and_priority_above_the_name() -> None:
     assert Rank(2, 1, 0, A) > Rank(1, 99, 9, B) > Rank(1, 98, 10, C)
     assert Rank(1, 1, 5, A) > Rank(1, 1, 4, C)
