@@ -34,7 +34,7 @@ down: $(READY)
 	@$(BIN)/shoal down
 
 test: $(READY)
-	$(PYTEST) tests
+	$(PYTEST) tests -m "not proof"
 
 check: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
@@ -42,7 +42,7 @@ check: $(READY)
 	$(BIN)/pyright
 	$(BIN)/python -m tests.harness.protocol_page --check
 	$(BIN)/python -m tests.harness.tour_page --check
-	$(PYTEST) tests --ignore=tests/processes --ignore=tests/clients -m "not slow"
+	$(PYTEST) tests --ignore=tests/processes --ignore=tests/clients -m "not slow and not proof"
 
 fmt: $(READY)
 	$(BIN)/ruff format $(PACKAGES) tests

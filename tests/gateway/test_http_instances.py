@@ -72,6 +72,7 @@ def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served() -> None:
         assert chat(made, "tokens=3").status_code == 200
 
 
+@pytest.mark.proof  # tests/processes/test_faults.py has it with a real runner
 def test_a_frozen_runner_ends_streams_in_words() -> None:
     with stage() as made:
         runner = made.runner()

@@ -165,7 +165,10 @@ def test_a_dead_holder_node_without_ranks_is_not_noticed(cluster: Cluster, ledge
     )
 
 
-@pytest.mark.parametrize(("number", "bound_s"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 15)])
+@pytest.mark.parametrize(
+    ("number", "bound_s"),
+    [(signal.SIGKILL, 3), pytest.param(signal.SIGSTOP, 15, marks=pytest.mark.proof)],
+)
 def test_a_lost_follower_ends_streams_in_words_and_the_group_comes_back(
     cluster: Cluster, ledger: Ledger, number: signal.Signals, bound_s: float
 ) -> None:
