@@ -14,6 +14,7 @@ import io
 import json
 import os
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -83,7 +84,20 @@ class MlxDistributed:
             return False
 
     def run(self, jobs: Sequence[Job]) -> list[Timing]:
-        return asyncio.run(run(self.port, str(self._model), jobs))
+        """Awake for its own turn alone: idle, it spins on a core that the other one needs."""
+        self._signal(signal.SIGCONT)
+        try:
+            return asyncio.run(run(self.port, str(self._model), jobs))
+        finally:
+            self.rest()
+
+    def rest(self) -> None:
+        """Until its next turn."""
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for life in self.lives:
+            life.send_signal(number)
 
     def ranks(self) -> list[psutil.Process]:
         return [psutil.Process(life.pid) for life in self.lives]
@@ -161,6 +175,7 @@ def groups(repeats: int) -> dict[str, Any]:
                 idle = {group.name: idle_cores(group.ranks())}
                 rival = MlxDistributed(model, Path(folder), pipeline=sharding == "pipeline")
                 idle[rival.name] = idle_cores(rival.ranks())
+                rival.rest()
                 found[sharding] = {"idle_cores": idle, "load": measured([group, rival], repeats)}
             finally:
                 if rival is not None:
