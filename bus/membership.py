@@ -131,13 +131,6 @@ class Membership:
         """A forgotten node may come back."""
         self.forgotten.discard(node)
 
-    def offered(self, addresses: Iterable[str]) -> None:
-        """Addresses that may be those of a cluster's node (discovery): dialled until one of
-        them answers or is refused; never a reason to believe anything."""
-        for address in addresses:
-            if address not in self.seeds and len(self.seeds) < MAX_PEERS:
-                self.seeds = (*self.seeds, address)
-
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Action]:

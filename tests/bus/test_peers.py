@@ -321,6 +321,6 @@ def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Cluster) -
     board = cluster.start("a")
     peers = board.peers
     assert peers is not None
-    peers.membership.offered(["192.0.2.1:24154"])
+    peers.membership.seeds = ("192.0.2.1:24154",)
     cluster.until(lambda: "shoal keys init" in cluster.logs["a"].getvalue(), "it is said")
     assert KEY.text not in cluster.logs["a"].getvalue()
