@@ -171,6 +171,10 @@ def test_a_long_day_ends_every_request_and_leaks_nothing() -> None:
             "greedy texts that differ": len(day.parted),
             "of them with margin < 1e-4": len(close),
             "bytes per request, by process": {k: round(v) for k, v in grown.items()},
+            "MiB before and after": {
+                name: [round(before[name] / 2**20, 1), round(after[name] / 2**20, 1)]
+                for name in grown
+            },
             "journal bytes": journal,
         }
         (results_folder() / "soak.json").write_text(json.dumps(row, indent=1))
