@@ -220,8 +220,9 @@ class Office:
                     self._journal.append(event, state_after=after)
                     self._unsynced = True
                     self._flush_soon()
-                case Replace(state=state):
+                case Replace(state=state, undone=undone):
                     self._log.info("took a snapshot", index=state.index, term=state.term)
+                    self._say_undone(undone)
                     self._journal.compact(state)
                     self._flush_soon()
                 case Publish(event=event):
@@ -232,6 +233,17 @@ class Office:
                     self._peers.spread(message)
                 case _:
                     assert_never(action)
+
+    def _say_undone(self, undone: tuple[Event, ...]) -> None:
+        """Changes that were acknowledged here and are not in the log that counts now."""
+        for event in undone:
+            self._log.warning(
+                "undid a change that the holder's log lacks: repeat it if it is still wanted",
+                command_id=event.command_id,
+                what=event.body.model_dump(mode="json"),
+                term=event.term,
+                index=event.index,
+            )
 
     def _keep(self, kept: Kept) -> bool:
         """Put the term on the disk; whether it is there."""

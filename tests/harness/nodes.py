@@ -52,11 +52,17 @@ def free_base_port() -> int:
     raise AssertionError("no free ports")
 
 
-def shoal(*words: str, env: dict[str, str] | None = None, timeout: float = 120.0) -> Any:
-    """Run the command line as a user would; returns the completed process (text)."""
+def shoal(
+    *words: str,
+    env: dict[str, str] | None = None,
+    timeout: float = 120.0,
+    inside: tuple[str, ...] = (),
+) -> Any:
+    """Run the command line as a user would, on the machine that the words `inside` lead to;
+    returns the completed process (text)."""
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
     return subprocess.run(
-        [sys.executable, "-P", "-c", code, *words],
+        [*inside, sys.executable, "-P", "-c", code, *words],
         cwd=tempfile.gettempdir(),
         env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **(env or {})},
         stdin=subprocess.DEVNULL,
@@ -133,6 +139,8 @@ class Node:
         # A process that sets its title must leave its environment readable: it is how a test
         # finds everything that its node started.
         self.env = {"SHOAL_HOME": str(self.home), "SPT_NOENV": "1", **settings}
+        self.inside: tuple[str, ...] = ()
+        self.headers: dict[str, str] = {}
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
 
     def move(self, base_port: int) -> None:
@@ -140,6 +148,14 @@ class Node:
         self.http.close()
         self.base_port, self.url = base_port, f"http://127.0.0.1:{base_port}"
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
+
+    def move_to(self, host: str, inside: tuple[str, ...], key: str) -> None:
+        """Run on another machine (see `tests.harness.wires`), with this API key; before `up`."""
+        self.http.close()
+        self.inside, self.url = inside, f"http://{host}:{self.base_port}"
+        self.headers = {"Authorization": f"Bearer {key}"}
+        self.env |= {"SHOAL_API_KEYS": key, "SHOAL_API_KEY": key, "SHOAL_HTTP_HOST": "0.0.0.0"}
+        self.http = httpx.Client(base_url=self.url, timeout=60.0, headers=self.headers)
 
     def node_id(self) -> str:
         """The id that it was given at its first start."""
@@ -149,7 +165,7 @@ class Node:
         """`shoal up`; returns when the node serves."""
         done = shoal(
             "up", "--home", str(self.home), "--base-port", str(self.base_port),
-            env=self.env, timeout=seconds,
+            env=self.env, timeout=seconds, inside=self.inside,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr + self.logs()
 
@@ -159,7 +175,7 @@ class Node:
 
     def shoal(self, *words: str, timeout: float = 120.0) -> Any:
         """The command line, for this node."""
-        return shoal(*words, env=self.env, timeout=timeout)
+        return shoal(*words, env=self.env, timeout=timeout, inside=self.inside)
 
     def close(self) -> None:
         """End whatever of this node is left, by pid, and remove its home."""
@@ -181,6 +197,21 @@ class Node:
                 if alive and mine and process.pid != os.getpid():
                     found.append(process)
         return found
+
+    def kill(self) -> float:
+        """kill -9 everything of this node, by pid, until nothing is left; returns when it began."""
+        at = time.monotonic()
+        while found := self.all_processes():
+            for process in found:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        return at
+
+    def log_lines(self, process: str) -> list[dict[str, Any]]:
+        """What one process has logged, oldest first."""
+        path = load_settings(home=self.home).paths.logs / f"{process}.log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def logs(self) -> str:
         """The ends of all logs, for a failing test."""
@@ -239,7 +270,11 @@ class Node:
     def _read(self, stream: Stream, body: dict[str, Any]) -> None:
         try:
             with httpx.stream(
-                "POST", self.url + "/v1/chat/completions", json=body, timeout=180.0
+                "POST",
+                self.url + "/v1/chat/completions",
+                json=body,
+                headers=self.headers,
+                timeout=180.0,
             ) as response:
                 stream.status = response.status_code
                 if response.status_code != 200:
