@@ -13,8 +13,9 @@ can.
 
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
 Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
-known say that they have no holder either, or held for longer than a lapse without it. Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes`
-or `GiveVote` that follows it, and `StepDown` before anything is done for another holder.
+known say that they have no holder either; nothing is held for longer than a lapse without it.
+Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes` or `GiveVote` that
+follows it, and `StepDown` before anything is done for another holder.
 """
 
 from __future__ import annotations

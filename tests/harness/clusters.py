@@ -152,9 +152,7 @@ def _is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running_cluster(
-    count: int, wires: Wires | None = None, **settings: str
-) -> Iterator[Cluster]:
+def running_cluster(count: int, wires: Wires | None = None, **settings: str) -> Iterator[Cluster]:
     """A cluster that has formed, for as long as the block lasts."""
     cluster = Cluster(count, wires, **settings)
     try:

@@ -75,8 +75,9 @@ def shoal(
 
 @dataclass
 class Stream:
-    """One streamed chat completion, read in a thread of its own."""
+    """One streamed chat completion, read in a thread of its own. `ends` counts its terminals."""
 
+    ends: int = 0
     text: str = ""
     finish: str | None = None
     usage: dict[str, Any] | None = None
@@ -117,6 +118,7 @@ class Stream:
         data = json.loads(line[6:])
         if "error" in data:
             self.error = data["error"]
+            self.ends += 1
             return
         self.usage = data.get("usage") or self.usage
         for choice in data["choices"]:
@@ -125,7 +127,9 @@ class Stream:
             if content:
                 self.text += content
                 self.at.append(time.monotonic())
-            self.finish = choice.get("finish_reason") or self.finish
+            if choice.get("finish_reason"):
+                self.finish = choice["finish_reason"]
+                self.ends += 1
 
 
 class Node:
@@ -279,6 +283,7 @@ class Node:
                 stream.status = response.status_code
                 if response.status_code != 200:
                     stream.error = json.loads(response.read())["error"]
+                    stream.ends += 1
                     return
                 for line in response.iter_lines():
                     stream.take(line)

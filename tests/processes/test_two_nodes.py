@@ -50,9 +50,7 @@ def name_of(asker: Node, node: Node) -> str:
 
 def replicated(pair: Cluster, asker: Node, node: Node, name: str) -> None:
     """Rename so that both have it."""
-    eventually(
-        lambda: rename(asker, node, name) == "replicated", PATIENCE_S, "both take part"
-    )
+    eventually(lambda: rename(asker, node, name) == "replicated", PATIENCE_S, "both take part")
     eventually(lambda: all(name_of(n, node) == name for n in pair.nodes), ANSWER_S, "both know it")
 
 
@@ -114,15 +112,11 @@ def test_either_may_die_and_the_other_serves_what_it_can(
         assert name_of(node, victim) == f"victim-{role}"
         assert name_of(node, survivor) == f"alone-{role}"
     said = ", ".join(sorted({saw(stream) for stream in streams}))
-    ledger(
-        f"kill -9 one of two nodes ({role})", saw=said, seconds=seconds, bound_s=15, reloaded=1
-    )
+    ledger(f"kill -9 one of two nodes ({role})", saw=said, seconds=seconds, bound_s=15, reloaded=1)
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_both_may_die_and_restart_in_any_order(
-    pair: Cluster, ledger: Ledger, first: int
-) -> None:
+def test_both_may_die_and_restart_in_any_order(pair: Cluster, ledger: Ledger, first: int) -> None:
     early, late = pair.nodes[first], pair.nodes[1 - first]
     placed = {alone_on(pair, early)["instance"]}
     replicated(pair, early, late, f"late-{first}")
