@@ -14,9 +14,25 @@ from bus.journal import MAX_LOG_BYTES
 from conf.ports import SPAN
 from conf.settings import load_settings
 from tests.harness.clusters import Cluster, view_of
-from tests.harness.nodes import SERVICES, Node
+from tests.harness.nodes import SERVICES, Node, eventually
 
 RUNNER = "runner:"
+PATIENCE_S = 300.0
+
+
+def sound(cluster: Cluster, seconds: float = PATIENCE_S) -> None:
+    """Wait until nothing is amiss; fails with what is, and with the logs."""
+    said: list[str] = []
+
+    def is_sound() -> bool:
+        said[:] = breaches(cluster)
+        return not said
+
+    try:
+        eventually(is_sound, seconds, "a sound cluster")
+    except AssertionError as error:
+        logs = "\n".join(node.logs() for node in cluster.nodes)
+        raise AssertionError(f"{error}: {said}\n{logs}") from error
 
 
 def breaches(cluster: Cluster) -> list[str]:

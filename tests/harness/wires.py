@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import heapq
+import itertools
 import os
 import select
 import struct
@@ -25,6 +26,7 @@ TUN_PLAIN = 0x0001 | 0x1000
 MTU = 9000
 OWN = 254
 """This process's number on the wire."""
+_WIRES = itertools.count()
 
 
 class NotPermitted(RuntimeError):
@@ -35,11 +37,12 @@ class Wires:
     """`count` machines, numbered from 0. `cut`, `heal` and `delay_s` take effect at once."""
 
     def __init__(self, count: int) -> None:
-        pid = os.getpid()
+        unique = os.getpid() * 4 + next(_WIRES) % 4
         self.delay_s = 0.0
         self.carried = 0
-        self._net = f"10.{64 + pid // 250 % 64}.{pid % 250}"
-        self._names = [f"sh{pid}n{number}" for number in range(count)]
+        self._net = f"10.{64 + unique // 250 % 64}.{unique % 250}"
+        self._prefix = f"sh{unique % 10**7}"
+        self._names = [f"{self._prefix}n{number}" for number in range(count)]
         self._cut: set[tuple[int, int]] = set()
         self._files: dict[int, int] = {}
         self._stop = threading.Event()
@@ -47,7 +50,7 @@ class Wires:
         try:
             for number in range(count):
                 self._join(number)
-            self._plug(OWN, f"sh{pid}own", None)
+            self._plug(OWN, f"{self._prefix}own", None)
         except (OSError, subprocess.CalledProcessError) as error:
             self.close()
             said = getattr(error, "stderr", None) or str(error)
@@ -93,7 +96,7 @@ class Wires:
         name = self._names[number]
         _ip("netns", "add", name)
         _ip("-n", name, "link", "set", "lo", "up")
-        self._plug(number, f"sh{os.getpid()}t{number}", name)
+        self._plug(number, f"{self._prefix}t{number}", name)
 
     def _plug(self, number: int, device: str, namespace: str | None) -> None:
         file = os.open(TUN_FILE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from tests.harness.clusters import Cluster, running_cluster, view_of
-from tests.harness.nodes import MODEL, SERVICES, Node, Stream, eventually
-from tests.harness.soundness import breaches, listening, remains
+from tests.harness.nodes import MODEL, SERVICES, Node, Stream
+from tests.harness.soundness import listening, remains, sound
 from tests.processes.conftest import PROVING, Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
@@ -145,20 +145,6 @@ class Churn:
                 continue
             found.append(f"{stream.ends} ends: {stream}")
         return found
-
-
-def sound(cluster: Cluster) -> None:
-    said: list[str] = []
-
-    def is_sound() -> bool:
-        said[:] = breaches(cluster)
-        return not said
-
-    try:
-        eventually(is_sound, PATIENCE_S, "a sound cluster")
-    except AssertionError as error:
-        logs = "\n".join(node.logs() for node in cluster.nodes)
-        raise AssertionError(f"seed {SEED}: {said}\n{logs}") from error
 
 
 def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.harness.clusters import Cluster, running_cluster, view_of
-from tests.harness.nodes import Node, Stream, eventually
+from tests.harness.nodes import MODEL, Node, Stream, eventually
+from tests.harness.soundness import sound
 from tests.harness.wires import NotPermitted, Wires, wires
 from tests.processes.conftest import Ledger
 
@@ -24,6 +25,11 @@ LONG = {"max_tokens": 900, "ignore_eos": True}
 COUNT = "list the integers from 1 to 30"
 PATIENCE_S = 240.0
 SLOW_S = 0.05
+HELLO = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,7 @@ def wire() -> Iterator[Wires]:
 
 @pytest.fixture(scope="module")
 def cluster(wire: Wires) -> Iterator[Cluster]:
-    with running_cluster(3, wire) as made:
+    with running_cluster(3, wire, SHOAL_SETTLE_GRACE_S="35") as made:
         yield made
 
 
@@ -107,6 +113,77 @@ def test_a_cut_fails_what_crosses_it_and_heals_under_one_holder(
     eventually(lambda: others[0].chat("hi", max_tokens=4).status_code == 200, PATIENCE_S, "serves")
     ledger(f"a cut ({role} alone)", saw=saw(crossing), seconds=lost_s, bound_s=15, reloaded=0)
     ledger(f"the cut heals ({role})", saw="one holder", seconds=healed_s, bound_s=5, reloaded=0)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("role", ["holder", "other"])
+def test_after_a_long_cut_no_copy_is_left_over(cluster: Cluster, wire: Wires, role: str) -> None:
+    """Longer than the grace: the others give the copy up and load one of their own."""
+    holder = cluster.holder()
+    lone = next(n for n in cluster.nodes if (n is holder) == (role == "holder"))
+    others = [n for n in cluster.nodes if n is not lone]
+    placed = alone_on(cluster, lone)
+    number = cluster.nodes.index(lone)
+    wire.cut([number], [n for n in range(3) if n != number])
+
+    def given_up() -> bool:
+        views = [view_of(node) for node in others]
+        return all(view and placed["instance"] not in view["state"]["instances"] for view in views)
+
+    eventually(given_up, PATIENCE_S, "the others give the copy up")
+    for node in (*others, lone):
+        answer = node.http.post("/v1/chat/completions", json=HELLO, timeout=PATIENCE_S)
+        assert answer.status_code == 200, answer.text
+    wire.heal()
+    sound(cluster)
+    assert [node.chat("hi", max_tokens=4).status_code for node in cluster.nodes] == [200] * 3
+
+
+@pytest.mark.proof
+def test_of_voters_the_majority_goes_on_and_the_rest_refuses_changes(ledger: Ledger) -> None:
+    ids = [f"n00000000{number}" for number in range(3)]
+    try:
+        wire = Wires(3)
+    except NotPermitted as why:
+        pytest.skip(str(why))
+    cluster = Cluster(3, wire, SHOAL_VOTERS=",".join(ids))
+    try:
+        for node, name in zip(cluster.nodes, ids, strict=True):
+            (node.home / "state").mkdir(parents=True)
+            (node.home / "state" / "node-id").write_text(name + "\n")
+        cluster.up()
+        _voters_apart(cluster, wire, ledger)
+    finally:
+        cluster.close()
+        wire.close()
+
+
+def _voters_apart(cluster: Cluster, wire: Wires, ledger: Ledger) -> None:
+    lone = cluster.holder()
+    others = [n for n in cluster.nodes if n is not lone]
+    number = cluster.nodes.index(lone)
+    wire.cut([number], [n for n in range(3) if n != number])
+
+    def rename(asker: Node, name: str) -> Any:
+        return asker.http.post(f"/node/{lone.node_id()}/rename", json={"name": name})
+
+    def elected() -> bool:
+        answer = rename(others[0], "by-the-many")
+        return answer.status_code == 200 and answer.json()["durability"] == "majority"
+
+    eventually(elected, PATIENCE_S, "two of three go on")
+    refused = rename(lone, "by-the-one")
+    assert refused.status_code >= 400 and "1 of 3" in refused.text, refused.text
+    at = wire.heal()
+
+    def known() -> bool:
+        return cluster.formed() and all(
+            node.state()["nodes"][lone.node_id()]["name"] == "by-the-many" for node in cluster.nodes
+        )
+
+    eventually(known, PATIENCE_S, "the majority's change everywhere")
+    seconds = time.monotonic() - at
+    ledger("the cut heals (voters)", saw="one holder", seconds=seconds, bound_s=5, reloaded=0)
 
 
 def test_links_of_50_ms_form_a_cluster_that_serves(
