@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -189,6 +190,7 @@ class Node:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self.http.close()
+        shutil.rmtree(load_settings(home=self.home).paths.runtime, ignore_errors=True)
         self._folder.cleanup()
 
     def all_processes(self) -> list[psutil.Process]:

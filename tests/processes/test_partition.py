@@ -117,7 +117,9 @@ def test_a_cut_fails_what_crosses_it_and_heals_under_one_holder(
 
 @pytest.mark.proof
 @pytest.mark.parametrize("role", ["holder", "other"])
-def test_after_a_long_cut_no_copy_is_left_over(cluster: Cluster, wire: Wires, role: str) -> None:
+def test_after_a_long_cut_no_copy_is_left_over(
+    cluster: Cluster, wire: Wires, ledger: Ledger, role: str
+) -> None:
     """Longer than the grace: the others give the copy up and load one of their own."""
     holder = cluster.holder()
     lone = next(n for n in cluster.nodes if (n is holder) == (role == "holder"))
@@ -134,9 +136,13 @@ def test_after_a_long_cut_no_copy_is_left_over(cluster: Cluster, wire: Wires, ro
     for node in (*others, lone):
         answer = node.http.post("/v1/chat/completions", json=HELLO, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
-    wire.heal()
+    at = wire.heal()
+    eventually(cluster.formed, PATIENCE_S, "one holder after healing")
+    seconds = time.monotonic() - at
     sound(cluster)
     assert [node.chat("hi", max_tokens=4).status_code for node in cluster.nodes] == [200] * 3
+    said = f"served on both sides ({role} alone)"
+    ledger("a long cut heals", saw=said, seconds=seconds, bound_s=5, reloaded=1)
 
 
 @pytest.mark.proof

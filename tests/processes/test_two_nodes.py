@@ -81,7 +81,7 @@ def is_whole(node: Node, names: set[str]) -> bool:
     return names <= set(found) and all(found[name]["status"] == "ready" for name in names)
 
 
-@pytest.mark.parametrize("role", ["holder", "other"])
+@pytest.mark.parametrize("role", ["holder", pytest.param("other", marks=pytest.mark.proof)])
 def test_either_may_die_and_the_other_serves_what_it_can(
     pair: Cluster, ledger: Ledger, role: str
 ) -> None:
@@ -115,7 +115,7 @@ def test_either_may_die_and_the_other_serves_what_it_can(
     ledger(f"kill -9 one of two nodes ({role})", saw=said, seconds=seconds, bound_s=15, reloaded=1)
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [1, pytest.param(0, marks=pytest.mark.proof)])
 def test_both_may_die_and_restart_in_any_order(pair: Cluster, ledger: Ledger, first: int) -> None:
     early, late = pair.nodes[first], pair.nodes[1 - first]
     placed = {alone_on(pair, early)["instance"]}
