@@ -261,7 +261,7 @@ class Office:
             self._log.warning(
                 "undid a change that the holder's log lacks: repeat it if it is still wanted",
                 command_id=event.command_id,
-                what=event.body.model_dump(mode="json"),
+                what=event.body.model_dump_json(),
                 term=event.term,
                 index=event.index,
             )

@@ -279,7 +279,9 @@ class Worker:
         for slot in sorted(free - self._swept):
             left = sweep_role(self.client.endpoints, GROUP + slot)
             if left:
-                self._log.info("swept after a runner that was killed", slot=slot, files=left)
+                self._log.info(
+                    "swept after a runner that was killed", slot=slot, files=", ".join(left)
+                )
         self._swept = free
 
     def _left(self, gone: Gone) -> None:

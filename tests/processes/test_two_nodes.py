@@ -3,6 +3,7 @@ as replicated is there afterwards; what was only local and lost is said so."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -158,4 +159,4 @@ def test_what_was_local_and_lost_is_said_so(pair: Cluster) -> None:
 
     eventually(agreed, ANSWER_S, "the changes of the one that stayed up")
     said = [line for line in one.log_lines("master") if "undid a change" in line["message"]]
-    assert "lost" in {line["what"].get("name") for line in said}
+    assert "lost" in {json.loads(line["what"]).get("name") for line in said}
