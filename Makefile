@@ -85,7 +85,10 @@ prove-faults: $(READY)
 	$(PROVE) tests/processes/test_faults.py
 
 prove-cluster: $(READY)
-	$(PROVE) tests/processes/test_cluster.py tests/runner/test_groups.py
+	rm -f prove-results/cluster.jsonl
+	$(PROVE) tests/processes/test_cluster.py tests/processes/test_two_nodes.py \
+		tests/processes/test_partition.py tests/processes/test_churn.py tests/runner/test_groups.py; \
+	said=$$?; $(BIN)/python -m tests.harness.prove_table cluster; exit $$said
 
 bench-cluster: $(READY)
 	$(BIN)/python -m tests.bench.cluster

@@ -135,6 +135,22 @@ def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
                 path.unlink()
 
 
+def sweep_role(endpoints: Endpoints, process: str) -> list[str]:
+    """Remove the sockets and locks that a process left behind because it was killed; returns
+    their names. Nothing is removed while anybody holds the role."""
+    stem = process.replace(":", "-")
+    files = sorted(path for path in Path(endpoints.folder).glob(f"{stem}.*"))
+    if not files:
+        return []
+    try:
+        with role_lock(endpoints, process):
+            for path in files:
+                path.unlink(missing_ok=True)
+    except AlreadyRunning:
+        return []
+    return [path.name for path in files]
+
+
 def die_with_supervisor(end: Callable[[], None]) -> None:
     """Have `end` called when supervisord dies, and leave for certain 3 s later.
 

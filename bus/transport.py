@@ -43,6 +43,9 @@ _KINDS: dict[str, int] = {
 }
 MAX_MESSAGE_BYTES = 96 << 20
 HANDSHAKE_MS = 2_000
+CONNECT_MS = 1_500
+"""A connection that is not made by then is tried afresh. The kernel's own patience doubles with
+each try: after a cut of a minute it may look again half a minute after the cable is back."""
 SECURE_HEARTBEAT_MS = 1_000
 """Links with keys always have ZMTP heartbeats: a monitored libzmq socket that meets a damaged
 message stops reading and does not close (4.3.5), and cables are pulled without a farewell."""
@@ -109,6 +112,7 @@ class Link:
         self.socket.setsockopt(zmq.SNDHWM, high_water)
         self.socket.setsockopt(zmq.RCVHWM, high_water)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self.socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         if security is not None:

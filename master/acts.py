@@ -24,9 +24,11 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The journal begins anew with this state: what it held was of another log, or too old."""
+    """The journal begins anew with this state: what it held was of another log, or too old.
+    `undone` are those commands' events in it that the new one lacks."""
 
     state: ClusterState
+    undone: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

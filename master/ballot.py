@@ -45,12 +45,14 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """What was last heard of another candidate, and when. `settled`: it may claim by now."""
+    """What was last heard of another candidate, and when. `settled`: it may claim by now; `led`:
+    it knew a holder."""
 
     rank: Rank
     fit: bool
     heard_at: float
     settled: bool = True
+    led: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ class Election:
     it is the `tries`-th in a row, and after one that failed nothing is begun before
     `waits_from` and some. `acked_at` maps candidates to when they last answered our
     heartbeats. `company` is False as long as no other node was ever known: then there is
-    nobody to wait for.
+    nobody to wait for. `members` are the others that our log named when we started.
     """
 
     me: NodeId
@@ -262,6 +264,7 @@ class Election:
     waits_from: float = 0.0
     acked_at: Mapping[NodeId, float] = field(default_factory=dict[NodeId, float])
     company: bool = False
+    members: frozenset[NodeId] = frozenset()
 
     @property
     def voted(self) -> bool:

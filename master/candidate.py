@@ -89,6 +89,7 @@ class Candidate:
             voters=voters,
             fit=not (degraded or lost),
             company=expects_others or bool((voters | set(state.nodes)) - {me}),
+            members=frozenset(seat.node for seat in state.nodes.values()) - {me},
         )
         mirror = Mirror(state=state, live=state.index > 0, counter=state.term, moves=[])
         began = kept.began or state.index > 0
@@ -306,8 +307,8 @@ class Candidate:
         actions: list[Act] = []
         for event, after in moves[whole:]:
             if event is None:
+                actions.append(Replace(after, self.history.undone(after)))
                 self.history = History.behind(after)
-                actions.append(Replace(after))
             else:
                 self.history.keep(event)
                 actions.append(Append(event, after))

@@ -12,9 +12,10 @@ that is not `fit` (its journal only counts, or was lost) neither votes nor holds
 can.
 
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
-Nothing is claimed before our own switchboard has been up for a full lapse, or held for longer
-than that without it. Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes`
-or `GiveVote` that follows it, and `StepDown` before anything is done for another holder.
+Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
+known say that they have no holder either; nothing is held for longer than a lapse without it.
+Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes` or `GiveVote` that
+follows it, and `StepDown` before anything is done for another holder.
 """
 
 from __future__ import annotations
@@ -145,7 +146,10 @@ def _peer(election: Election, heard: HeardPeer, now: float) -> Outcome:
         return election, []
     election = replace(
         election,
-        living={**election.living, rank.node: Living(rank, heard.fit, now, heard.settled)},
+        living={
+            **election.living,
+            rank.node: Living(rank, heard.fit, now, heard.settled, heard.led),
+        },
         peers=election.peers | {rank.node},
         seen=max(election.seen, heard.counter),
         company=True,
@@ -194,6 +198,8 @@ def _tick(election: Election, now: float) -> Outcome:
     if election.voted:
         return _stand(election, now)
     if not election.company:
+        return _claim(election, now)
+    if _is_awaited(election, now):
         return _claim(election, now)
     if now - election.heard_at < LAPSE_S or not _is_best(election, now):
         return election, []
@@ -245,6 +251,23 @@ def _ahead(election: Election, now: float) -> int:
         election.outranked_by(seen, now)
         for node, seen in election.living.items()
         if node in election.voters and seen.fit
+    )
+
+
+def _is_awaited(election: Election, now: float) -> bool:
+    """Whether all that we know of, by our log or by word, live, say that they have no holder
+    either, and are no better than we are: then there is nobody to wait for. Only where no
+    holder was heard since our switchboard came up."""
+    others = election.peers | election.members
+    if not others or election.holder is not None or election.heard_at != election.up_at:
+        return False
+    heard = [election.living.get(node) for node in others]
+    return all(
+        seen is not None
+        and now - seen.heard_at < LAPSE_S
+        and not seen.led
+        and (seen.fit, seen.rank) < (election.fit, election.rank)
+        for seen in heard
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bus.ids import NodeId
 from bus.messages.control import AskEvents, EventsFound
 from bus.messages.events import Event
-from bus.state import ClusterState
+from bus.state import MAX_COMMANDS, ClusterState
 
 MAX_KEPT = 20_000
 MAX_FOUND = 1_000
@@ -59,6 +59,22 @@ class History:
             return EventsFound(events=(), complete=False)
         found = tuple(self.events[index] for index in range(ask.first, upto + 1))
         return EventsFound(events=found, complete=ask.first <= self.last + 1)
+
+    def undone(self, state: ClusterState) -> tuple[Event, ...]:
+        """Of the commands' events that are kept, those that a `state` which takes the place of
+        this log does not know: what they changed is taken back. Commands so old that no state
+        remembers them are not counted."""
+        known = state.commands
+        oldest = 0
+        if len(known) >= MAX_COMMANDS:
+            oldest = min(index for index, _ in known.values())
+        return tuple(
+            event
+            for event in self.events.values()
+            if event.command_id is not None
+            and event.command_id not in known
+            and event.index >= oldest
+        )
 
     def _follows(self, ask: AskEvents) -> bool:
         """Whether the asker's last event is ours; nothing comes before the first of all."""

@@ -95,6 +95,7 @@ class Office:
         self._answers = Answers()
         self._unsynced = self._flushing = False
         self._ticked_at = reactor.now()
+        self._led: tuple[NodeId | None, int] = (None, 0)
         opened = self._journal.open()
         self.candidate = Candidate.from_log(
             client.speaker.node,
@@ -144,7 +145,9 @@ class Office:
     def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
         """The other candidates that membership knows, with the addresses of their ROUTERs, best
         first. To be called whenever the set or an address changes."""
+        before = self._peers.nodes
         self._peers.know(addresses)
+        self._greet(before)
         known = PeersKnown(frozenset(addresses))
         self._do(self.candidate.stimulated(known, self._reactor.now()))
 
@@ -164,11 +167,14 @@ class Office:
     def heard(self, message: Message) -> None:
         """What another candidate said to us, or a holder answered."""
         self.awake()
+        before = self._peers.nodes
         if isinstance(message, Candidacy):
             self._peers.meet(message.node, message.addresses)
         elif isinstance(message, TermHeartbeat):
             self._peers.meet(message.holder, message.addresses)
+        self._greet(before)
         self._do(self.candidate.heard(message, self._reactor.now()))
+        self._say_led()
         if isinstance(message, TermHeartbeat):
             self._flush_soon()
         if self.candidate.holding:
@@ -192,6 +198,21 @@ class Office:
     def _published(self, _topic: str, envelope: Envelope) -> None:
         if envelope.node != self._client.speaker.node:
             self.heard(envelope.message)
+
+    def _say_led(self) -> None:
+        """Once for each holder that this candidate follows."""
+        election = self.candidate.election
+        led = (election.holder, election.counter)
+        if led != self._led and election.holder not in (None, election.me):
+            self._log.info("follows a holder", holder=election.holder, term=election.counter)
+        self._led = led
+
+    def _greet(self, known: frozenset[NodeId]) -> None:
+        """Those whom we can send to only now hear at once how good we are: a cluster that starts
+        need not wait for the next candidacy."""
+        now = self._reactor.now()
+        fresh = sorted(self._peers.nodes - known)
+        self._do([Send(node, self.candidate.candidacy(self.addresses, now)) for node in fresh])
 
     def _candidacy(self) -> None:
         self._peers.look_after()
@@ -220,8 +241,9 @@ class Office:
                     self._journal.append(event, state_after=after)
                     self._unsynced = True
                     self._flush_soon()
-                case Replace(state=state):
+                case Replace(state=state, undone=undone):
                     self._log.info("took a snapshot", index=state.index, term=state.term)
+                    self._say_undone(undone)
                     self._journal.compact(state)
                     self._flush_soon()
                 case Publish(event=event):
@@ -232,6 +254,17 @@ class Office:
                     self._peers.spread(message)
                 case _:
                     assert_never(action)
+
+    def _say_undone(self, undone: tuple[Event, ...]) -> None:
+        """Changes that were acknowledged here and are not in the log that counts now."""
+        for event in undone:
+            self._log.warning(
+                "undid a change that the holder's log lacks: repeat it if it is still wanted",
+                command_id=event.command_id,
+                what=event.body.model_dump_json(),
+                term=event.term,
+                index=event.index,
+            )
 
     def _keep(self, kept: Kept) -> bool:
         """Put the term on the disk; whether it is there."""

@@ -31,6 +31,7 @@ from bus.messages.readings import CardReading, NodeReading
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from bus.outbox import Outbox
 from bus.processes import Supervisor
+from bus.service import sweep_role
 from bus.state import ClusterState
 from bus.transport import Link
 from worker.diagnoses import OpenQuestions
@@ -107,6 +108,7 @@ class Worker:
         self._measured: tuple[int, float] | None = None
         self._ticked_at = reactor.now()
         self._suspects: set[str] = set()
+        self._swept: set[str] = set()
         self._link = Link("router")
         self._link.bind(client.endpoints.worker)
         self._hands = Hands(
@@ -269,7 +271,18 @@ class Worker:
         seen = [Seen(p.name.removeprefix(GROUP), p.alive, p.pid, p.exit_code) for p in found]
         for gone in self.table.listed(seen, now):
             self._left(gone)
+        self._sweep({one.name for one in seen if not one.alive})
         self._reconcile()
+
+    def _sweep(self, free: set[str]) -> None:
+        """A runner that was killed leaves its sockets: once for each slot that came free."""
+        for slot in sorted(free - self._swept):
+            left = sweep_role(self.client.endpoints, GROUP + slot)
+            if left:
+                self._log.info(
+                    "swept after a runner that was killed", slot=slot, files=", ".join(left)
+                )
+        self._swept = free
 
     def _left(self, gone: Gone) -> None:
         slot = gone.slot

@@ -17,7 +17,7 @@ from bus.endpoints import Endpoints
 from bus.errors import AlreadyRunning
 from bus.ids import Boot, NodeId
 from bus.messages.control import AskStacks, StackSample
-from bus.service import EXIT_ROLE_TAKEN, role_lock
+from bus.service import EXIT_ROLE_TAKEN, role_lock, sweep_role
 from bus.transport import Link
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +117,21 @@ def test_a_role_left_by_a_killed_process_can_be_taken(folder: Path) -> None:
     ended(life)
     with role_lock(Endpoints(str(folder)), "idle"):
         pass
+
+
+def test_what_a_killed_process_left_is_swept_and_what_a_living_one_has_is_not(
+    folder: Path,
+) -> None:
+    endpoints, life = Endpoints(str(folder)), start(folder, supervised=False)
+    (folder / "idler.stacks").touch()
+    mine = sorted(path.name for path in folder.glob("idle.*"))
+    assert {"idle.role", "idle.stacks"} <= set(mine)
+    assert sweep_role(endpoints, "idle") == []
+    life.kill()
+    ended(life)
+    assert sweep_role(endpoints, "idle") == mine
+    assert sorted(path.name for path in folder.iterdir()) == ["idler.stacks"]
+    assert sweep_role(endpoints, "idle") == []
 
 
 def test_a_service_answers_for_its_own_stacks(folder: Path) -> None:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from bus.keyring import new_key, write_keys
+from bus.keys import ClusterKeys
 from conf.ports import SPAN
 from tests.harness.nodes import MODEL, Node, eventually, free_base_port
+from tests.harness.wires import Wires
 
 FORM_S = 60.0
+API_KEY = "sk-of-the-test"
 
 
 class Cluster:
     """Nodes in the order in which they were started; the first is every other's seed."""
 
-    def __init__(self, count: int, **settings: str) -> None:
+    def __init__(self, count: int, wires: Wires | None = None, **settings: str) -> None:
         self.nodes: list[Node] = []
+        self.wires = wires
+        self._folder = tempfile.TemporaryDirectory(prefix="shoal-test-key-")
         seed = ""
         for base_port in free_base_ports(count):
             node = Node(
@@ -35,8 +43,23 @@ class Cluster:
             node.move(base_port)
             if self.nodes:
                 node.env["SHOAL_CLUSTER__NAMESPACE"] = self.nodes[0].env["SHOAL_CLUSTER__NAMESPACE"]
-            seed = seed or f"127.0.0.1:{base_port + 4}"
+            host = "127.0.0.1" if wires is None else self._remote(node, wires)
+            seed = seed or f"{host}:{base_port + 4}"
             self.nodes.append(node)
+
+    def _remote(self, node: Node, wires: Wires) -> str:
+        """Put the next node on its own machine, with the key that takes; its address."""
+        number, key_file = len(self.nodes), Path(self._folder.name) / "cluster-key"
+        if not key_file.exists():
+            write_keys(key_file, ClusterKeys(new_key()), replace=False)
+        host = wires.host(number)
+        node.move_to(host, wires.inside(number), API_KEY)
+        node.env |= {
+            "SHOAL_CLUSTER__LISTEN": host,
+            "SHOAL_CLUSTER_KEY_FILE": str(key_file),
+            "SHOAL_HTTP_NAMES": host,
+        }
+        return host
 
     def up(self) -> None:
         """All nodes at once; returns when they know each other and one holder."""
@@ -76,9 +99,22 @@ class Cluster:
 
         return eventually(ready, seconds, f"{model} is ready")
 
+    def clear(self, seconds: float = 60.0) -> None:
+        """Have nothing placed."""
+
+        def empty() -> bool:
+            views = [view_of(node) for node in self.nodes]
+            found = {name for view in views if view for name in view["state"]["instances"]}
+            for name in found:
+                self.nodes[0].http.delete(f"/instance/{name}")
+            return not found and None not in views
+
+        eventually(empty, seconds, "nothing is placed")
+
     def close(self) -> None:
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(lambda node: node.close(), self.nodes))
+        self._folder.cleanup()
 
     def _agreed(self) -> str | None:
         views = [view_of(node) for node in self.nodes]
@@ -116,9 +152,9 @@ def _is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running_cluster(count: int, **settings: str) -> Iterator[Cluster]:
+def running_cluster(count: int, wires: Wires | None = None, **settings: str) -> Iterator[Cluster]:
     """A cluster that has formed, for as long as the block lasts."""
-    cluster = Cluster(count, **settings)
+    cluster = Cluster(count, wires, **settings)
     try:
         cluster.up()
         yield cluster

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,11 +53,17 @@ def free_base_port() -> int:
     raise AssertionError("no free ports")
 
 
-def shoal(*words: str, env: dict[str, str] | None = None, timeout: float = 120.0) -> Any:
-    """Run the command line as a user would; returns the completed process (text)."""
+def shoal(
+    *words: str,
+    env: dict[str, str] | None = None,
+    timeout: float = 120.0,
+    inside: tuple[str, ...] = (),
+) -> Any:
+    """Run the command line as a user would, on the machine that the words `inside` lead to;
+    returns the completed process (text)."""
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
     return subprocess.run(
-        [sys.executable, "-P", "-c", code, *words],
+        [*inside, sys.executable, "-P", "-c", code, *words],
         cwd=tempfile.gettempdir(),
         env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **(env or {})},
         stdin=subprocess.DEVNULL,
@@ -69,8 +76,9 @@ def shoal(*words: str, env: dict[str, str] | None = None, timeout: float = 120.0
 
 @dataclass
 class Stream:
-    """One streamed chat completion, read in a thread of its own."""
+    """One streamed chat completion, read in a thread of its own. `ends` counts its terminals."""
 
+    ends: int = 0
     text: str = ""
     finish: str | None = None
     usage: dict[str, Any] | None = None
@@ -111,6 +119,7 @@ class Stream:
         data = json.loads(line[6:])
         if "error" in data:
             self.error = data["error"]
+            self.ends += 1
             return
         self.usage = data.get("usage") or self.usage
         for choice in data["choices"]:
@@ -119,7 +128,9 @@ class Stream:
             if content:
                 self.text += content
                 self.at.append(time.monotonic())
-            self.finish = choice.get("finish_reason") or self.finish
+            if choice.get("finish_reason"):
+                self.finish = choice["finish_reason"]
+                self.ends += 1
 
 
 class Node:
@@ -133,6 +144,8 @@ class Node:
         # A process that sets its title must leave its environment readable: it is how a test
         # finds everything that its node started.
         self.env = {"SHOAL_HOME": str(self.home), "SPT_NOENV": "1", **settings}
+        self.inside: tuple[str, ...] = ()
+        self.headers: dict[str, str] = {}
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
 
     def move(self, base_port: int) -> None:
@@ -140,6 +153,14 @@ class Node:
         self.http.close()
         self.base_port, self.url = base_port, f"http://127.0.0.1:{base_port}"
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
+
+    def move_to(self, host: str, inside: tuple[str, ...], key: str) -> None:
+        """Run on another machine (see `tests.harness.wires`), with this API key; before `up`."""
+        self.http.close()
+        self.inside, self.url = inside, f"http://{host}:{self.base_port}"
+        self.headers = {"Authorization": f"Bearer {key}"}
+        self.env |= {"SHOAL_API_KEYS": key, "SHOAL_API_KEY": key, "SHOAL_HTTP_HOST": "0.0.0.0"}
+        self.http = httpx.Client(base_url=self.url, timeout=60.0, headers=self.headers)
 
     def node_id(self) -> str:
         """The id that it was given at its first start."""
@@ -149,7 +170,7 @@ class Node:
         """`shoal up`; returns when the node serves."""
         done = shoal(
             "up", "--home", str(self.home), "--base-port", str(self.base_port),
-            env=self.env, timeout=seconds,
+            env=self.env, timeout=seconds, inside=self.inside,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr + self.logs()
 
@@ -159,7 +180,7 @@ class Node:
 
     def shoal(self, *words: str, timeout: float = 120.0) -> Any:
         """The command line, for this node."""
-        return shoal(*words, env=self.env, timeout=timeout)
+        return shoal(*words, env=self.env, timeout=timeout, inside=self.inside)
 
     def close(self) -> None:
         """End whatever of this node is left, by pid, and remove its home."""
@@ -169,6 +190,7 @@ class Node:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self.http.close()
+        shutil.rmtree(load_settings(home=self.home).paths.runtime, ignore_errors=True)
         self._folder.cleanup()
 
     def all_processes(self) -> list[psutil.Process]:
@@ -181,6 +203,21 @@ class Node:
                 if alive and mine and process.pid != os.getpid():
                     found.append(process)
         return found
+
+    def kill(self) -> float:
+        """kill -9 everything of this node, by pid, until nothing is left; returns when it began."""
+        at = time.monotonic()
+        while found := self.all_processes():
+            for process in found:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        return at
+
+    def log_lines(self, process: str) -> list[dict[str, Any]]:
+        """What one process has logged, oldest first."""
+        path = load_settings(home=self.home).paths.logs / f"{process}.log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def logs(self) -> str:
         """The ends of all logs, for a failing test."""
@@ -239,11 +276,16 @@ class Node:
     def _read(self, stream: Stream, body: dict[str, Any]) -> None:
         try:
             with httpx.stream(
-                "POST", self.url + "/v1/chat/completions", json=body, timeout=180.0
+                "POST",
+                self.url + "/v1/chat/completions",
+                json=body,
+                headers=self.headers,
+                timeout=180.0,
             ) as response:
                 stream.status = response.status_code
                 if response.status_code != 200:
                     stream.error = json.loads(response.read())["error"]
+                    stream.ends += 1
                     return
                 for line in response.iter_lines():
                     stream.take(line)

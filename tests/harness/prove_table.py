@@ -1,8 +1,10 @@
-"""What `make prove` found, as tables: faults, soak, latency, bench. Missing parts are named."""
+"""What `make prove` found, as tables: faults, clusters, soak, latency, bench; `cluster` alone
+where that is asked for. Missing parts are named."""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -15,10 +17,10 @@ from tests.harness.nodes import ROOT
 console = Console(width=170)
 
 
-def faults() -> None:
-    path = ROOT / "prove-results" / "faults.jsonl"
+def faults(name: str, how: str) -> None:
+    path = ROOT / "prove-results" / f"{name}.jsonl"
     if not path.exists():
-        console.print("faults: not run (make prove-faults)")
+        console.print(f"{name}: not run (make {how})")
         return
     table = Table("fault", "the client saw", "seconds", "bound", "models reloaded", "kept")
     for line in path.read_text().splitlines():
@@ -45,12 +47,16 @@ def document(name: str, folder: str, how: str) -> None:
         console.print_json(data=data)
 
 
-def main() -> None:
-    faults()
+def main(parts: list[str]) -> None:
+    if parts == ["cluster"]:
+        faults("cluster", "prove-cluster")
+        return
+    faults("faults", "prove-faults")
+    faults("cluster", "prove-cluster")
     document("soak", "prove-results", "prove-soak")
     document("latency", "bench-results", "prove-latency")
     document("serve", "bench-results", "prove-bench")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -96,6 +96,57 @@ def test_one_that_was_only_just_started_is_waited_for_if_its_log_holds_more(
     assert (OpenTerm(2) in actions) is claims
 
 
+def just_up(*peers: NodeId, members: tuple[NodeId, ...] = (), index: int = 7) -> Election:
+    """A candidate that has met `peers`, whose log names `members`, up since 0.0."""
+    election = replace(candidate(B, counter=1, index=index), members=frozenset(members))
+    election, _ = stimulate(election, PeersKnown(frozenset(peers)), 0.0)
+    return stimulate(election, SwitchboardUp(), 0.0)[0]
+
+
+def unled(node: NodeId, index: int = 7, *, fit: bool = True, led: bool = False) -> HeardPeer:
+    return HeardPeer(Rank(1, index, 0, node), fit, counter=1, led=led, settled=False)
+
+
+def test_when_all_that_are_known_have_no_holder_either_the_best_waits_no_longer() -> None:
+    election, _ = stimulate(just_up(A, members=(A,)), unled(A), 0.3)
+    _, actions = stimulate(election, Tick(), 0.4)
+    assert OpenTerm(2) in actions
+
+
+@pytest.mark.parametrize(
+    ("members", "heard"),
+    [
+        ((A, C), [unled(A)]),
+        ((A,), []),
+        ((A,), [unled(A, led=True)]),
+        ((A,), [unled(A, 8)]),
+        ((A, C), [unled(A), unled(C)]),
+        ((A,), [unled(A), HeardBeat(A, 1)]),
+    ],
+    ids=["one unheard", "none heard", "led", "better", "as good with a better name", "a holder"],
+)
+def test_otherwise_a_starting_candidate_waits_a_lapse(
+    members: tuple[NodeId, ...], heard: list[HeardPeer | HeardBeat]
+) -> None:
+    election = just_up(A, members=members)
+    for stimulus in heard:
+        election, _ = stimulate(election, stimulus, 0.3)
+    assert stimulate(election, Tick(), 0.4)[1] == []
+
+
+def test_one_that_cannot_be_relied_on_does_not_go_first() -> None:
+    worse, _ = stimulate(just_up(A), Fitness(False), 0.1)
+    worse, _ = stimulate(worse, unled(A, 3), 0.3)
+    assert stimulate(worse, Tick(), 0.4)[1] == []
+
+
+def test_who_had_a_holder_and_lost_it_waits_a_lapse() -> None:
+    election, _ = stimulate(just_up(A), HeardBeat(A, 1), 0.1)
+    election = replace(election, holder=None)
+    election, _ = stimulate(election, unled(A), 0.3)
+    assert stimulate(election, Tick(), 0.4)[1] == []
+
+
 def test_a_longer_log_ranks_above_priority_and_priority_above_the_name() -> None:
     assert Rank(2, 1, 0, A) > Rank(1, 99, 9, B) > Rank(1, 98, 10, C)
     assert Rank(1, 1, 5, A) > Rank(1, 1, 4, C)

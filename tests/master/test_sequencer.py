@@ -3,11 +3,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.ids import Boot, InstanceId, NodeId
+from bus.ids import Boot, CommandId, InstanceId, NodeId
 from bus.instances import Instance, Shard
 from bus.messages.control import AskEvents, TellFact
-from bus.messages.events import FactId, InstancePlaced, NodeJoined, RunnerReady
-from bus.state import ClusterState, apply
+from bus.messages.events import (
+    Event,
+    FactId,
+    InstancePlaced,
+    NodeJoined,
+    NodeRenamed,
+    RunnerReady,
+)
+from bus.state import MAX_COMMANDS, ClusterState, apply
 from master.history import History
 from master.sequencer import fact_event, judge, next_event
 
@@ -75,6 +82,31 @@ def test_a_fact_of_an_older_generation_takes_a_place_but_changes_no_instance() -
     after = take(state, fact)
     assert after.index == state.index + 1
     assert after.instances == state.instances
+
+
+def renamed(index: int, command: str, *, term: int = 2) -> Event:
+    body = NodeRenamed(node=NodeId("a"), name=command)
+    return Event(term=term, index=index, at_s=0.0, body=body, command_id=CommandId(command))
+
+
+def test_what_another_log_lacks_of_this_one_is_undone() -> None:
+    shared, mine, theirs = renamed(1, "shared"), renamed(2, "mine"), renamed(2, "theirs", term=3)
+    history, state = History(), ClusterState()
+    for event in (shared, mine):
+        history.keep(event)
+    for event in (shared, theirs):
+        state = apply(state, event)
+    assert history.undone(state) == (mine,)
+    assert History().undone(state) == ()
+
+
+def test_commands_that_no_state_remembers_any_more_do_not_count_as_undone() -> None:
+    history, state = History(), ClusterState()
+    for index in range(1, MAX_COMMANDS + 10):
+        event = renamed(index, f"c{index}")
+        history.keep(event)
+        state = apply(state, event)
+    assert history.undone(state) == ()
 
 
 def events(count: int) -> History:

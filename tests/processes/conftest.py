@@ -14,6 +14,8 @@ from tests.harness.nodes import ROOT, Node, running_node
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 RESULTS = ROOT / "prove-results"
 Ledger = Callable[..., None]
+OF_CLUSTERS = ("test_cluster", "test_two_nodes", "test_partition", "test_churn")
+"""Whose notes go to a file of their own: `make prove-cluster` shows it as one table."""
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +39,8 @@ def ledger(request: pytest.FixtureRequest) -> Ledger:
             "test": request.node.name,
         }
         RESULTS.mkdir(exist_ok=True)
-        with open(RESULTS / "faults.jsonl", "a") as file:
+        name = "cluster" if request.node.path.stem in OF_CLUSTERS else "faults"
+        with open(RESULTS / f"{name}.jsonl", "a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row))
         assert seconds <= (bound_s if PROVING else 3 * bound_s)

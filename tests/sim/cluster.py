@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from bus.ids import CommandId, InstanceId, NodeId
 from bus.messages.commands import Command, DeleteInstance, PlaceModel
@@ -41,6 +42,7 @@ PLANS = {
         Plan("free", 4),
         Plan("voters-at-work", 3, voters=3, workers=True),
         Plan("pair-at-work", 2, workers=True),
+        Plan("three-at-work", 3, workers=True),
     )
 }
 
@@ -110,13 +112,28 @@ class Cluster:
 
     def command(self, machine: Machine) -> Command:
         """Place another copy, or let one go that the asker knows."""
+        known = machine.mirror.state.instances
+        if self.plan.workers and known and self.world.chance.random() < 0.4:
+            return self.wish(machine, "delete") or self.place()
+        return self.place()
+
+    def wish(self, machine: Machine, what: Literal["place", "delete"]) -> Command | None:
+        """A command of this kind; None where the asker knows of nothing to delete."""
+        if what == "place":
+            return self.place()
+        known = list(machine.mirror.state.instances)
+        if not known:
+            return None
+        self.commands += 1
+        return DeleteInstance(
+            command_id=CommandId(f"c{self.commands}"),
+            instance=InstanceId(self.world.chance.choice(known)),
+        )
+
+    def place(self) -> PlaceModel:
+        """Another copy of the model."""
         self.commands += 1
         command_id = CommandId(f"c{self.commands}")
-        known = list(machine.mirror.state.instances)
-        if self.plan.workers and known and self.world.chance.random() < 0.4:
-            return DeleteInstance(
-                command_id=command_id, instance=InstanceId(self.world.chance.choice(known))
-            )
         return PlaceModel(command_id=command_id, model=MODEL, if_absent=False)
 
     def suffer(self, seconds: float) -> None:

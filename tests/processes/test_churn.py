@@ -1,0 +1,182 @@
+"""Three real nodes that are started, stopped and killed while models come and go and are asked.
+
+`SHOAL_TEST_CHURN=<seed>` tells one story again (the choices are the same; the times are the
+machine's). Three rounds as a rule, twenty when proving. The same with 200 rounds in simulated
+time is in tests/sim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import psutil
+import pytest
+
+from tests.harness.clusters import Cluster, running_cluster, view_of
+from tests.harness.nodes import MODEL, SERVICES, Node, Stream
+from tests.harness.soundness import listening, remains, sound
+from tests.processes.conftest import PROVING, Ledger
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+
+ROUNDS = 20 if PROVING else 3
+GIVEN = os.environ.get("SHOAL_TEST_CHURN", "")
+SEED = int(GIVEN or (random.SystemRandom().randrange(10**6) if PROVING else 3))
+PATIENCE_S = 300.0
+UP_S = 180.0
+SHADOW_S = 30.0
+"""A connection that breaks so soon after its own gateway was hit is no wonder."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster(3, SHOAL_SETTLE_GRACE_S="35") as made:
+        yield made
+
+
+@dataclass
+class Churn:
+    """The rounds. `hits` says when a node's own gateway was last made to go."""
+
+    cluster: Cluster
+    chance: random.Random
+    down: set[int] = field(default_factory=set[int])
+    hits: dict[int, float] = field(default_factory=dict[int, float])
+    asked: list[tuple[int, Stream]] = field(default_factory=list[tuple[int, Stream]])
+    did: Counter[str] = field(default_factory=Counter[str])
+
+    def round(self) -> None:
+        """Some requests, a change of what is placed, a fault; and a while to feel it."""
+        for _ in range(self.chance.randint(1, 3)):
+            self.ask()
+        self.chance.choice((self.place, self.place, self.delete))()
+        fault = self.chance.choice(
+            (self.kill_process, self.kill_process, self.kill_node, self.stop, self.start)
+        )
+        self.ask()
+        fault()
+        time.sleep(self.chance.random() * 4.0)
+
+    def ask(self) -> None:
+        number = self.live()
+        tokens = self.chance.choice((8, 60, 300))
+        stream = self.cluster.nodes[number].stream(
+            f"Tell me story {len(self.asked)}.", max_tokens=tokens, ignore_eos=True
+        )
+        self.asked.append((number, stream))
+        self.note("request")
+
+    def place(self) -> None:
+        body = {"model": MODEL, "if_absent": False, "min_nodes": self.chance.choice((1, 1, 2))}
+        self.post("/place_instance", body)
+
+    def delete(self) -> None:
+        view = view_of(self.cluster.nodes[self.live()])
+        names = sorted(view["state"]["instances"]) if view else []
+        if names:
+            name = self.chance.choice(names)
+            with contextlib.suppress(httpx.HTTPError):
+                self.cluster.nodes[self.live()].http.delete(f"/instance/{name}", timeout=20.0)
+            self.note("delete")
+
+    def kill_process(self) -> None:
+        number = self.live()
+        with contextlib.suppress(Exception):
+            running = self.cluster.nodes[number].processes()
+            name = self.chance.choice(sorted(running))
+            if name in ("gateway", "bus"):
+                self.hits[number] = time.monotonic()
+            psutil.Process(running[name]).kill()
+            self.note(f"kill {name if name in SERVICES else 'runner'}")
+
+    def kill_node(self) -> None:
+        if len(self.down) < 2:
+            number = self.live()
+            self.hits[number] = self.cluster.nodes[number].kill()
+            self.down.add(number)
+            self.note("kill a node")
+
+    def stop(self) -> None:
+        if len(self.down) < 2:
+            number = self.live()
+            self.hits[number] = time.monotonic()
+            self.cluster.nodes[number].down()
+            self.down.add(number)
+            self.note("stop a node")
+
+    def start(self) -> None:
+        if self.down:
+            number = self.chance.choice(sorted(self.down))
+            self.cluster.nodes[number].up(UP_S)
+            self.down.discard(number)
+            self.note("start a node")
+
+    def post(self, path: str, body: dict[str, object]) -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            reply = self.cluster.nodes[self.live()].http.post(path, json=body, timeout=20.0)
+            self.note(f"place {reply.status_code}")
+
+    def live(self) -> int:
+        numbers = [n for n in range(len(self.cluster.nodes)) if n not in self.down]
+        return self.chance.choice(numbers)
+
+    def note(self, what: str) -> None:
+        self.did[what] += 1
+        print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
+
+    def unended(self) -> list[str]:
+        """Requests that had no terminal, or more than one. One whose own gateway was hit can
+        hear of none."""
+        found: list[str] = []
+        for number, stream in self.asked:
+            stream.wait(PATIENCE_S)
+            assert stream.ended_at is not None
+            hit_at = self.hits.get(number, 0.0)
+            broken = stream.broken is not None
+            shadowed = hit_at and stream.started_at - SHADOW_S < hit_at < stream.ended_at + 1.0
+            if stream.ends == 1 or (stream.ends == 0 and broken and shadowed):
+                continue
+            found.append(f"{stream.ends} ends: {stream}")
+        return found
+
+
+def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> None:
+    print(f"seed {SEED}")
+    sound(cluster)
+    ports: dict[Node, set[int]] = {node: listening(node) for node in cluster.nodes}
+    churn = Churn(cluster, random.Random(SEED))
+    for _ in range(ROUNDS):
+        churn.round()
+    at = time.monotonic()
+    while churn.down:
+        churn.start()
+    sound(cluster)
+    seconds = time.monotonic() - at
+    assert churn.unended() == []
+    cluster.place(seconds=PATIENCE_S)
+    for node in cluster.nodes:
+        assert node.chat("hi", max_tokens=4).status_code == 200
+    cluster.clear(PATIENCE_S)
+    sound(cluster)
+    assert {node: listening(node) for node in cluster.nodes} == ports
+    said = Counter(
+        (s.error or {}).get("code") or s.finish or "its gateway is gone" for _, s in churn.asked
+    )
+    for node in cluster.nodes:
+        node.down()
+    assert [remains(node) for node in cluster.nodes] == [[], [], []]
+    print(f"seed {SEED}: {dict(churn.did)}")
+    ledger(
+        f"{ROUNDS} rounds of churn, seed {SEED}",
+        saw=", ".join(f"{count} {what}" for what, count in sorted(said.items())),
+        seconds=seconds,
+        bound_s=120,
+        reloaded=0,
+    )
