@@ -16,7 +16,9 @@ from typing import assert_never
 
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
+from bus.discovery import Discovery, Place
 from bus.errors import BadKey, BadMessage, Exposed, PortTaken
+from bus.hints import Advert
 from bus.ids import NodeId
 from bus.keyring import Keyring
 from bus.logs import Log
@@ -48,7 +50,7 @@ HEARTBEAT_MS = 500
 class PeerSettings:
     """What the composition root read. `listen` is a host, empty for a node that nobody may
     join; `addresses` are the hosts that others are told, best first; `port` is that of hellos,
-    `seeds` are `host:port`s."""
+    `seeds` are `host:port`s. `discovery`: whether to look for others by mDNS, and be found."""
 
     name: str
     namespace: str
@@ -58,6 +60,7 @@ class PeerSettings:
     ports: PeerPorts
     seeds: tuple[str, ...]
     file: Path
+    discovery: bool = False
 
 
 OnFrames = Callable[[str, list[bytes]], None]
@@ -107,8 +110,12 @@ class Peers:
         )
         self.membership = Membership(me, settings.seeds, self._memory.kept.known)
         self.membership.forgotten |= self._memory.kept.forgotten
+        self._discovery: Discovery | None = None
         if settings.listen:
             self._open_door()
+            if settings.discovery:
+                place = Place(settings.listen, settings.addresses, settings.port)
+                self._discovery = Discovery(place, self._advert, log)
         reactor.every(TICK_S, self._tick)
         self._tick()
 
@@ -135,6 +142,8 @@ class Peers:
 
     def close(self) -> None:
         """Say goodbye to everybody and close what is open."""
+        if self._discovery is not None:
+            self._discovery.close()
         goodbye = PeerGoodbye(node=self._speaker.node, boot=self._speaker.boot)
         for link in self._lines.values():
             link.send(self._encoded(goodbye))
@@ -145,6 +154,22 @@ class Peers:
         for link in [*doors, *self._lines.values(), *followed]:
             self._reactor.unwatch(link)
             link.close()
+
+    # --- hints ----------------------------------------------------------------------------
+
+    def _advert(self) -> Advert:
+        """What this node says of itself on the local network. From any thread."""
+        keys = () if self._keyring is None else self._keyring.cluster_ids
+        return Advert(self._speaker.node, self._settings.namespace, keys, self._speaker.boot)
+
+    def _take_hints(self, now: float) -> None:
+        if self._discovery is None:
+            return
+        for node, advert in self._discovery.heard():
+            if advert is not None and advert.is_kin(self._advert()):
+                self.membership.heard_advert(advert, now)
+            else:
+                self.membership.hints.lose(node)
 
     # --- the door -------------------------------------------------------------------------
 
@@ -188,6 +213,7 @@ class Peers:
 
     def _tick(self) -> None:
         now = self._reactor.now()
+        self._take_hints(now)
         self._do(self.membership.tick(now))
         facts = tuple(
             (one.node, one.status, one.host, one.candidate_port, one.name)

@@ -76,6 +76,9 @@ class PeerGoodbye(Message):
 
 
 PeerStatus = Literal["linked", "silent", "left", "refused"]
+FoundBy = Literal["", "peers", "mdns", "memory", "others", "hello"]
+"""How a node first learnt of a peer: from its settings, an advert on the local network, an
+earlier life, other peers, or because the peer called; empty where an older version says nothing."""
 
 
 class PeerReading(Message):
@@ -92,6 +95,7 @@ class PeerReading(Message):
     silent_s: float = 0.0
     round_trip_s: float | None = None
     why: str = ""
+    found_by: FoundBy = ""
 
 
 class PeersReading(Message):
