@@ -17,6 +17,7 @@ from typing import assert_never
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
 from bus.discovery import Discovery, Place
+from bus.endpoints import WILDCARDS
 from bus.errors import BadKey, BadMessage, Exposed, PortTaken
 from bus.hints import Advert
 from bus.ids import NodeId
@@ -26,6 +27,8 @@ from bus.loops import Reactor
 from bus.members import Action, Dial, Follow, HangUp, Myself, Say, SayHello, Unfollow
 from bus.membership import Membership
 from bus.messages.peers import (
+    LinkEcho,
+    LinkEchoed,
     PeerGoodbye,
     PeerHello,
     PeerPorts,
@@ -81,7 +84,7 @@ class Peers:
         keyring: Keyring | None = None,
     ) -> None:
         self._keyring = keyring
-        self._door_security = None if keyring is None else keyring.door
+        self.door_security = None if keyring is None else keyring.door
         self._speaker = speaker
         self._settings = settings
         self._reactor = reactor
@@ -125,6 +128,20 @@ class Peers:
         for plane, link in [pair for links in self._followed.values() for pair in links.items()]:
             if any(rule.prefix == prefix and rule.plane == plane for rule in TABLE):
                 (link.subscribe if wanted else link.unsubscribe)(prefix)
+
+    def ways(self) -> dict[NodeId, tuple[str, ...]]:
+        """Addresses at which linked peers may answer, the one in use first; and this node's."""
+        membership, settings = self.membership, self._settings
+        in_use = {line.node: line.address for line in membership.lines.values() if line.node}
+        found = {
+            peer.node: tuple(dict.fromkeys([in_use[peer.node], *peer.addresses]))
+            for peer in membership.peers.values()
+            if peer.status == "linked" and peer.node in in_use
+        }
+        if self._door is not None:
+            host = "127.0.0.1" if settings.listen in WILDCARDS else settings.listen
+            found[self._speaker.node] = (f"{host}:{settings.port}",)
+        return found
 
     def forget(self, node: NodeId) -> None:
         """Have nothing more to do with a node, over restarts too."""
@@ -175,7 +192,7 @@ class Peers:
 
     def _open_door(self) -> None:
         settings = self._settings
-        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self._door_security)
+        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self.door_security)
         try:
             door.bind(f"tcp://{settings.listen}:{settings.port}")
         except PortTaken as error:
@@ -199,6 +216,12 @@ class Peers:
             self._tick()
         elif isinstance(message, PeerGoodbye):
             self._do(self.membership.heard_goodbye(message, self._reactor.now()))
+        elif isinstance(message, LinkEcho) and message.answer and self._may_measure(message.node):
+            echoed = LinkEchoed(node=self._speaker.node, serial=message.serial)
+            self._door.send(frames[0], self._encoded(echoed))
+
+    def _may_measure(self, node: NodeId) -> bool:
+        return node == self._speaker.node or node in self.membership.peers
 
     # --- lines ----------------------------------------------------------------------------
 
@@ -252,7 +275,7 @@ class Peers:
                     "dealer",
                     identity=identity,
                     heartbeat_ms=HEARTBEAT_MS,
-                    security=self._door_security,
+                    security=self.door_security,
                 )
                 if self._connect(link, f"tcp://{address}"):
                     self._lines[address] = link
