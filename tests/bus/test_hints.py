@@ -56,6 +56,7 @@ def test_an_advert_is_read_as_it_was_written() -> None:
     st.lists(st.one_of(st.text(max_size=20), st.ip_addresses().map(str)), max_size=20),
     st.one_of(st.none(), st.integers(-5, 70_000)),
 )
+@settings(deadline=None)
 def test_no_record_however_strange_is_more_than_well_formed_addresses(
     name: str, properties: dict[bytes, bytes | None], ips: list[str], port: int | None
 ) -> None:
