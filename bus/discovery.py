@@ -44,17 +44,10 @@ Heard = tuple[NodeId, Advert | None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this node listens: `listen` is a host, all of them when it is a wildcard; `hosts`
-    are what others are to dial, on `port`."""
+    """Where this node listens: `listen` is a host, all of them when it is a wildcard."""
 
     listen: str
-    hosts: tuple[str, ...]
     port: int
-
-    @property
-    def ips(self) -> list[str]:
-        """Those of the hosts that are IPv4 addresses."""
-        return [host for host in self.hosts if _is_ipv4(host)]
 
 
 class Discovery:
@@ -97,28 +90,31 @@ class Discovery:
         zeroconf = Zeroconf(interfaces=interfaces, ip_version=IPVersion.V4Only)
         try:
             ServiceBrowser(zeroconf, SERVICE, listener=Ears(mine.node, self._heard))
-            self._say(zeroconf, mine, first=True)
+            said = self._say(zeroconf, mine, first=True)
             while not self._stop.wait(REFRESH_S):
                 if every:
                     zeroconf.update_interfaces()
                 now = self._advert()
                 if now != mine:
                     mine = now
-                    self._say(zeroconf, mine, first=False)
+                    said = self._say(zeroconf, mine, first=not said) or said
         finally:
             zeroconf.close()
 
-    def _say(self, zeroconf: Zeroconf, advert: Advert, *, first: bool) -> None:
-        if not self._place.ips:
+    def _say(self, zeroconf: Zeroconf, advert: Advert, *, first: bool) -> bool:
+        """Whether there was anything to say."""
+        hosts = (address.rpartition(":")[0] for address in advert.addresses)
+        ips = [host for host in hosts if _is_ipv4(host)]
+        if not ips:
             self._log.warning("is not found by mDNS: no address of this node is IPv4")
-            return
+            return False
         info = ServiceInfo(
             SERVICE,
             advert.service_name,
             port=self._place.port,
             properties=advert.properties(),
             server=f"{advert.node}.local.",
-            addresses=[socket.inet_aton(ip) for ip in self._place.ips],
+            addresses=[socket.inet_aton(ip) for ip in ips],
             host_ttl=TTL_S,
             other_ttl=TTL_S,
         )
@@ -127,6 +123,7 @@ class Discovery:
             zeroconf.register_service(info, cooperating_responders=True)
         else:
             zeroconf.update_service(info)
+        return True
 
 
 class Ears(ServiceListener):

@@ -351,7 +351,8 @@ class Membership:
         lines = self._lines_of(peer)
         for address in lines:
             line = self.lines[address]
-            if len(peer.addresses) > 1 and line.is_silent(now) and not line.refused:
+            elsewhere = peer.addresses not in ((), (address,))
+            if elsewhere and line.is_silent(now) and not line.refused:
                 actions += self._hang_up(address)
         if not self._lines_of(peer) and peer.addresses:
             address = peer.addresses[peer.tried % len(peer.addresses)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
@@ -43,6 +43,7 @@ from bus.transport import Link
 
 TICK_S = 0.25
 READING_S = 1.0
+LOOK_S = 10.0
 BIND_RETRY_S = 5.0
 LAST_WORDS_S = 0.05
 """Between the goodbyes and the end of the process, so that they leave it."""
@@ -53,7 +54,8 @@ HEARTBEAT_MS = 500
 class PeerSettings:
     """What the composition root read. `listen` is a host, empty for a node that nobody may
     join; `addresses` are the hosts that others are told, best first; `port` is that of hellos,
-    `seeds` are `host:port`s. `discovery`: whether to look for others by mDNS, and be found."""
+    `seeds` are `host:port`s. `discovery`: whether to look for others by mDNS, and be found.
+    `look` finds the addresses afresh, for a machine that moves; None: they stay."""
 
     name: str
     namespace: str
@@ -64,6 +66,7 @@ class PeerSettings:
     seeds: tuple[str, ...]
     file: Path
     discovery: bool = False
+    look: Callable[[], tuple[str, ...]] | None = None
 
 
 OnFrames = Callable[[str, list[bytes]], None]
@@ -108,7 +111,7 @@ class Peers:
             namespace=settings.namespace,
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
-            addresses=tuple(f"{host}:{settings.port}" for host in settings.addresses),
+            addresses=self._dialled_at(settings.addresses),
             ports=settings.ports,
         )
         self.membership = Membership(me, settings.seeds, self._memory.kept.known)
@@ -117,8 +120,10 @@ class Peers:
         if settings.listen:
             self._open_door()
             if settings.discovery:
-                place = Place(settings.listen, settings.addresses, settings.port)
+                place = Place(settings.listen, settings.port)
                 self._discovery = Discovery(place, self._advert, log)
+            if settings.look is not None:
+                reactor.every(LOOK_S, self._look)
         reactor.every(TICK_S, self._tick)
         self._tick()
 
@@ -177,7 +182,19 @@ class Peers:
     def _advert(self) -> Advert:
         """What this node says of itself on the local network. From any thread."""
         keys = () if self._keyring is None else self._keyring.cluster_ids
-        return Advert(self._speaker.node, self._settings.namespace, keys, self._speaker.boot)
+        me = self.membership.me
+        return Advert(me.node, me.namespace, keys, me.boot, me.addresses)
+
+    def _dialled_at(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{host}:{self._settings.port}" for host in hosts)
+
+    def _look(self) -> None:
+        """Say it when this machine has other addresses than before."""
+        look, me = self._settings.look, self.membership.me
+        addresses = () if look is None else self._dialled_at(look())
+        if addresses and addresses != me.addresses:
+            self._log.info("is reached elsewhere now", addresses=", ".join(addresses))
+            self.membership.me = replace(me, addresses=addresses)
 
     def _take_hints(self, now: float) -> None:
         if self._discovery is None:

@@ -233,3 +233,22 @@ def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Boards) ->
     peers.membership.seeds = ("192.0.2.1:24154",)
     cluster.until(lambda: "shoal keys init" in cluster.logs["a"].getvalue(), "it is said")
     assert KEY.text not in cluster.logs["a"].getvalue()
+
+
+def test_a_node_that_moves_tells_its_peers(
+    cluster: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.peers.LOOK_S", 0.1)
+    hosts = ["127.0.0.1"]
+    cluster.start("a")
+    cluster.start("b", "a", look=lambda: tuple(hosts))
+    cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
+    peers = cluster.boards["a"].peers
+    assert peers is not None
+    peer = peers.membership.peers[NodeId("n-b")]
+    assert peer.addresses == (f"127.0.0.1:{cluster.ports['b']}",)
+    hosts[:] = ["127.0.0.7"]
+    cluster.until(lambda: peer.addresses == (f"127.0.0.7:{cluster.ports['b']}",), "told")
+    hosts.clear()
+    cluster.settle(30)
+    assert peer.addresses == (f"127.0.0.7:{cluster.ports['b']}",), "no network is no news"

@@ -49,6 +49,7 @@ class Boards:
         namespace: str = "shoal",
         key: ClusterKey | None = None,
         discovery: bool = False,
+        look: Callable[[], tuple[str, ...]] | None = None,
     ) -> Switchboard:
         folder = self.root / name
         folder.mkdir(exist_ok=True)
@@ -63,6 +64,7 @@ class Boards:
             seeds=tuple(f"127.0.0.1:{self.ports[seed]}" for seed in seeds),
             file=folder / "peers.json",
             discovery=discovery,
+            look=look,
         )
         self.logs[name] = io.StringIO()
         log = Log(node=name, process="bus", stream=self.logs[name])
