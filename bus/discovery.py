@@ -86,8 +86,8 @@ class Discovery:
     def _serve(self) -> None:
         mine = self._advert()
         every = self._place.listen in WILDCARDS
-        interfaces = InterfaceChoice.All if every else [self._place.listen]
-        zeroconf = Zeroconf(interfaces=interfaces, ip_version=IPVersion.V4Only)
+        listen = InterfaceChoice.All if every else [socket.gethostbyname(self._place.listen)]
+        zeroconf = Zeroconf(interfaces=listen, ip_version=IPVersion.V4Only)
         try:
             ServiceBrowser(zeroconf, SERVICE, listener=Ears(mine.node, self._heard))
             said = self._say(zeroconf, mine, first=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bus.ids import NodeId
 from bus.messages.peers import PeersReading
 from bus.messages.readings import LinkReading, MeasuredLink
-from bus.topology import Link, NodeAddress, Reach, medium_of, observed_address, prior
+from bus.topology import RANKING, Link, NodeAddress, Reach, medium_of, prior
 
 Cards = Mapping[NodeId, Sequence[NodeAddress]]
 """The addresses of each node, by its own account."""
@@ -54,14 +54,15 @@ def reaches(
 
 def measured_links(reading: LinkReading, cards: Cards) -> dict[NodeId, Link]:
     """What a node measured towards each peer, on the way that a ring would take."""
-    found: dict[NodeId, Link] = {}
-    for peer in dict.fromkeys(one.peer for one in reading.links):
-        ips = cards.get(peer, ())
-        best = observed_address(reading.node, peer, reaches(reading.node, peer, ips, links=reading))
-        for one in reading.links:
-            if one.peer == peer and (best is None or one.host == best.ip):
-                found[peer] = believed(one, address_at(one.host, ips))
-    return found
+    ways: dict[NodeId, list[tuple[MeasuredLink, NodeAddress]]] = {}
+    for one in sorted(reading.links, key=lambda one: -one.bytes_per_s):
+        at = address_at(one.host, cards.get(one.peer, ()))
+        ways.setdefault(one.peer, []).append((one, at))
+    return {peer: believed(*min(some, key=_badness)) for peer, some in ways.items()}
+
+
+def _badness(way: tuple[MeasuredLink, NodeAddress]) -> int:
+    return RANKING.index(way[1].medium)
 
 
 def believed(measured: MeasuredLink, address: NodeAddress) -> Link:

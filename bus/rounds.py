@@ -1,9 +1,10 @@
 """When a node measures which of its links, what it keeps of that, and for how long.
 
 Pure: time and chance arrive as arguments. Every address of every linked peer has its turn, one at
-a time and never while a runner decodes, a model is loaded or weights are fetched at either end.
-One that does not answer has its figures dropped and is tried after longer rests. This node
-itself is the *baseline*: what an echo costs without any network.
+a time and never while a runner decodes, a model is loaded or weights are fetched at either end;
+who goes and comes back has no turn sooner for it. An address that does not answer has its figures
+dropped and is tried after longer rests. This node itself is the *baseline*: what an echo costs
+without any network.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Rounds:
     def __init__(self, me: NodeId) -> None:
         self.me = me
         self.turns: dict[Target, Turn] = {}
+        self._there: frozenset[Target] = frozenset()
         self._rests_until = 0.0
 
     def choose(
@@ -82,27 +84,28 @@ class Rounds:
     ) -> Target | None:
         """What to measure now, if anything. `addresses` are those of the linked peers and our own
         one, `chance` is in [0, 1)."""
-        wanted = {
-            Target(node, address): None
+        self._there = frozenset(
+            Target(node, address)
             for node, some in addresses.items()
             for address in tuple(dict.fromkeys(some))[:MAX_ADDRESSES]
-        }
-        self.turns = {
-            target: self.turns.get(target) or Turn(now + FIRST_S * (1 + chance) / 2)
-            for target in wanted
-        }
+        )
+        for target in self._there - self.turns.keys():
+            self.turns[target] = Turn(now + FIRST_S * (1 + chance) / 2)
+        for target in self.turns.keys() - self._there:
+            if now >= self.turns[target].due_at:
+                del self.turns[target]
         if self.me in busy or now < self._rests_until:
             return None
         due = [
-            (turn.due_at, target.peer, target.address, target)
-            for target, turn in self.turns.items()
-            if turn.due_at <= now and target.peer not in busy
+            (self.turns[target].due_at, target.peer, target.address, target)
+            for target in self._there
+            if self.turns[target].due_at <= now and target.peer not in busy
         ]
         if not due:
             return None
         chosen = min(due)[-1]
         self._rests_until = now + GAP_S
-        every_s = max(EVERY_S, EACH_S * len(self.turns))
+        every_s = max(EVERY_S, EACH_S * len(self._there))
         self.turns[chosen].due_at = now + every_s * (0.8 + 0.4 * chance)
         return chosen
 
@@ -124,11 +127,13 @@ class Rounds:
     def links(self, now: float) -> tuple[MeasuredLink, ...]:
         """What is known, by peer and address, without what is over `KEEP_S` old."""
         idle_s = min(
-            (trip for target in self.turns if target.peer == self.me
+            (trip for target in self._there if target.peer == self.me
              for trip in self._trips(target, now)),
             default=None,
         )  # fmt: skip
-        links = (self._link(target, idle_s, now) for target in self.turns if target.peer != self.me)
+        links = (
+            self._link(target, idle_s, now) for target in self._there if target.peer != self.me
+        )
         found = (one for one in links if one is not None)
         return tuple(sorted(found, key=lambda one: (one.peer, one.host)))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from zeroconf import IPVersion, ServiceInfo, Zeroconf
 
+from bus.discovery import Ears, Heard
 from bus.hints import SERVICE
 from bus.ids import NodeId
 from bus.keys import ClusterKey
@@ -116,3 +118,35 @@ def test_a_node_that_may_not_use_the_network_says_so_and_serves(
     cluster.until(lambda: "cannot be found by mDNS" in log.getvalue(), "it is said")
     cluster.start("b", "a", namespace=SITE)
     cluster.until(lambda: cluster.linked("a") == {"b"}, "seeds suffice")
+
+
+def test_garbage_on_the_multicast_address_disturbs_nobody(cluster: Boards) -> None:
+    cluster.start("a", namespace=SITE, discovery=True)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as rude:
+        rude.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        for size in range(300):
+            rude.sendto(secrets.token_bytes(1 + size * 4), ("224.0.0.251", 5353))
+            cluster.settle(1)
+    cluster.start("b", namespace=SITE, discovery=True)
+    cluster.until(lambda: names(cluster) == {"a": {"b"}, "b": {"a"}}, "they find each other")
+
+
+def test_of_too_many_names_no_more_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bus.discovery.MAX_NAMES", 2)
+    heard: deque[Heard] = deque()
+    zeroconf = Zeroconf(interfaces=["127.0.0.1"], ip_version=IPVersion.V4Only)
+    ears = Ears(NodeId("n-me"), heard)
+    good = {"ns": SITE, "keys": "", "boot": "b"}
+    try:
+        with advertising("n-1", 7, good), advertising("n-2", 7, good), advertising("n-3", 7, good):
+            for name in ("n-me", "n-1", "n-1", "n-2", "n-3"):
+                ears.add_service(zeroconf, SERVICE, f"{name}.{SERVICE}")
+            assert [node for node, _ in heard] == ["n-1", "n-1", "n-2"]
+            ears.remove_service(zeroconf, SERVICE, f"n-1.{SERVICE}")
+            ears.remove_service(zeroconf, SERVICE, f"n-unknown.{SERVICE}")
+            ears.add_service(zeroconf, SERVICE, f"n-3.{SERVICE}")
+        assert heard[-2] == ("n-1", None)
+        node, advert = heard[-1]
+        assert node == "n-3" and advert is not None and advert.addresses == ("127.0.0.1:7",)
+    finally:
+        zeroconf.close()

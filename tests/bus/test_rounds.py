@@ -77,13 +77,13 @@ def test_nobody_busy_or_gone_is_measured_and_turns_are_apart(
         now += wait_s
         there = {node: some for node, some in all_.items() if node not in gone}
         chosen = rounds.choose(there, busy, now, chance)
-        assert all(target.peer in there for target in rounds.turns)
         assert {one.peer for one in rounds.links(now)} <= set(there) - {ME}
         if chosen is None:
             continue
         assert ME not in busy and chosen.peer not in busy and chosen.peer in there
         assert now - before >= GAP_S
         before = now
+        assert now - taken.get(chosen, -EVERY_S) >= RETRY_S, "whoever came and went"
         taken[chosen] = now
         (rounds.measured(chosen, FAST, now) if works else rounds.failed(chosen, now))
 
@@ -99,6 +99,20 @@ def test_an_address_that_does_not_answer_loses_its_figures_and_rests_longer() ->
     assert rounds.choose(ONE, (), RETRY_S + 1.0, 0.0) == AT_A
     rounds.failed(AT_A, 100.0)
     assert rounds.choose(ONE, (), 100.0 + 2 * RETRY_S - 1, 0.0) is None
+
+
+def test_a_peer_that_comes_and_goes_is_not_measured_more_often() -> None:
+    rounds, now, taken = Rounds(ME), 0.0, 0
+    while now < 3 * EVERY_S:
+        there = ONE if int(now) % 10 < 7 else {}
+        if rounds.choose(there, (), now, 0.5) is not None:
+            taken += 1
+            rounds.measured(AT_A, FAST, now)
+        assert not rounds.links(now) or there
+        now += 1.0
+    assert taken == 3
+    assert rounds.choose({}, (), now + 2 * EVERY_S, 0.5) is None
+    assert rounds.turns == {}, "and forgotten when it stays away"
 
 
 def test_the_best_of_a_few_counts_and_figures_grow_old() -> None:
