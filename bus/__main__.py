@@ -13,7 +13,7 @@ from conf.addresses import announced_hosts
 from conf.settings import Settings, load_settings
 
 
-def peer_settings(settings: Settings) -> PeerSettings:
+def peer_settings(settings: Settings, *, has_key: bool) -> PeerSettings:
     """What the switchboard has to know to meet others."""
     cluster = settings.cluster
     open_ports = {use: settings.port_of(use) for use in ("control", "telemetry", "candidate")}
@@ -27,6 +27,8 @@ def peer_settings(settings: Settings) -> PeerSettings:
         ports=PeerPorts(**(open_ports if cluster.listen else closed_ports)),
         seeds=cluster.peers,
         file=settings.paths.state / "peers.json",
+        discovery=cluster.discovers(has_key=has_key),
+        look=lambda: announced_hosts(settings),
     )
 
 
@@ -40,7 +42,7 @@ def main() -> int:
             shell.reactor,
             shell.log,
             shell.speaker,
-            peer_settings(settings),
+            peer_settings(settings, has_key=shell.keyring is not None),
             shell.keyring,
         )
 

@@ -10,6 +10,8 @@ import ipaddress
 from dataclasses import dataclass
 
 MAX_PATH_BYTES = 100
+WILDCARDS = ("0.0.0.0", "::", "*")
+"""Hosts that stand for all addresses of a machine."""
 
 
 @dataclass(frozen=True, slots=True)

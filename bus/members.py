@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bus.ids import Boot, NodeId
-from bus.messages.peers import PeerHello, PeerPorts, PeerStatus
+from bus.messages.peers import FoundBy, PeerHello, PeerPorts, PeerStatus
 
 SILENT_S = 3.0
 """Without an answer for so long a peer is silent, and its next address is tried."""
@@ -119,3 +119,4 @@ class Peer:
     tried: int = 0
     round_trip_s: float | None = None
     why: str = ""
+    found_by: FoundBy = ""

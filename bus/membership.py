@@ -2,9 +2,10 @@
 
 Pure: time arrives as `now`. A *line* is one dialled address; hellos are said on it each second
 and answered by whoever listens there. Every node dials every other, so that each is heard on
-a line of its own. Addresses come from the settings (*seeds*, dialled for ever), from hellos, and
-from what linked peers say of others. A peer with several addresses is dialled on one at a
-time, best first, the next one when nobody answers. (Indirect knowledge of members is SWIM's.)
+a line of its own. Addresses come from the settings (*seeds*, dialled for ever), from hellos, from
+what linked peers say of others, and from adverts, which are only tried (`bus.hints`). A peer with
+several addresses is dialled on one at a time, best first, the next one when nobody answers.
+(Indirect knowledge of members is SWIM's.)
 
 Promises: a peer is `linked` on one host at a time; it is `silent` after `SILENT_S` without an
 answer and linked again with its first one; a second process that claims a living node's id is
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bus.hints import Advert, Hints
 from bus.ids import Boot, NodeId
 from bus.members import (
     SILENT_S,
@@ -30,6 +32,7 @@ from bus.members import (
     Unfollow,
 )
 from bus.messages.peers import (
+    FoundBy,
     KnownPeer,
     PeerGoodbye,
     PeerHello,
@@ -62,9 +65,10 @@ class Membership:
         self.lines: dict[str, Line] = {}
         self.forgotten: set[NodeId] = set()
         self.leads: dict[str, NodeId] = {}
+        self.hints = Hints()
         self._said: set[str] = set()
         for peer in known:
-            self._learn(peer)
+            self._learn(peer, "memory")
 
     # --- what arrives ------------------------------------------------------------------------
 
@@ -78,7 +82,7 @@ class Membership:
             return refusal, self._say(text, hello.node)
         if hello.node == self.me.node:
             return self._welcome(self.me.protocol_max, hello.node), []
-        peer = self._peer(hello.node)
+        peer = self._peer(hello.node, "hello")
         self._heard_of(peer, hello.name, hello.boot, hello.addresses, hello.ports, now)
         peer.protocol = min(self.me.protocol_max, hello.protocol_max)
         return self._welcome(peer.protocol, hello.node), []
@@ -92,13 +96,15 @@ class Membership:
         if welcome.node == self.me.node or welcome.node in self.forgotten:
             return self._hang_up(address)
         line.node, line.heard_at, line.refused = welcome.node, now, ""
-        peer = self._peer(welcome.node)
+        mine = address in self.seeds
+        by: FoundBy = "peers" if mine else "mdns" if self.hints.named(address) else "hello"
+        peer = self._peer(welcome.node, by)
         if line.said_at is not None:
             peer.round_trip_s = now - line.said_at
         self._heard_of(peer, welcome.name, welcome.boot, welcome.addresses, welcome.ports, now)
         peer.protocol = welcome.protocol
         for other in welcome.others:
-            self._learn(other)
+            self._learn(other, "others")
         return self._link(peer, address, now)
 
     def heard_refused(self, address: str, refused: PeerRefused, now: float) -> list[Action]:
@@ -121,6 +127,11 @@ class Membership:
         peer.boots.clear()
         return [*self._unfollow(peer), *self._lines_down(peer)]
 
+    def heard_advert(self, advert: Advert, now: float) -> None:
+        """Somebody of this cluster, as it says, is on the local network."""
+        if advert.node != self.me.node and advert.node not in self.forgotten:
+            self.hints.hear(advert, now)
+
     def forget(self, node: NodeId) -> list[Action]:
         """The operator has forgotten a node: it is dialled and answered no more."""
         self.forgotten.add(node)
@@ -141,8 +152,9 @@ class Membership:
         for address in self.seeds:
             if address not in self.lines and not self._is_covered(address):
                 actions += self._dial(address, None, now)
+        actions += self._try_hints(now)
         for peer in self.peers.values():
-            if peer.status != "left" or self._comes_back(peer):
+            if peer.status != "left" or peer.spoke_at is not None:
                 actions += self._redial(peer, now)
         for line in self.lines.values():
             every_s = REFUSED_S if line.refused else HELLO_S
@@ -181,6 +193,7 @@ class Membership:
                 silent_s=0.0 if peer.spoke_at is None else round(now - peer.spoke_at, 2),
                 round_trip_s=peer.round_trip_s,
                 why=peer.why,
+                found_by=peer.found_by,
             )
             for _, peer in sorted(self.peers.items())
         )
@@ -233,7 +246,7 @@ class Membership:
         younger appeared. A restarted process is not one, for its past is silent."""
         if hello.node == self.me.node:
             return hello.boot != self.me.boot
-        boots = self._peer(hello.node).boots
+        boots = self._peer(hello.node, "hello").boots
         first_at, _ = boots.get(hello.boot, (now, now))
         boots[hello.boot] = (first_at, now)
         for boot in [one for one, (_, last_at) in boots.items() if now - last_at >= SILENT_S]:
@@ -272,18 +285,31 @@ class Membership:
         peer.name, peer.boot, peer.spoke_at, peer.ports = name, boot, now, ports
         peer.addresses = tuple(dict.fromkeys(addresses)) or peer.addresses
 
-    def _learn(self, other: KnownPeer) -> None:
+    def _learn(self, other: KnownPeer, by: FoundBy) -> None:
         fresh = other.node not in self.peers
         if other.node == self.me.node or other.node in self.forgotten:
             return
         if fresh and len(self.peers) >= MAX_PEERS:
             return
-        peer = self._peer(other.node)
+        peer = self._peer(other.node, by)
         if not peer.addresses:
             peer.addresses = other.addresses
 
-    def _peer(self, node: NodeId) -> Peer:
-        return self.peers.setdefault(node, Peer(node))
+    def _peer(self, node: NodeId, by: FoundBy) -> Peer:
+        return self.peers.setdefault(node, Peer(node, found_by=by))
+
+    def _try_hints(self, now: float) -> list[Action]:
+        """Give addresses of adverts a moment to answer, and those that did not a rest."""
+        met = {peer.node for peer in self.peers.values() if peer.status == "linked"}
+        actions: list[Action] = []
+        for address in self.hints.tired(now, met):
+            line = self.lines.get(address)
+            if line is not None and line.node is None and address not in self.seeds:
+                actions += self._hang_up(address)
+        for address in self.hints.due(now):
+            if address not in self.lines and not self._is_covered(address):
+                actions += self._dial(address, None, now)
+        return actions
 
     def _link(self, peer: Peer, address: str, now: float) -> list[Action]:
         """An answered line: follow its host, and keep no other line to the same node."""
@@ -325,7 +351,8 @@ class Membership:
         lines = self._lines_of(peer)
         for address in lines:
             line = self.lines[address]
-            if len(peer.addresses) > 1 and line.is_silent(now) and not line.refused:
+            elsewhere = peer.addresses not in ((), (address,))
+            if elsewhere and line.is_silent(now) and not line.refused:
                 actions += self._hang_up(address)
         if not self._lines_of(peer) and peer.addresses:
             address = peer.addresses[peer.tried % len(peer.addresses)]
@@ -333,10 +360,6 @@ class Membership:
             if address not in self.lines:
                 actions += self._dial(address, peer.node, now)
         return actions
-
-    def _comes_back(self, peer: Peer) -> bool:
-        """A peer that left is dialled again once it has spoken again."""
-        return peer.spoke_at is not None
 
     def _is_covered(self, address: str) -> bool:
         """Whether dialling a seed would tell us nothing: it is our own, or leads to a node that

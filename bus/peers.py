@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
 from bus.client import Speaker
 from bus.codec import Envelope, decode, encode
+from bus.discovery import Discovery, Place
+from bus.endpoints import WILDCARDS
 from bus.errors import BadKey, BadMessage, Exposed, PortTaken
+from bus.hints import Advert
 from bus.ids import NodeId
 from bus.keyring import Keyring
 from bus.logs import Log
@@ -24,6 +27,8 @@ from bus.loops import Reactor
 from bus.members import Action, Dial, Follow, HangUp, Myself, Say, SayHello, Unfollow
 from bus.membership import Membership
 from bus.messages.peers import (
+    LinkEcho,
+    LinkEchoed,
     PeerGoodbye,
     PeerHello,
     PeerPorts,
@@ -38,6 +43,7 @@ from bus.transport import Link
 
 TICK_S = 0.25
 READING_S = 1.0
+LOOK_S = 10.0
 BIND_RETRY_S = 5.0
 LAST_WORDS_S = 0.05
 """Between the goodbyes and the end of the process, so that they leave it."""
@@ -48,7 +54,8 @@ HEARTBEAT_MS = 500
 class PeerSettings:
     """What the composition root read. `listen` is a host, empty for a node that nobody may
     join; `addresses` are the hosts that others are told, best first; `port` is that of hellos,
-    `seeds` are `host:port`s."""
+    `seeds` are `host:port`s. `discovery`: whether to look for others by mDNS, and be found.
+    `look` finds the addresses afresh, for a machine that moves; None: they stay."""
 
     name: str
     namespace: str
@@ -58,6 +65,8 @@ class PeerSettings:
     ports: PeerPorts
     seeds: tuple[str, ...]
     file: Path
+    discovery: bool = False
+    look: Callable[[], tuple[str, ...]] | None = None
 
 
 OnFrames = Callable[[str, list[bytes]], None]
@@ -78,7 +87,7 @@ class Peers:
         keyring: Keyring | None = None,
     ) -> None:
         self._keyring = keyring
-        self._door_security = None if keyring is None else keyring.door
+        self.door_security = None if keyring is None else keyring.door
         self._speaker = speaker
         self._settings = settings
         self._reactor = reactor
@@ -102,13 +111,19 @@ class Peers:
             namespace=settings.namespace,
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
-            addresses=tuple(f"{host}:{settings.port}" for host in settings.addresses),
+            addresses=self._dialled_at(settings.addresses),
             ports=settings.ports,
         )
         self.membership = Membership(me, settings.seeds, self._memory.kept.known)
         self.membership.forgotten |= self._memory.kept.forgotten
+        self._discovery: Discovery | None = None
         if settings.listen:
             self._open_door()
+            if settings.discovery:
+                place = Place(settings.listen, settings.port)
+                self._discovery = Discovery(place, self._advert, log)
+            if settings.look is not None:
+                reactor.every(LOOK_S, self._look)
         reactor.every(TICK_S, self._tick)
         self._tick()
 
@@ -118,6 +133,20 @@ class Peers:
         for plane, link in [pair for links in self._followed.values() for pair in links.items()]:
             if any(rule.prefix == prefix and rule.plane == plane for rule in TABLE):
                 (link.subscribe if wanted else link.unsubscribe)(prefix)
+
+    def ways(self) -> dict[NodeId, tuple[str, ...]]:
+        """Addresses at which linked peers may answer, the one in use first; and this node's."""
+        membership, settings = self.membership, self._settings
+        in_use = {line.node: line.address for line in membership.lines.values() if line.node}
+        found = {
+            peer.node: tuple(dict.fromkeys([in_use[peer.node], *peer.addresses]))
+            for peer in membership.peers.values()
+            if peer.status == "linked" and peer.node in in_use
+        }
+        if self._door is not None:
+            host = "127.0.0.1" if settings.listen in WILDCARDS else settings.listen
+            found[self._speaker.node] = (f"{host}:{settings.port}",)
+        return found
 
     def forget(self, node: NodeId) -> None:
         """Have nothing more to do with a node, over restarts too."""
@@ -135,6 +164,8 @@ class Peers:
 
     def close(self) -> None:
         """Say goodbye to everybody and close what is open."""
+        if self._discovery is not None:
+            self._discovery.close()
         goodbye = PeerGoodbye(node=self._speaker.node, boot=self._speaker.boot)
         for link in self._lines.values():
             link.send(self._encoded(goodbye))
@@ -146,11 +177,39 @@ class Peers:
             self._reactor.unwatch(link)
             link.close()
 
+    # --- hints ----------------------------------------------------------------------------
+
+    def _advert(self) -> Advert:
+        """What this node says of itself on the local network. From any thread."""
+        keys = () if self._keyring is None else self._keyring.cluster_ids
+        me = self.membership.me
+        return Advert(me.node, me.namespace, keys, me.boot, me.addresses)
+
+    def _dialled_at(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{host}:{self._settings.port}" for host in hosts)
+
+    def _look(self) -> None:
+        """Say it when this machine has other addresses than before."""
+        look, me = self._settings.look, self.membership.me
+        addresses = () if look is None else self._dialled_at(look())
+        if addresses and addresses != me.addresses:
+            self._log.info("is reached elsewhere now", addresses=", ".join(addresses))
+            self.membership.me = replace(me, addresses=addresses)
+
+    def _take_hints(self, now: float) -> None:
+        if self._discovery is None:
+            return
+        for node, advert in self._discovery.heard():
+            if advert is not None and advert.is_kin(self._advert()):
+                self.membership.heard_advert(advert, now)
+            else:
+                self.membership.hints.lose(node)
+
     # --- the door -------------------------------------------------------------------------
 
     def _open_door(self) -> None:
         settings = self._settings
-        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self._door_security)
+        door = Link("router", heartbeat_ms=HEARTBEAT_MS, security=self.door_security)
         try:
             door.bind(f"tcp://{settings.listen}:{settings.port}")
         except PortTaken as error:
@@ -174,6 +233,12 @@ class Peers:
             self._tick()
         elif isinstance(message, PeerGoodbye):
             self._do(self.membership.heard_goodbye(message, self._reactor.now()))
+        elif isinstance(message, LinkEcho) and message.answer and self._may_measure(message.node):
+            echoed = LinkEchoed(node=self._speaker.node, serial=message.serial)
+            self._door.send(frames[0], self._encoded(echoed))
+
+    def _may_measure(self, node: NodeId) -> bool:
+        return node == self._speaker.node or node in self.membership.peers
 
     # --- lines ----------------------------------------------------------------------------
 
@@ -188,6 +253,7 @@ class Peers:
 
     def _tick(self) -> None:
         now = self._reactor.now()
+        self._take_hints(now)
         self._do(self.membership.tick(now))
         facts = tuple(
             (one.node, one.status, one.host, one.candidate_port, one.name)
@@ -226,7 +292,7 @@ class Peers:
                     "dealer",
                     identity=identity,
                     heartbeat_ms=HEARTBEAT_MS,
-                    security=self._door_security,
+                    security=self.door_security,
                 )
                 if self._connect(link, f"tcp://{address}"):
                     self._lines[address] = link

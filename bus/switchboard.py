@@ -12,16 +12,21 @@ from __future__ import annotations
 
 from bus.client import Speaker
 from bus.clock import now as clock_now
-from bus.codec import decode
+from bus.codec import Envelope, decode, encode
 from bus.endpoints import Endpoints
 from bus.errors import BadMessage, PortTaken
+from bus.ids import NodeId
 from bus.keyring import Keyring
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.messages.events import Event, NodeForgotten, NodeRemembered
+from bus.messages.readings import LinkReading
+from bus.messages.wire import Message
 from bus.peers import BIND_RETRY_S, HEARTBEAT_MS, Peers, PeerSettings
 from bus.retained import Kept, Retained
-from bus.topics import TABLE, event_topic, rule_for
+from bus.rounds import busy_nodes
+from bus.surveyor import Surveyor
+from bus.topics import TABLE, event_topic, reading_topic, rule_for
 from bus.transport import Link
 
 PLANES = ("control", "telemetry")
@@ -150,6 +155,7 @@ class Switchboard:
         self.reactor = reactor
         self.log = log
         self.refused = 0
+        self._measured = 0
         self.wishes: dict[tuple[str, bool], int] = {}
         self.tap = Link("xpub", high_water=TAP_HIGH_WATER)
         self.tap.bind(endpoints.tap)
@@ -158,6 +164,7 @@ class Switchboard:
         reactor.every(EXPIRE_S, self._expire)
         self._settings = peer_settings
         self.peers: Peers | None = None
+        self.surveyor: Surveyor | None = None
         if speaker is not None and peer_settings is not None:
             self.peers = Peers(
                 speaker,
@@ -167,6 +174,14 @@ class Switchboard:
                 self._from_peer,
                 self._publish_peers,
                 keyring,
+            )
+            self.surveyor = Surveyor(
+                speaker,
+                reactor,
+                self.peers.ways,
+                self._busy_nodes,
+                self._publish_links,
+                self.peers.door_security,
             )
             if peer_settings.listen:
                 self._open_abroad()
@@ -220,6 +235,20 @@ class Switchboard:
     def _publish_peers(self, topic: str, payload: bytes) -> None:
         self.planes["telemetry"].publish(topic, payload)
 
+    def _publish_links(self, reading: LinkReading) -> None:
+        speaker = self.speaker
+        assert speaker is not None, "only a node with peers measures links"
+        self._measured += 1
+        envelope = Envelope(speaker.node, speaker.process, speaker.boot, self._measured, reading)
+        self.planes["telemetry"].publish(reading_topic("link", speaker.node), encode(envelope))
+
+    def _busy_nodes(self) -> set[NodeId]:
+        kept = self.planes["telemetry"].retained
+        found: list[Message] = []
+        for prefix in ("reading.runner", "reading.weights"):
+            found += [decode(one).message for _, one in kept.matching(prefix, clock_now())]
+        return busy_nodes(found)
+
     def _open_abroad(self) -> None:
         settings = self._settings
         assert settings is not None, "peers are configured"
@@ -238,6 +267,8 @@ class Switchboard:
 
     def close(self) -> None:
         """Take leave of peers; close every socket and remove its file."""
+        if self.surveyor is not None:
+            self.surveyor.close()
         if self.peers is not None:
             self.peers.close()
         for forwarder in self.planes.values():

@@ -93,6 +93,15 @@ def prior(address: NodeAddress) -> Link:
     return PRIORS[address.medium]
 
 
+def is_overlay(host: str) -> bool:
+    """Whether a host is an address that overlay networks hand out."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return any(address in network for network in VPN_NETWORKS)
+
+
 def medium_of(ip: str, interface: str, hardware_port: str = "") -> Medium:
     """What an address lies on. `hardware_port` is macOS's name of the interface's port
     (`networksetup -listallhardwareports`), or `Wi-Fi` where the system knows it to be wireless.
@@ -102,7 +111,7 @@ def medium_of(ip: str, interface: str, hardware_port: str = "") -> Medium:
     address = ipaddress.ip_address(ip.partition("%")[0])
     if address.is_loopback:
         return "loopback"
-    if any(address in network for network in VPN_NETWORKS) or interface.startswith(_TUNNELS):
+    if is_overlay(ip) or interface.startswith(_TUNNELS):
         return "vpn"
     port = hardware_port.lower()
     if "thunderbolt" in port or interface.startswith("thunderbolt"):
@@ -144,28 +153,11 @@ def shared_prior(
 
 
 def observed_address(node: NodeId, peer: NodeId, seen: Iterable[Reach]) -> Reach | None:
-    """The best address at which `node` was seen to reach `peer`; None when it never did."""
+    """The best address at which `node` was seen to reach `peer`, of equals the first; None when
+    it never did. An overlay network counts only where nothing else was seen."""
     mine = [one for one in seen if one.node == node and one.peer == peer]
     local = [one for one in mine if one.medium != "vpn"]
-    return min(local or mine, key=lambda one: (_RANK[one.medium], one.ip), default=None)
-
-
-def ring_addresses(
-    order: Sequence[NodeId], seen: Iterable[Reach]
-) -> dict[NodeId, Reach] | tuple[NodeId, NodeId]:
-    """Where each rank of a ring is to listen: the best address at which its predecessor was
-    seen to reach it (rank i connects to rank i + 1, the last to the first).
-
-    A pair that was never seen to be connected is the answer instead: (from, to).
-    """
-    known = list(seen)
-    found: dict[NodeId, Reach] = {}
-    for node, peer in zip(order, [*order[1:], *order[:1]], strict=True):
-        reach = observed_address(node, peer, known)
-        if reach is None:
-            return node, peer
-        found[peer] = reach
-    return found
+    return min(local or mine, key=lambda one: _RANK[one.medium], default=None)
 
 
 def rdma_mesh(order: Sequence[NodeId], devices: Mapping[NodeId, Mapping[str, str]]) -> bool:

@@ -6,9 +6,8 @@ import socket
 
 import psutil
 
+from bus.endpoints import WILDCARDS
 from conf.settings import Settings
-
-WILDCARDS = ("0.0.0.0", "::", "*")
 
 
 def machine_addresses() -> tuple[str, ...]:

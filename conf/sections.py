@@ -5,10 +5,12 @@ Pure. Meanings are in default.toml.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import NoDecode
+
+from bus.endpoints import is_loopback
 
 LOOPBACK = ("127.", "localhost", "::1")
 Words = Annotated[tuple[str, ...], NoDecode]
@@ -45,6 +47,14 @@ class ClusterSettings(BaseModel):
     peers: Words
     listen: str
     addresses: Words
+    discovery: bool | Literal["auto"]
+
+    def discovers(self, *, has_key: bool) -> bool:
+        """Whether to look for others by mDNS, and be found: as it was said, else where others can
+        reach this node and need a key for it."""
+        if self.discovery == "auto":
+            return has_key and bool(self.listen) and not is_loopback(self.listen)
+        return self.discovery
 
     @field_validator("peers", "addresses", mode="before")
     @classmethod

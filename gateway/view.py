@@ -17,6 +17,7 @@ from bus.messages.peers import PeersReading
 from bus.messages.readings import (
     CardReading,
     DemandReading,
+    LinkReading,
     NodeReading,
     RunnerReading,
     WeightsReading,
@@ -26,12 +27,14 @@ Key = TypeVar("Key")
 Reading = TypeVar("Reading")
 READING_TTL_S = 15.0
 CARD_TTL_S = 600.0
+LINK_TTL_S = 600.0
 HEARD = (
     "card",
     "reading.node",
     "reading.runner",
     "reading.demand",
     "reading.peers",
+    "reading.link",
     "reading.weights",
 )
 
@@ -47,6 +50,7 @@ class View:
         self._demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
         self._peers: dict[NodeId, tuple[PeersReading, float]] = {}
         self._weights: dict[NodeId, tuple[WeightsReading, float]] = {}
+        self._links: dict[NodeId, tuple[LinkReading, float]] = {}
         for prefix in HEARD:
             bus.hear(prefix, self._heard)
 
@@ -111,9 +115,15 @@ class View:
         """Fresh readings of what nodes fetch."""
         return self._fresh(self._weights)
 
-    def _fresh(self, readings: dict[Key, tuple[Reading, float]]) -> list[Reading]:
+    def links(self) -> list[LinkReading]:
+        """What nodes measured towards each other."""
+        return self._fresh(self._links, LINK_TTL_S)
+
+    def _fresh(
+        self, readings: dict[Key, tuple[Reading, float]], ttl_s: float = READING_TTL_S
+    ) -> list[Reading]:
         now = self._bus.reactor.now()
-        for key in [key for key, (_, at) in readings.items() if now - at >= READING_TTL_S]:
+        for key in [key for key, (_, at) in readings.items() if now - at >= ttl_s]:
             del readings[key]
         return [reading for reading, _ in readings.values()]
 
@@ -134,5 +144,7 @@ class View:
                 self._peers[reading.node] = (reading, now)
             case WeightsReading() as reading:
                 self._weights[reading.node] = (reading, now)
+            case LinkReading() as reading:
+                self._links[reading.node] = (reading, now)
             case _:
                 return

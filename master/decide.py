@@ -220,7 +220,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     if isinstance(verdict, Refusal):
         return _early(scene) or verdict
     if command.dry_run:
-        return Known(scene.state.index, plan=plan_of(verdict))
+        return Known(scene.state.index, plan=plan_of(verdict, links))
     instance = draw_up(command, verdict, scene.policy, fresh)
     swept = tuple(
         InstanceRemoved(instance=old.instance, why="placed anew")
@@ -257,9 +257,9 @@ def _previewed(
         scene.state.index,
         plan={
             "model": wish.model,
-            "previews": [preview_of(*found, chosen) for found in candidates(ground, size)],
+            "previews": [preview_of(*found, chosen, links) for found in candidates(ground, size)],
             "blocked": dict(ground.blocked),
-            "chosen": None if chosen is None else plan_of(chosen),
+            "chosen": None if chosen is None else plan_of(chosen, links),
             "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
         },
     )

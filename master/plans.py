@@ -5,16 +5,19 @@ Pure. Bytes per node are those that were promised and computed with; speeds are 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from bus.errors import Refusal
 from master.bill import bill_text
 from master.candidates import Placement, Rank
 from master.copies import Kind
+from master.speed import Links
 
 
-def plan_of(placed: Placement) -> dict[str, Any]:
-    """One placement. `node`, `backend` and `usable_bytes` are of rank 0."""
+def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
+    """One placement. `node`, `backend` and `usable_bytes` are of rank 0; `links` has an entry for
+    each pair of neighbours of the ring, and says which figures were measured."""
     lead = placed.lead
     return {
         "model": placed.card.model,
@@ -31,11 +34,16 @@ def plan_of(placed: Placement) -> dict[str, Any]:
         "tokens_per_s": round(placed.tokens_per_s, 2),
         "arithmetic": bill_text(placed.whole),
         "ranks": [_rank(rank) for rank in placed.ranks],
+        "links": _links(placed, links),
     }
 
 
 def preview_of(
-    size: int, kind: Kind | None, found: Placement | Refusal, chosen: Placement | None
+    size: int,
+    kind: Kind | None,
+    found: Placement | Refusal,
+    chosen: Placement | None,
+    links: Links,
 ) -> dict[str, Any]:
     """One line of the previews: a plan, or why there is none of this size and kind."""
     entry: dict[str, Any] = {
@@ -51,7 +59,26 @@ def preview_of(
     nodes = {rank.copy.seat.node for rank in found.ranks}
     same = chosen is not None and nodes == {rank.copy.seat.node for rank in chosen.ranks}
     chosen_here = same and chosen is not None and chosen.sharding == found.sharding
-    return {**entry, "chosen": chosen_here, "plan": plan_of(found)}
+    return {**entry, "chosen": chosen_here, "plan": plan_of(found, links)}
+
+
+def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
+    """Around the ring, from each rank to the next; a pair has one link."""
+    seats = [rank.copy.seat for rank in placed.ranks]
+    pairs = [*pairwise(seats), *([(seats[-1], seats[0])] if len(seats) > 2 else [])]
+    found: list[dict[str, Any]] = []
+    for one, other in pairs:
+        link = links.between(one, other)
+        found.append(
+            {
+                "from": one.name,
+                "to": other.name,
+                "latency_us": round(1e6 * link.latency_s, 1),
+                "bytes_per_s": round(link.bytes_per_s),
+                "measured": links.measured_between(one, other) is not None,
+            }
+        )
+    return found
 
 
 def _rank(rank: Rank) -> dict[str, Any]:

@@ -42,15 +42,19 @@ class Links:
 
     def between(self, one: Seat, other: Seat) -> Link:
         """As measured from either end, else the prior of the best medium that both have."""
-        for here, there in ((one.node, other.node), (other.node, one.node)):
-            link = self.measured.get(here, {}).get(there)
-            if link is not None:
-                return link
+        link = self.measured_between(one, other)
+        if link is not None:
+            return link
         same = bool(one.machine) and one.machine == other.machine
         key = (same, _media(one), _media(other))
         if key not in self._priors:
             self._priors[key] = shared_prior(one.ips, other.ips, same_machine=same)
         return self._priors[key]
+
+    def measured_between(self, one: Seat, other: Seat) -> Link | None:
+        """As measured from the first, else from the second; None where neither did."""
+        there = self.measured.get(one.node, {}).get(other.node)
+        return there or self.measured.get(other.node, {}).get(one.node)
 
 
 def read_s_per_byte(seat: Seat, backend: str) -> float:

@@ -20,6 +20,7 @@ from bus.messages.readings import (
     RunnerReading,
 )
 from bus.messages.wire import Message
+from bus.observed import measured_links
 from bus.topology import Link
 
 NODE_READING_S = 15.0
@@ -54,8 +55,8 @@ class View:
     demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = field(
         default_factory=dict[tuple[NodeId, str], tuple[DemandReading, float]]
     )
-    links: dict[NodeId, tuple[dict[NodeId, Link], float]] = field(
-        default_factory=dict[NodeId, tuple[dict[NodeId, Link], float]]
+    links: dict[NodeId, tuple[LinkReading, float]] = field(
+        default_factory=dict[NodeId, tuple[LinkReading, float]]
     )
 
     first_heard_at: float | None = None
@@ -82,9 +83,8 @@ class View:
                 known_models = self.demands[key][0].models if key in self.demands else ()
                 self.demands[key] = (message, now)
                 return {m.model for m in message.models} != {m.model for m in known_models}
-            case LinkReading(node=node, links=links):
-                found = {one.peer: Link(one.latency_s, one.bytes_per_s) for one in links}
-                self.links[node] = (found, now)
+            case LinkReading():
+                self.links[message.node] = (message, now)
                 return False
             case _:
                 return False
@@ -109,8 +109,14 @@ class View:
         return self.first_heard_at is None or now - self.first_heard_at < GATHER_S
 
     def living_links(self, now: float) -> dict[NodeId, dict[NodeId, Link]]:
-        """What nodes measured towards their peers, where that is fresh."""
-        return {n: found for n, (found, at) in self.links.items() if now - at <= LINK_READING_S}
+        """What nodes measured towards their peers, each on the way that a ring would take; of
+        nodes that still say so."""
+        ips = {node: card.ips for node, (card, _) in self.cards.items()}
+        return {
+            node: measured_links(reading, ips)
+            for node, (reading, at) in self.links.items()
+            if now - at <= LINK_READING_S
+        }
 
     def wanted(self, now: float) -> dict[ModelId, ModelDemand]:
         """Unmet demand by model, summed over gateway processes."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.ids import ModelId
+from bus.ids import ModelId, NodeId
 from bus.instances import Instance, Shard
 from bus.messages.events import Fact
 from worker.slots import Task
@@ -33,10 +33,12 @@ class GiveSpec:
 
 @dataclass(frozen=True, slots=True)
 class SeatRank:
-    """Choose fresh ports for a rank of a group, and tell where it will be met."""
+    """Choose fresh ports for a rank of a group, and tell where it will be met. `nodes` are those
+    of all ranks, in their order."""
 
     task: Task
     shard: Shard
+    nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from bus.client import BusClient
 from bus.codec import encode
 from bus.errors import PortTaken, Refusal, Unavailable
 from bus.ids import InstanceId, ModelId
-from bus.instances import RankSeat, Shard
+from bus.instances import RankSeat
 from bus.logs import Log
 from bus.messages.control import GroupSpec, RunnerSpec, SlotDrain, SlotRefused
 from bus.messages.events import RankSeated, RunnerEnded
@@ -39,9 +39,11 @@ from worker.actions import (
     Tell,
 )
 from worker.facts import Told, refused
+from worker.machine import addresses
 from worker.ports import PortPool
-from worker.slots import SlotTable, Task
+from worker.slots import SlotTable
 from worker.supply import Supply
+from worker.ways import Ways
 
 GROUP = "runner:"
 
@@ -93,6 +95,7 @@ class Hands:
     data: DataPorts
     ring_ports: PortPool
     plan_ports: PortPool
+    ways: Ways
     supply: Supply | None = None
     ring_secret: RingSecret = open_secret
     trouble: str = ""
@@ -156,8 +159,8 @@ class Hands:
                 boot = table.slots[slot].boot
                 if boot and self.send(identity_of(slot, boot), self._spec(action)):
                     table.did(slot, "give", now)
-            case SeatRank(task=task, shard=shard):
-                self._seat(task, shard, now)
+            case SeatRank():
+                self._seat(action, now)
             case DrainSlot(slot=slot, task=task, deadline_s=deadline_s, why=why):
                 boot = table.slots[slot].boot
                 drain = SlotDrain(
@@ -189,9 +192,11 @@ class Hands:
             case _:
                 assert_never(action)
 
-    def _seat(self, task: Task, shard: Shard, now: float) -> None:
-        """Tell where a rank will be met: ring and, at the lead, the socket for step plans."""
+    def _seat(self, action: SeatRank, now: float) -> None:
+        """Tell where a rank will be met: by its left neighbour on the ring and, where it leads,
+        by its followers for step plans."""
         data, node = self.data, self.client.speaker.node
+        task, shard, nodes = action.task, action.shard, action.nodes
         try:
             if not data.listen or not data.hosts:
                 raise PortTaken("this node does not listen for others (`cluster.listen`)")
@@ -202,14 +207,18 @@ class Hands:
             refusal = Refusal(reason="unsupported", message=str(error))
             self.client.tell(refused(task, node, refusal))
             return
-        host = data.hosts[0]
+        ips, left = addresses(), nodes[task.rank - 1]
+        seen = self.ways.host_for(left, ips, now)
+        host = seen or data.hosts[0]
+        followers = self.ways.hosts_for(nodes[1:], ips, now) or (host,)
+        self.log.info("seats", rank=task.rank, host=host, left=left, seen=seen is not None)
         seat = RankSeat(
             rank=task.rank,
             node=node,
             first_layer=shard.first_layer,
             last_layer=shard.last_layer,
             ring=(f"{host}:{ring}",),
-            plans=(f"tcp://{host}:{plans}",) if plans else (),
+            plans=tuple(f"tcp://{one}:{plans}" for one in followers) if plans else (),
         )
         self.client.tell(RankSeated(instance=task.instance, generation=task.generation, seat=seat))
 

@@ -194,7 +194,8 @@ def _seated(task: Task, instance: Instance, shard: Shard, told: Told) -> list[Ac
     if alone or task in told.seated or any(one.rank == task.rank for one in instance.seats):
         return []
     told.seated.add(task)
-    return [SeatRank(task, shard)]
+    ranks = sorted(instance.shards, key=lambda one: one.rank)
+    return [SeatRank(task, shard, tuple(one.node for one in ranks))]
 
 
 def _unseated(instance: Instance) -> list[Shard]:

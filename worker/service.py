@@ -50,6 +50,7 @@ from worker.ports import PortPool
 from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
 from worker.slots import Gone, Seen, SlotTable
 from worker.supply import Supply
+from worker.ways import Ways
 from worker.weights import Weights
 from worker.weights_thread import WeightsSettings, WeightsThread, link_maker
 
@@ -111,6 +112,7 @@ class Worker:
         self._swept: set[str] = set()
         self._link = Link("router")
         self._link.bind(client.endpoints.worker)
+        ways = Ways(client.speaker.node)
         self._hands = Hands(
             client,
             self._link,
@@ -123,11 +125,14 @@ class Worker:
             settings.data,
             PortPool(*settings.ring_ports),
             PortPool(*settings.plan_ports),
+            ways,
             self._supply,
             ring_secret,
         )
         reactor.watch(self._link, self._received)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
+        for kind in ("peers", "link"):
+            client.hear(f"reading.{kind}", lambda _, one: ways.hear(one.message, reactor.now()))
         client.on_state.append(self._on_state)
         self._join()
         self._look()

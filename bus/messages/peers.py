@@ -75,7 +75,29 @@ class PeerGoodbye(Message):
     boot: Boot
 
 
+class LinkEcho(Message):
+    """Part of a measurement: some bytes for nothing. The one with `answer` set is answered with
+    its `serial` when all before it have arrived."""
+
+    kind: Literal["link_echo"] = "link_echo"
+    node: NodeId
+    serial: int = Field(ge=0)
+    answer: bool
+    filling: bytes = Field(default=b"", max_length=48 << 10)
+
+
+class LinkEchoed(Message):
+    """All up to `serial` has arrived at `node`."""
+
+    kind: Literal["link_echoed"] = "link_echoed"
+    node: NodeId
+    serial: int = Field(ge=0)
+
+
 PeerStatus = Literal["linked", "silent", "left", "refused"]
+FoundBy = Literal["", "peers", "mdns", "memory", "others", "hello"]
+"""How a node first learnt of a peer: from its settings, an advert on the local network, an
+earlier life, other peers, or because the peer called; empty where an older version says nothing."""
 
 
 class PeerReading(Message):
@@ -92,6 +114,7 @@ class PeerReading(Message):
     silent_s: float = 0.0
     round_trip_s: float | None = None
     why: str = ""
+    found_by: FoundBy = ""
 
 
 class PeersReading(Message):

@@ -64,15 +64,22 @@ class NodeReading(Message):
 
 
 class MeasuredLink(Message):
-    """One peer as this node measured it. `latency_s` is one way, of a small message."""
+    """One peer as this node measured it at `host`. `latency_s` is one way, of a small message of
+    MLX's ring; `round_trip_s` that of an echo over the bus. `at_least`: the link may carry more,
+    for it was not the network that set the pace."""
 
     peer: NodeId
     latency_s: float = Field(gt=0)
     bytes_per_s: float = Field(gt=0)
+    host: str = ""
+    at_least: bool = False
+    round_trip_s: float = 0.0
+    age_s: float = 0.0
 
 
 class LinkReading(Message):
-    """A node's links, measured while they were idle; peers that are not named are unmeasured."""
+    """A node's links, measured while they were idle, an entry for each address at which a peer
+    answered; peers that are not named are unmeasured."""
 
     kind: Literal["link_reading"] = "link_reading"
     node: NodeId

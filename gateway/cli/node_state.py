@@ -7,7 +7,7 @@ Pure. A node of another version may say things that this version does not know: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +16,7 @@ from bus.cards import ModelCard, NodeCard
 from bus.codec import first_problem
 from bus.instances import Instance
 from bus.messages.peers import PeersReading
-from bus.messages.readings import FetchReading, RunnerReading, WeightsReading
+from bus.messages.readings import FetchReading, LinkReading, RunnerReading, WeightsReading
 from bus.state import ClusterState
 from gateway.cli.problems import NOT_FOUND, Problem
 
@@ -52,6 +52,7 @@ class NodeState:
     holder: str | None
     asked: str
     weights: tuple[WeightsReading, ...] = ()
+    links: Mapping[str, LinkReading] = field(default_factory=dict[str, LinkReading])
 
     @property
     def instances(self) -> list[Instance]:
@@ -120,6 +121,10 @@ def parse_state(body: Any) -> NodeState:
             weights=tuple(
                 WeightsReading.model_validate(one) for one in telemetry.get("weights", ())
             ),
+            links={
+                node: LinkReading.model_validate(one)
+                for node, one in cast(dict[str, Any], telemetry.get("links", {})).items()
+            },
             health={
                 node: Health.model_validate(one)
                 for node, one in cast(dict[str, Any], fields["nodeHealth"]).items()

@@ -37,7 +37,19 @@ def nodes(
     state, screen = parse_state(invocation.api().get("/state")), invocation.screen
     rows = [_fields(state, node) for node in everybody(state)]
     screen.document({"holder": state.holder, "nodes": rows, "strangers": strangers(state)})
-    columns = ("node", "id", "link", "host", "term", "health", ">memory", ">ranks", "models")
+    columns = (
+        "node",
+        "id",
+        "link",
+        "host",
+        "measured",
+        "found by",
+        "term",
+        "health",
+        ">memory",
+        ">ranks",
+        "models",
+    )
     screen.table(columns, [_row(one) for one in rows])
     for stranger in strangers(state):
         screen.say(f"nobody of this cluster at {stranger}")
@@ -97,6 +109,8 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
         "why": link.why if link else "",
         "host": link.host if link else "",
         "round_trip_s": link.round_trip_s if link else None,
+        "found_by": link.found_by if link else "",
+        "measured": _measured(state, node),
         "holder": node == state.holder,
         "health": health.status if health else "unknown",
         "message": health.message if health else "",
@@ -104,6 +118,23 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
         "ranks": len(ranks),
         "models": _models(card),
     }
+
+
+def _measured(state: NodeState, node: str) -> list[dict[str, Any]]:
+    """What the asked node measured towards another, at each of its addresses."""
+    reading = state.links.get(state.asked)
+    found = () if reading is None else (one for one in reading.links if one.peer == node)
+    return [one.model_dump(mode="json", exclude={"peer"}) for one in found]
+
+
+def _speed(one: dict[str, Any]) -> str:
+    """Of the address in use, else of the fastest."""
+    ways: list[dict[str, Any]] = one["measured"]
+    if not ways:
+        return ""
+    way = max(ways, key=lambda way: (way["host"] == one["host"], way["bytes_per_s"]))
+    more = " or more" if way["at_least"] else ""
+    return f"{way['latency_s'] * 1e6:.0f} us, {size(int(way['bytes_per_s']))}/s{more}"
 
 
 def _models(card: NodeCard | None) -> list[str]:
@@ -119,6 +150,8 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
         one["node"],
         link,
         one["host"],
+        _speed(one),
+        one["found_by"],
         "holds it" if one["holder"] else "",
         one["health"],
         size(one["memory_bytes"]) if one["memory_bytes"] else "",

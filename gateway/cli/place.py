@@ -135,6 +135,10 @@ def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
         for rank in plan.get("ranks", ())
     ]
     screen.table(("rank", "node", "layers", ">needs", ">of", ">ms a token"), rows)
+    for link in plan.get("links", ()):
+        speed = f"{link['latency_us']:.0f} us, {size(link['bytes_per_s'])}/s"
+        how = "measured" if link["measured"] else "assumed"
+        screen.note(f"{link['from']} - {link['to']}: {speed}, {how}")
     if plan.get("evicts"):
         screen.say(f"{', '.join(plan['evicts'])} would make way: {plan['why']}")
 

@@ -39,6 +39,7 @@ class ClusterState:
                     "runners": [one.model_dump(mode="json") for one in view.runners()],
                     "cards": [one.model_dump(mode="json") for one in view.cards()],
                     "peers": {str(one.node): one.model_dump(mode="json") for one in view.peers()},
+                    "links": {str(one.node): one.model_dump(mode="json") for one in view.links()},
                     "demand": [one.model_dump(mode="json") for one in view.demands()],
                     "weights": [one.model_dump(mode="json") for one in view.weights()],
                 },

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -244,6 +245,24 @@ def test_an_address_that_does_not_answer_is_followed_by_the_next() -> None:
     net.run(3 * SILENT_S + 4)
     assert net.linked("a") == {"b"}
     assert net.seats["a"].follows[NodeId("n-b")] == "cable"
+
+
+@pytest.mark.parametrize("boot", ["b1", "b2"], ids=["while it runs", "with a restart"])
+def test_a_node_whose_only_address_changes_is_found_at_the_new_one(boot: str) -> None:
+    net = Net()
+    net.add(myself("a"), ["b:1"] if boot == "b1" else [])
+    moved = net.add(myself("b", "old:1"), ["a:1"])
+    net.run(3.0)
+    assert net.seats["a"].follows[NodeId("n-b")] == "old"
+    del net.doors["old:1"]
+    net.doors["new:1"] = "b"
+    if boot == "b1":
+        moved.me = replace(moved.me, addresses=("new:1",))
+    else:
+        net.add(myself("b", "new:1", boot=boot), ["a:1"])
+    net.run(3 * SILENT_S)
+    assert net.linked("a") == {"b"}
+    assert net.seats["a"].follows[NodeId("n-b")] == "new"
 
 
 def test_a_node_is_not_its_own_peer_under_any_name() -> None:

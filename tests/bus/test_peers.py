@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import socket
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from bus.client import BusClient, Speaker
-from bus.clock import now
-from bus.endpoints import Endpoints
-from bus.identity import new_boot
 from bus.ids import InstanceId, NodeId, RequestId
-from bus.keyring import KeyFiles, open_keyring, write_keys
-from bus.keys import ClusterKey, ClusterKeys
-from bus.logs import Log
-from bus.loops import PollReactor
+from bus.keys import ClusterKey
 from bus.messages.events import (
     Event,
     EventBody,
@@ -28,101 +18,20 @@ from bus.messages.events import (
     NodeJoined,
     NodeRemembered,
 )
-from bus.messages.peers import PeerPorts, PeersReading
+from bus.messages.peers import PeersReading
 from bus.messages.readings import DemandReading, TokenTap
-from bus.peers import PeerSettings
-from bus.switchboard import Switchboard
+from tests.harness.boards import Boards, boards, free_port
 
 TOPIC = "event.node_joined"
-PATIENCE_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Cluster:
-    """Boards by name, in temporary folders."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.reactor = PollReactor()
-        self.boards: dict[str, Switchboard] = {}
-        self.ports: dict[str, int] = {}
-        self.logs: dict[str, io.StringIO] = {}
-        self.clients: list[BusClient] = []
-
-    def start(
-        self, name: str, *seeds: str, namespace: str = "shoal", key: ClusterKey | None = None
-    ) -> Switchboard:
-        folder = self.root / name
-        folder.mkdir(exist_ok=True)
-        port = self.ports.setdefault(name, free_port())
-        settings = PeerSettings(
-            name=name,
-            namespace=namespace,
-            listen="127.0.0.1",
-            addresses=("127.0.0.1",),
-            port=port,
-            ports=PeerPorts(control=free_port(), telemetry=free_port(), candidate=free_port()),
-            seeds=tuple(f"127.0.0.1:{self.ports[seed]}" for seed in seeds),
-            file=folder / "peers.json",
-        )
-        self.logs[name] = io.StringIO()
-        log = Log(node=name, process="bus", stream=self.logs[name])
-        node, keyring = NodeId(f"n-{name}"), None
-        if key is not None:
-            files = KeyFiles(folder / "key", folder / "known")
-            write_keys(files.key, ClusterKeys(key), replace=True)
-            keyring = open_keyring(files, node=node, log=log)
-        speaker = Speaker(node, "bus", new_boot())
-        self.boards[name] = Switchboard(
-            Endpoints(str(folder)), self.reactor, log, speaker, settings, keyring
-        )
-        return self.boards[name]
-
-    def client(self, name: str, process: str) -> BusClient:
-        speaker = Speaker(NodeId(f"n-{name}"), process, new_boot())
-        log = Log(node=name, process=process, stream=io.StringIO())
-        made = BusClient(speaker, self.boards[name].endpoints, self.reactor, log, follow=False)
-        self.clients.append(made)
-        return made
-
-    def linked(self, name: str) -> set[str]:
-        peers = self.boards[name].peers
-        assert peers is not None
-        known = peers.membership.peers.values()
-        return {peer.name for peer in known if peer.status == "linked"}
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        end = now() + PATIENCE_S
-        while not condition():
-            assert now() < end, f"not in time: {what}"
-            self.reactor.turn(0.01)
-
-    def settle(self, turns: int = 30) -> None:
-        for _ in range(turns):
-            self.reactor.turn(0.01)
-
-    def close(self) -> None:
-        for client in self.clients:
-            client.close()
-        for board in self.boards.values():
-            board.close()
-        self.reactor.close()
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="sh") as folder:
-        made = Cluster(Path(folder))
+def cluster() -> Iterator[Boards]:
+    with boards() as made:
         yield made
-        made.close()
 
 
-def three(cluster: Cluster) -> None:
+def three(cluster: Boards) -> None:
     cluster.start("a")
     cluster.start("b", "a")
     cluster.start("c", "a")
@@ -134,7 +43,7 @@ def said(name: str) -> Event:
     return Event(term=1, index=1, at_s=0.0, body=NodeJoined(node=NodeId("x"), name=name))
 
 
-def test_what_is_published_on_one_node_is_heard_once_on_every_other(cluster: Cluster) -> None:
+def test_what_is_published_on_one_node_is_heard_once_on_every_other(cluster: Boards) -> None:
     three(cluster)
     heard: dict[str, list[str]] = {name: [] for name in "abc"}
     for name in "abc":
@@ -151,7 +60,7 @@ def test_what_is_published_on_one_node_is_heard_once_on_every_other(cluster: Clu
     assert all(one == [f"{count}" for count in range(20)] for one in heard.values())
 
 
-def test_a_node_that_joins_late_is_given_what_others_keep(cluster: Cluster) -> None:
+def test_a_node_that_joins_late_is_given_what_others_keep(cluster: Boards) -> None:
     cluster.start("a")
     publisher = cluster.client("a", "speaker")
     cluster.settle()
@@ -164,7 +73,7 @@ def test_a_node_that_joins_late_is_given_what_others_keep(cluster: Cluster) -> N
     assert got[0] == "reading.demand.n-a.x"
 
 
-def test_tokens_cross_nodes_only_while_somebody_asks(cluster: Cluster) -> None:
+def test_tokens_cross_nodes_only_while_somebody_asks(cluster: Boards) -> None:
     cluster.start("a")
     cluster.start("b", "a")
     cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
@@ -190,7 +99,7 @@ def test_tokens_cross_nodes_only_while_somebody_asks(cluster: Cluster) -> None:
     cluster.until(lambda: "token" not in runner.wanted, "nobody wishes any more")
 
 
-def test_peers_are_told_of_in_a_reading(cluster: Cluster) -> None:
+def test_peers_are_told_of_in_a_reading(cluster: Boards) -> None:
     three(cluster)
     got: dict[str, PeersReading] = {}
     cluster.client("a", "hearer").hear(
@@ -204,7 +113,7 @@ def test_peers_are_told_of_in_a_reading(cluster: Cluster) -> None:
     assert first.round_trip_s is not None
 
 
-def test_peers_are_found_again_without_seeds(cluster: Cluster) -> None:
+def test_peers_are_found_again_without_seeds(cluster: Boards) -> None:
     three(cluster)
     kept = json.loads((cluster.root / "b" / "peers.json").read_text())
     assert {row["node"] for row in kept} == {"n-a", "n-c"}
@@ -214,7 +123,7 @@ def test_peers_are_found_again_without_seeds(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.linked("b") == {"a", "c"}, "b is back")
 
 
-def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(cluster: Cluster) -> None:
+def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(cluster: Boards) -> None:
     three(cluster)
     holder = cluster.client("a", "master")
     cluster.settle()
@@ -237,7 +146,7 @@ def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(cluster: Cluste
     cluster.until(lambda: cluster.linked("a") == {"b", "c"}, "c is back")
 
 
-def test_garbage_at_the_door_disturbs_nobody(cluster: Cluster) -> None:
+def test_garbage_at_the_door_disturbs_nobody(cluster: Boards) -> None:
     cluster.start("a")
     cluster.start("b", "a")
     cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
@@ -253,7 +162,7 @@ def test_garbage_at_the_door_disturbs_nobody(cluster: Cluster) -> None:
     assert cluster.logs["a"].getvalue().count("refused z") == 1
 
 
-def test_a_broken_memory_of_peers_is_said_and_replaced(cluster: Cluster) -> None:
+def test_a_broken_memory_of_peers_is_said_and_replaced(cluster: Boards) -> None:
     (cluster.root / "a").mkdir()
     (cluster.root / "a" / "peers.json").write_text("{broken")
     cluster.start("a")
@@ -265,7 +174,7 @@ def test_a_broken_memory_of_peers_is_said_and_replaced(cluster: Cluster) -> None
 
 
 def test_a_door_that_is_taken_is_tried_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bus.peers.BIND_RETRY_S", 0.2)
     cluster.ports["a"] = free_port()
@@ -281,7 +190,7 @@ def test_a_door_that_is_taken_is_tried_again(
 KEY, OTHER = ClusterKey(b"k" * 32), ClusterKey(b"o" * 32)
 
 
-def test_nodes_with_one_key_meet_at_the_door_and_then_hear_each_other(cluster: Cluster) -> None:
+def test_nodes_with_one_key_meet_at_the_door_and_then_hear_each_other(cluster: Boards) -> None:
     cluster.start("a", key=KEY)
     cluster.start("b", "a", key=KEY)
     cluster.start("c", "a", key=KEY)
@@ -303,7 +212,7 @@ def test_nodes_with_one_key_meet_at_the_door_and_then_hear_each_other(cluster: C
 
 @pytest.mark.parametrize("key", [OTHER, None], ids=["another key", "no key"])
 def test_a_node_without_the_key_joins_nothing_and_disturbs_nobody(
-    cluster: Cluster, key: ClusterKey | None
+    cluster: Boards, key: ClusterKey | None
 ) -> None:
     cluster.start("a", key=KEY)
     cluster.start("b", "a", key=KEY)
@@ -316,7 +225,7 @@ def test_a_node_without_the_key_joins_nothing_and_disturbs_nobody(
     assert cluster.logs["a"].getvalue().count("refused a connection") == 1
 
 
-def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Cluster) -> None:
+def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Boards) -> None:
     cluster.ports["far"] = 9
     board = cluster.start("a")
     peers = board.peers
@@ -324,3 +233,22 @@ def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Cluster) -
     peers.membership.seeds = ("192.0.2.1:24154",)
     cluster.until(lambda: "shoal keys init" in cluster.logs["a"].getvalue(), "it is said")
     assert KEY.text not in cluster.logs["a"].getvalue()
+
+
+def test_a_node_that_moves_tells_its_peers(
+    cluster: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.peers.LOOK_S", 0.1)
+    hosts = ["127.0.0.1"]
+    cluster.start("a")
+    cluster.start("b", "a", look=lambda: tuple(hosts))
+    cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
+    peers = cluster.boards["a"].peers
+    assert peers is not None
+    peer = peers.membership.peers[NodeId("n-b")]
+    assert peer.addresses == (f"127.0.0.1:{cluster.ports['b']}",)
+    hosts[:] = ["127.0.0.7"]
+    cluster.until(lambda: peer.addresses == (f"127.0.0.7:{cluster.ports['b']}",), "told")
+    hosts.clear()
+    cluster.settle(30)
+    assert peer.addresses == (f"127.0.0.7:{cluster.ports['b']}",), "no network is no news"

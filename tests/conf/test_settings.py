@@ -133,3 +133,31 @@ def test_preload_names_real_models(home: Path) -> None:
     assert load_settings(home=home, flags={"preload": []}).preload == ()
     settings = load_settings(home=home, flags={"preload": "x/y,default", "default_model": "z"})
     assert settings.preload == ("x/y", "z")
+
+
+@pytest.mark.parametrize(
+    ("said", "listen", "has_key", "discovers"),
+    [
+        ("", "127.0.0.1", True, False),
+        ("", "0.0.0.0", True, True),
+        ("", "0.0.0.0", False, False),
+        ("", "", True, False),
+        ("discovery = true", "127.0.0.1", False, True),
+        ("discovery = false", "0.0.0.0", True, False),
+    ],
+)
+def test_mdns_is_used_where_others_can_reach_a_node_with_a_key_or_as_it_is_said(
+    home: Path, said: str, listen: str, has_key: bool, discovers: bool
+) -> None:
+    write(home, f'[cluster]\nlisten = "{listen}"\n{said}\n')
+    assert load_settings(home=home).cluster.discovers(has_key=has_key) is discovers
+
+
+def test_discovery_is_told_by_the_environment_too(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_CLUSTER__DISCOVERY", "true")
+    assert load_settings(home=home).cluster.discovery is True
+    monkeypatch.setenv("SHOAL_CLUSTER__DISCOVERY", "sometimes")
+    with pytest.raises(ConfigError, match=r"cluster\.discovery"):
+        load_settings(home=home)

@@ -69,7 +69,7 @@ def test_a_model_that_fits_is_placed_with_room_beyond_the_least() -> None:
     lead = verdict.lead
     assert lead.need.total < lead.reserved_bytes <= lead.usable_bytes
     assert verdict.context_tokens >= 8_192
-    assert "1.30" in plan_of(verdict)["arithmetic"]
+    assert "1.30" in plan_of(verdict, Links())["arithmetic"]
 
 
 def test_what_can_never_fit_is_refused_with_the_arithmetic() -> None:

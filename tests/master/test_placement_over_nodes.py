@@ -62,7 +62,7 @@ def test_a_node_without_the_weights_takes_it_whole_when_those_with_them_are_too_
     verdict = placed(nodes)
     assert on(verdict) == ["n2"]
     assert verdict.fetch_bytes == CARD.size_bytes
-    assert plan_of(verdict)["ranks"][0]["fetch_bytes"] == CARD.size_bytes
+    assert plan_of(verdict, Links())["ranks"][0]["fetch_bytes"] == CARD.size_bytes
 
 
 def test_what_no_node_holds_alone_goes_over_as_few_as_hold_it() -> None:
@@ -303,7 +303,7 @@ def test_previews_tell_of_every_size_and_kind_with_bytes_or_a_reason() -> None:
     ground = survey(Wish(MODEL), nodes, Appetite(), mesh(nodes, CABLE))
     assert not isinstance(ground, Refusal)
     chosen = placed(nodes, mesh(nodes, CABLE))
-    found = [preview_of(*one, chosen) for one in candidates(ground, 2)]
+    found = [preview_of(*one, chosen, Links()) for one in candidates(ground, 2)]
     assert [(one["size"], one["sharding"], one["fits"], one["chosen"]) for one in found] == [
         (1, "none", False, False),
         (2, "pipeline", True, False),
@@ -318,6 +318,21 @@ def test_previews_tell_of_every_size_and_kind_with_bytes_or_a_reason() -> None:
     assert sum(rank["last_layer"] - rank["first_layer"] for rank in plan["ranks"]) == 10
     assert plan["tokens_per_s"] > 0
     assert all(rank["need_bytes"] <= rank["usable_bytes"] for rank in plan["ranks"])
+
+
+def test_a_plan_names_the_links_of_its_ring_and_whether_they_were_measured() -> None:
+    nodes = [node(i, usable=12 * GB, models=(CARD,)) for i in range(3)]
+    links = Links({nodes[1].node: {nodes[0].node: CABLE}})
+    found = {
+        frozenset((one["from"], one["to"])): one
+        for one in plan_of(placed(nodes, links), links)["links"]
+    }
+    pair = frozenset((nodes[0].name, nodes[1].name))
+    assert len(found) == 3, "around the ring"
+    assert found[pair]["measured"] and found[pair]["bytes_per_s"] == round(CABLE.bytes_per_s)
+    assert not any(one["measured"] for names, one in found.items() if names != pair)
+    two = placed([node(i, usable=20 * GB, models=(CARD,)) for i in range(2)], Links())
+    assert len(plan_of(two, Links())["links"]) == 1
 
 
 # --- whatever the cluster ---

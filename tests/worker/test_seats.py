@@ -71,6 +71,7 @@ def test_a_rank_is_seated_at_once_and_given_its_spec_when_all_are() -> None:
     (seated,) = reconcile(state(placed()), table, desk(1.1), told)
     assert isinstance(seated, SeatRank)
     assert (seated.task, seated.shard.first_layer) == (Task(NAME, 1, 0), 2)
+    assert seated.nodes == (HERE, THERE)
     assert reconcile(state(placed()), table, desk(1.2), told) == [], "told once"
     idle(table, 2.0)
     assert reconcile(state(placed(), seat(0)), table, desk(2.1), told) == []

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from bus.ids import NodeId
 from bus.messages.peers import PeerReading, PeersReading
+from bus.messages.readings import LinkReading, MeasuredLink
 from gateway.cli.app import app
 from gateway.cli.lab import is_formed
 from gateway.cli.node_state import parse_state
@@ -21,11 +22,21 @@ def cluster_state() -> dict[str, Any]:
     """One node, linked with one peer, having lost another, and dialling a stranger."""
     found = state([card("shoal-tiny", Path("/elsewhere"), bundled=True)], [])
     peers = (
-        PeerReading(node=NodeId("n-mini"), name="mini", status="linked", host="10.0.0.2"),
+        PeerReading(
+            node=NodeId("n-mini"), name="mini", status="linked", host="10.0.0.2", found_by="mdns"
+        ),
         PeerReading(node=NodeId("n-old"), name="old", status="silent", silent_s=90.0),
     )
     reading = PeersReading(node=NODE, peers=peers, strangers=("10.0.0.9:24154: nobody answers",))
     found["telemetry"]["peers"] = {NODE: reading.model_dump(mode="json")}
+    ways = tuple(
+        MeasuredLink(
+            peer=NodeId("n-mini"), host=host, latency_s=us * 1e-6, bytes_per_s=rate, at_least=more
+        )
+        for host, us, rate, more in (("10.0.0.2", 130, 0.1e9, False), ("10.0.1.2", 40, 0.4e9, True))
+    )
+    links = LinkReading(node=NODE, links=ways, measured_at_s=0.0)
+    found["telemetry"]["links"] = {NODE: links.model_dump(mode="json")}
     return found
 
 
@@ -50,6 +61,7 @@ def test_nodes_shows_who_is_linked_who_is_not_and_who_was_dialled_in_vain() -> N
     assert "10.0.0.2" in output
     assert "silent for 1 min" in output or "silent for 90 s" in output
     assert "nobody of this cluster at 10.0.0.9:24154" in output
+    assert "130 us, 100.0 MB/s" in output and "mdns" in output
 
 
 def test_nodes_in_json_names_links_and_holder() -> None:
@@ -58,6 +70,12 @@ def test_nodes_in_json_names_links_and_holder() -> None:
     said = json.loads(output)
     links = {one["name"]: one["link"] for one in said["nodes"]}
     assert links == {"desk": "this one", "mini": "linked", "old": "silent"}
+    mini = next(one for one in said["nodes"] if one["name"] == "mini")
+    assert mini["found_by"] == "mdns"
+    assert [(one["host"], one["at_least"]) for one in mini["measured"]] == [
+        ("10.0.0.2", False),
+        ("10.0.1.2", True),
+    ]
     assert said["holder"] == NODE
 
 

@@ -1,0 +1,121 @@
+"""Several switchboards joined over TCP on loopback, all turned by one loop."""
+
+from __future__ import annotations
+
+import io
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bus.client import BusClient, Speaker
+from bus.clock import now
+from bus.endpoints import Endpoints
+from bus.identity import new_boot
+from bus.ids import NodeId
+from bus.keyring import KeyFiles, open_keyring, write_keys
+from bus.keys import ClusterKey, ClusterKeys
+from bus.logs import Log
+from bus.loops import PollReactor
+from bus.messages.peers import PeerPorts
+from bus.peers import PeerSettings
+from bus.switchboard import Switchboard
+
+PATIENCE_S = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Boards:
+    """Boards by name, in temporary folders."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.reactor = PollReactor()
+        self.boards: dict[str, Switchboard] = {}
+        self.ports: dict[str, int] = {}
+        self.logs: dict[str, io.StringIO] = {}
+        self.clients: list[BusClient] = []
+
+    def start(
+        self,
+        name: str,
+        *seeds: str,
+        namespace: str = "shoal",
+        key: ClusterKey | None = None,
+        discovery: bool = False,
+        look: Callable[[], tuple[str, ...]] | None = None,
+    ) -> Switchboard:
+        folder = self.root / name
+        folder.mkdir(exist_ok=True)
+        port = self.ports.setdefault(name, free_port())
+        settings = PeerSettings(
+            name=name,
+            namespace=namespace,
+            listen="127.0.0.1",
+            addresses=("127.0.0.1",),
+            port=port,
+            ports=PeerPorts(control=free_port(), telemetry=free_port(), candidate=free_port()),
+            seeds=tuple(f"127.0.0.1:{self.ports[seed]}" for seed in seeds),
+            file=folder / "peers.json",
+            discovery=discovery,
+            look=look,
+        )
+        self.logs[name] = io.StringIO()
+        log = Log(node=name, process="bus", stream=self.logs[name])
+        node, keyring = NodeId(f"n-{name}"), None
+        if key is not None:
+            files = KeyFiles(folder / "key", folder / "known")
+            write_keys(files.key, ClusterKeys(key), replace=True)
+            keyring = open_keyring(files, node=node, log=log)
+        speaker = Speaker(node, "bus", new_boot())
+        self.boards[name] = Switchboard(
+            Endpoints(str(folder)), self.reactor, log, speaker, settings, keyring
+        )
+        return self.boards[name]
+
+    def client(self, name: str, process: str) -> BusClient:
+        speaker = Speaker(NodeId(f"n-{name}"), process, new_boot())
+        log = Log(node=name, process=process, stream=io.StringIO())
+        made = BusClient(speaker, self.boards[name].endpoints, self.reactor, log, follow=False)
+        self.clients.append(made)
+        return made
+
+    def linked(self, name: str) -> set[str]:
+        peers = self.boards[name].peers
+        assert peers is not None
+        known = peers.membership.peers.values()
+        return {peer.name for peer in known if peer.status == "linked"}
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        end = now() + PATIENCE_S
+        while not condition():
+            assert now() < end, f"not in time: {what}"
+            self.reactor.turn(0.01)
+
+    def settle(self, turns: int = 30) -> None:
+        for _ in range(turns):
+            self.reactor.turn(0.01)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for board in self.boards.values():
+            board.close()
+        self.reactor.close()
+
+
+@contextmanager
+def boards() -> Iterator[Boards]:
+    """None yet; those that are started are closed at the end of the block."""
+    with tempfile.TemporaryDirectory(prefix="sh") as folder:
+        made = Boards(Path(folder))
+        try:
+            yield made
+        finally:
+            made.close()
