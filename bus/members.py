@@ -118,4 +118,5 @@ class Peer:
     status: PeerStatus = "silent"
     tried: int = 0
     round_trip_s: float | None = None
+    clock_offset_s: float | None = None
     why: str = ""

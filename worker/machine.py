@@ -42,6 +42,7 @@ def node_card(
     models: tuple[ModelCard, ...],
     weights_addresses: tuple[str, ...] = (),
     announced_at_s: float,
+    launched_by: str = "",
 ) -> NodeCard:
     """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
     total = psutil.virtual_memory().total
@@ -62,7 +63,22 @@ def node_card(
         working_set_bytes=working_set_bytes(),
         machine=machine(),
         ips=addresses(),
+        os_version=os_version(),
+        python_version=platform.python_version(),
+        mlx_lm_version=_version("mlx-lm"),
+        launched_by=launched_by,
     )
+
+
+@functools.cache
+def os_version() -> str:
+    """The operating system and its version: `macOS 26.2`, `Debian GNU/Linux 12 (bookworm)`."""
+    if sys.platform == "darwin":
+        return f"macOS {platform.mac_ver()[0]}"
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
 
 
 @functools.cache

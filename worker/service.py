@@ -74,6 +74,7 @@ class WorkerSettings:
     plan_ports: tuple[int, int]
     weights: WeightsSettings | None = None
     """None: weights are neither fetched from other nodes nor given to them."""
+    launched_by: str = ""
 
 
 class Worker:
@@ -199,6 +200,7 @@ class Worker:
             models=tuple(models.values()),
             weights_addresses=addresses,
             announced_at_s=wall(),
+            launched_by=settings.launched_by,
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
 

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from gateway.cli import (
     bench,
+    cluster_info,
     config,
     doctor,
     down,
@@ -76,7 +77,7 @@ app = typer.Typer(
 )
 app.callback()(options)
 THEMES = (
-    (up, down, status, nodes, lab),
+    (up, down, status, nodes, cluster_info, lab),
     (talk, instances, place, models),
     (tap, logs, doctor, bench, config, keys),
 )

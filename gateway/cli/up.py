@@ -9,6 +9,7 @@ started is left running, so that it can be looked at.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from bus.errors import ShoalError
 from bus.processes import Supervisor
-from conf.settings import Settings, load_settings, remember_flags
+from conf.settings import LAUNCHED_BY, Settings, load_settings, remember_flags
 from conf.supervisord import SERVICES, supervisord_command, write_conf
 from gateway.cli import host
 from gateway.cli.down import ORDERLY_S, bring_down
@@ -256,14 +257,20 @@ def _beside_python(settings: Settings, *, asked: bool) -> bool:
 
 def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] | None:
     command = supervisord_command(settings, *(["-n"] if foreground else []))
+    environment = {LAUNCHED_BY: "shoal up", **os.environ}
     if foreground:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
         )
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=SUPERVISORD_START_S,
