@@ -21,6 +21,7 @@ from gateway.cli import (
     models,
     nodes,
     place,
+    service,
     status,
     talk,
     tap,
@@ -46,7 +47,6 @@ MEANT = {
 }
 """What others call our verbs; too far off for a guess by spelling."""
 LATER = {
-    "service": "starting with the system is not in this version; `shoal up` starts a node by hand",
     "pull": "fetching models is not in this version; put a model's folder into <data>/models "
     "(`shoal config show` names it)",
     "drain": "a node is drained with `shoal nodes drain NODE`",
@@ -77,7 +77,7 @@ app = typer.Typer(
 )
 app.callback()(options)
 THEMES = (
-    (up, down, status, nodes, cluster_info, lab),
+    (up, down, status, nodes, cluster_info, lab, service),
     (talk, instances, place, models),
     (tap, logs, doctor, bench, config, keys),
 )
