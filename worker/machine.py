@@ -15,7 +15,7 @@ import psutil
 
 from bus.cards import ModelCard, NodeCard
 from bus.ids import NodeId
-from bus.topology import NodeAddress, medium_of
+from bus.topology import NodeAddress, medium_of, ports_in
 
 ASK_S = 5.0
 """What macOS's tools may take to answer."""
@@ -134,12 +134,6 @@ def addresses() -> tuple[NodeAddress, ...]:
             medium = medium_of(one.address, name, port)
             found.append(NodeAddress(ip=one.address, medium=medium, interface=name))
     return tuple(found)
-
-
-def ports_in(text: str) -> dict[str, str]:
-    """Interface to hardware port, from `networksetup -listallhardwareports`."""
-    pairs = re.findall(r"^Hardware Port: (.+)\nDevice: (\S+)$", text, flags=re.MULTILINE)
-    return {device: port for port, device in pairs}
 
 
 @functools.cache

@@ -7,16 +7,22 @@ Pure. A node of another version may say things that this version does not know: 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
 from bus.cards import ModelCard, NodeCard
 from bus.codec import first_problem
+from bus.ids import NodeId
 from bus.instances import Instance
 from bus.messages.peers import PeersReading
-from bus.messages.readings import FetchReading, RunnerReading, WeightsReading
+from bus.messages.readings import (
+    FetchReading,
+    RunnerReading,
+    ThunderboltReading,
+    WeightsReading,
+)
 from bus.state import ClusterState
 from gateway.cli.problems import NOT_FOUND, Problem
 
@@ -52,6 +58,9 @@ class NodeState:
     holder: str | None
     asked: str
     weights: tuple[WeightsReading, ...] = ()
+    thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
+        default_factory=dict[NodeId, ThunderboltReading]
+    )
 
     @property
     def instances(self) -> list[Instance]:
@@ -127,6 +136,11 @@ def parse_state(body: Any) -> NodeState:
             peers={
                 node: PeersReading.model_validate(one)
                 for node, one in cast(dict[str, Any], telemetry["peers"]).items()
+            },
+            thunderbolt={
+                NodeId(node): ThunderboltReading.model_validate(one["thunderbolt"])
+                for node, one in cast(dict[str, Any], telemetry["nodes"]).items()
+                if one.get("thunderbolt") is not None
             },
             holder=fields["holder"],
             asked=str(fields["node"]),
