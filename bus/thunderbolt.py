@@ -44,7 +44,7 @@ def ports_in(profile: str) -> tuple[Port, ...]:
 
 
 def _port(bus: Mapping[str, Any]) -> Port:
-    plug = next((value for key, value in bus.items() if key.startswith("receptacle_")), {})
+    plug = next((value for key, value in bus.items() if key.startswith("receptacle_")), None)
     receptacle = cast(dict[str, Any], plug) if isinstance(plug, dict) else {}
     joined = receptacle.get("receptacle_status_key") == "receptacle_connected"
     speed = re.search(r"(\d+) Gb/s", str(receptacle.get("current_speed_key", "")))

@@ -14,6 +14,7 @@ from gateway.cli import (
     config,
     doctor,
     down,
+    hostfiles,
     instances,
     keys,
     lab,
@@ -79,7 +80,7 @@ app.callback()(options)
 THEMES = (
     (up, down, status, nodes, cluster_info, lab, service),
     (talk, instances, place, models),
-    (tap, logs, doctor, bench, config, keys),
+    (tap, logs, doctor, bench, config, keys, hostfiles),
 )
 for theme in (one for themes in THEMES for one in themes):
     theme.register(app)

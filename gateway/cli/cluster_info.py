@@ -18,6 +18,8 @@ from gateway.cli.screen import Screen
 from gateway.cli.verb import Invocation, verb
 
 HEADINGS = {"mlx_lm": "mlx-lm"}
+SIDE_BY_SIDE = 4
+"""So many nodes are columns of their table; more are its rows."""
 
 
 def register(app: typer.Typer) -> None:
@@ -76,12 +78,14 @@ def _show(found: ClusterReport, screen: Screen) -> None:
     screen.table(columns, [_standing(node) for node in found.nodes])
     screen.say("")
     told = [field.name for field in FIELDS if field.name != "launch"]
-    headings = ("node", *(HEADINGS.get(name, name) for name in told), "fingerprint")
-    rows = [
+    rows = [("node", *(HEADINGS.get(name, name) for name in told), "fingerprint")]
+    rows += [
         (node.name, *(node.facts.get(name, "?") for name in told), node.fingerprint or "?")
         for node in found.nodes
     ]
-    screen.table(headings, rows)
+    if len(found.nodes) <= SIDE_BY_SIDE:
+        rows = list(zip(*rows, strict=True))
+    screen.table(rows[0], rows[1:])
     screen.say("")
     for one in found.differences:
         values = "; ".join(f"{value}: {', '.join(names)}" for value, names in one.values.items())

@@ -166,7 +166,7 @@ def clock_check(peers: Iterable[PeerReading]) -> Check | None:
     off = [(one, s) for one, s in told if abs(s) - (one.round_trip_s or 0.0) / 2 > CLOCK_S]
     if not off:
         worst = max(abs(s) for _, s in told)
-        return Check("clocks", "ok", f"{len(told)} peers within {max(worst, 0.001):.3f} s")
+        return Check("clocks", "ok", f"within {max(worst, 0.001):.3f} s of {len(told)} other(s)")
     found = ", ".join(
         f"{one.name or one.node} is {abs(s):.1f} s {'ahead' if s > 0 else 'behind'}"
         for one, s in off

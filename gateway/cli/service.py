@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -130,7 +130,7 @@ def _plan(invocation: Invocation, user: str | None, scope: Scope | None) -> Plan
         environment=_environment(account, os.environ),
     )
     try:
-        return units.plan(service, cast(units.System, system), chosen)
+        return units.plan(service, system, chosen)
     except NotAUnit as error:
         raise Problem(str(error), code=USAGE) from error
 
