@@ -70,9 +70,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """All of it. `strangers` are addresses that were dialled and where nobody answered."""
+    """All of it. `strangers` are addresses that were dialled and where nobody answered; `holder` is
+    None while nobody holds the term."""
 
     asked: str
+    holder: str | None
     verdict: Verdict
     nodes: tuple[NodeReport, ...]
     differences: tuple[Difference, ...]
@@ -134,6 +136,7 @@ def report(state: NodeState) -> ClusterReport:
     asked = state.peers.get(state.asked)
     return ClusterReport(
         asked=state.asked,
+        holder=state.holder if state.live else None,
         verdict=verdict_of(found),
         nodes=nodes,
         differences=tuple(found),

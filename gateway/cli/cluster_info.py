@@ -45,15 +45,16 @@ def cluster_info(
 
 
 def is_well(found: ClusterReport, *, strict: bool) -> bool:
-    """Whether every node is reached and alike enough."""
+    """Whether every node is reached and alike enough, and somebody holds the term."""
     alike = found.verdict == "aligned" or (found.verdict == "mixed" and not strict)
-    return alike and not found.unreachable and not found.strangers
+    return alike and found.holder is not None and not found.unreachable and not found.strangers
 
 
 def as_document(found: ClusterReport) -> dict[str, Any]:
     """The report as JSON. Names and types of what is here stay."""
     return {
         "asked": found.asked,
+        "holder": found.holder,
         "verdict": found.verdict,
         "nodes": [
             {
@@ -97,6 +98,9 @@ def _show(found: ClusterReport, screen: Screen) -> None:
             "  see that its machine is awake and `shoal status` there; gone for good: "
             f"`shoal nodes forget {node.node}`"
         )
+    if found.holder is None:
+        screen.say("nobody holds the term")
+        screen.say("  the cluster changes nothing now; `shoal status` on each node, voters first")
     for stranger in found.strangers:
         screen.say(f"nobody of this cluster at {stranger}")
         screen.say("  `shoal doctor` looks into it")

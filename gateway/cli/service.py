@@ -19,14 +19,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bus.processes import Supervisor
 from conf.paths import find_paths
-from conf.settings import load_settings
 from gateway.cli import units
-from gateway.cli.problems import FAILED, NOT_FOUND, USAGE, Problem
+from gateway.cli.problems import FAILED, NO_NODE, NOT_FOUND, USAGE, Problem
 from gateway.cli.units import Account, NotAUnit, Plan, Service
 from gateway.cli.verb import Invocation, verb
 
+SHOAL = (sys.executable, "-P", "-m", "gateway.cli.app")
 TOLD_S = 120.0
 """What systemd or launchd may take to start or stop a node."""
 XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
@@ -73,12 +72,12 @@ def install(
     if dry_run:
         _show(invocation, made, "would write", made.start)
         return
-    _check_rights(made, "install")
+    _check_rights(made, "install", invocation)
     path = Path(made.path)
     if path.exists() and not units.is_ours(path.read_text(errors="replace")):
         raise Problem(f"{path} is there already, and not from shoal", remedy="move it away first")
     if start:
-        _check_idle(invocation)
+        _check_start(invocation, user, scope)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(made.text)
     path.chmod(0o644)
@@ -108,7 +107,7 @@ def uninstall(
         raise Problem(f"no service is installed ({path} is not there)", code=NOT_FOUND)
     if not units.is_ours(path.read_text(errors="replace")):
         raise Problem(f"{path} is not from shoal", remedy="remove it by hand if it has to go")
-    _check_rights(made, "uninstall")
+    _check_rights(made, "uninstall", invocation)
     if stop:
         _tell(made.stop, f"{path} is still there, for the service could not be stopped")
     path.unlink()
@@ -170,10 +169,12 @@ def _environment(account: Account, given: Mapping[str, str]) -> dict[str, str]:
     return {name: given[name] for name in KEPT if mine and given.get(name)}
 
 
-def _check_rights(made: Plan, act: str) -> None:
+def _check_rights(made: Plan, act: str, invocation: Invocation) -> None:
     if made.needs_root and os.geteuid() != 0:
         me = pwd.getpwuid(os.geteuid()).pw_name
-        again = shlex.join([sys.executable, "-P", "-m", "gateway.cli.app", "service", act])
+        home = find_paths(invocation.home)
+        where = ["--home", str(home.home)] if home.chosen else []
+        again = shlex.join([*SHOAL, "service", act, *where])
         own = "" if sys.platform == "darwin" else ", or without root: `--scope user`"
         raise Problem(
             f"{made.path} belongs to the system, and this is not root",
@@ -182,11 +183,41 @@ def _check_rights(made: Plan, act: str) -> None:
         )
 
 
-def _check_idle(invocation: Invocation) -> None:
-    """A node that was started by hand would keep the service from holding it."""
-    if Supervisor(load_settings(home=invocation.home).endpoints.supervisor).is_up():
+def _check_start(invocation: Invocation, user: str | None, scope: Scope | None) -> None:
+    """That the account can run shoal at all, and no node of the home runs already, which would keep
+    the service from holding it. Asked as that user, whose folders may be its own alone."""
+    paths = find_paths(invocation.home)
+    account = _account(user, scope.value if scope else _scope(sys.platform, user))
+    home = ["--home", str(paths.home)] if paths.chosen else []
+    mine = pwd.getpwuid(os.geteuid()).pw_name == account.name
+    found = pwd.getpwnam(account.name)
+    theirs: dict[str, Any] = {
+        "user": found.pw_uid,
+        "group": found.pw_gid,
+        "extra_groups": [],
+        "env": {"HOME": account.folder, "PATH": os.defpath},
+        "cwd": "/",
+    }
+    try:
+        done = subprocess.run(
+            [*SHOAL, "status", *home],
+            capture_output=True,
+            text=True,
+            timeout=TOLD_S,
+            check=False,
+            **({} if mine else theirs),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Problem(f"{account.name} cannot run shoal: {error}") from error
+    if done.returncode == 0:
         raise Problem(
             "the node of this home runs already", remedy="`shoal down`, then install the service"
+        )
+    if done.returncode != NO_NODE:
+        raise Problem(
+            f"{account.name} cannot run shoal",
+            details=(done.stderr or done.stdout).strip(),
+            remedy=f"let {account.name} read {sys.prefix} and the home's folders",
         )
 
 

@@ -146,6 +146,12 @@ def test_a_linked_node_without_a_card_and_a_stranger_fail_too() -> None:
     assert run(cluster(strangers=("10.0.0.9:24154: nobody answers",)))[0] == 1
 
 
+def test_a_cluster_that_nobody_leads_is_not_well() -> None:
+    code, output = run({**cluster(), "live": False})
+    assert code == 1 and "nobody holds the term" in output
+    assert json.loads(run({**cluster(), "holder": None}, "--json")[1])["well"] is False
+
+
 def test_a_forgotten_node_is_not_missed() -> None:
     body = cluster(PeerReading(node=MINI, name="mini", status="silent"))
     body["state"]["forgotten"] = [MINI]
@@ -181,7 +187,7 @@ def test_what_a_node_serves_and_its_clock_are_told() -> None:
 def test_the_document_keeps_its_names() -> None:
     said = json.loads(run(cluster(mlx_version="0.33.0"), "--json")[1])
     assert set(said) == {
-        "well", "asked", "verdict", "nodes", "differences", "unreachable", "strangers"
+        "well", "asked", "holder", "verdict", "nodes", "differences", "unreachable", "strangers"
     }  # fmt: skip
     assert said["well"] is False
     assert said["differences"][0]["values"] == {"0.32.4": ["desk"], "0.33.0": ["mini"]}

@@ -20,8 +20,10 @@ from typer.testing import CliRunner
 from gateway.cli import service, units
 from gateway.cli.app import app
 from gateway.cli.problems import Problem
+from gateway.cli.screen import Screen
 from gateway.cli.units import Account, NotAUnit, Service, plan
 from gateway.cli.up import _hold  # pyright: ignore[reportPrivateUsage]
+from gateway.cli.verb import Invocation
 
 GOLDEN = Path(__file__).parent / "golden"
 AWKWARD = '/home/ann b/50% of $HOME/it\'s "here"\\'
@@ -186,14 +188,28 @@ def test_a_dry_run_writes_nothing_and_shows_all(tmp_path: Path) -> None:
 
 
 def test_without_the_right_to_it_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = plan(PLAIN, "linux", "system")
+    invocation = Invocation(Path("/srv/my home"), None, Screen())
     monkeypatch.setattr(service.os, "geteuid", lambda: 65534)
+    check = service._check_rights  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(Problem) as refused:
-        service._check_rights(made, "install")  # pyright: ignore[reportPrivateUsage]
-    assert "sudo" in refused.value.remedy and "--scope user" in refused.value.remedy
-    service._check_rights(  # pyright: ignore[reportPrivateUsage]
-        plan(PLAIN, "linux", "user"), "install"
-    )
+        check(plan(PLAIN, "linux", "system"), "install", invocation)
+    remedy = refused.value.remedy
+    assert "sudo" in remedy and "--scope user" in remedy and "--home '/srv/my home'" in remedy
+    check(plan(PLAIN, "linux", "user"), "install", invocation)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another")
+def test_an_account_that_cannot_start_the_node_is_found_out_first(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config").mkdir(mode=0o700)
+    (home / "config" / "shoal.toml").write_text("slots = 4\n")
+    check = service._check_start  # pyright: ignore[reportPrivateUsage]
+    invocation = Invocation(home, None, Screen())
+    check(invocation, "root", None)
+    with pytest.raises(Problem, match="nobody cannot run shoal"):
+        check(invocation, "nobody", None)
 
 
 def test_a_user_that_is_not_there_is_refused() -> None:
