@@ -225,6 +225,25 @@ def test_a_linked_peer_is_not_dialled_and_a_stranger_is(
     assert "does not answer" in found[f"peer {there}"].found
 
 
+def test_a_node_of_another_key_is_told_from_one_that_is_away(
+    tmp_path: Path, open_link: Callable[[Path | None], str]
+) -> None:
+    theirs, home = tmp_path / "their-key", tmp_path / "home"
+    write_keys(theirs, ClusterKeys(new_key()), replace=False)
+    there = open_link(theirs)
+    configure(home, "[cluster]", 'listen = ""', f'peers = ["{there}"]')
+    strange = a_state(strangers=(f"{there}: nobody answers",))
+    wanted = checks(home, strange)[f"peer {there}"]
+    assert wanted.level == "error" and "this node has none" in wanted.found
+    mine = load_settings(home=home).key_files.key
+    mine.parent.mkdir(parents=True)
+    write_keys(mine, ClusterKeys(new_key()), replace=False)
+    refused = checks(home, strange)[f"peer {there}"]
+    assert refused.level == "error" and "does not take this node's cluster key" in refused.found
+    mine.chmod(0o644)
+    assert checks(home, strange)["cluster key"].level == "error"
+
+
 def test_without_a_node_a_peers_port_is_tried_and_no_more_claimed(
     tmp_path: Path, open_link: Callable[[Path | None], str]
 ) -> None:
