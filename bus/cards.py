@@ -70,6 +70,8 @@ class NodeCard(Message):
     cannot be read); `vram_bytes` and `gtt_bytes` are of a GPU of its own, or of an APU.
     `memory_bytes_per_s` 0: not measured. `machine` is alike on nodes of one machine. `rdma` names
     the device whose active port leads to each peer, by node id.
+    `os_version` names the system and its version; `launched_by` is who started the node
+    (`shoal up`, `systemd`, `launchd`, ...). Empty: not known.
     `weights_addresses` are where its worker gives the files of `models` to other nodes, best
     first; none: it does not.
     """
@@ -95,3 +97,7 @@ class NodeCard(Message):
     machine: str = ""
     ips: tuple[NodeAddress, ...] = ()
     rdma: dict[str, str] = {}
+    os_version: str = ""
+    python_version: str = ""
+    mlx_lm_version: str = ""
+    launched_by: str = ""

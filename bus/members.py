@@ -118,5 +118,6 @@ class Peer:
     status: PeerStatus = "silent"
     tried: int = 0
     round_trip_s: float | None = None
+    clock_offset_s: float | None = None
     why: str = ""
     found_by: FoundBy = ""

@@ -87,8 +87,11 @@ class Membership:
         peer.protocol = min(self.me.protocol_max, hello.protocol_max)
         return self._welcome(peer.protocol, hello.node), []
 
-    def heard_welcome(self, address: str, welcome: PeerWelcome, now: float) -> list[Action]:
-        """A line was answered: its node is there, and is one of us."""
+    def heard_welcome(
+        self, address: str, welcome: PeerWelcome, now: float, wall_s: float = 0.0
+    ) -> list[Action]:
+        """A line was answered: its node is there, and is one of us. `wall_s` is this node's clock
+        (0: not read); the peer's is taken to have been read half way (Cristian's algorithm)."""
         line = self.lines.get(address)
         if line is None:
             return []
@@ -101,6 +104,8 @@ class Membership:
         peer = self._peer(welcome.node, by)
         if line.said_at is not None:
             peer.round_trip_s = now - line.said_at
+            if welcome.wall_s and wall_s:
+                peer.clock_offset_s = welcome.wall_s - wall_s + peer.round_trip_s / 2
         self._heard_of(peer, welcome.name, welcome.boot, welcome.addresses, welcome.ports, now)
         peer.protocol = welcome.protocol
         for other in welcome.others:
@@ -194,6 +199,7 @@ class Membership:
                 round_trip_s=peer.round_trip_s,
                 why=peer.why,
                 found_by=peer.found_by,
+                clock_offset_s=peer.clock_offset_s,
             )
             for _, peer in sorted(self.peers.items())
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import assert_never
 
 from bus.client import Speaker
+from bus.clock import wall
 from bus.codec import Envelope, decode, encode
 from bus.discovery import Discovery, Place
 from bus.endpoints import WILDCARDS
@@ -226,8 +227,10 @@ class Peers:
         message = self._decoded(frames[1], "a knock")
         if isinstance(message, PeerHello):
             answer, actions = self.membership.heard_hello(message, self._reactor.now())
-            if isinstance(answer, PeerWelcome) and message.node != self._speaker.node:
-                self._introduce(message.node)
+            if isinstance(answer, PeerWelcome):
+                answer = answer.model_copy(update={"wall_s": wall()})
+                if message.node != self._speaker.node:
+                    self._introduce(message.node)
             self._door.send(frames[0], self._encoded(answer))
             self._do(actions)
             self._tick()
@@ -246,7 +249,7 @@ class Peers:
         message = self._decoded(frames[-1], address)
         now = self._reactor.now()
         if isinstance(message, PeerWelcome):
-            self._do(self.membership.heard_welcome(address, message, now))
+            self._do(self.membership.heard_welcome(address, message, now, wall()))
             self._tick()
         elif isinstance(message, PeerRefused):
             self._do(self.membership.heard_refused(address, message, now))

@@ -9,6 +9,7 @@ be on a network that the other does not share.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -125,6 +126,12 @@ def medium_of(ip: str, interface: str, hardware_port: str = "") -> Medium:
     if port:
         return "unknown"
     return "ethernet" if interface.startswith(_WIRED) else "unknown"
+
+
+def ports_in(text: str) -> dict[str, str]:
+    """Interface to hardware port, from macOS's `networksetup -listallhardwareports`."""
+    pairs = re.findall(r"^Hardware Port: (.+)\nDevice: (\S+)$", text, flags=re.MULTILINE)
+    return {device: port for port, device in pairs}
 
 
 def ranked(addresses: Iterable[NodeAddress]) -> list[NodeAddress]:

@@ -37,8 +37,10 @@ from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words, word
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 PREFIX = "SHOAL_"
-NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KEY"})
-"""Variables with our prefix that say something else: home, slot of a runner, CLI's target."""
+LAUNCHED_BY = "SHOAL_LAUNCHED_BY"
+NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KEY", LAUNCHED_BY})
+"""Variables with our prefix that say something else: home, slot of a runner, CLI's target, who
+started the node."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
 """With fewer no majority survives the loss of one."""

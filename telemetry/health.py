@@ -28,6 +28,7 @@ CODES: dict[str, str] = {
     "memory_low": "under a tenth of the memory is available",
     "memory_wired": "much memory is wired although no runner lives",
     "unreachable": "a node has been silent for 15 s",
+    "thunderbolt_loop": "Thunderbolt bridges of more than two nodes form a ring",
 }
 """Every code that a finding may carry."""
 
@@ -43,7 +44,8 @@ class SilentPeer:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What is known of one node. `failed_downloads` and `failed_models` are (model, why)."""
+    """What is known of one node. `failed_downloads` and `failed_models` are (model, why);
+    `bridge_loops` are rings of Thunderbolt bridges, those of other nodes too."""
 
     node: NodeId
     disk_free_bytes: int
@@ -54,6 +56,7 @@ class NodeFacts:
     failed_downloads: tuple[tuple[str, str], ...] = ()
     failed_models: tuple[tuple[str, str], ...] = ()
     silent_peers: tuple[SilentPeer, ...] = ()
+    bridge_loops: tuple[tuple[NodeId, ...], ...] = ()
 
 
 def findings(facts: NodeFacts) -> tuple[HealthFinding, ...]:
@@ -145,6 +148,19 @@ def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
             )
 
 
+def _bridges(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for loop in facts.bridge_loops:
+        if facts.node in loop:
+            yield _warn(
+                facts,
+                "thunderbolt_loop",
+                f"the Thunderbolt bridges of {len(loop)} nodes form a ring ({', '.join(loop)}): "
+                "what one sends goes round for ever",
+                "switch the bridge off on each of them: "
+                "`networksetup -setnetworkserviceenabled 'Thunderbolt Bridge' off`",
+            )
+
+
 def _error(facts: NodeFacts, code: str, message: str, remediation: str) -> HealthFinding:
     return HealthFinding(
         node=facts.node, level="error", code=code, message=message, remediation=remediation
@@ -157,4 +173,4 @@ def _warn(facts: NodeFacts, code: str, message: str, remediation: str) -> Health
     )
 
 
-_RULES = (_disk, _downloads, _processes, _models, _memory, _peers)
+_RULES = (_disk, _downloads, _processes, _models, _memory, _peers, _bridges)

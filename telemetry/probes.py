@@ -16,7 +16,11 @@ from pathlib import Path
 
 import psutil
 
+from bus.messages.readings import ThunderboltReading
+from bus.thunderbolt import reading_of
+
 VM_STAT_TIMEOUT_S = 2.0
+PROFILER_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,27 @@ def _vm_stat() -> dict[str, int]:
     except (OSError, subprocess.TimeoutExpired):
         return {}
     return vm_stat_counts(done.stdout)
+
+
+def thunderbolt() -> ThunderboltReading | None:
+    """The Thunderbolt ports of a Mac, None elsewhere and where its tools do not tell. Takes a
+    second or more."""
+    if sys.platform != "darwin":
+        return None
+    profiler = ("/usr/sbin/system_profiler", "SPThunderboltDataType", "-json")
+    profile = _said(*profiler)
+    order = _said("/usr/sbin/networksetup", "-listnetworkserviceorder")
+    return reading_of(profile, order) if profile and order else None
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROFILER_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
 
 
 def cores() -> int:

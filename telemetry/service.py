@@ -20,9 +20,16 @@ from bus.codec import Envelope, decode, encode
 from bus.errors import BadMessage, ShoalError
 from bus.ids import NodeId
 from bus.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
-from bus.messages.readings import FetchReading, NodeReading, ProcessReading, WeightsReading
+from bus.messages.readings import (
+    FetchReading,
+    NodeReading,
+    ProcessReading,
+    ThunderboltReading,
+    WeightsReading,
+)
 from bus.processes import ProcessRefused
 from bus.service import Shell
+from bus.thunderbolt import bridge_loops
 from bus.topics import reading_topic
 from bus.transport import Link
 from telemetry import diagnose, probes
@@ -31,6 +38,8 @@ from telemetry.health import UNREACHABLE_S, NodeFacts, SilentPeer, findings
 from telemetry.window import Rates
 
 PERIOD_S = 1.0
+CABLES_S = 60.0
+CABLES_FRESH_S = 15.0
 RATE_SPAN_S = 3.0
 GATEWAY = "gateway"
 
@@ -60,6 +69,7 @@ class Measured:
     cpu_ratio: float
     load_1m: float
     processes: tuple[ProcessReading, ...]
+    thunderbolt: ThunderboltReading | None = None
 
 
 class Meter:
@@ -69,6 +79,8 @@ class Meter:
         self._list_processes = list_processes
         self._folder = folder
         self._rates = Rates(RATE_SPAN_S)
+        self._cables: ThunderboltReading | None = None
+        self._cables_at = -CABLES_S
 
     def measure(self) -> Measured:
         """Everything, now. Waits for supervisord."""
@@ -89,7 +101,13 @@ class Meter:
             cpu_ratio=min(1.0, max(0.0, busy / probes.cores())),
             load_1m=probes.load_1m(),
             processes=tuple(processes),
+            thunderbolt=self._thunderbolt(at),
         )
+
+    def _thunderbolt(self, at: float) -> ThunderboltReading | None:
+        if at - self._cables_at >= CABLES_S:
+            self._cables, self._cables_at = probes.thunderbolt(), at
+        return self._cables
 
     def _process(self, name: str, supervised: Supervised, keys: set[object]) -> ProcessReading:
         sample = probes.process(supervised.pid) if supervised.pid else None
@@ -135,6 +153,7 @@ class Telemetry:
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()
         self._peer_heard_at: dict[NodeId, float] = {}
+        self._peer_cables: dict[NodeId, ThunderboltReading] = {}
         self._fetches: tuple[FetchReading, ...] = ()
         self._stop = threading.Event()
         capability = diagnose.probe()
@@ -212,6 +231,7 @@ class Telemetry:
             processes=measured.processes,
             findings=findings(self._facts(measured)),
             measured_at_s=wall(),
+            thunderbolt=measured.thunderbolt,
         )
         self.client.publish(reading_topic("node", self.node), reading)
 
@@ -235,7 +255,19 @@ class Telemetry:
             ),
             failed_models=failed,
             silent_peers=self._silent_peers(),
+            bridge_loops=self._bridge_loops(measured.thunderbolt),
         )
+
+    def _bridge_loops(self, mine: ThunderboltReading | None) -> tuple[tuple[NodeId, ...], ...]:
+        if mine is None:
+            return ()
+        now = self.shell.reactor.now()
+        fresh = {
+            node: cables
+            for node, cables in self._peer_cables.items()
+            if now - self._peer_heard_at[node] < CABLES_FRESH_S
+        }
+        return bridge_loops({**fresh, self.node: mine})
 
     def _weights_heard(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, WeightsReading):
@@ -243,6 +275,9 @@ class Telemetry:
 
     def _peer_heard(self, _topic: str, envelope: Envelope) -> None:
         self._peer_heard_at[envelope.node] = self.shell.reactor.now()
+        reading = envelope.message
+        if isinstance(reading, NodeReading) and reading.thunderbolt is not None:
+            self._peer_cables[envelope.node] = reading.thunderbolt
 
     def _silent_peers(self) -> tuple[SilentPeer, ...]:
         now = self.shell.reactor.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from bus.service import Shell, run_service
 from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
 from conf.ports import TABLE
-from conf.settings import Settings, load_settings
+from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.hands import DataPorts, RunnerDefaults, open_secret
 from worker.machine import has_metal
 from worker.service import Worker, WorkerSettings
@@ -48,6 +49,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         ring_ports=(settings.port_of("ring"), TABLE["ring"].count),
         plan_ports=(settings.port_of("plans"), TABLE["plans"].count),
         weights=weights_settings(settings),
+        launched_by=os.environ.get(LAUNCHED_BY, ""),
     )
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from bus.cards import ModelCard, NodeCard
 from bus.ids import NodeId
-from bus.topology import NodeAddress, medium_of
+from bus.topology import NodeAddress, medium_of, ports_in
 
 ASK_S = 5.0
 """What macOS's tools may take to answer."""
@@ -42,6 +42,7 @@ def node_card(
     models: tuple[ModelCard, ...],
     weights_addresses: tuple[str, ...] = (),
     announced_at_s: float,
+    launched_by: str = "",
 ) -> NodeCard:
     """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
     total = psutil.virtual_memory().total
@@ -62,7 +63,22 @@ def node_card(
         working_set_bytes=working_set_bytes(),
         machine=machine(),
         ips=addresses(),
+        os_version=os_version(),
+        python_version=platform.python_version(),
+        mlx_lm_version=_version("mlx-lm"),
+        launched_by=launched_by,
     )
+
+
+@functools.cache
+def os_version() -> str:
+    """The operating system and its version: `macOS 26.2`, `Debian GNU/Linux 12 (bookworm)`."""
+    if sys.platform == "darwin":
+        return f"macOS {platform.mac_ver()[0]}"
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
 
 
 @functools.cache
@@ -118,12 +134,6 @@ def addresses() -> tuple[NodeAddress, ...]:
             medium = medium_of(one.address, name, port)
             found.append(NodeAddress(ip=one.address, medium=medium, interface=name))
     return tuple(found)
-
-
-def ports_in(text: str) -> dict[str, str]:
-    """Interface to hardware port, from `networksetup -listallhardwareports`."""
-    pairs = re.findall(r"^Hardware Port: (.+)\nDevice: (\S+)$", text, flags=re.MULTILINE)
-    return {device: port for port, device in pairs}
 
 
 @functools.cache

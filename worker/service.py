@@ -76,6 +76,7 @@ class WorkerSettings:
     plan_ports: tuple[int, int]
     weights: WeightsSettings | None = None
     """None: weights are neither fetched from other nodes nor given to them."""
+    launched_by: str = ""
 
 
 class Worker:
@@ -206,6 +207,7 @@ class Worker:
             models=tuple(models.values()),
             weights_addresses=addresses,
             announced_at_s=wall(),
+            launched_by=settings.launched_by,
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
 

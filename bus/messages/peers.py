@@ -46,7 +46,7 @@ class PeerHello(Message):
 
 class PeerWelcome(Message):
     """You are one of us. `protocol` is the version that both speak; `others` are the peers
-    that the speaker is linked with."""
+    that the speaker is linked with; `wall_s` is the speaker's clock (0: it does not say)."""
 
     kind: Literal["peer_welcome"] = "peer_welcome"
     node: NodeId
@@ -56,6 +56,7 @@ class PeerWelcome(Message):
     addresses: tuple[str, ...]
     ports: PeerPorts
     others: tuple[KnownPeer, ...] = ()
+    wall_s: float = 0.0
 
 
 class PeerRefused(Message):
@@ -102,7 +103,8 @@ earlier life, other peers, or because the peer called; empty where an older vers
 
 class PeerReading(Message):
     """One peer as a node sees it. `host` is where it was reached, `silent_s` how long ago it
-    last spoke, `round_trip_s` the latest hello's; `why` is said of peers that are not linked."""
+    last spoke, `round_trip_s` the latest hello's; `why` is said of peers that are not linked.
+    `clock_offset_s` is by how much the peer's clock is ahead, true to half the round trip."""
 
     node: NodeId
     name: str
@@ -115,6 +117,7 @@ class PeerReading(Message):
     round_trip_s: float | None = None
     why: str = ""
     found_by: FoundBy = ""
+    clock_offset_s: float | None = None
 
 
 class PeersReading(Message):

@@ -43,11 +43,21 @@ class HealthFinding(Message):
     remediation: str
 
 
+class ThunderboltReading(Message):
+    """A Mac's Thunderbolt ports: the domains of its own buses, and of those of other Macs that its
+    cables lead to. `bridged`: the Thunderbolt Bridge joins its ports."""
+
+    bridged: bool
+    domains: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+
+
 class NodeReading(Message):
     """A node's memory, processor and disk, and its processes. Sent every second.
 
     `cpu_ratio` is 0..1 over all cores; a process's counts cores (2.0 is two of them).
-    `findings` come worst first; without one about itself the node is well.
+    `findings` come worst first; without one about itself the node is well. `thunderbolt` is
+    told by Macs alone, looked at once a minute.
     """
 
     kind: Literal["node_reading"] = "node_reading"
@@ -61,6 +71,7 @@ class NodeReading(Message):
     processes: tuple[ProcessReading, ...] = ()
     findings: tuple[HealthFinding, ...] = ()
     measured_at_s: float
+    thunderbolt: ThunderboltReading | None = None
 
 
 class MeasuredLink(Message):

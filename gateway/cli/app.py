@@ -10,9 +10,11 @@ from typer.core import TyperGroup
 
 from gateway.cli import (
     bench,
+    cluster_info,
     config,
     doctor,
     down,
+    hostfiles,
     instances,
     keys,
     lab,
@@ -20,6 +22,7 @@ from gateway.cli import (
     models,
     nodes,
     place,
+    service,
     status,
     talk,
     tap,
@@ -45,7 +48,6 @@ MEANT = {
 }
 """What others call our verbs; too far off for a guess by spelling."""
 LATER = {
-    "service": "starting with the system is not in this version; `shoal up` starts a node by hand",
     "pull": "fetching models is not in this version; put a model's folder into <data>/models "
     "(`shoal config show` names it)",
     "drain": "a node is drained with `shoal nodes drain NODE`",
@@ -76,9 +78,9 @@ app = typer.Typer(
 )
 app.callback()(options)
 THEMES = (
-    (up, down, status, nodes, lab),
+    (up, down, status, nodes, cluster_info, lab, service),
     (talk, instances, place, models),
-    (tap, logs, doctor, bench, config, keys),
+    (tap, logs, doctor, bench, config, keys, hostfiles),
 )
 for theme in (one for themes in THEMES for one in themes):
     theme.register(app)

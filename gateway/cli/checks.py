@@ -15,9 +15,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from bus.errors import ShoalError
 from bus.processes import Supervisor
@@ -25,11 +24,11 @@ from conf.openblas import INSTALL_HINT, find_openblas
 from conf.settings import Settings
 from conf.supervisord import SERVICES
 from gateway.cli import host
+from gateway.cli.finding import Check
 from gateway.cli.node_api import NodeApi, api_key
 from gateway.cli.problems import Problem
 from gateway.cli.screen import size
 
-Level = Literal["ok", "warn", "error"]
 DISK_FULL_BYTES = 2 << 30
 DISK_LOW_BYTES = 10 << 30
 MEMORY_LOW_BYTES = 2 << 30
@@ -40,16 +39,6 @@ _MLX_PROBE = (
     "import json, mlx.core as mx; a = mx.ones((8, 8)); mx.eval(a @ a);"
     "print(json.dumps([mx.__version__, str(mx.default_device())]))"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What one look found. `remedy` is empty exactly when all is well."""
-
-    name: str
-    level: Level
-    found: str
-    remedy: str = ""
 
 
 def run_checks(settings: Settings) -> Iterable[Check]:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 
 import typer
 
-from gateway.cli.checks import Check, run_checks
-from gateway.cli.problems import FAILED
+from bus.errors import ShoalError
+from bus.processes import Supervisor
+from conf.settings import Settings
+from gateway.cli.checks import run_checks
+from gateway.cli.finding import Check
+from gateway.cli.machine_checks import machine_checks
+from gateway.cli.network_checks import network_checks
+from gateway.cli.node_api import NodeApi, api_key
+from gateway.cli.node_state import NodeState, parse_state
+from gateway.cli.problems import FAILED, Problem
 from gateway.cli.verb import Invocation, verb
 
 MARKS = {"ok": "ok", "warn": "!", "error": "x"}
@@ -26,7 +35,12 @@ def doctor(invocation: Invocation) -> None:
     if status is not None:
         status.start()
     try:
-        found = list(run_checks(settings))
+        state = _state(settings)
+        found = [
+            *run_checks(settings),
+            *_guarded("network", network_checks(settings, state)),
+            *_guarded("machine", machine_checks(state)),
+        ]
     finally:
         if status is not None:
             status.stop()
@@ -50,3 +64,21 @@ def doctor(invocation: Invocation) -> None:
         screen.say("all is well")
     if errors:
         raise typer.Exit(FAILED)
+
+
+def _guarded(name: str, checks: Iterable[Check]) -> Iterator[Check]:
+    """The checks, and a warning instead of whatever one of them could not bear."""
+    try:
+        yield from checks
+    except (OSError, ShoalError, ValueError) as error:
+        yield Check(name, "warn", f"could not be found out: {error}", "see `shoal logs`")
+
+
+def _state(settings: Settings) -> NodeState | None:
+    """What the node of this home knows; None where it does not run or answer."""
+    if not Supervisor(settings.endpoints.supervisor).is_up():
+        return None
+    try:
+        return parse_state(NodeApi(settings.url, api_key()).get("/state", timeout_s=5.0))
+    except Problem:
+        return None

@@ -23,7 +23,7 @@ from bus.errors import ShoalError
 from bus.processes import Supervisor
 from conf.paths import HOME_VARIABLE, find_paths
 from conf.ports import HIGHEST_BASE_PORT, SPAN, port_of
-from conf.settings import load_settings
+from conf.settings import LAUNCHED_BY, load_settings
 from gateway.cli import host
 from gateway.cli.down import bring_down
 from gateway.cli.instances import wait_ready
@@ -150,7 +150,7 @@ def _start(nodes: list[LabNode], screen: Screen) -> None:
     children = [
         subprocess.Popen(
             [sys.executable, "-P", "-c", code, "up", "--home", str(node.home)],
-            env={**quiet, HOME_VARIABLE: str(node.home)},
+            env={**quiet, HOME_VARIABLE: str(node.home), LAUNCHED_BY: "shoal lab"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

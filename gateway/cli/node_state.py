@@ -14,9 +14,16 @@ from pydantic import BaseModel, ValidationError
 
 from bus.cards import ModelCard, NodeCard
 from bus.codec import first_problem
+from bus.ids import NodeId
 from bus.instances import Instance
 from bus.messages.peers import PeersReading
-from bus.messages.readings import FetchReading, LinkReading, RunnerReading, WeightsReading
+from bus.messages.readings import (
+    FetchReading,
+    LinkReading,
+    RunnerReading,
+    ThunderboltReading,
+    WeightsReading,
+)
 from bus.state import ClusterState
 from gateway.cli.problems import NOT_FOUND, Problem
 
@@ -53,6 +60,9 @@ class NodeState:
     asked: str
     weights: tuple[WeightsReading, ...] = ()
     links: Mapping[str, LinkReading] = field(default_factory=dict[str, LinkReading])
+    thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
+        default_factory=dict[NodeId, ThunderboltReading]
+    )
 
     @property
     def instances(self) -> list[Instance]:
@@ -132,6 +142,11 @@ def parse_state(body: Any) -> NodeState:
             peers={
                 node: PeersReading.model_validate(one)
                 for node, one in cast(dict[str, Any], telemetry["peers"]).items()
+            },
+            thunderbolt={
+                NodeId(node): ThunderboltReading.model_validate(one["thunderbolt"])
+                for node, one in cast(dict[str, Any], telemetry["nodes"]).items()
+                if one.get("thunderbolt") is not None
             },
             holder=fields["holder"],
             asked=str(fields["node"]),

@@ -9,6 +9,7 @@ started is left running, so that it can be looked at.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from bus.errors import ShoalError
 from bus.processes import Supervisor
-from conf.settings import Settings, load_settings, remember_flags
+from conf.settings import LAUNCHED_BY, Settings, load_settings, remember_flags
 from conf.supervisord import SERVICES, supervisord_command, write_conf
 from gateway.cli import host
 from gateway.cli.down import ORDERLY_S, bring_down
@@ -67,6 +68,10 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here; Ctrl-C takes the node down.")
     ] = False,
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="With --foreground: stay, even when not all is up in time."),
+    ] = False,
     write_venv_conf: Annotated[
         bool,
         typer.Option(
@@ -102,13 +107,28 @@ def up(
         remember_flags(settings)
         child = _start(settings, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
-        wait_until_up(settings, supervisor, screen, wait_s)
+        try:
+            wait_until_up(settings, supervisor, screen, wait_s)
+        except Problem as problem:
+            if not stay or child is None:
+                raise
+            screen.problem(problem)
+            _hold(child)
+            return
         took_s = time.monotonic() - began
         screen.document(_summary(settings, supervisor, "started", took_s))
         screen.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s)")
         screen.note(f"try `shoal run {settings.default_model} 'hello'`; stop it with `shoal down`")
         if child is not None:
-            child.wait()
+            _hold(child)
+
+
+def _hold(child: subprocess.Popen[bytes]) -> None:
+    """Until supervisord ends. Raises Problem unless it was told to."""
+    code = child.wait()
+    if code != 0:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise Problem(f"supervisord ended by itself ({how})", remedy="`shoal up` starts the node")
 
 
 def wait_until_up(
@@ -256,14 +276,20 @@ def _beside_python(settings: Settings, *, asked: bool) -> bool:
 
 def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] | None:
     command = supervisord_command(settings, *(["-n"] if foreground else []))
+    environment = {LAUNCHED_BY: "shoal up", **os.environ}
     if foreground:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
         )
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=SUPERVISORD_START_S,

@@ -336,3 +336,25 @@ def test_after_partitions_and_restarts_everybody_is_linked_again(seed: int) -> N
     net.run(15.0)
     for name in names:
         assert net.linked(name) == set(names) - {name}
+
+
+def test_a_peers_clock_is_read_half_way_of_the_round_trip() -> None:
+    here = Membership(myself("a"), ["b:1"])
+    there = Membership(myself("b"))
+    [hello] = [one for one in here.tick(100.0) if isinstance(one, SayHello)]
+    welcome, _ = there.heard_hello(hello.hello, 5.0)
+    assert isinstance(welcome, PeerWelcome)
+    here.heard_welcome("b:1", welcome.model_copy(update={"wall_s": 1_060.1}), 100.2, 1_000.2)
+    [peer] = here.readings(100.2)
+    assert peer.clock_offset_s is not None
+    assert abs(peer.clock_offset_s - 60.0) < 1e-6
+
+
+def test_a_peer_that_does_not_tell_its_clock_has_no_offset() -> None:
+    here = Membership(myself("a"), ["b:1"])
+    there = Membership(myself("b"))
+    [hello] = [one for one in here.tick(100.0) if isinstance(one, SayHello)]
+    welcome, _ = there.heard_hello(hello.hello, 5.0)
+    assert isinstance(welcome, PeerWelcome)
+    here.heard_welcome("b:1", welcome, 100.2, 1_000.2)
+    assert [one.clock_offset_s for one in here.readings(100.2)] == [None]

@@ -111,6 +111,7 @@ def test_peers_are_told_of_in_a_reading(cluster: Boards) -> None:
     first = got["reading.peers.n-a"].peers[0]
     assert (first.name, first.status, first.host) == ("b", "linked", "127.0.0.1")
     assert first.round_trip_s is not None
+    assert first.clock_offset_s is not None
 
 
 def test_peers_are_found_again_without_seeds(cluster: Boards) -> None:

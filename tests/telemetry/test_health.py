@@ -117,7 +117,14 @@ def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
         failed_downloads=(("m", "why"),),
         failed_models=(("m", "why"),),
         silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),
+        bridge_loops=((NodeId("n1"), NodeId("n2"), NodeId("n3")),),
     )
     found = findings(facts)
     assert {f.code for f in found} == set(CODES) - {"disk_low"}
     assert all(f.remediation for f in found)
+
+
+def test_a_ring_of_bridges_is_told_by_the_nodes_on_it_alone() -> None:
+    ring = (NodeId("n1"), NodeId("n2"), NodeId("n3"))
+    assert codes(replace(WELL, bridge_loops=(ring,))) == [("warn", "thunderbolt_loop")]
+    assert codes(replace(WELL, node=NodeId("n4"), bridge_loops=(ring,))) == []

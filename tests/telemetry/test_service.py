@@ -21,7 +21,12 @@ from bus.ids import ModelId, NodeId
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import AskDiagnosis, AskSnapshot, DiagnosisRefused
-from bus.messages.readings import FetchReading, NodeReading, WeightsReading
+from bus.messages.readings import (
+    FetchReading,
+    NodeReading,
+    ThunderboltReading,
+    WeightsReading,
+)
 from bus.messages.wire import Message
 from bus.service import Shell
 from bus.switchboard import Switchboard
@@ -171,3 +176,25 @@ def test_a_question_of_another_kind_is_refused_by_name(bench: Bench) -> None:
     answer = bench.ask(AskSnapshot())
     assert isinstance(answer, DiagnosisRefused)
     assert answer.status == 400 and "AskSnapshot" in answer.message
+
+
+def test_bridges_in_a_ring_are_told_by_a_node_on_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cables(name: str, *near: str) -> ThunderboltReading:
+        domains = tuple(f"{name}-{one}" for one in near)
+        return ThunderboltReading(
+            bridged=True, domains=domains, peers=tuple(f"{one}-{name}" for one in near)
+        )
+
+    monkeypatch.setattr("telemetry.service.CABLES_S", 0.0)
+    monkeypatch.setattr("telemetry.probes.thunderbolt", lambda: cables("n1", "n2", "n3"))
+    mine = bench.reading_with(lambda one: one.thunderbolt is not None)
+    assert "thunderbolt_loop" not in [one.code for one in mine.findings]
+    for name, other in (("n2", "n3"), ("n3", "n2")):
+        reading = mine.model_copy(
+            update={"node": NodeId(name), "thunderbolt": cables(name, "n1", other)}
+        )
+        envelope = Envelope(NodeId(name), "telemetry", new_boot(), 1, reading)
+        bench.telemetry._peer_heard("", envelope)  # pyright: ignore[reportPrivateUsage]
+    bench.reading_with(lambda one: "thunderbolt_loop" in [f.code for f in one.findings])

@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
+import pytest
+
 from bus.ids import NodeId
-from worker.machine import addresses, chip_in, machine, node_card, ports_in
+from bus.topology import ports_in
+from conf.settings import load_settings
+from worker.__main__ import worker_settings
+from worker.machine import addresses, chip_in, machine, node_card
 
 PORTS = """
 Hardware Port: Ethernet Adapter (en4)
@@ -42,3 +50,25 @@ def test_this_machine_announces_what_it_is_and_where() -> None:
     assert any(one.medium == "loopback" for one in card.ips)
     assert card.vram_bytes == 0
     assert not any(one.ip.startswith("fe80") for one in card.ips)
+
+
+def test_the_card_tells_what_nodes_are_compared_by() -> None:
+    card = node_card(
+        NodeId("n"),
+        "n",
+        slots=2,
+        memory_bytes=0,
+        models=(),
+        announced_at_s=1.0,
+        launched_by="systemd",
+    )
+    assert card.python_version == platform.python_version()
+    assert card.os_version and card.mlx_lm_version
+    assert card.launched_by == "systemd"
+
+
+def test_who_started_the_node_is_no_setting_and_reaches_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_LAUNCHED_BY", "launchd")
+    assert worker_settings(load_settings(home=tmp_path)).launched_by == "launchd"

@@ -113,7 +113,7 @@ def test_a_mistyped_verb_is_answered_with_the_one_that_was_meant(
 
 
 def test_a_verb_that_is_yet_to_come_says_so(shoal: Shoal) -> None:
-    found = shoal("service", "install")
+    found = shoal("leases")
     assert found.exit_code == 2 and "not in this version" in found.stderr
 
 

@@ -1,0 +1,88 @@
+"""What the systems' own tools say about sleep, clocks and RDMA, read into facts.
+
+Pure: a tool's output in, facts out; text that is not what the tool says gives no facts. Formats:
+pmset(1), systemd's `show` (NAME=VALUE), logind.conf(5), Apple's `rdma_ctl status`,
+`ibv_devinfo` of rdma-core.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ACTIVE = "PORT_ACTIVE"
+DOWN = "PORT_DOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class MacSleep:
+    """`after_min` minutes of idleness until the machine sleeps, 0 for never, None where it is not
+    said; `disabled`: sleep is switched off altogether; `held_by` keep it awake just now."""
+
+    after_min: int | None
+    disabled: bool
+    held_by: tuple[str, ...]
+
+
+def mac_sleep(pmset: str) -> MacSleep:
+    """From `pmset -g`."""
+    line = re.search(r"^\s*sleep\s+(\d+)(?:\s+\(sleep prevented by (.+)\))?", pmset, re.MULTILINE)
+    disabled = re.search(r"^\s*SleepDisabled\s+1\b", pmset, re.MULTILINE)
+    held = line.group(2) if line else None
+    return MacSleep(
+        after_min=int(line.group(1)) if line else None,
+        disabled=disabled is not None,
+        held_by=tuple(part.strip() for part in held.split(",")) if held else (),
+    )
+
+
+def shown(text: str) -> tuple[Mapping[str, str], ...]:
+    """From `systemctl show` and its kin: one map for each unit, in order."""
+    blocks = re.split(r"\n\s*\n", text.strip())
+    found = (dict(re.findall(r"^([A-Za-z]+)=(.*)$", block, re.MULTILINE)) for block in blocks)
+    return tuple(one for one in found if one)
+
+
+def is_masked(unit: Mapping[str, str]) -> bool:
+    """Whether a unit cannot be started at all."""
+    return unit.get("LoadState") == "masked" or unit.get("UnitFileState") == "masked"
+
+
+def logind_settings(*files: str) -> dict[str, str]:
+    """Settings of logind.conf and its drop-ins, the later file's value counting."""
+    found: dict[str, str] = {}
+    for text in files:
+        found.update(re.findall(r"^\s*([A-Za-z]+)\s*=\s*(\S+)\s*$", text, re.MULTILINE))
+    return found
+
+
+def rdma_enabled(status: str) -> bool | None:
+    """From `rdma_ctl status`; None where it says neither."""
+    words = status.lower().split()
+    if "enabled" in words:
+        return True
+    return False if "disabled" in words else None
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaPort:
+    """A port of an RDMA device. `state` is ibverbs' name, without its number."""
+
+    device: str
+    port: int
+    state: str
+
+
+def rdma_ports(devinfo: str) -> tuple[RdmaPort, ...]:
+    """From `ibv_devinfo`, in its order."""
+    found: list[RdmaPort] = []
+    device, port = "", 0
+    for key, value in re.findall(r"^\s*(hca_id|port|state):\s+(\S+)", devinfo, re.MULTILINE):
+        if key == "hca_id":
+            device, port = value, 0
+        elif key == "port" and value.isdigit():
+            port = int(value)
+        elif key == "state" and device and port:
+            found.append(RdmaPort(device, port, value))
+    return tuple(found)
