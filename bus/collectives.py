@@ -7,6 +7,7 @@ is as fast as its slowest rank, and right only when every rank found every eleme
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Literal
@@ -137,12 +138,18 @@ def link_bytes_per_s(elements: int, ranks: int, seconds: float) -> float:
 
 def judge_latency(seconds: float) -> Verdict:
     """Below 100 us is excellent, below 500 us good."""
-    return next((said for limit, said in LATENCY_S if seconds < limit), "poor")
+    for limit, verdict in LATENCY_S:
+        if seconds < limit:
+            return verdict
+    return "poor"
 
 
 def judge_bandwidth(bytes_per_s: float) -> Verdict:
     """Above 5, 2 and 0.5 GB/s."""
-    return next((said for limit, said in BYTES_PER_S if bytes_per_s > limit), "poor")
+    for limit, verdict in BYTES_PER_S:
+        if bytes_per_s > limit:
+            return verdict
+    return "poor"
 
 
 def rounds_of(test: CollectiveTest, checks: int) -> int:
@@ -186,6 +193,13 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
         bandwidth_verdict=None if best is None else judge_bandwidth(best),
         beside=test.beside,
     )
+
+
+def culprit(why: str) -> tuple[int, str] | None:
+    """The rank that a test failed for, and its node, from the words of its end: the last that
+    is named, for who tells of another comes first."""
+    named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
+    return (int(named[-1][0]), named[-1][1]) if named else None
 
 
 def _slowest(timings: Sequence[Timing | None]) -> float | None:

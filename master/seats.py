@@ -87,8 +87,9 @@ def seats(
 ) -> list[Seat]:
     """Every node that has announced itself, with what is promised there already.
 
-    A shard that is not ready counts as still loading: what it reserved is not yet measured. Nodes
-    of one machine measure the same memory, so what loads on one of them counts on all.
+    A shard that is not ready counts as still loading: what it reserved is not yet measured; nor is
+    that of a test, which takes and gives back memory as it goes. Nodes of one machine measure the
+    same memory, so what loads on one of them counts on all.
     """
     reserved = dict.fromkeys(cards, 0)
     loading, shards = dict(reserved), dict(reserved)
@@ -100,7 +101,8 @@ def seats(
             if shard.node in cards:
                 shards[shard.node] += 1
                 reserved[shard.node] += shard.bytes_reserved
-                loading[shard.node] += 0 if shard.rank in ready else shard.bytes_reserved
+                measured = shard.rank in ready and instance.test is None
+                loading[shard.node] += 0 if measured else shard.bytes_reserved
     machines = {n: card.machine or n for n, card in cards.items()}
     there = dict.fromkeys(machines.values(), 0)
     for node, bytes_ in loading.items():

@@ -158,7 +158,7 @@ class Measuring:
             security=security,
             on_form=self._form,
             on_plan=self._planned,
-            on_lost=lambda what: self._leave(GROUP_LOST, what),
+            on_lost=self._lost_the_lead,
             on_end=self._ended,
         )
 
@@ -174,6 +174,10 @@ class Measuring:
 
     def _planned(self, shared: SharedPlan) -> None:
         self._leave(ENGINE_ERROR, f"the lead sent step {shared.plan.step} in a test")
+
+    def _lost_the_lead(self, what: str) -> None:
+        lead = self._line.group.ranks[0]
+        self._leave(GROUP_LOST, f"rank 0 on node {lead.node}: {what}")
 
     def _ended(self, why: str) -> None:
         code = GROUP_LOST if self._done_at is None else STOPPED

@@ -246,7 +246,8 @@ class Hands:
         )
 
     def _spec(self, give: GiveSpec) -> RunnerSpec:
-        card = self.models[give.instance.model]
+        test = give.instance.test
+        card = None if test is not None else self.models[give.instance.model]
         runner, data = self.runner, self.data
         local, port = self.client.endpoints.runner(give.slot), data.port + int(give.slot)
         abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
@@ -257,8 +258,8 @@ class Hands:
             rank=give.task.rank,
             size=len(give.instance.shards),
             model=give.instance.model,
-            path=card.path,
-            dtype=card.dtype,
+            path="" if card is None else card.path,
+            dtype="float32" if card is None else card.dtype,
             first_layer=give.shard.first_layer,
             last_layer=give.shard.last_layer,
             context_tokens=give.instance.context_tokens,
@@ -270,10 +271,11 @@ class Hands:
             prefill_share=runner.prefill_share,
             prefix_cache_bytes=runner.prefix_cache_bytes,
             default_max_tokens=runner.default_max_tokens,
-            thinking=card.thinking,
+            thinking=card is not None and card.thinking,
             load_deadline_s=runner.load_deadline_s,
             drop_idle_s=runner.drop_idle_s,
             group=self._group(give),
+            test=test,
         )
 
 

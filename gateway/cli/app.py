@@ -20,6 +20,7 @@ from gateway.cli import (
     models,
     nodes,
     place,
+    rdma_test,
     status,
     talk,
     tap,
@@ -78,7 +79,7 @@ app.callback()(options)
 THEMES = (
     (up, down, status, nodes, lab),
     (talk, instances, place, models),
-    (tap, logs, doctor, bench, config, keys),
+    (tap, logs, doctor, bench, rdma_test, config, keys),
 )
 for theme in (one for themes in THEMES for one in themes):
     theme.register(app)

@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval` untyped)
 """Talks to MLX: the exchanges of the collective test, each alone on the one stream of its rank.
 
 Every element has a value of its own place and rank: p(i, r) = ((i mod P) x A + r x B) mod P with
@@ -25,14 +27,14 @@ Expected = Callable[[int, int], mx.array]
 """(start, stop) to the elements that have to be there."""
 
 
-def open_exchanges(seat: Seat, memory_limit_bytes: int) -> RingExchanges:
+def open_exchanges(seat: Seat, memory_limit_bytes: int) -> MlxExchanges:
     """Meet the other ranks in the calling thread, which makes all exchanges from then on.
     CannotForm when one of them is not of the group."""
     mx.set_memory_limit(memory_limit_bytes)
     mx.set_cache_limit(0)
     company = Company(seat)
     company.greet()
-    return RingExchanges(company)
+    return MlxExchanges(company)
 
 
 def pattern(rank: int, start: int, stop: int) -> mx.array:
@@ -49,7 +51,7 @@ def pattern_sum(ranks: int, start: int, stop: int) -> mx.array:
     return total
 
 
-class RingExchanges:
+class MlxExchanges:
     """See `runner.collectives.Exchanges`; over a ring or JACCL."""
 
     def __init__(self, company: Company) -> None:
