@@ -154,12 +154,13 @@ def _backend(command: RunCollectiveTest, chosen: Sequence[Seat]) -> Backend | Re
     if command.backend != "jaccl":
         return "ring"
     one, other = next((a, b) for a in chosen for b in chosen if a is not b and b.node not in a.rdma)
+    down = ", ".join(port.device for port in one.rdma_ports if not port.active)
+    ports = f"{down} of it are not PORT_ACTIVE" if down else "it has no other RDMA port"
     return Refusal(
         reason="unsupported",
         message=(
             f"JACCL needs an active RDMA device from every node to every other; {one.name} has "
-            f"none to {other.name} (is the cable in, `rdma_ctl status` enabled, the port "
-            "PORT_ACTIVE in `ibv_devinfo`?)"
+            f"none to {other.name} ({ports}; see `rdma_ctl status` and `ibv_devinfo` there)"
         ),
         field="backend",
     )

@@ -18,7 +18,7 @@ from bus.cards import ModelCard, NodeCard
 from bus.ids import ModelId, NodeId
 from bus.instances import Instance
 from bus.messages.readings import NodeReading
-from bus.topology import NodeAddress
+from bus.topology import NodeAddress, RdmaPort
 
 MEMORY_SHARE = 0.75
 VRAM_SHARE = 0.90
@@ -55,6 +55,7 @@ class Seat:
     ips: tuple[NodeAddress, ...] = ()
     rdma: Mapping[str, str] = field(default_factory=dict[str, str])
     gives_weights: bool = True
+    rdma_ports: tuple[RdmaPort, ...] = ()
 
     @property
     def ceiling_bytes(self) -> int:
@@ -126,6 +127,7 @@ def seats(
             machine=card.machine,
             ips=card.ips,
             rdma=card.rdma,
+            rdma_ports=card.rdma_ports,
             gives_weights=bool(card.weights_addresses),
         )
         for node, card in sorted(cards.items())

@@ -40,6 +40,7 @@ from worker.actions import (
 )
 from worker.facts import Told, refused
 from worker.ports import PortPool
+from worker.rdma import device_row
 from worker.slots import SlotTable, Task
 from worker.supply import Supply
 
@@ -57,6 +58,10 @@ class RunnerDefaults:
     default_max_tokens: int
     drop_idle_s: float
     load_deadline_s: float
+
+
+class CannotSeat(Exception):
+    """This node cannot be a rank of the group; `args[0]` says why."""
 
 
 RingSecret = Callable[[InstanceId, int], str]
@@ -95,6 +100,8 @@ class Hands:
     plan_ports: PortPool
     supply: Supply | None = None
     ring_secret: RingSecret = open_secret
+    rdma: Callable[[], Mapping[str, str]] = dict[str, str]
+    """Peer to the RDMA device that leads there, now."""
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
@@ -194,10 +201,11 @@ class Hands:
         data, node = self.data, self.client.speaker.node
         try:
             if not data.listen or not data.hosts:
-                raise PortTaken("this node does not listen for others (`cluster.listen`)")
+                raise CannotSeat("this node does not listen for others (`cluster.listen`)")
+            rdma = self._devices(task)
             ring = self.ring_ports.fresh(data.listen)
             plans = self.plan_ports.fresh(data.listen) if task.rank == 0 else None
-        except PortTaken as error:
+        except (PortTaken, CannotSeat) as error:
             self.told.left[task] = now
             refusal = Refusal(reason="unsupported", message=str(error))
             self.client.tell(refused(task, node, refusal))
@@ -210,16 +218,31 @@ class Hands:
             last_layer=shard.last_layer,
             ring=(f"{host}:{ring}",),
             plans=(f"tcp://{host}:{plans}",) if plans else (),
+            rdma=rdma,
         )
         self.client.tell(RankSeated(instance=task.instance, generation=task.generation, seat=seat))
+
+    def _devices(self, task: Task) -> tuple[str, ...]:
+        """A JACCL rank's row of the device matrix, "" for itself; none for a ring. CannotSeat
+        where a device is missing (its port went down after the placement)."""
+        instance = self.client.state.instances.get(task.instance)
+        if instance is None or instance.collectives != "jaccl":
+            return ()
+        order = [shard.node for shard in instance.shards]
+        row = device_row(order, self.client.speaker.node, self.rdma())
+        if isinstance(row, str):
+            raise CannotSeat(f"no active RDMA port leads from this node to {row}")
+        return row
 
     def _group(self, give: GiveSpec) -> GroupSpec | None:
         instance = give.instance
         if len(instance.shards) == 1:
             return None
+        over_rdma = instance.collectives == "jaccl"
         return GroupSpec(
             sharding="tensor" if instance.sharding == "tensor" else "pipeline",
-            backend="jaccl" if instance.collectives == "jaccl" else "ring",
+            backend="jaccl" if over_rdma else "ring",
+            coordinator=instance.seats[0].ring[0] if over_rdma else "",
             ranks=instance.seats,
             secret=self.ring_secret(instance.instance, instance.generation),
         )

@@ -15,7 +15,8 @@ import psutil
 
 from bus.cards import ModelCard, NodeCard
 from bus.ids import NodeId
-from bus.topology import NodeAddress, medium_of
+from bus.topology import NodeAddress, RdmaPort, medium_of
+from worker.rdma import ports_in
 
 ASK_S = 5.0
 """What macOS's tools may take to answer."""
@@ -42,6 +43,8 @@ def node_card(
     models: tuple[ModelCard, ...],
     weights_addresses: tuple[str, ...] = (),
     announced_at_s: float,
+    rdma_ports: tuple[RdmaPort, ...] = (),
+    rdma: Mapping[str, str] | None = None,
 ) -> NodeCard:
     """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
     total = psutil.virtual_memory().total
@@ -62,6 +65,8 @@ def node_card(
         working_set_bytes=working_set_bytes(),
         machine=machine(),
         ips=addresses(),
+        rdma_ports=rdma_ports,
+        rdma=dict(rdma or {}),
     )
 
 
@@ -69,7 +74,7 @@ def node_card(
 def chip() -> str:
     """The processor's name, as the system says it; empty when it does not."""
     if sys.platform == "darwin":
-        return _asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+        return asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
         return chip_in(Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -88,7 +93,7 @@ def working_set_bytes() -> int:
     (`iogpu.wired_limit_mb`); 0 where that is left to the system, or there is no Metal."""
     if not has_metal():
         return 0
-    said = _asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
+    said = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
     return int(said) << 20 if said.isdecimal() else 0
 
 
@@ -120,20 +125,14 @@ def addresses() -> tuple[NodeAddress, ...]:
     return tuple(found)
 
 
-def ports_in(text: str) -> dict[str, str]:
-    """Interface to hardware port, from `networksetup -listallhardwareports`."""
-    pairs = re.findall(r"^Hardware Port: (.+)\nDevice: (\S+)$", text, flags=re.MULTILINE)
-    return {device: port for port, device in pairs}
-
-
 @functools.cache
 def _ports() -> Mapping[str, str]:
     if sys.platform != "darwin":
         return {}
-    return ports_in(_asked("/usr/sbin/networksetup", "-listallhardwareports"))
+    return ports_in(asked("/usr/sbin/networksetup", "-listallhardwareports"))
 
 
-def _asked(*command: str) -> str:
+def asked(*command: str) -> str:
     """What a tool of the system says; nothing when it fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from bus.ids import NodeId
-from worker.machine import addresses, chip_in, machine, node_card, ports_in
+from worker.machine import addresses, chip_in, machine, node_card
+from worker.rdma import ports_in
 
 PORTS = """
 Hardware Port: Ethernet Adapter (en4)
