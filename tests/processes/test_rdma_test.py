@@ -53,6 +53,8 @@ def endless(node: Node) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-P", "-c", code, "rdma-test", "--stress", "--json"],
         cwd=tempfile.gettempdir(),
         env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **node.env},
+        # A test run in the background may have been told to ignore Ctrl-C; a user has not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
