@@ -9,7 +9,7 @@ from pydantic import Field
 
 from bus.ids import ModelId, NodeId
 from bus.messages.wire import Message
-from bus.topology import NodeAddress
+from bus.topology import NodeAddress, RdmaPort
 
 
 class ModelCard(Message):
@@ -69,7 +69,7 @@ class NodeCard(Message):
     `chip` is the processor's name. `working_set_bytes` is what the device recommends to use (0:
     cannot be read); `vram_bytes` and `gtt_bytes` are of a GPU of its own, or of an APU.
     `memory_bytes_per_s` 0: not measured. `machine` is alike on nodes of one machine. `rdma` names
-    the device whose active port leads to each peer, by node id.
+    the device whose active port leads to each peer, by node id; `rdma_ports` are all there are.
     `os_version` names the system and its version; `launched_by` is who started the node
     (`shoal up`, `systemd`, `launchd`, ...). Empty: not known.
     `weights_addresses` are where its worker gives the files of `models` to other nodes, best
@@ -101,3 +101,4 @@ class NodeCard(Message):
     python_version: str = ""
     mlx_lm_version: str = ""
     launched_by: str = ""
+    rdma_ports: tuple[RdmaPort, ...] = ()

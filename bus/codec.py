@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bus.errors import BadMessage
 from bus.ids import Boot, NodeId
-from bus.messages import commands, control, events, peers, readings, weights
+from bus.messages import collectives, commands, control, events, peers, readings, weights
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 MAX_CONTROL_BYTES = 64 << 20
@@ -40,7 +40,7 @@ class Envelope:
 
 def _kinds() -> dict[str, type[Message]]:
     found: dict[str, type[Message]] = {}
-    for module in (commands, control, events, peers, readings, weights):
+    for module in (collectives, commands, control, events, peers, readings, weights):
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Message):
                 kind = value.model_fields.get("kind")

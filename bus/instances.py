@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from bus.ids import InstanceId, ModelId, NodeId
+from bus.messages.collectives import CollectiveTest
 from bus.messages.wire import Message
 
 Status = Literal["placed", "ready", "draining", "failed"]
@@ -98,7 +99,7 @@ class Instance(Message):
     said. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
     endings of past generations, newest last, at most eight. `backend` is that of rank 0;
     `collectives` is what joins the ranks. `place_again`: it was given up, and is to be placed
-    anew under these conditions.
+    anew under these conditions. `test`: it holds no model, its ranks test their collectives.
     """
 
     instance: InstanceId
@@ -120,6 +121,7 @@ class Instance(Message):
     collectives: Literal["ring", "jaccl"] = "ring"
     conditions: Conditions = Conditions()
     place_again: Conditions | None = None
+    test: CollectiveTest | None = None
 
     @property
     def lead(self) -> RankReady | None:

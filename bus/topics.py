@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bus.messages.collectives import CollectiveReading
 from bus.messages.control import TermHeartbeat
 from bus.messages.events import Event
 from bus.messages.peers import PeersReading
@@ -99,6 +100,15 @@ TABLE: tuple[Topic, ...] = (
         15.0,
         False,
         "every second while models are fetched, and on change",
+    ),
+    Topic(
+        "reading.collective",
+        "telemetry",
+        CollectiveReading,
+        True,
+        600.0,
+        False,
+        "every second of a collective test; kept for ten minutes after it",
     ),
     Topic(
         "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"

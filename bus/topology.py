@@ -51,6 +51,16 @@ class NodeAddress(Message):
     thunderbolt: int = Field(default=0, ge=0, le=9)
 
 
+class RdmaPort(Message):
+    """One RDMA device of a node. `active`: its port is PORT_ACTIVE. `domain` names this end of
+    its cable and `peer_domain` the other (Thunderbolt domain UUIDs; empty: not known, no cable)."""
+
+    device: str
+    active: bool
+    domain: str = ""
+    peer_domain: str = ""
+
+
 class Reach(Message):
     """`node` was seen to reach `peer` at `ip` (a connection was made, or a hello came)."""
 

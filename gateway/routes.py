@@ -18,7 +18,7 @@ from gateway.dialects.openai_bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai_chat import OpenAIChat
 from gateway.dialects.openai_completions import OpenAICompletions
 from gateway.openapi import GENERATION_ERRORS, Route
-from gateway.resources import cluster, diagnostics, instances, models, nodes, pages
+from gateway.resources import cluster, collectives, diagnostics, instances, models, nodes, pages
 from gateway.resources.exchange import GenerateResource
 from gateway.service import Seat
 
@@ -119,6 +119,21 @@ _REST = (
     ),
     Route(
         "POST",
+        "/rdma-test",
+        "Test the collectives between nodes; answers at once with the test's id",
+        CLUSTER,
+        body=collectives.CollectiveTestBody,
+        errors=(400, 401, 404, 409, 503, 507),
+    ),
+    Route(
+        "GET",
+        "/rdma-test/{instance}",
+        "How far a collective test is, and what it has found",
+        CLUSTER,
+        errors=(401, 404),
+    ),
+    Route(
+        "POST",
         "/node/{node}/{act}",
         "Rename, drain, undrain, forget or remember a node",
         CLUSTER,
@@ -186,6 +201,8 @@ def add_routes(app: App[Any, Any], seat: Seat) -> None:
         "/instance/placement": instances.PlacementPlan(seat),
         "/instance/previews": instances.PlacementPreviews(seat),
         "/instance/{instance}": instances.InstanceResource(seat),
+        "/rdma-test": collectives.CollectiveTests(seat),
+        "/rdma-test/{instance}": collectives.CollectiveTestResource(seat),
         "/node/{node}/{act}": nodes.NodeResource(seat),
         "/state": cluster.ClusterState(seat),
         "/queue": cluster.Queue(seat),

@@ -13,6 +13,7 @@ from bus.cards import ModelCard, NodeCard
 from bus.client import BusClient
 from bus.codec import Envelope
 from bus.ids import InstanceId, ModelId, NodeId
+from bus.messages.collectives import CollectiveReading
 from bus.messages.peers import PeersReading
 from bus.messages.readings import (
     CardReading,
@@ -28,6 +29,7 @@ Reading = TypeVar("Reading")
 READING_TTL_S = 15.0
 CARD_TTL_S = 600.0
 LINK_TTL_S = 600.0
+TEST_TTL_S = 600.0
 HEARD = (
     "card",
     "reading.node",
@@ -36,6 +38,7 @@ HEARD = (
     "reading.peers",
     "reading.link",
     "reading.weights",
+    "reading.collective",
 )
 
 
@@ -51,6 +54,7 @@ class View:
         self._peers: dict[NodeId, tuple[PeersReading, float]] = {}
         self._weights: dict[NodeId, tuple[WeightsReading, float]] = {}
         self._links: dict[NodeId, tuple[LinkReading, float]] = {}
+        self._tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = {}
         for prefix in HEARD:
             bus.hear(prefix, self._heard)
 
@@ -75,7 +79,8 @@ class View:
 
     def model_names(self) -> set[ModelId]:
         """Models on disk, and those that instances hold."""
-        held = {one.model for one in self._bus.state.instances.values()}
+        instances = self._bus.state.instances.values()
+        held = {one.model for one in instances if one.test is None}
         return held | set(self.models())
 
     def runners(self) -> list[RunnerReading]:
@@ -119,6 +124,12 @@ class View:
         """What nodes measured towards each other."""
         return self._fresh(self._links, LINK_TTL_S)
 
+    def test_of(self, instance: InstanceId) -> list[CollectiveReading]:
+        """What the ranks of a collective test have said, for ten minutes after their end."""
+        now = self._bus.reactor.now()
+        self._tests = {k: v for k, v in self._tests.items() if now - v[1] < TEST_TTL_S}
+        return [reading for (name, _), (reading, _) in self._tests.items() if name == instance]
+
     def _fresh(
         self, readings: dict[Key, tuple[Reading, float]], ttl_s: float = READING_TTL_S
     ) -> list[Reading]:
@@ -146,5 +157,7 @@ class View:
                 self._weights[reading.node] = (reading, now)
             case LinkReading() as reading:
                 self._links[reading.node] = (reading, now)
+            case CollectiveReading() as reading:
+                self._tests[(reading.instance, reading.rank)] = (reading, now)
             case _:
                 return

@@ -22,6 +22,7 @@ from bus.messages.commands import (
     KeepAlive,
     PlaceModel,
     RenameNode,
+    RunCollectiveTest,
 )
 from bus.messages.events import (
     EventBody,
@@ -33,6 +34,7 @@ from bus.messages.events import (
 from bus.state import ClusterState
 from master.bill import Appetite
 from master.candidates import Placement
+from master.collectives import decide_test
 from master.copies import Wish
 from master.evict import EVICT_DRAIN_S, Refuge, make_way
 from master.nodes import decide_node
@@ -126,6 +128,11 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
         case RenameNode() | DrainNode() | ForgetNode():
             answer = decide_node(command, scene.state, scene.view, scene.now)
             return answer if isinstance(answer, Refusal) else answered(answer, scene.state)
+        case RunCollectiveTest():
+            bodies = decide_test(command, scene.seats(), scene.state, fresh)
+            if isinstance(bodies, Refusal):
+                return _early(scene) or bodies
+            return Decided(bodies, fresh)
         case _:
             assert_never(command)
 
@@ -137,7 +144,8 @@ def answered(bodies: tuple[EventBody, ...], state: ClusterState) -> Decision:
 
 def living(state: ClusterState, model: ModelId) -> list[Instance]:
     """Copies of a model that are placed or ready, ready ones first."""
-    found = [i for i in state.instances.values() if i.model == model and i.status in LIVING]
+    held = (i for i in state.instances.values() if i.model == model and i.test is None)
+    found = [i for i in held if i.status in LIVING]
     return sorted(found, key=lambda one: one.status != "ready")
 
 

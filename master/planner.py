@@ -25,6 +25,7 @@ from bus.messages.events import (
 )
 from bus.state import ClusterState
 from master.breaker import Breaker
+from master.collectives import follow_test
 from master.decide import Scene, living
 
 IDLE_DRAIN_S = 600.0
@@ -107,6 +108,8 @@ def follow_up(
         return [InstanceRemoved(instance=before.instance, why=before.why)]
     if before.status == "failed":
         return []
+    if before.test is not None:
+        return follow_test(before, news)
     if isinstance(news, RunnerUnloaded):
         return [_reopened(before, "it was let go by a holder whose changes have been undone")]
     if isinstance(news, LoadRefused):
@@ -135,6 +138,8 @@ def repairs(state: ClusterState) -> list[EventBody]:
     followed by another."""
     return [
         _reopened(instance, "the holder changed before it was opened anew")
+        if instance.test is None
+        else InstanceFailed(instance=instance.instance, why=instance.failures[-1])
         for instance in state.instances.values()
         if instance.has_ended
     ]

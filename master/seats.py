@@ -18,7 +18,7 @@ from bus.cards import ModelCard, NodeCard
 from bus.ids import ModelId, NodeId
 from bus.instances import Instance
 from bus.messages.readings import NodeReading
-from bus.topology import NodeAddress
+from bus.topology import NodeAddress, RdmaPort
 
 MEMORY_SHARE = 0.75
 VRAM_SHARE = 0.90
@@ -55,6 +55,7 @@ class Seat:
     ips: tuple[NodeAddress, ...] = ()
     rdma: Mapping[str, str] = field(default_factory=dict[str, str])
     gives_weights: bool = True
+    rdma_ports: tuple[RdmaPort, ...] = ()
 
     @property
     def ceiling_bytes(self) -> int:
@@ -87,8 +88,9 @@ def seats(
 ) -> list[Seat]:
     """Every node that has announced itself, with what is promised there already.
 
-    A shard that is not ready counts as still loading: what it reserved is not yet measured. Nodes
-    of one machine measure the same memory, so what loads on one of them counts on all.
+    A shard that is not ready counts as still loading: what it reserved is not yet measured; nor is
+    that of a test, which takes and gives back memory as it goes. Nodes of one machine measure the
+    same memory, so what loads on one of them counts on all.
     """
     reserved = dict.fromkeys(cards, 0)
     loading, shards = dict(reserved), dict(reserved)
@@ -100,7 +102,8 @@ def seats(
             if shard.node in cards:
                 shards[shard.node] += 1
                 reserved[shard.node] += shard.bytes_reserved
-                loading[shard.node] += 0 if shard.rank in ready else shard.bytes_reserved
+                measured = shard.rank in ready and instance.test is None
+                loading[shard.node] += 0 if measured else shard.bytes_reserved
     machines = {n: card.machine or n for n, card in cards.items()}
     there = dict.fromkeys(machines.values(), 0)
     for node, bytes_ in loading.items():
@@ -124,6 +127,7 @@ def seats(
             machine=card.machine,
             ips=card.ips,
             rdma=card.rdma,
+            rdma_ports=card.rdma_ports,
             gives_weights=bool(card.weights_addresses),
         )
         for node, card in sorted(cards.items())

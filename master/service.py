@@ -49,6 +49,7 @@ from bus.state import ClusterState
 from bus.topics import reading_topic
 from bus.transport import Link
 from master.breaker import Breaker
+from master.collectives import see_off
 from master.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.evict import SETTLE_S
 from master.office import Office, Seat
@@ -60,7 +61,14 @@ from master.view import View
 
 PLAN_S = 0.5
 BIND_RETRY_S = 5.0
-HEARD = ("card", "reading.node", "reading.runner", "reading.demand", "reading.link")
+HEARD = (
+    "card",
+    "reading.node",
+    "reading.runner",
+    "reading.demand",
+    "reading.link",
+    "reading.collective",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +316,8 @@ class Master:
         if not self.holding:
             return
         scene = self._scene()
-        for body in (*silent(scene, self._watch), *idle(scene, self._memory)):
+        over = see_off(scene.state, scene.view, self._memory.failed_at, scene.now)
+        for body in (*silent(scene, self._watch), *idle(scene, self._memory), *over):
             self._log.info("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._index(body)
         scene = self._scene()

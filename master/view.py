@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from bus.cards import NodeCard
 from bus.ids import InstanceId, ModelId, NodeId
 from bus.instances import Instance
+from bus.messages.collectives import CollectiveReading
 from bus.messages.readings import (
     CardReading,
     DemandReading,
@@ -27,6 +28,7 @@ NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
 DEMAND_S = 15.0
 LINK_READING_S = 600.0
+TEST_S = 600.0
 GATHER_S = 15.0
 """A young holder waits this long for the cards of nodes that have joined."""
 
@@ -59,6 +61,11 @@ class View:
         default_factory=dict[NodeId, tuple[LinkReading, float]]
     )
 
+    tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = field(
+        default_factory=dict[tuple[InstanceId, int], tuple[CollectiveReading, float]]
+    )
+    """Ranks of collective tests, by instance and rank."""
+
     first_heard_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
@@ -86,6 +93,10 @@ class View:
             case LinkReading():
                 self.links[message.node] = (message, now)
                 return False
+            case CollectiveReading():
+                self.tests = {k: v for k, v in self.tests.items() if now - v[1] <= TEST_S}
+                self.tests[message.instance, message.rank] = (message, now)
+                return message.phase == "done"
             case _:
                 return False
 
@@ -142,6 +153,11 @@ class View:
         busy = reading.running + reading.waiting
         idle_s = 0.0 if busy else reading.last_used_ago_s + (now - heard_at)
         return Use(busy, idle_s)
+
+    def has_done(self, instance: InstanceId, ranks: int) -> bool:
+        """Whether every rank of a collective test has said that it is done."""
+        known = [self.tests.get((instance, rank)) for rank in range(ranks)]
+        return all(one is not None and one[0].phase == "done" for one in known)
 
     def runner_of(self, instance: InstanceId) -> RunnerReading | None:
         """The latest reading of any runner of the instance."""

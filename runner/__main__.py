@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from bus.identity import node_id
 from bus.messages.control import GroupSpec, RunnerSpec
 from conf.settings import load_settings
+from runner.collectives import Exchanges
 from runner.lockstep import Seat
 from runner.part import Makers, Progressed
 from runner.prepared import TextWorks
@@ -48,6 +49,13 @@ def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
     form(group, rank, deadline_s)
 
 
+def open_exchanges(spec: RunnerSpec, seat: Seat) -> Exchanges:
+    """One rank's end of a group that tests its collectives."""
+    from runner.mlx.exchanges import open_exchanges as open_with_mlx
+
+    return open_with_mlx(seat, spec.memory_limit_bytes)
+
+
 def load_text(spec: RunnerSpec) -> TextWorks:
     from runner.text import Text
     from runner.tokenizer import ModelTokenizer
@@ -70,6 +78,7 @@ def main() -> int:
             load_follower=load_engine,
             load_text=load_text,
             form_group=form_group,
+            open_exchanges=open_exchanges,
         ),
     )
 

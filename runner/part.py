@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.errors import FailReason
+from bus.messages.collectives import CollectiveReading
 from bus.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.messages.readings import RunnerReading
+from runner.collectives import Exchanges
 from runner.engine import Engine, EngineFacts, EngineMemory, FollowingEngine, LoadProgress
 from runner.lifecycle import Signal
 from runner.lockstep import Seat
@@ -24,13 +26,15 @@ Progressed = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """How a part comes by what it needs. `load_engine` and `load_follower` are called in the
-    engine's thread, `form_group` (group, own rank, seconds it may take) in the main thread."""
+    """How a part comes by what it needs. `load_engine`, `load_follower` and `open_exchanges`
+    (for a test) are called in the engine's thread, `form_group` (group, own rank, seconds it
+    may take) in the main thread."""
 
     load_engine: Callable[[RunnerSpec, Seat | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, Seat, Progressed], FollowingEngine]
     load_text: Callable[[RunnerSpec], TextWorks]
     form_group: Callable[[GroupSpec, int, float], None]
+    open_exchanges: Callable[[RunnerSpec, Seat], Exchanges]
 
 
 class Life(Protocol):
@@ -51,7 +55,9 @@ class Works(Protocol):
 
     progress: LoadProgress
     memory: EngineMemory
-    steps_done: int
+
+    @property
+    def steps_done(self) -> int: ...
 
 
 class Part(Protocol):
@@ -85,7 +91,7 @@ class Part(Protocol):
 
     def entered(self, phase: Phase) -> None: ...
 
-    def reading(self, now: float) -> RunnerReading | None: ...
+    def reading(self, now: float) -> RunnerReading | CollectiveReading | None: ...
 
     def fail_all(self, reason: FailReason, message: str) -> None:
         """Whoever is owed something hears of the end."""

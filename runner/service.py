@@ -26,7 +26,7 @@ from bus.messages.control import (
     SlotEnded,
     SlotRefused,
 )
-from bus.messages.readings import TokenTap
+from bus.messages.readings import RunnerReading, TokenTap
 from bus.messages.tokens import Entry, TokenDelta
 from bus.messages.wire import Message
 from bus.service import Shell, run_service
@@ -46,6 +46,7 @@ from runner.lifecycle import (
     Signal,
     signalled,
 )
+from runner.measuring import Measuring
 from runner.part import Makers, Part
 from runner.recorder import FlightRecorder
 from runner.reports import Me, runner_report, slot_hello
@@ -135,6 +136,18 @@ class RunnerService:
         self._part.begin()
 
     def _make_part(self, spec: RunnerSpec) -> Part:
+        if spec.test is not None:
+            return Measuring(
+                spec,
+                spec.test,
+                self,
+                me=self._me,
+                makers=self._makers,
+                reactor=self._reactor,
+                log=self._log,
+                recorder=self._recorder,
+                security=self._shell.security,
+            )
         if spec.rank == 0:
             return Leading(
                 spec,
@@ -197,7 +210,8 @@ class RunnerService:
         reading = self._part.reading(self._reactor.now())
         if reading is not None:
             speaker = self._shell.speaker
-            self._client.publish(reading_topic("runner", speaker.node, speaker.process), reading)
+            kind = "runner" if isinstance(reading, RunnerReading) else "collective"
+            self._client.publish(reading_topic(kind, speaker.node, speaker.process), reading)
 
     # --- what is told ----------------------------------------------------------------------
 

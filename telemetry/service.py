@@ -239,7 +239,9 @@ class Telemetry:
         failed = tuple(
             (instance.model, instance.why)
             for instance in self.client.state.instances.values()
-            if instance.status == "failed" and any(s.node == self.node for s in instance.shards)
+            if instance.status == "failed"
+            and instance.test is None
+            and any(s.node == self.node for s in instance.shards)
         )
         return NodeFacts(
             node=self.node,

@@ -82,6 +82,8 @@ def supplied(instance: Instance, desk: Desk) -> Refusal | list[FetchModel] | Non
     """None: the weights are here, and on the nodes of the other ranks. A list: they are
     waited for, perhaps by fetching them. A refusal: they will not come."""
     model = instance.model
+    if instance.test is not None:
+        return None
     if model not in desk.paths:
         if model in desk.fetches:
             return desk.fetches[model] or []
@@ -96,7 +98,7 @@ def supplied(instance: Instance, desk: Desk) -> Refusal | list[FetchModel] | Non
 
 def vanished(instance: Instance, desk: Desk) -> Refusal | None:
     """Why it cannot be loaded from this disk any more, if so."""
-    if instance.model in desk.paths:
+    if instance.model in desk.paths or instance.test is not None:
         return None
     text = f"{instance.model} is no longer on this node's disk"
     return Refusal(reason="unknown_model", message=text)

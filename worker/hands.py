@@ -41,7 +41,8 @@ from worker.actions import (
 from worker.facts import Told, refused
 from worker.machine import addresses
 from worker.ports import PortPool
-from worker.slots import SlotTable
+from worker.rdma import device_row
+from worker.slots import SlotTable, Task
 from worker.supply import Supply
 from worker.ways import Ways
 
@@ -59,6 +60,10 @@ class RunnerDefaults:
     default_max_tokens: int
     drop_idle_s: float
     load_deadline_s: float
+
+
+class CannotSeat(Exception):
+    """This node cannot be a rank of the group; `args[0]` says why."""
 
 
 RingSecret = Callable[[InstanceId, int], str]
@@ -98,6 +103,8 @@ class Hands:
     ways: Ways
     supply: Supply | None = None
     ring_secret: RingSecret = open_secret
+    rdma: Callable[[], Mapping[str, str]] = dict[str, str]
+    """Peer to the RDMA device that leads there, now."""
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
@@ -199,10 +206,11 @@ class Hands:
         task, shard, nodes = action.task, action.shard, action.nodes
         try:
             if not data.listen or not data.hosts:
-                raise PortTaken("this node does not listen for others (`cluster.listen`)")
+                raise CannotSeat("this node does not listen for others (`cluster.listen`)")
+            rdma = self._devices(task)
             ring = self.ring_ports.fresh(data.listen)
             plans = self.plan_ports.fresh(data.listen) if task.rank == 0 else None
-        except PortTaken as error:
+        except (PortTaken, CannotSeat) as error:
             self.told.left[task] = now
             refusal = Refusal(reason="unsupported", message=str(error))
             self.client.tell(refused(task, node, refusal))
@@ -219,16 +227,31 @@ class Hands:
             last_layer=shard.last_layer,
             ring=(f"{host}:{ring}",),
             plans=tuple(f"tcp://{one}:{plans}" for one in followers) if plans else (),
+            rdma=rdma,
         )
         self.client.tell(RankSeated(instance=task.instance, generation=task.generation, seat=seat))
+
+    def _devices(self, task: Task) -> tuple[str, ...]:
+        """A JACCL rank's row of the device matrix, "" for itself; none for a ring. CannotSeat
+        where a device is missing (its port went down after the placement)."""
+        instance = self.client.state.instances.get(task.instance)
+        if instance is None or instance.collectives != "jaccl":
+            return ()
+        order = [shard.node for shard in instance.shards]
+        row = device_row(order, self.client.speaker.node, self.rdma())
+        if isinstance(row, str):
+            raise CannotSeat(f"no active RDMA port leads from this node to {row}")
+        return row
 
     def _group(self, give: GiveSpec) -> GroupSpec | None:
         instance = give.instance
         if len(instance.shards) == 1:
             return None
+        over_rdma = instance.collectives == "jaccl"
         return GroupSpec(
             sharding="tensor" if instance.sharding == "tensor" else "pipeline",
-            backend="jaccl" if instance.collectives == "jaccl" else "ring",
+            backend="jaccl" if over_rdma else "ring",
+            coordinator=instance.seats[0].ring[0] if over_rdma else "",
             ranks=instance.seats,
             secret=self.ring_secret(instance.instance, instance.generation),
         )
@@ -255,7 +278,8 @@ class Hands:
         )
 
     def _spec(self, give: GiveSpec) -> RunnerSpec:
-        card = self.models[give.instance.model]
+        test = give.instance.test
+        card = None if test is not None else self.models[give.instance.model]
         runner, data = self.runner, self.data
         local, port = self.client.endpoints.runner(give.slot), data.port + int(give.slot)
         abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
@@ -266,8 +290,8 @@ class Hands:
             rank=give.task.rank,
             size=len(give.instance.shards),
             model=give.instance.model,
-            path=card.path,
-            dtype=card.dtype,
+            path="" if card is None else card.path,
+            dtype="float32" if card is None else card.dtype,
             first_layer=give.shard.first_layer,
             last_layer=give.shard.last_layer,
             context_tokens=give.instance.context_tokens,
@@ -279,10 +303,11 @@ class Hands:
             prefill_share=runner.prefill_share,
             prefix_cache_bytes=runner.prefix_cache_bytes,
             default_max_tokens=runner.default_max_tokens,
-            thinking=card.thinking,
+            thinking=card is not None and card.thinking,
             load_deadline_s=runner.load_deadline_s,
             drop_idle_s=runner.drop_idle_s,
             group=self._group(give),
+            test=test,
         )
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from bus.cards import ModelCard, NodeCard
 from bus.ids import NodeId
-from bus.topology import NodeAddress, medium_of, ports_in
+from bus.topology import NodeAddress, RdmaPort, medium_of, ports_in
 
 ASK_S = 5.0
 """What macOS's tools may take to answer."""
@@ -43,6 +43,8 @@ def node_card(
     weights_addresses: tuple[str, ...] = (),
     announced_at_s: float,
     launched_by: str = "",
+    rdma_ports: tuple[RdmaPort, ...] = (),
+    rdma: Mapping[str, str] | None = None,
 ) -> NodeCard:
     """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
     total = psutil.virtual_memory().total
@@ -67,6 +69,8 @@ def node_card(
         python_version=platform.python_version(),
         mlx_lm_version=_version("mlx-lm"),
         launched_by=launched_by,
+        rdma_ports=rdma_ports,
+        rdma=dict(rdma or {}),
     )
 
 
@@ -85,7 +89,7 @@ def os_version() -> str:
 def chip() -> str:
     """The processor's name, as the system says it; empty when it does not."""
     if sys.platform == "darwin":
-        return _asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+        return asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
         return chip_in(Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -104,7 +108,7 @@ def working_set_bytes() -> int:
     (`iogpu.wired_limit_mb`); 0 where that is left to the system, or there is no Metal."""
     if not has_metal():
         return 0
-    said = _asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
+    said = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
     return int(said) << 20 if said.isdecimal() else 0
 
 
@@ -140,10 +144,10 @@ def addresses() -> tuple[NodeAddress, ...]:
 def _ports() -> Mapping[str, str]:
     if sys.platform != "darwin":
         return {}
-    return ports_in(_asked("/usr/sbin/networksetup", "-listallhardwareports"))
+    return ports_in(asked("/usr/sbin/networksetup", "-listallhardwareports"))
 
 
-def _asked(*command: str) -> str:
+def asked(*command: str) -> str:
     """What a tool of the system says; nothing when it fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)

@@ -70,7 +70,7 @@ def reconcile(state: ClusterState, table: SlotTable, desk: Desk, told: Told) -> 
     """The next actions, in order. The shell does them and notes each in the table."""
     told.prune(state.instances)
     wanted, leaving = _desired(state, desk.node)
-    present = {task: one for task, one in wanted.items() if one[0].model in desk.paths}
+    present = {task: one for task, one in wanted.items() if vanished(one[0], desk) is None}
     _assign_idle(present, table, desk, told)
     actions: list[Action] = []
     for name in sorted(table.slots):

@@ -47,6 +47,7 @@ from worker.hands import (
 )
 from worker.machine import free_bytes, node_card
 from worker.ports import PortPool
+from worker.rdma_watch import RdmaWatch
 from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
 from worker.slots import Gone, Seen, SlotTable
 from worker.supply import Supply
@@ -102,7 +103,8 @@ class Worker:
         self._questions = OpenQuestions()
         self._models: dict[ModelId, ModelCard] = {}
         self._supply = self._supplied(client, settings.weights)
-        self._announced: tuple[str, ...] = ()
+        self._rdma = RdmaWatch(client)
+        self._announced: tuple[object, ...] = ()
         self._announced_at = -CARD_S
         self._began_at: float | None = None
         self._settled = False
@@ -129,6 +131,7 @@ class Worker:
             ways,
             self._supply,
             ring_secret,
+            lambda: self._rdma.devices,
         )
         reactor.watch(self._link, self._received)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
@@ -148,6 +151,7 @@ class Worker:
         self._link.close()
         if self._supply is not None:
             self._supply.close()
+        self._rdma.close()
         self.client.close()
 
     def _supplied(self, client: BusClient, weights: WeightsSettings | None) -> Supply | None:
@@ -189,13 +193,14 @@ class Worker:
         addresses = () if self._supply is None else self._supply.addresses
         if self._supply is not None:
             self._supply.looked(models, self._weights.troubles)
-        now = self._reactor.now()
-        same = models == self._models and addresses == self._announced
+        now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
+        announced = (addresses, ports, tuple(sorted(devices.items())))
+        same = models == self._models and announced == self._announced
         if same and now - self._announced_at < CARD_S:
             return
         self._models.clear()
         self._models.update(models)
-        self._announced, self._announced_at = addresses, now
+        self._announced, self._announced_at = announced, now
         if self._supply is not None:
             self._supply.offers(models.values())
         settings, node = self._settings, self.client.speaker.node
@@ -208,6 +213,8 @@ class Worker:
             weights_addresses=addresses,
             announced_at_s=wall(),
             launched_by=settings.launched_by,
+            rdma_ports=ports,
+            rdma=devices,
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bus.errors import Refusal
 from bus.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.messages.collectives import Backend, Mode
 from bus.messages.wire import Message
 
 
@@ -88,8 +89,28 @@ class ForgetNode(Message):
     forgotten: bool = True
 
 
+class RunCollectiveTest(Message):
+    """Test the collectives between nodes, one rank on each, in the order given (none: every
+    node that may have new work). The answer names the instance, which removes itself when it
+    is done. `backend` None: JACCL where the nodes are a full RDMA mesh, else the ring.
+    `memory_bytes`: no rank takes more, even where there is more room."""
+
+    kind: Literal["run_collective_test"] = "run_collective_test"
+    command_id: CommandId
+    nodes: tuple[NodeId, ...] = ()
+    mode: Mode = "standard"
+    backend: Backend | None = None
+    memory_bytes: int | None = Field(default=None, ge=1)
+
+
 Command = Annotated[
-    PlaceModel | DeleteInstance | KeepAlive | RenameNode | DrainNode | ForgetNode,
+    PlaceModel
+    | DeleteInstance
+    | KeepAlive
+    | RenameNode
+    | DrainNode
+    | ForgetNode
+    | RunCollectiveTest,
     Field(discriminator="kind"),
 ]
 

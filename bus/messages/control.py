@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bus.ids import Boot, InstanceId, ModelId, NodeId
 from bus.instances import RankSeat
+from bus.messages.collectives import CollectiveTest
 from bus.messages.commands import Acknowledged, Command, CommandRefused
 from bus.messages.events import Event, Fact, FactId
 from bus.messages.wire import Message
@@ -196,6 +197,7 @@ class RunnerSpec(Message):
 
     `addresses` are those its data ROUTER binds; `announced` what it tells others to dial for
     them, in the same order (an address may stand for several). `group` is None for one rank.
+    With a `test` there is no model: the group tests its collectives.
     Times in seconds, sizes in bytes.
     """
 
@@ -222,6 +224,7 @@ class RunnerSpec(Message):
     load_deadline_s: float = 300.0
     drop_idle_s: float = 60.0
     group: GroupSpec | None = None
+    test: CollectiveTest | None = None
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]

@@ -22,6 +22,7 @@ from gateway.cli import (
     models,
     nodes,
     place,
+    rdma_test,
     service,
     status,
     talk,
@@ -80,7 +81,7 @@ app.callback()(options)
 THEMES = (
     (up, down, status, nodes, cluster_info, lab, service),
     (talk, instances, place, models),
-    (tap, logs, doctor, bench, config, keys, hostfiles),
+    (tap, logs, doctor, bench, rdma_test, config, keys, hostfiles),
 )
 for theme in (one for themes in THEMES for one in themes):
     theme.register(app)

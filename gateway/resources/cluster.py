@@ -108,7 +108,7 @@ class Health:
                     {
                         str(one.model)
                         for one in service.bus.state.instances.values()
-                        if one.status == "ready"
+                        if one.status == "ready" and one.test is None
                     }
                 ),
             }

@@ -139,7 +139,7 @@ def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
         keep_alive_s=asked.keep_alive_s,
         pinned=asked.pinned,
         priority=asked.priority,
-        excluded_nodes=_known_nodes(service, asked.excluded_nodes),
+        excluded_nodes=known_nodes(service, asked.excluded_nodes, field="excluded_nodes"),
         min_nodes=asked.min_nodes,
         if_absent=asked.if_absent,
         dry_run=asked.dry_run,
@@ -148,8 +148,9 @@ def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
     )
 
 
-def _known_nodes(service: HttpService, names: list[str]) -> tuple[NodeId, ...]:
-    """Nodes by id or name, as ids; one that is excluded by mistake would be excluded in vain."""
+def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[NodeId, ...]:
+    """Nodes by id or name, as ids. BadRequest, naming the field, for one that nobody is: one
+    that is excluded by mistake would be excluded in vain."""
     seats = {one.node: one.name for one in service.bus.state.nodes.values()}
     seats |= {one.node: one.name for one in service.view.cards()}
     found: list[NodeId] = []
@@ -158,7 +159,7 @@ def _known_nodes(service: HttpService, names: list[str]) -> tuple[NodeId, ...]:
         if len(meant) != 1:
             there = ", ".join(sorted(f"{node} ({called})" for node, called in seats.items()))
             text = f"{len(meant) or 'no'} nodes are called {name!r}; there is: {there or 'none'}"
-            raise BadRequest(text, field="excluded_nodes")
+            raise BadRequest(text, field=field)
         found.append(meant[0])
     return tuple(found)
 

@@ -86,6 +86,7 @@ def main() -> int:
             load_follower=no_group,
             load_text=load_text,
             form_group=no_group,
+            open_exchanges=no_group,
         ),
     )
 

@@ -1,0 +1,84 @@
+"""A worker's part of a collective test: ranks without weights, memory that has to be there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bus.collectives import order_of
+from bus.ids import Boot, InstanceId, ModelId, NodeId
+from bus.instances import Instance, RankSeat, Shard
+from bus.messages.collectives import TEST_MODEL
+from bus.messages.control import SlotHello
+from bus.messages.events import LoadRefused
+from bus.state import ClusterState
+from worker.actions import GiveSpec, SeatRank, StartSlot, StopSlot, Tell
+from worker.facts import Told
+from worker.reconcile import Desk, reconcile
+from worker.slots import Seen, SlotTable
+
+HERE, THERE = NodeId("n1"), NodeId("n2")
+BYTES = 300 << 20
+
+
+def instance(**more: object) -> Instance:
+    shards = tuple(
+        Shard(rank=rank, node=node, first_layer=0, last_layer=0, bytes_reserved=BYTES)
+        for rank, node in enumerate((HERE, THERE))
+    )
+    fields = {
+        "instance": InstanceId("t"), "model": TEST_MODEL, "shards": shards, "sharding": "tensor",
+        "context_tokens": 0, "keep_alive_s": -1.0, "test": order_of("quick", BYTES),
+    }  # fmt: skip
+    return Instance.model_validate(fields | more)
+
+
+def state(one: Instance) -> ClusterState:
+    return ClusterState(instances={one.instance: one})
+
+
+DESK = Desk(HERE, True, 2 * BYTES, frozenset(), 30.0, 1.0)
+"""No model lies on this node's disk; another node has one, and may not give it."""
+
+
+def table() -> SlotTable:
+    found = SlotTable()
+    found.listed([Seen("00", False, 0, None)], 0.0)
+    return found
+
+
+def test_a_rank_needs_no_weights_and_fetches_none() -> None:
+    slots, told = table(), Told()
+    desk = replace(DESK, announced={THERE: frozenset({ModelId("m")})})
+    (start,) = reconcile(state(instance()), slots, desk, told)
+    assert isinstance(start, StartSlot)
+    slots.did("00", "start", 1.0)
+    slots.assign("00", start.task)
+    (seated,) = reconcile(state(instance()), slots, desk, told)
+    assert isinstance(seated, SeatRank)
+    idle = SlotHello(slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="idle")
+    slots.heard(idle, 2.0)
+    seats = tuple(
+        RankSeat(rank=rank, node=node, first_layer=0, last_layer=0)
+        for rank, node in enumerate((HERE, THERE))
+    )
+    (give,) = reconcile(state(instance(seats=seats)), slots, replace(desk, now=2.1), told)
+    assert isinstance(give, GiveSpec) and give.instance.test is not None
+
+
+def test_memory_that_is_not_there_is_refused_like_a_load() -> None:
+    actions = reconcile(state(instance()), table(), replace(DESK, free_bytes=BYTES // 2), Told())
+    (tell,) = [action for action in actions if isinstance(action, Tell)]
+    assert isinstance(tell.fact, LoadRefused)
+    assert tell.fact.refusal.reason == "insufficient_memory"
+
+
+def test_ranks_of_a_test_that_failed_are_ended() -> None:
+    slots = table()
+    slots.listed([Seen("00", True, 7, None)], 0.0)
+    hello = SlotHello(
+        slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="loading",
+        instance=InstanceId("t"), generation=1,
+    )  # fmt: skip
+    slots.heard(hello, 1.0)
+    (stop,) = reconcile(state(instance(status="failed")), slots, DESK, Told())
+    assert isinstance(stop, StopSlot)
