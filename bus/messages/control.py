@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bus.ids import Boot, InstanceId, ModelId, NodeId
+from bus.ids import Boot, InstanceId, ModelId, NodeId, RequestId
 from bus.instances import RankSeat
 from bus.messages.commands import Acknowledged, Command, CommandRefused
 from bus.messages.events import Event, Fact, FactId
@@ -287,6 +287,27 @@ class SlotRefused(Message):
 SlotTalk = Annotated[
     RunnerSpec | SlotHello | SlotDrain | SlotEnded | SlotRefused, Field(discriminator="kind")
 ]
+
+
+# --- between gateways ----------------------------------------------------------------
+
+
+class CancelAsked(Message):
+    """Stop a request that the gateway of another node owns. `question` is new for each time
+    somebody asks and the same in its repeats; the answer goes to the gateways of `asker`."""
+
+    kind: Literal["cancel_asked"] = "cancel_asked"
+    question: str
+    asker: NodeId
+    request: RequestId
+
+
+class CancelAnswered(Message):
+    """The owner's word. `found` False: it was neither open there nor stopped before."""
+
+    kind: Literal["cancel_answered"] = "cancel_answered"
+    question: str
+    found: bool
 
 
 # --- questions between services of one node ------------------------------------------

@@ -100,6 +100,25 @@ def test_any_nodes_gateway_serves_from_any_nodes_runner(cluster: Cluster) -> Non
     assert answers == {", ".join(str(n) for n in range(1, 31))}
 
 
+def test_any_nodes_gateway_stops_a_request_of_any_other(cluster: Cluster) -> None:
+    client, host, asker = cluster.nodes
+    others = [client.node_id(), asker.node_id()]
+    placed = cluster.place(excluded_nodes=others)
+    stream = client.stream(STORY, **{**LONG, "max_tokens": 3000}).flowing()
+    (open_one,) = client.http.get("/queue").json()["requests"]
+    stopped = asker.http.post(f"/v1/cancel/{open_one['request']}")
+    assert stopped.json() == {"id": open_one["request"], "cancelled": True}
+    stream.wait(30)
+    assert stream.error is None, saw(stream)
+
+    def idle() -> bool:
+        found = host.http.get("/queue").json()["instances"]
+        return [one["running"] for one in found if one["instance"] == placed["instance"]] == [0]
+
+    eventually(idle, 30, "the runner has freed the row")
+    assert asker.http.post("/v1/cancel/req-nowhere-h0-00000000-1").status_code == 404
+
+
 def test_a_group_of_three_ranks_says_what_one_says(cluster: Cluster) -> None:
     one = cluster.place()
     alone = [cluster.nodes[0].chat(f"{COUNT} {n}", seed=n).json() for n in range(4)]
