@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, assert_never, cast
 
@@ -95,6 +95,8 @@ class Hands:
     plan_ports: PortPool
     supply: Supply | None = None
     ring_secret: RingSecret = open_secret
+    parts: Mapping[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
+    """Models that lie here in part, each with the folder of what there is."""
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
@@ -228,7 +230,7 @@ class Hands:
         if self.supply is None:
             self.log.error("this worker fetches no weights", model=action.model)
         elif isinstance(action, FetchModel):
-            self.supply.fetch(action.model, now)
+            self.supply.fetch(action.model, now, action.layers)
         else:
             self.supply.cancel(action.model)
 
@@ -246,7 +248,8 @@ class Hands:
         )
 
     def _spec(self, give: GiveSpec) -> RunnerSpec:
-        card = self.models[give.instance.model]
+        model = give.instance.model
+        card = self.models.get(model) or self.parts[model]
         runner, data = self.runner, self.data
         local, port = self.client.endpoints.runner(give.slot), data.port + int(give.slot)
         abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
@@ -256,7 +259,7 @@ class Hands:
             generation=give.task.generation,
             rank=give.task.rank,
             size=len(give.instance.shards),
-            model=give.instance.model,
+            model=model,
             path=card.path,
             dtype=card.dtype,
             first_layer=give.shard.first_layer,
