@@ -109,9 +109,10 @@ class HeardPeer:
 
 @dataclass(frozen=True, slots=True)
 class MyRank:
-    """What our own journal holds has changed."""
+    """What our own journal holds has changed; `gone` are the nodes it has forgotten."""
 
     rank: Rank
+    gone: frozenset[NodeId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +233,11 @@ class Election:
     `holder` is whose heartbeat was last accepted, at `heard_at` (never before we were up).
     `up_at` is None until our switchboard is up, `lost_at` when it was lost since. `beaten_at` is
     when we last beat, as the holder. `voters` are configured or, with `may_vote` False, learned
-    from a holder. `votes` are those of the campaign that began at `asked_at` for `asked_for`;
-    it is the `tries`-th in a row, and after one that failed nothing is begun before
-    `waits_from` and some. `acked_at` maps candidates to when they last answered our
-    heartbeats. `company` is False as long as no other node was ever known: then there is
-    nobody to wait for.
+    from a holder; those that our journal has forgotten, `gone`, count no more. `votes` are those
+    of the campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a row, and
+    after one that failed nothing is begun before `waits_from` and some. `acked_at` maps
+    candidates to when they last answered our heartbeats. `company` is False as long as no other
+    node was ever known: then there is nobody to wait for.
     """
 
     me: NodeId
@@ -253,6 +254,7 @@ class Election:
     fit: bool = True
     seen: int = 0
     voters: frozenset[NodeId] = frozenset()
+    gone: frozenset[NodeId] = frozenset()
     may_vote: bool = True
     voted_for: NodeId | None = None
     votes: frozenset[NodeId] = frozenset()
@@ -269,9 +271,15 @@ class Election:
         return len(self.voters) >= FEWEST_VOTERS
 
     @property
+    def electors(self) -> frozenset[NodeId]:
+        """The voters that count, by the journal that we have (Raft: the latest configuration
+        in the log, committed or not)."""
+        return self.voters - self.gone
+
+    @property
     def majority(self) -> int:
-        """How many voters it takes."""
-        return len(self.voters) // 2 + 1
+        """How many electors it takes."""
+        return len(self.electors) // 2 + 1
 
     @property
     def patience_s(self) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from bus.errors import Refusal
 from bus.ids import NodeId
+from bus.messages.commands import Command, ForgetNode
 from bus.messages.control import (
     AppendAck,
     AskEvents,
@@ -87,6 +88,7 @@ class Candidate:
             counter=max(kept.counter, state.term),
             voted_for=kept.voted_for if kept.counter >= state.term else None,
             voters=voters,
+            gone=frozenset(state.forgotten),
             fit=not (degraded or lost),
             company=expects_others or bool((voters | set(state.nodes)) - {me}),
         )
@@ -239,7 +241,7 @@ class Candidate:
         """Up to where a majority of the voters has the log on disk; None without voters."""
         if not self.election.voted:
             return None
-        return self.acks.committed(self.election.voters, self.me)
+        return self.acks.committed(self.election.electors, self.me)
 
     def standing(self, now: float) -> Standing:
         """As the holder: how safe our log is."""
@@ -264,6 +266,22 @@ class Candidate:
         if here >= election.majority:
             return None
         return no_majority(election, here, now)
+
+    def unsettled(self, command: Command) -> Refusal | None:
+        """As the holder: why a command that changes who counts as a voter has to wait; None for
+        any other. One change at a time, and none before a majority has our whole log."""
+        election = self.election
+        changes = isinstance(command, ForgetNode) and command.node in election.voters
+        if not election.voted or not changes or self.committed == self.state.index:
+            return None
+        return Refusal(
+            reason="pending",
+            message=(
+                f"{command.node} is a voter, and a majority of the voters does not have the whole "
+                "log yet: one change of the voters at a time; try again"
+            ),
+            retry_after_s=1.0,
+        )
 
     # --- inside ---
 
@@ -320,7 +338,7 @@ class Candidate:
         state, rank = self.state, self.election.rank
         self.began = True
         mine = replace(rank, last_term=state.term, last_index=state.index)
-        actions = self.stimulated(ballot.MyRank(mine), now)
+        actions = self.stimulated(ballot.MyRank(mine, frozenset(state.forgotten)), now)
         if self.lost and self._is_following():
             self.lost = False
             actions += self._judged(now)
@@ -343,7 +361,7 @@ class Candidate:
             last_index=election.rank.last_index,
             voters=tuple(sorted(election.voters)),
         )
-        return [Send(voter, ask) for voter in sorted(election.voters - {self.me})]
+        return [Send(voter, ask) for voter in sorted(election.electors - {self.me})]
 
     def _vote(self, vote: GiveVote) -> Vote:
         return Vote(

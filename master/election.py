@@ -69,8 +69,8 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
             return _tick(replace(election, peers=others, living=living, company=company), now)
         case HeardPeer():
             return _peer(election, stimulus, now)
-        case MyRank(rank=rank):
-            return replace(election, rank=rank), []
+        case MyRank(rank=rank, gone=gone):
+            return replace(election, rank=rank, gone=gone), []
         case Fitness(fit=fit):
             return _fitness(election, fit=fit)
         case VoteAsked():
@@ -210,7 +210,7 @@ def _renew(election: Election, now: float) -> Outcome:
     if election.voted:
         here = reached(election.acked_at, election, now)
         if here < election.majority:
-            why = f"{here} of {len(election.voters)} peers with a vote answer"
+            why = f"{here} of {len(election.electors)} peers with a vote answer"
             after = replace(election, role="following", holder=None, heard_at=now)
             return after, [StepDown(why)]
     if late_s < HEARTBEAT_S:
@@ -220,7 +220,7 @@ def _renew(election: Election, now: float) -> Outcome:
 
 def _stand(election: Election, now: float) -> Outcome:
     """As a voter without a holder: ask for votes when it is our turn."""
-    if election.me not in election.voters or not election.may_vote or not election.fit:
+    if election.me not in election.electors or not election.may_vote or not election.fit:
         return election, []
     if election.role in ("asking", "campaigning"):
         if now - election.asked_at < election.patience_s:
@@ -244,7 +244,7 @@ def _ahead(election: Election, now: float) -> int:
     return sum(
         election.outranked_by(seen, now)
         for node, seen in election.living.items()
-        if node in election.voters and seen.fit
+        if node in election.electors and seen.fit
     )
 
 

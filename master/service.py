@@ -257,6 +257,8 @@ class Master:
             decision=type(decision).__name__.lower(),
         )
         match decision:
+            case Decided() if (why := self.office.candidate.unsettled(command)) is not None:
+                return CommandRefused(command_id=command.command_id, refusal=why)
             case Decided(events=bodies, instance=instance):
                 index = self._carry_out(bodies, command.command_id)
                 self._acknowledge(asker, Known(index, instance), command.command_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bus.ids import CommandId, InstanceId, NodeId
-from bus.messages.commands import Command, DeleteInstance, PlaceModel
+from bus.messages.commands import Command, DeleteInstance, ForgetNode, PlaceModel
 from bus.messages.events import NodeJoined
 from tests.sim.checks import Checks
 from tests.sim.machine import Machine
@@ -22,13 +22,15 @@ QUIET_S = 4.0
 @dataclass(frozen=True)
 class Plan:
     """What kind of cluster: `size` machines, the first `voters` of them configured to vote
-    (0: none votes), of which the last `guests` know nothing; `workers` have runners too."""
+    (0: none votes), of which the last `guests` know nothing; `workers` have runners too;
+    where one `forgets`, voters that are down are let go, and let back in, all the time."""
 
     name: str
     size: int
     voters: int = 0
     guests: int = 0
     workers: bool = False
+    forgets: bool = False
 
 
 PLANS = {
@@ -37,6 +39,7 @@ PLANS = {
         Plan("three-voters", 3, voters=3),
         Plan("five-voters", 5, voters=5),
         Plan("voters-and-others", 5, voters=3, guests=1),
+        Plan("voters-forgotten", 5, voters=5, forgets=True),
         Plan("pair", 2),
         Plan("free", 4),
         Plan("voters-at-work", 3, voters=3, workers=True),
@@ -112,12 +115,24 @@ class Cluster:
         """Place another copy, or let one go that the asker knows."""
         self.commands += 1
         command_id = CommandId(f"c{self.commands}")
+        if self.plan.forgets and (change := self.change(command_id, machine)) is not None:
+            return change
         known = list(machine.mirror.state.instances)
         if self.plan.workers and known and self.world.chance.random() < 0.4:
             return DeleteInstance(
                 command_id=command_id, instance=InstanceId(self.world.chance.choice(known))
             )
         return PlaceModel(command_id=command_id, model=MODEL, if_absent=False)
+
+    def change(self, command_id: CommandId, asker: Machine) -> Command | None:
+        """Let a voter go that is down, or back in one that was let go."""
+        gone = set(asker.mirror.state.forgotten)
+        down = {m.node for m in self.machines if not m.up or m.paused is not None}
+        nodes = sorted(gone | down) if len(gone) < 3 else sorted(gone)
+        if not nodes or self.world.chance.random() < 0.4:
+            return None
+        node = self.world.chance.choice(nodes)
+        return ForgetNode(command_id=command_id, node=node, forgotten=node not in gone)
 
     def suffer(self, seconds: float) -> None:
         """Faults of every kind for so long."""
@@ -212,7 +227,8 @@ class Cluster:
         match kind:
             case "kill" | "power" | "wipe" if machine.up:
                 machine.kill(power=kind == "power")
-                if kind == "wipe" and self.wiped < max(1, (self.plan.voters - 1) // 2):
+                lost = kind == "wipe" and not self.plan.forgets
+                if lost and self.wiped < max(1, (self.plan.voters - 1) // 2):
                     self.wiped += 1
                     machine.wipe()
                 world.later(lasts_s, lambda: None if machine.up else machine.start())
