@@ -80,12 +80,13 @@ class SwitchboardLost:
 @dataclass(frozen=True, slots=True)
 class HeardBeat:
     """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did,
-    and its log ends at `index`."""
+    its log ends at `index`, and so many `followers` answer it."""
 
     holder: NodeId
     counter: int
     voters: frozenset[NodeId] = frozenset()
     index: int = 0
+    followers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,8 @@ class Election:
     from a holder; those that our journal has forgotten, `gone`, count no more. `votes` are those
     of the campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a row, and
     after one that failed nothing is begun before `waits_from` and some. `acked_at` maps
-    candidates to when they last answered our heartbeats. `company` is False as long as no other
+    candidates to when they last answered our heartbeats; so many `followers` our holder has, by
+    its last one. `company` is False as long as no other
     node was ever known: then there is nobody to wait for.
     """
 
@@ -263,6 +265,7 @@ class Election:
     tries: int = 0
     waits_from: float = 0.0
     acked_at: Mapping[NodeId, float] = field(default_factory=dict[NodeId, float])
+    followers: int = 0
     company: bool = False
 
     @property
@@ -299,6 +302,14 @@ class Election:
         if not seen.settled and seen.rank.log <= self.rank.log:
             return False
         return (seen.fit, seen.rank) > (self.fit, self.rank)
+
+    def weight(self, now: float) -> int | None:
+        """How many follow the holder that we are, or hear; None where there is none, or it has
+        been silent for so long that another may be in its place."""
+        if self.role == "holding":
+            return sum(now - at < LAPSE_S for at in self.acked_at.values())
+        known = self.holder is not None and now - self.heard_at < DOUBT_S
+        return self.followers if known else None
 
     def led(self, now: float) -> bool:
         """Whether we hold the term, or hear who does."""

@@ -221,6 +221,7 @@ class Candidate:
             addresses=addresses,
             voters=tuple(sorted(election.voters)) if election.voted else (),
             committed=self.committed or 0,
+            followers=election.weight(election.beaten_at) or 0,
         )
 
     def found(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:
@@ -286,7 +287,9 @@ class Candidate:
     # --- inside ---
 
     def _beat(self, beat: TermHeartbeat, now: float) -> list[Act]:
-        heard = ballot.HeardBeat(beat.holder, beat.counter, frozenset(beat.voters), beat.index)
+        heard = ballot.HeardBeat(
+            beat.holder, beat.counter, frozenset(beat.voters), beat.index, beat.followers
+        )
         actions = self.stimulated(heard, now)
         if self.holding or not self._is_term(beat.counter, beat.holder):
             return actions

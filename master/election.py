@@ -7,9 +7,10 @@ candidate goes first (rank: last term and index in its journal, configured prior
 With three or more voters (`master.votes`) a term is given by a majority of them, one vote each,
 and a holder that a majority does not answer within a lapse steps down. Without, the best one
 simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once; of two
-claims the higher wins, of two to the same counter the one with more in its log. A candidate
-that is not `fit` (its journal only counts, or was lost) neither votes nor holds while another
-can.
+claims the one that more candidates follow wins, of two alike the higher, of two to the same
+counter the one with more in its log. So a node that was away and alone follows when it comes
+back, however far it has counted: the holder hears of its counter and goes above it. A candidate
+that is not `fit` (its journal only counts, or was lost) neither votes nor holds while another can.
 
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
 Nothing is claimed before our own switchboard has been up for a full lapse, or held for longer
@@ -95,6 +96,12 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
         return election, []
     if beat.voters and not election.voted:
         return _enrolled(election, beat, now)
+    if not election.voted and beat.holder != election.holder:
+        weight = election.weight(now)
+        if weight is not None and beat.followers < weight:
+            return election, []
+        if election.role == "holding" and weight is not None and beat.followers > weight:
+            return _outweighed(election, beat, now)
     if beat.counter < election.counter or _ties(election, beat, now):
         return election, []
     actions: list[Action] = []
@@ -111,9 +118,19 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
         holder=beat.holder,
         heard_at=now,
         tries=0,
+        followers=beat.followers,
         peers=election.peers | {beat.holder},
     )
     return after, actions
+
+
+def _outweighed(election: Election, beat: HeardBeat, now: float) -> Outcome:
+    """Another holder has more who follow it than we have: give way. Where its counter is lower
+    than ours we cannot follow it yet; it hears that nobody leads us and takes a higher one."""
+    why = f"{beat.followers} follow {beat.holder}, and {election.weight(now)} us"
+    given = replace(election, role="following", holder=None, heard_at=now)
+    after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)
+    return after, [StepDown(why), *actions]
 
 
 def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
@@ -167,7 +184,8 @@ def _outbid(election: Election, now: float) -> Outcome:
     if election.voted:
         after, actions = campaign(election, now)
     else:
-        after, actions = _claim(election, now)
+        claimed, actions = _claim(election, now)
+        after = replace(claimed, acked_at=election.acked_at)
     return after, [down, *actions]
 
 

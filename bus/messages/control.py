@@ -24,7 +24,8 @@ class TermHeartbeat(Message):
     where to ask (candidate addresses, best first). Every 0.5 s; silent for 2 s is lapsed.
 
     `voters` are those whose majority gave it the term, none where there are no voters; what is
-    up to and including `committed` a majority of them has on disk (0 where there are none)."""
+    up to and including `committed` a majority of them has on disk (0 where there are none).
+    `followers` is how many other candidates answered its heartbeats within a lapse."""
 
     kind: Literal["term_heartbeat"] = "term_heartbeat"
     holder: NodeId
@@ -34,6 +35,7 @@ class TermHeartbeat(Message):
     addresses: tuple[str, ...]
     voters: tuple[NodeId, ...] = ()
     committed: int = 0
+    followers: int = Field(default=0, ge=0)
 
 
 # --- between candidates --------------------------------------------------------------

@@ -232,12 +232,11 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
     answer = town.changed(holder, gone, forgotten=True)
     assert isinstance(answer, Acknowledged) and answer.durability == "majority"
     electors = {NodeId(node) for node in (holder, other, third)}
-    town.until(
-        lambda: all(
-            m.office.candidate.election.electors == electors for m in town.masters.values()
-        ),
-        "all count three",
-    )
+
+    def counted() -> list[frozenset[NodeId]]:
+        return [m.office.candidate.election.electors for m in town.masters.values()]
+
+    town.until(lambda: all(one == electors for one in counted()), "all count three")
     town.stop(third)
     town.until(lambda: town.holder() is not None, "two of three hold the term")
     assert isinstance(town.ask(holder, keep("k", 7.0)), Acknowledged)

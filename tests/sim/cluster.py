@@ -125,14 +125,19 @@ class Cluster:
         return PlaceModel(command_id=command_id, model=MODEL, if_absent=False)
 
     def change(self, command_id: CommandId, asker: Machine) -> Command | None:
-        """Let a voter go that is down, or back in one that was let go."""
+        """Let a voter go that the asker does not hear, or back in one that was let go."""
         gone = set(asker.mirror.state.forgotten)
-        down = {m.node for m in self.machines if not m.up or m.paused is not None}
-        nodes = sorted(gone | down) if len(gone) < 3 else sorted(gone)
-        if not nodes or self.world.chance.random() < 0.4:
+        unheard = {m.node for m in self.machines if not self.hears(asker, m)}
+        nodes = sorted(gone | unheard) if len(gone) < 3 else sorted(gone)
+        if not nodes or self.world.chance.random() < 0.1:
             return None
         node = self.world.chance.choice(nodes)
         return ForgetNode(command_id=command_id, node=node, forgotten=node not in gone)
+
+    def hears(self, one: Machine, other: Machine) -> bool:
+        """Whether what a machine says reaches another."""
+        lives = other.up and other.paused is None
+        return lives and (other.name, one.name) not in self.world.cut
 
     def suffer(self, seconds: float) -> None:
         """Faults of every kind for so long."""
