@@ -45,7 +45,7 @@ from master.ballot import (
 )
 from master.election import stimulate
 from master.history import History
-from master.votes import no_majority, reached
+from master.votes import no_majority, reached, voters_unsettled
 
 
 @dataclass(slots=True)
@@ -268,21 +268,23 @@ class Candidate:
             return None
         return no_majority(election, here, now)
 
-    def unsettled(self, command: Command) -> Refusal | None:
-        """As the holder: why a command that changes who counts as a voter has to wait; None for
-        any other. One change at a time, and none before a majority has our whole log."""
+    def unsettled(self, command: Command, now: float) -> Refusal | None:
+        """As the holder: why a command that changes who counts as a voter cannot be carried out
+        now; None for any other. One change at a time, none before a majority has our whole log,
+        and none whose new set has no majority in reach: that would end our term."""
         election = self.election
-        changes = isinstance(command, ForgetNode) and command.node in election.voters
-        if not election.voted or not changes or self.committed == self.state.index:
+        if not (isinstance(command, ForgetNode) and election.voted):
             return None
-        return Refusal(
-            reason="pending",
-            message=(
-                f"{command.node} is a voter, and a majority of the voters does not have the whole "
-                "log yet: one change of the voters at a time; try again"
-            ),
-            retry_after_s=1.0,
-        )
+        if command.node not in election.voters:
+            return None
+        if self.committed != self.state.index:
+            return voters_unsettled(command.node)
+        gone = {*election.gone, command.node}
+        if not command.forgotten:
+            gone.discard(command.node)
+        changed = replace(election, gone=frozenset(gone))
+        here = reached(election.acked_at, changed, now)
+        return None if here >= changed.majority else no_majority(changed, here, now)
 
     # --- inside ---
 

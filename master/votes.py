@@ -129,6 +129,18 @@ def no_majority(election: Election, here: int, now: float) -> Refusal:
     )
 
 
+def voters_unsettled(node: NodeId) -> Refusal:
+    """A voter can neither leave nor come back before the log is settled."""
+    return Refusal(
+        reason="pending",
+        message=(
+            f"{node} is a voter, and a majority of the voters does not have the whole log yet: one "
+            "change of the voters at a time; try again"
+        ),
+        retry_after_s=1.0,
+    )
+
+
 def _for_real(election: Election, now: float) -> Outcome:
     counter = election.asked_for
     if counter <= election.counter:

@@ -250,8 +250,12 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
         election = town.masters[node].office.candidate.election
         assert election.electors == electors, "the journal says so after a restart, too"
     town.until(lambda: town.holder() is not None, "two of three again")
+    refused = town.changed(str(town.holder()), gone, forgotten=False)
+    assert isinstance(refused, CommandRefused) and "2 of 4 peers" in refused.refusal.message
+    town.start(third)
+    town.until(lambda: town.holder() is not None and town.agree(), "three of three")
     back = town.changed(str(town.holder()), gone, forgotten=False)
-    assert isinstance(back, Acknowledged)
+    assert isinstance(back, Acknowledged) and back.durability == "majority"
     assert len(town.masters[str(town.holder())].office.candidate.election.electors) == 4
 
 

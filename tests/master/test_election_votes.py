@@ -267,15 +267,28 @@ def test_a_majority_is_of_those_that_count_when_a_campaign_has_begun_already() -
 
 
 def test_voters_change_only_once_a_majority_has_the_whole_log() -> None:
-    candidate = Candidate(replace(holder(), living={}), Mirror(), History())
+    candidate = Candidate(holder(), Mirror(), History())
     forget = ForgetNode(command_id=CommandId("f"), node=C)
     candidate.mirror.state = ClusterState(term=5, index=12)
     candidate.acks.opened, candidate.acks.durable = 11, 12
     for appended, waits in ((0, True), (11, True), (12, False)):
         candidate.acks.appended = {B: appended}
-        refusal = candidate.unsettled(forget)
+        refusal = candidate.unsettled(forget, 2.1)
         assert (refusal is not None and refusal.reason == "pending") is waits, appended
     candidate.acks.appended = {}
-    assert candidate.unsettled(forget.model_copy(update={"node": X})) is None, "no voter"
+    assert candidate.unsettled(forget.model_copy(update={"node": X}), 2.1) is None, "no voter"
     keep = KeepAlive(command_id=CommandId("k"), instance=InstanceId("i"), keep_alive_s=1.0)
-    assert candidate.unsettled(keep) is None
+    assert candidate.unsettled(keep, 2.1) is None
+
+
+def test_a_voter_does_not_come_back_where_that_would_take_the_majority_out_of_reach() -> None:
+    held = replace(holder(), voters=frozenset({A, B, C, X}), gone=frozenset({X}))
+    candidate = Candidate(replace(held, acked_at={B: 2.0}), Mirror(), History())
+    candidate.mirror.state = ClusterState(term=5, index=12)
+    candidate.acks.opened, candidate.acks.durable, candidate.acks.appended = 11, 12, {B: 12}
+    back = ForgetNode(command_id=CommandId("r"), node=X, forgotten=False)
+    refusal = candidate.unsettled(back, 2.1)
+    assert refusal is not None and refusal.reason == "no_majority"
+    assert refusal.facts["needed"] == 3
+    candidate.election = replace(candidate.election, acked_at={B: 2.0, C: 2.0})
+    assert candidate.unsettled(back, 2.1) is None

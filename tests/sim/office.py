@@ -46,7 +46,7 @@ def decided(command: Command, holder: Machine, asker: Machine) -> Decision:
 
 def changed_voters(command: ForgetNode, holder: Machine) -> Decision:
     """As `master.service` does it: not before a majority has the whole log, never ourselves."""
-    why = holder.candidate.unsettled(command)
+    why = holder.candidate.unsettled(command, holder.now)
     if why is not None or command.node == holder.node:
         return why or Refusal(reason="conflict", message="it is alive")
     node = command.node

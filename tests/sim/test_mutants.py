@@ -100,5 +100,5 @@ def test_an_outbox_that_forgets_what_was_once_indexed_is_caught(
 def test_changing_voters_before_a_majority_has_the_log_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Candidate, "unsettled", lambda _self, _command: None)
+    monkeypatch.setattr(Candidate, "unsettled", lambda _self, _command, _now: None)
     assert caught("voters-forgotten")
