@@ -72,6 +72,7 @@ class Pieces:
         if not self._unread:
             self._narrow()
         self._count()
+        self._order.extend(self._unfinished())
 
     def _begin(self, entry: FileEntry, staged: Staged) -> None:
         path, count = entry.path, piece_count(entry.size_bytes)
@@ -108,10 +109,12 @@ class Pieces:
             self._missing[path] = len(missing)
             self.total_bytes += total
             self.done_bytes += total - sum(piece_length(entry.size_bytes, i) for i in missing)
-        unfinished = [entry for entry in self._entries.values() if self._missing[entry.path]]
-        unfinished.sort(key=lambda entry: (entry.size_bytes, entry.path))
-        self._order = deque(entry.path for entry in unfinished)
-        self._cursor = 0
+
+    def _unfinished(self, suffix: str = "") -> list[str]:
+        """Files that lack something, small ones first."""
+        found = [e for e in self._entries.values() if self._missing[e.path]]
+        found.sort(key=lambda entry: (entry.size_bytes, entry.path))
+        return [entry.path for entry in found if entry.path.endswith(suffix)]
 
     @property
     def complete(self) -> bool:
@@ -191,12 +194,21 @@ class Pieces:
             self._finished.append(path)
         return "new"
 
+    def _reorder(self) -> None:
+        """More of the safetensors files is wanted now; of the others go on where we were, for
+        what was given out of them is still to come."""
+        others = [path for path in self._order if not path.endswith(SUFFIX)]
+        if self._order and self._order[0] not in others:
+            self._cursor = 0
+        self._order = deque([*others, *self._unfinished(SUFFIX)])
+
     def _read(self, path: str, head: bytes) -> None:
         self._unread.discard(path)
         self._heads[path] = head
         if not self._unread:
             self._narrow()
             self._count()
+            self._reorder()
             self._finished += [p for p in self._entries if p.endswith(SUFFIX) and self.is_whole(p)]
 
     def spoil(self, path: str, bad: Iterable[int]) -> None:

@@ -77,6 +77,8 @@ def bytes_needed(files: dict[str, bytes], names: set[str]) -> dict[str, list[tup
     return found
 
 
+SHARDS = shards()
+
 # --- which bytes ---
 
 
@@ -178,6 +180,30 @@ def test_first_pieces_come_first_and_then_only_what_they_say_is_needed() -> None
     for path, ranges in needed.items():
         for start, end in ranges:
             assert all((path, at // PIECE_BYTES) in got for at in range(start, end, 4096))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(0, COUNT - 1))
+def test_no_piece_is_given_out_twice_however_late_the_first_ones_come(
+    chance: random.Random, first: int
+) -> None:
+    files = {**SHARDS, "tokenizer.json": SHARDS["model-0.safetensors"][: 3 * PIECE_BYTES]}
+    pieces = Pieces(manifest(files), Staged({}, frozenset(), 1 << 60), Layers(first, COUNT, COUNT))
+    given: list[Piece] = []
+    open_now: list[Piece] = []
+    while True:
+        piece = pieces.next() if len(open_now) < 4 else None
+        if piece is not None:
+            given.append(piece)
+            open_now.append(piece)
+        if not open_now:
+            break
+        if piece is None or chance.random() < 0.4:
+            sent = open_now.pop(chance.randrange(len(open_now)))
+            got = files[sent.path][sent.offset : sent.offset + PIECE_BYTES]
+            assert pieces.take(sent.path, sent.offset, got) == "new"
+    assert len(set(given)) == len(given)
+    assert pieces.complete and sorted(pieces.finished()) == sorted(files)
 
 
 def test_a_part_goes_on_from_what_a_stage_holds_and_the_whole_from_the_part() -> None:
