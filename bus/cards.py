@@ -63,6 +63,17 @@ class ModelCard(Message):
     backend_preference: tuple[str, ...] = ()
 
 
+class PartialModel(Message):
+    """Some layers of a model, on a node's disk: each of `layers` is the first and the one after
+    the last of a span whose weights are all there. `have_bytes` of the `size_bytes` of its files
+    have come. It serves a stage of a pipeline, and is given to nobody."""
+
+    model: ModelId
+    layers: tuple[tuple[int, int], ...]
+    have_bytes: int
+    size_bytes: int
+
+
 class NodeCard(Message):
     """A node's announcement of itself. `ttl_s` > 0; expired strictly after it.
 
@@ -73,7 +84,7 @@ class NodeCard(Message):
     `os_version` names the system and its version; `launched_by` is who started the node
     (`shoal up`, `systemd`, `launchd`, ...). Empty: not known.
     `weights_addresses` are where its worker gives the files of `models` to other nodes, best
-    first; none: it does not.
+    first; none: it does not. `parts` are models of which it has some layers only.
     """
 
     node: NodeId
@@ -86,6 +97,7 @@ class NodeCard(Message):
     shoal_version: str
     slots: int
     models: tuple[ModelCard, ...] = ()
+    parts: tuple[PartialModel, ...] = ()
     weights_addresses: tuple[str, ...] = ()
     announced_at_s: float
     ttl_s: float = Field(default=120.0, gt=0)

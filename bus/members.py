@@ -14,18 +14,8 @@ SILENT_S = 3.0
 """Without an answer for so long a peer is silent, and its next address is tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Myself:
-    """This node, as it says hello."""
-
-    node: NodeId
-    name: str
-    boot: Boot
-    namespace: str
-    protocol_min: int
-    protocol_max: int
-    addresses: tuple[str, ...]
-    ports: PeerPorts
+Myself = PeerHello
+"""This node is what it says of itself."""
 
 
 # --- actions -----------------------------------------------------------------------------

@@ -172,17 +172,7 @@ class Membership:
 
     def hello(self) -> PeerHello:
         """What this node says of itself."""
-        me = self.me
-        return PeerHello(
-            node=me.node,
-            name=me.name,
-            boot=me.boot,
-            namespace=me.namespace,
-            protocol_min=me.protocol_min,
-            protocol_max=me.protocol_max,
-            addresses=me.addresses,
-            ports=me.ports,
-        )
+        return self.me
 
     def readings(self, now: float) -> tuple[PeerReading, ...]:
         """All peers, by node id."""

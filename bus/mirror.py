@@ -22,6 +22,8 @@ MAX_ASKED = 1_000
 """Events asked for at once."""
 MAX_REPLAYED = 5_000
 """Who is further behind than this takes a snapshot instead of the events."""
+DOUBTED_S = 1.5
+"""A holder that was heard within this is not left for another whom fewer follow."""
 LAPSED_S = 2.0
 """A holder that was silent for so long is none."""
 VOTED_FOR_S = 10.0
@@ -40,9 +42,10 @@ class Mirror:
     """One copy of the state.
 
     `live` is False until a first snapshot was taken; (`counter`, `holder`) is the highest term
-    heard of, `voted` says that a majority gave it, and `in_step` that its log is known to hold
-    our last event; `heard_at` is when its heartbeat last came, `asked_at` when the open question
-    was asked, None when there is none; `stash` holds later events by index while a gap is open.
+    heard of, `voted` says that a majority gave it, `in_step` that its log is known to hold our
+    last event; so many `followers` its holder has. `heard_at` is when its heartbeat last came,
+    `asked_at` when the open question was asked, None when there is none; `stash` holds later
+    events by index while a gap is open.
     `moves`, where somebody keeps it, gathers what moved the state,
     oldest first, until it is emptied.
     """
@@ -54,6 +57,7 @@ class Mirror:
     in_step: bool = False
     asked_at: float | None = None
     voted: bool = False
+    followers: int = 0
     heard_at: float = 0.0
     stash: dict[int, Event] = field(default_factory=dict[int, Event])
     last_digest: tuple[int, int] = (-1, 0)
@@ -83,9 +87,11 @@ class Mirror:
             return None
         if self.voted and not voted and now - self.heard_at < VOTED_FOR_S:
             return None
+        if not voted and self._is_lighter(beat, now):
+            return None
         if (beat.counter, beat.holder, voted) != (self.counter, self.holder, self.voted):
             self._follow(beat.counter, beat.holder)
-        self.voted, self.heard_at = voted, now
+        self.voted, self.heard_at, self.followers = voted, now, beat.followers
         if self.live and beat.index == self.state.index and beat.digest == self.digest():
             self.in_step = True
             return None
@@ -155,6 +161,7 @@ class Mirror:
     def lead(self, counter: int, me: NodeId) -> None:
         """The keeper of this mirror holds the term itself: its own log is the log."""
         self._follow(counter, me)
+        self.followers = 0
         self.live = self.in_step = True
 
     def moved(self, event: Event) -> None:
@@ -167,6 +174,11 @@ class Mirror:
         if counter != self.counter or self.holder in (None, holder):
             return counter < self.counter
         return now - self.heard_at < LAPSED_S
+
+    def _is_lighter(self, beat: TermHeartbeat, now: float) -> bool:
+        """Whether another claims whom fewer follow than the holder that we hear: it gives way."""
+        other = self.holder not in (None, beat.holder) and now - self.heard_at < DOUBTED_S
+        return other and beat.followers < self.followers
 
     def _follow(self, counter: int, holder: NodeId | None) -> None:
         """A higher term: what was stashed of another log is dropped, our own is doubted."""

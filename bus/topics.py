@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.messages.collectives import CollectiveReading
-from bus.messages.control import TermHeartbeat
+from bus.messages.control import CancelAnswered, CancelAsked, TermHeartbeat
 from bus.messages.events import Event
 from bus.messages.peers import PeersReading
 from bus.messages.readings import (
@@ -59,6 +59,24 @@ TABLE: tuple[Topic, ...] = (
         2.0,
         False,
         "every 0.5 s while a holder lives; names the last index and a digest",
+    ),
+    Topic(
+        "cancel.asked",
+        "control",
+        CancelAsked,
+        False,
+        0,
+        False,
+        "to the gateways of the node that is named; repeated until answered, for 2 s",
+    ),
+    Topic(
+        "cancel.answered",
+        "control",
+        CancelAnswered,
+        False,
+        0,
+        False,
+        "to the gateways of the node that asked; one for each time it was heard",
     ),
     Topic(
         "card",

@@ -57,7 +57,7 @@ _ERROR_TEXTS: Mapping[int, str] = {
     501: "The system forbids it here; the reason is said.",
     502: "Another service of this node gave no sense.",
     503: "The model is not ready; `Retry-After` is said.",
-    504: "The deadline passed; the work has stopped.",
+    504: "A wait passed its deadline; the message names the wait.",
     507: "Not enough memory.",
 }
 GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 503, 504, 507)

@@ -85,8 +85,8 @@ _OLLAMA = (
 _REST = (
     Route("GET", "/v1/models", "Models that are here", OPENAI, errors=(401,)),
     Route("GET", "/v1/models/{name:path}", "One model", OPENAI, errors=(401, 404)),
-    Route("POST", "/v1/cancel/{request_id}", "Stop a request", CLUSTER, errors=(401, 404)),
-    Route("DELETE", "/v1/cancel/{request_id}", "Stop a request", CLUSTER, errors=(401, 404)),
+    Route("POST", "/v1/cancel/{request_id}", "Stop a request", CLUSTER, errors=(401, 404, 504)),
+    Route("DELETE", "/v1/cancel/{request_id}", "Stop a request", CLUSTER, errors=(401, 404, 504)),
     Route(
         "POST",
         "/place_instance",

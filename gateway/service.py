@@ -18,7 +18,7 @@ from bus.clock import wall
 from bus.codec import Envelope
 from bus.errors import Refusal
 from bus.identity import new_boot, new_name
-from bus.ids import CommandId, ModelId, RequestId, owner_of, request_id
+from bus.ids import CommandId, ModelId, NodeId, RequestId, owner_of, request_id
 from bus.keyring import open_keyring
 from bus.logs import Log
 from bus.loops import AsyncioReactor
@@ -28,12 +28,13 @@ from bus.service import stack_sampler
 from bus.topics import reading_topic
 from gateway.client import RunnerClients
 from gateway.dialects.dialect import Limits, ParseContext
-from gateway.dialects.faults import of_refusal
+from gateway.dialects.faults import of_refusal, owner_silent
 from gateway.dispatch import Dispatcher, Exchange
 from gateway.faulted import Faulted
 from gateway.metrics import FLUSH_S, Ended, Metrics
 from gateway.options import Options
-from gateway.siblings import Siblings
+from gateway.siblings import ANSWER_S, Siblings
+from gateway.stops import Abroad, OwnerSilent, Stopped
 from gateway.tally import Tally
 from gateway.view import View
 
@@ -78,6 +79,8 @@ class HttpService:
             tally=self.tally,
             log=self.log,
         )
+        self._stopped = Stopped(self.dispatcher)
+        self._abroad = Abroad(self.bus, f"h{self.siblings.number}", self._stopped)
         self.running = 0
         """Exchanges whose last byte has not been made."""
         self._loop = loop
@@ -174,15 +177,24 @@ class HttpService:
         return CommandId(new_name("cmd"))
 
     async def stop_request(self, wanted: RequestId) -> bool:
-        """Stop a request, whichever process of this node owns it."""
+        """Stop a request, whichever process of whichever node owns it; False when nobody knows
+        it. Raises Faulted (504) when its owner does not answer."""
         owner = owner_of(wanted)
-        if owner is None or owner[0] != self.options.node or not owner[1][1:].isdigit():
+        if owner is None or not owner[1][1:].isdigit():
             return False
-        return await self.siblings.cancel(int(owner[1][1:]), wanted)
+        node, number = owner[0], int(owner[1][1:])
+        if node != self.options.node:
+            return self._is_known(node) and await self._stop_abroad(node, wanted)
+        if number >= self.options.processes:
+            return False
+        found = await self.siblings.cancel(number, wanted)
+        if found is None:
+            raise Faulted(owner_silent(f"HTTP process {number} of this node", ANSWER_S))
+        return found
 
     def cancel(self, request_id: RequestId) -> bool:
         """Stop a request of this process."""
-        return self.dispatcher.cancel(request_id)
+        return self._stopped.cancel(request_id)
 
     def open_requests(self) -> list[dict[str, Any]]:
         """A record of each request that is open here."""
@@ -231,6 +243,15 @@ class HttpService:
             )
 
     # --- below ---------------------------------------------------------------------------------
+
+    def _is_known(self, node: NodeId) -> bool:
+        return node in self.bus.state.nodes or any(card.node == node for card in self.view.cards())
+
+    async def _stop_abroad(self, node: NodeId, wanted: RequestId) -> bool:
+        try:
+            return await self._abroad.cancel(node, wanted)
+        except OwnerSilent as silent:
+            raise Faulted(owner_silent(silent.owner, silent.waited_s)) from None
 
     def _request_ids(self) -> Iterator[RequestId]:
         process = f"h{self.siblings.number}"

@@ -48,11 +48,12 @@ class Siblings:
         self._count = 0
         reactor.watch(self._router, self._question)
 
-    async def cancel(self, number: int, request_id: RequestId) -> bool:
-        """Have the process with this number stop a request."""
+    async def cancel(self, number: int, request_id: RequestId) -> bool | None:
+        """Have the process with this number stop a request; None when it does not answer."""
         if number == self.number:
             return self._asked().cancel(request_id)
-        return await self._ask(number, ["cancel", request_id]) is True
+        answer = await self._ask(number, ["cancel", request_id])
+        return answer if isinstance(answer, bool) else None
 
     async def open_requests(self, processes: int) -> list[dict[str, Any]]:
         """What is open at all of `processes` HTTP processes."""

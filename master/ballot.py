@@ -82,12 +82,13 @@ class SwitchboardLost:
 @dataclass(frozen=True, slots=True)
 class HeardBeat:
     """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did,
-    and its log ends at `index`."""
+    its log ends at `index`, and so many `followers` answer it."""
 
     holder: NodeId
     counter: int
     voters: frozenset[NodeId] = frozenset()
     index: int = 0
+    followers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,10 @@ class HeardPeer:
 
 @dataclass(frozen=True, slots=True)
 class MyRank:
-    """What our own journal holds has changed."""
+    """What our own journal holds has changed; `gone` are the nodes it has forgotten."""
 
     rank: Rank
+    gone: frozenset[NodeId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +236,11 @@ class Election:
     `holder` is whose heartbeat was last accepted, at `heard_at` (never before we were up).
     `up_at` is None until our switchboard is up, `lost_at` when it was lost since. `beaten_at` is
     when we last beat, as the holder. `voters` are configured or, with `may_vote` False, learned
-    from a holder. `votes` are those of the campaign that began at `asked_at` for `asked_for`;
-    it is the `tries`-th in a row, and after one that failed nothing is begun before
-    `waits_from` and some. `acked_at` maps candidates to when they last answered our
-    heartbeats. `company` is False as long as no other node was ever known: then there is
+    from a holder; those that our journal has forgotten, `gone`, count no more. `votes` are those
+    of the campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a row, and
+    after one that failed nothing is begun before `waits_from` and some. `acked_at` maps
+    candidates to when they last answered our heartbeats; so many `followers` our holder has, by
+    its last one. `company` is False as long as no other node was ever known: then there is
     nobody to wait for. `members` are the others that our log named when we started.
     """
 
@@ -255,6 +258,7 @@ class Election:
     fit: bool = True
     seen: int = 0
     voters: frozenset[NodeId] = frozenset()
+    gone: frozenset[NodeId] = frozenset()
     may_vote: bool = True
     voted_for: NodeId | None = None
     votes: frozenset[NodeId] = frozenset()
@@ -263,6 +267,7 @@ class Election:
     tries: int = 0
     waits_from: float = 0.0
     acked_at: Mapping[NodeId, float] = field(default_factory=dict[NodeId, float])
+    followers: int = 0
     company: bool = False
     members: frozenset[NodeId] = frozenset()
 
@@ -272,9 +277,15 @@ class Election:
         return len(self.voters) >= FEWEST_VOTERS
 
     @property
+    def electors(self) -> frozenset[NodeId]:
+        """The voters that count, by the journal that we have (Raft: the latest configuration
+        in the log, committed or not)."""
+        return self.voters - self.gone
+
+    @property
     def majority(self) -> int:
-        """How many voters it takes."""
-        return len(self.voters) // 2 + 1
+        """How many electors it takes."""
+        return len(self.electors) // 2 + 1
 
     @property
     def patience_s(self) -> float:
@@ -294,6 +305,14 @@ class Election:
         if not seen.settled and seen.rank.log <= self.rank.log:
             return False
         return (seen.fit, seen.rank) > (self.fit, self.rank)
+
+    def weight(self, now: float) -> int | None:
+        """How many follow the holder that we are, or hear; None where there is none, or it has
+        been silent for so long that another may be in its place."""
+        if self.role == "holding":
+            return sum(now - at < LAPSE_S for at in self.acked_at.values())
+        known = self.holder is not None and now - self.heard_at < DOUBT_S
+        return self.followers if known else None
 
     def led(self, now: float) -> bool:
         """Whether we hold the term, or hear who does."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from bus.errors import Refusal
 from bus.ids import NodeId
+from bus.messages.commands import Command, ForgetNode
 from bus.messages.control import (
     AppendAck,
     AskEvents,
@@ -44,7 +45,7 @@ from master.ballot import (
 )
 from master.election import stimulate
 from master.history import History
-from master.votes import no_majority, reached
+from master.votes import no_majority, reached, voters_unsettled
 
 
 @dataclass(slots=True)
@@ -87,6 +88,7 @@ class Candidate:
             counter=max(kept.counter, state.term),
             voted_for=kept.voted_for if kept.counter >= state.term else None,
             voters=voters,
+            gone=frozenset(state.forgotten),
             fit=not (degraded or lost),
             company=expects_others or bool((voters | set(state.nodes)) - {me}),
             members=frozenset(seat.node for seat in state.nodes.values()) - {me},
@@ -220,6 +222,7 @@ class Candidate:
             addresses=addresses,
             voters=tuple(sorted(election.voters)) if election.voted else (),
             committed=self.committed or 0,
+            followers=election.weight(election.beaten_at) or 0,
         )
 
     def found(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:
@@ -240,7 +243,7 @@ class Candidate:
         """Up to where a majority of the voters has the log on disk; None without voters."""
         if not self.election.voted:
             return None
-        return self.acks.committed(self.election.voters, self.me)
+        return self.acks.committed(self.election.electors, self.me)
 
     def standing(self, now: float) -> Standing:
         """As the holder: how safe our log is."""
@@ -266,10 +269,30 @@ class Candidate:
             return None
         return no_majority(election, here, now)
 
+    def unsettled(self, command: Command, now: float) -> Refusal | None:
+        """As the holder: why a command that changes who counts as a voter cannot be carried out
+        now; None for any other. One change at a time, none before a majority has our whole log,
+        and none whose new set has no majority in reach: that would end our term."""
+        election = self.election
+        if not (isinstance(command, ForgetNode) and election.voted):
+            return None
+        if command.node not in election.voters:
+            return None
+        if self.committed != self.state.index:
+            return voters_unsettled(command.node)
+        gone = {*election.gone, command.node}
+        if not command.forgotten:
+            gone.discard(command.node)
+        changed = replace(election, gone=frozenset(gone))
+        here = reached(election.acked_at, changed, now)
+        return None if here >= changed.majority else no_majority(changed, here, now)
+
     # --- inside ---
 
     def _beat(self, beat: TermHeartbeat, now: float) -> list[Act]:
-        heard = ballot.HeardBeat(beat.holder, beat.counter, frozenset(beat.voters), beat.index)
+        heard = ballot.HeardBeat(
+            beat.holder, beat.counter, frozenset(beat.voters), beat.index, beat.followers
+        )
         actions = self.stimulated(heard, now)
         if self.holding or not self._is_term(beat.counter, beat.holder):
             return actions
@@ -321,7 +344,7 @@ class Candidate:
         state, rank = self.state, self.election.rank
         self.began = True
         mine = replace(rank, last_term=state.term, last_index=state.index)
-        actions = self.stimulated(ballot.MyRank(mine), now)
+        actions = self.stimulated(ballot.MyRank(mine, frozenset(state.forgotten)), now)
         if self.lost and self._is_following():
             self.lost = False
             actions += self._judged(now)
@@ -344,7 +367,7 @@ class Candidate:
             last_index=election.rank.last_index,
             voters=tuple(sorted(election.voters)),
         )
-        return [Send(voter, ask) for voter in sorted(election.voters - {self.me})]
+        return [Send(voter, ask) for voter in sorted(election.electors - {self.me})]
 
     def _vote(self, vote: GiveVote) -> Vote:
         return Vote(

@@ -7,9 +7,10 @@ candidate goes first (rank: last term and index in its journal, configured prior
 With three or more voters (`master.votes`) a term is given by a majority of them, one vote each,
 and a holder that a majority does not answer within a lapse steps down. Without, the best one
 simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once; of two
-claims the higher wins, of two to the same counter the one with more in its log. A candidate
-that is not `fit` (its journal only counts, or was lost) neither votes nor holds while another
-can.
+claims the one that more candidates follow wins, of two alike the higher, of two to the same
+counter the one with more in its log. So a node that was away and alone follows when it comes
+back, however far it has counted: the holder hears of its counter and goes above it. A candidate
+that is not `fit` (its journal only counts, or was lost) neither votes nor holds while another can.
 
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
 Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
@@ -70,8 +71,8 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
             return _tick(replace(election, peers=others, living=living, company=company), now)
         case HeardPeer():
             return _peer(election, stimulus, now)
-        case MyRank(rank=rank):
-            return replace(election, rank=rank), []
+        case MyRank(rank=rank, gone=gone):
+            return replace(election, rank=rank, gone=gone), []
         case Fitness(fit=fit):
             return _fitness(election, fit=fit)
         case VoteAsked():
@@ -96,6 +97,12 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
         return election, []
     if beat.voters and not election.voted:
         return _enrolled(election, beat, now)
+    if not election.voted and beat.holder != election.holder:
+        weight = election.weight(now)
+        if weight is not None and beat.followers < weight:
+            return election, []
+        if election.role == "holding" and weight is not None and beat.followers > weight:
+            return _outweighed(election, beat, now)
     if beat.counter < election.counter or _ties(election, beat, now):
         return election, []
     actions: list[Action] = []
@@ -112,9 +119,19 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
         holder=beat.holder,
         heard_at=now,
         tries=0,
+        followers=beat.followers,
         peers=election.peers | {beat.holder},
     )
     return after, actions
+
+
+def _outweighed(election: Election, beat: HeardBeat, now: float) -> Outcome:
+    """Another holder has more who follow it than we have: give way. Where its counter is lower
+    than ours we cannot follow it yet; it hears that nobody leads us and takes a higher one."""
+    why = f"{beat.followers} follow {beat.holder}, and {election.weight(now)} us"
+    given = replace(election, role="following", holder=None, heard_at=now)
+    after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)
+    return after, [StepDown(why), *actions]
 
 
 def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
@@ -171,7 +188,8 @@ def _outbid(election: Election, now: float) -> Outcome:
     if election.voted:
         after, actions = campaign(election, now)
     else:
-        after, actions = _claim(election, now)
+        claimed, actions = _claim(election, now)
+        after = replace(claimed, acked_at=election.acked_at)
     return after, [down, *actions]
 
 
@@ -216,7 +234,7 @@ def _renew(election: Election, now: float) -> Outcome:
     if election.voted:
         here = reached(election.acked_at, election, now)
         if here < election.majority:
-            why = f"{here} of {len(election.voters)} peers with a vote answer"
+            why = f"{here} of {len(election.electors)} peers with a vote answer"
             after = replace(election, role="following", holder=None, heard_at=now)
             return after, [StepDown(why)]
     if late_s < HEARTBEAT_S:
@@ -226,7 +244,7 @@ def _renew(election: Election, now: float) -> Outcome:
 
 def _stand(election: Election, now: float) -> Outcome:
     """As a voter without a holder: ask for votes when it is our turn."""
-    if election.me not in election.voters or not election.may_vote or not election.fit:
+    if election.me not in election.electors or not election.may_vote or not election.fit:
         return election, []
     if election.role in ("asking", "campaigning"):
         if now - election.asked_at < election.patience_s:
@@ -250,7 +268,7 @@ def _ahead(election: Election, now: float) -> int:
     return sum(
         election.outranked_by(seen, now)
         for node, seen in election.living.items()
-        if node in election.voters and seen.fit
+        if node in election.electors and seen.fit
     )
 
 

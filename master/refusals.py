@@ -83,6 +83,14 @@ def refused_early(wish: Wish, nodes: Sequence[Seat], allowed: Sequence[Seat]) ->
             field="min_nodes",
             facts={"nodes": len(allowed)},
         )
+    ranks = max(wish.min_nodes, len(wish.layers))
+    if ranks > MAX_RANKS:
+        return Refusal(
+            reason="unsupported",
+            message=f"{ranks} nodes: a group has at most {MAX_RANKS} ranks, one on each node",
+            field="layers" if len(wish.layers) == ranks else "min_nodes",
+            facts={"max_ranks": MAX_RANKS},
+        )
     return None
 
 

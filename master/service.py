@@ -265,6 +265,8 @@ class Master:
             decision=type(decision).__name__.lower(),
         )
         match decision:
+            case Decided() if (why := self._unsettled(command)) is not None:
+                return CommandRefused(command_id=command.command_id, refusal=why)
             case Decided(events=bodies, instance=instance):
                 index = self._carry_out(bodies, command.command_id)
                 self._acknowledge(asker, Known(index, instance), command.command_id)
@@ -278,6 +280,9 @@ class Master:
             case _:
                 assert_never(decision)
         return None
+
+    def _unsettled(self, command: Command) -> Refusal | None:
+        return self.office.candidate.unsettled(command, self._reactor.now())
 
     def _carry_out(self, bodies: tuple[EventBody, ...], command_id: CommandId) -> int:
         """Index what was decided; the command's place is that of the last body."""

@@ -4,6 +4,12 @@ Pure; `master.election` says when. Raft's election with its pre-vote (Ongaro 201
 candidate first asks whether it would be voted for, so that one that was away, or hears badly,
 raises no counter. A voter gives one vote per counter, to a candidate whose journal ends no
 earlier than its own, and none while it hears another holder.
+
+A voter that the journal has forgotten counts no more from that entry on (Raft's change by one
+server, 4.1): whoever has the entry counts without it. Old and new set differ by one, so any
+majority of the one meets any majority of the other. A holder changes the set only once all of
+its log, an entry of its own term with it, is on the disks of a majority (the flaw that Ongaro
+named in 2015): see `Candidate.unsettled`.
 """
 
 from __future__ import annotations
@@ -70,10 +76,10 @@ def voice(election: Election, vote: VoteHeard, now: float) -> Outcome:
     wanted = {"asking": True, "campaigning": False}.get(election.role)
     if wanted is not vote.trial or vote.counter != election.asked_for or not vote.granted:
         return election, []
-    if vote.voter not in election.voters:
+    if vote.voter not in election.electors:
         return election, []
     election = replace(election, votes=election.votes | {vote.voter})
-    if len(election.votes) < election.majority:
+    if len(election.votes & election.electors) < election.majority:
         return election, []
     if election.role == "asking":
         return _for_real(election, now)
@@ -96,29 +102,42 @@ def opened(election: Election, now: float) -> Election:
 
 
 def reached(heard_at: Mapping[NodeId, float], election: Election, now: float) -> int:
-    """How many voters were heard within a lapse, ourselves included where we are one."""
-    others = election.voters - {election.me}
+    """How many electors were heard within a lapse, ourselves included where we are one."""
+    others = election.electors - {election.me}
     near = sum(node in heard_at and now - heard_at[node] < LAPSE_S for node in others)
-    return near + (election.me in election.voters)
+    return near + (election.me in election.electors)
 
 
 def no_majority(election: Election, here: int, now: float) -> Refusal:
     """Nothing can be changed while only `here` of the voters are in reach, and the way out."""
-    count = len(election.voters)
+    count = len(election.electors)
     near = {
         node for node, seen in election.living.items() if seen.fit and now - seen.heard_at < LAPSE_S
     }
-    missing = sorted(election.voters - near - {election.me})
+    missing = sorted(election.electors - near - {election.me})
     return Refusal(
         reason="no_majority",
         message=(
             f"only {here} of {count} peers with a vote can be reached from {election.me}, and "
             f"{election.majority} are needed: what runs goes on serving, but nothing can be "
-            f"changed. Bring back one of {', '.join(missing)}; one that is gone for good has to be "
-            "taken out of `voters` on every node, and `master` restarted there"
+            f"changed. Bring back one of {', '.join(missing)}; if they are gone for good, take "
+            "them out of `voters` on every node, and restart `master` there (while a majority is "
+            "left, `shoal nodes forget` lets one go)"
         ),
         retry_after_s=LAPSE_S,
         facts={"reached": here, "voters": count, "needed": election.majority, "missing": missing},
+    )
+
+
+def voters_unsettled(node: NodeId) -> Refusal:
+    """A voter can neither leave nor come back before the log is settled."""
+    return Refusal(
+        reason="pending",
+        message=(
+            f"{node} is a voter, and a majority of the voters does not have the whole log yet: one "
+            "change of the voters at a time; try again"
+        ),
+        retry_after_s=1.0,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from bus.ids import ModelId, NodeId
 from bus.instances import Instance, Shard
 from bus.messages.events import Fact
+from worker.parts import Layers
 from worker.slots import Task
 
 
@@ -84,9 +85,10 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class FetchModel:
-    """Get the weights from another node."""
+    """Get the weights from another node; `layers`: only what those need."""
 
     model: ModelId
+    layers: Layers | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bus.cards import ModelCard
 from bus.errors import Refusal
 from bus.ids import ModelId, NodeId
 from bus.instances import Instance, Shard
 from worker.actions import FetchModel
+from worker.parts import Layers, Range, is_covered, part_wanted
 from worker.slots import Slot, SlotTable
 
 TOLERANCE = 1.10
@@ -24,8 +26,10 @@ class Desk:
 
     `free_bytes` is measured now; None when it cannot be (then nothing is refused for it).
     `paths` are the models on this disk, `announced` those on other nodes' (complete once
-    `has_heard`). `fetches` are under way, or have failed for the reason given. `settled`: the
-    inventory is complete.
+    `has_heard`). `fetches` are under way, or have failed for the reason given; of those that
+    `arrived` more layers may be wanted. `settled`: the inventory is complete. `parts` are the
+    spans of layers of models that lie here in part, `announced_parts` those on other nodes,
+    `cards` what other nodes say of theirs.
     """
 
     node: NodeId
@@ -39,6 +43,38 @@ class Desk:
     )
     fetches: Mapping[ModelId, Refusal | None] = field(default_factory=dict[ModelId, Refusal | None])
     has_heard: bool = True
+    arrived: frozenset[ModelId] = frozenset()
+    parts: Mapping[str, frozenset[Range]] = field(default_factory=dict[str, frozenset[Range]])
+    announced_parts: Mapping[NodeId, Mapping[str, frozenset[Range]]] = field(
+        default_factory=dict[NodeId, Mapping[str, frozenset[Range]]]
+    )
+    cards: Mapping[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
+
+    def has(self, instance: Instance, shard: Shard) -> bool:
+        """Whether what a rank loads lies on this disk."""
+        return instance.model in self.paths or _in_parts(instance, shard, self.parts)
+
+    def other_lacks(self, instance: Instance, shard: Shard) -> bool:
+        """Whether another rank's node is known not to have what it loads."""
+        there = self.announced.get(shard.node)
+        if there is None or instance.model in there:
+            return False
+        return not _in_parts(instance, shard, self.announced_parts.get(shard.node, {}))
+
+
+def _in_parts(instance: Instance, shard: Shard, parts: Mapping[str, frozenset[Range]]) -> bool:
+    if instance.sharding != "pipeline":
+        return False
+    layers = Layers(shard.first_layer, shard.last_layer, shard.last_layer)
+    return is_covered(layers, parts.get(instance.model, ()))
+
+
+def part_to_fetch(instance: Instance, shard: Shard, desk: Desk) -> Layers | None:
+    """What of the model a rank's node has to fetch; None: all of it."""
+    card = desk.cards.get(instance.model)
+    if card is None or instance.sharding != "pipeline":
+        return None
+    return part_wanted(card, shard.first_layer, shard.last_layer)
 
 
 def admitted(
@@ -49,7 +85,7 @@ def admitted(
     Memory is judged before a fetch begins and when the rank could start; a dip between does not
     count.
     """
-    weights = supplied(instance, desk)
+    weights = supplied(instance, shard, desk)
     if isinstance(weights, Refusal) or weights == []:
         return weights
     return crowded(instance, shard, table, desk) or weights
@@ -78,27 +114,28 @@ def crowded(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> R
     )
 
 
-def supplied(instance: Instance, desk: Desk) -> Refusal | list[FetchModel] | None:
+def supplied(instance: Instance, shard: Shard, desk: Desk) -> Refusal | list[FetchModel] | None:
     """None: the weights are here, and on the nodes of the other ranks. A list: they are
     waited for, perhaps by fetching them. A refusal: they will not come."""
     model = instance.model
     if instance.test is not None:
         return None
-    if model not in desk.paths:
-        if model in desk.fetches:
-            return desk.fetches[model] or []
+    if not desk.has(instance, shard):
+        if (refusal := desk.fetches.get(model)) is not None:
+            return refusal
+        if model in desk.fetches and model not in desk.arrived:
+            return []
         if any(model in models for models in desk.announced.values()):
-            return [FetchModel(model)]
+            return [FetchModel(model, part_to_fetch(instance, shard, desk))]
         text = f"{model} is no longer on this node's disk or any other's"
         return Refusal(reason="unknown_model", message=text) if desk.has_heard else []
-    others = {shard.node for shard in instance.shards} - {desk.node}
-    lacking = [n for n in others if n in desk.announced and model not in desk.announced[n]]
-    return [] if lacking else None
+    others = [other for other in instance.shards if other.node != desk.node]
+    return [] if any(desk.other_lacks(instance, other) for other in others) else None
 
 
-def vanished(instance: Instance, desk: Desk) -> Refusal | None:
+def vanished(instance: Instance, shard: Shard, desk: Desk) -> Refusal | None:
     """Why it cannot be loaded from this disk any more, if so."""
-    if instance.model in desk.paths or instance.test is not None:
+    if instance.test is not None or desk.has(instance, shard):
         return None
     text = f"{instance.model} is no longer on this node's disk"
     return Refusal(reason="unknown_model", message=text)

@@ -32,6 +32,7 @@ from bus.messages.weights import (
 from bus.messages.wire import Message
 from worker.fetch_actions import Action, Ask, Check, OpenStage, Publish, Write
 from worker.manifest import problem_of
+from worker.parts import Layers
 from worker.pieces import Piece, Pieces, Staged, piece_at
 from worker.refusals import forgetful_disk, no_room, slow_disk, without_source
 from worker.source import MAX_BAD, QUICK_S, Peer, Source
@@ -47,7 +48,8 @@ RATE_S = 5.0
 
 
 class Fetch:
-    """One attempt to get one model. `refusal` is set when it has failed.
+    """One attempt to get one model, or what some `layers` of it need. `refusal` is set when it
+    has failed.
 
     `begun`: digests of stages of this model that lie on the disk already. `margin_bytes` of the
     disk are to stay free.
@@ -61,8 +63,10 @@ class Fetch:
         *,
         begun: frozenset[str] = frozenset(),
         margin_bytes: int = 0,
+        layers: Layers | None = None,
     ) -> None:
         self.model = model
+        self.layers = layers
         self.phase: FetchPhase = "asking"
         self.refusal: Refusal | None = None
         self.manifest: Manifest | None = None
@@ -71,6 +75,7 @@ class Fetch:
         self._peers = {source: Peer(source) for source in sources}
         self._pieces: Pieces | None = None
         self._sizes: Mapping[str, int] = {}
+        self._free_bytes = 0
         self._unchecked: set[str] = set()
         self._spoilt: dict[str, int] = {}
         self._lies: set[str] = set()
@@ -135,10 +140,9 @@ class Fetch:
         """The stage is open."""
         if self.phase != "staging" or self.manifest is None:
             return []
-        self._pieces = pieces = Pieces(self.manifest, staged)
-        missing = pieces.total_bytes - pieces.done_bytes
-        if staged.free_bytes - self._margin_bytes < missing:
-            self.failed(no_room(self.model, missing, staged.free_bytes, self._margin_bytes))
+        self._pieces = pieces = Pieces(self.manifest, staged, self.layers)
+        self._free_bytes = staged.free_bytes
+        if not self._has_room(pieces.total_bytes - pieces.done_bytes):
             return []
         self.phase, self._moved_at, self._disk = "fetching", now, (now, "")
         self._unchecked = set(self._sizes) - staged.checked
@@ -245,6 +249,7 @@ class Fetch:
         pieces = self._pieces
         if pieces is None or self.manifest is None or sent.digest != self.manifest.digest:
             return
+        known_bytes = pieces.total_bytes
         taken = pieces.take(sent.path, sent.offset, content)
         if taken == "foreign":
             return
@@ -261,8 +266,17 @@ class Fetch:
             self._moved_at = now
             self._received_bytes += len(content)
             self._out.append(Write(piece, content))
-            if pieces.is_whole(piece.path):
-                self._check(piece.path, now)
+            if pieces.total_bytes != known_bytes:
+                self._has_room(pieces.total_bytes - pieces.done_bytes)
+            for path in pieces.finished():
+                self._check(path, now)
+
+    def _has_room(self, missing: int) -> bool:
+        """Whether what is missing fits on the disk; the fetch has failed where it does not."""
+        fits = missing <= self._free_bytes - self._margin_bytes
+        if not fits:
+            self.failed(no_room(self.model, missing, self._free_bytes, self._margin_bytes))
+        return fits
 
     def _refused(self, peer: Peer, refused: WeightsRefused, now: float) -> None:
         match refused.reason:
@@ -362,7 +376,8 @@ class Fetch:
         assert self.manifest is not None
         patience_s = STAGE_S + self._sizes[path] / CHECK_BYTES_PER_S
         self._disk = (max(now, self._disk[0]) + patience_s, "hashing what was fetched")
-        self._out.append(Check(self.manifest.digest, path))
+        wanted = self._pieces.wanted_of(path) if self._pieces else None
+        self._out.append(Check(self.manifest.digest, path, wanted))
 
     def _judge(self, now: float) -> None:
         waits_for_disk = self._pieces.complete if self._pieces else self.phase == "staging"

@@ -37,10 +37,11 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Hash a whole file as it lies in the stage; answer with `checked`."""
+    """Hash a file as it lies in the stage, whole or its `wanted` pieces; answer with `checked`."""
 
     digest: str
     path: str
+    wanted: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from bus.transport import Change, Frames, Link
 from worker.fetch import Fetch
 from worker.fetch_actions import Action, Ask, Check, OpenStage, Publish, Write
 from worker.jobs import Jobs
+from worker.parts import Layers
 from worker.pieces import Staged
 from worker.refusals import broken_disk
 from worker.source import Source
@@ -88,8 +89,15 @@ class Fetcher:
         self._inbox: deque[tuple[_Run, Source, Frames]] = deque()
         self._timer = reactor.every(TICK_S, self._tick)
 
-    def want(self, model: ModelId, attempt: int, sources: Iterable[Source]) -> None:
-        """Get this model; a repeat of an attempt only tells of more sources."""
+    def want(
+        self,
+        model: ModelId,
+        attempt: int,
+        sources: Iterable[Source],
+        layers: Layers | None = None,
+    ) -> None:
+        """Get this model, or what some of its layers need; a repeat of an attempt only tells of
+        more sources."""
         run = self._runs.get(model)
         if run is not None and run.attempt == attempt:
             run.fetch.sources_are(sources)
@@ -97,13 +105,15 @@ class Fetcher:
         self.cancel(model)
         known = list(sources)
         names = ", ".join(sorted({str(source.node) for source in known}))
-        self._log.info("fetches a model", model=model, sources=names)
+        part = f"layers {layers.first} to {layers.last}" if layers else "all"
+        self._log.info("fetches a model", model=model, sources=names, part=part)
         fetch = Fetch(
             model,
             known,
             self._reactor.now(),
             begun=begun(self._models, model),
             margin_bytes=self._margin_bytes,
+            layers=layers,
         )
         self._runs[model] = run = _Run(attempt, fetch)
         self._do(run, fetch.tick(self._reactor.now()))
@@ -192,11 +202,13 @@ class Fetcher:
                 self._stage(run, manifest)
             case Write(piece=piece, content=content) if run.stage is not None:
                 run.stage.write(piece, content)
-            case Check(digest=digest, path=path) if run.stage is not None:
+            case Check(digest=digest, path=path, wanted=wanted) if run.stage is not None:
                 checked = partial(self._checked, run, run.stage, digest, path)
-                self._jobs.add(partial(run.stage.check, path), checked)
+                self._jobs.add(partial(run.stage.check, path, wanted=wanted), checked)
             case Publish() if run.stage is not None:
-                self._jobs.add(run.stage.publish, partial(self._published, run))
+                layers, stage = run.fetch.layers, run.stage
+                ends = stage.publish if layers is None else partial(stage.keep, layers)
+                self._jobs.add(ends, partial(self._published, run))
             case Write() | Check() | Publish():
                 raise AssertionError("a stage is opened before it is used")
             case _:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, assert_never, cast
 
@@ -105,6 +105,8 @@ class Hands:
     ring_secret: RingSecret = open_secret
     rdma: Callable[[], Mapping[str, str]] = dict[str, str]
     """Peer to the RDMA device that leads there, now."""
+    parts: Mapping[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
+    """Models that lie here in part, each with the folder of what there is."""
     trouble: str = ""
 
     def do(self, action: Action, now: float) -> None:
@@ -260,7 +262,7 @@ class Hands:
         if self.supply is None:
             self.log.error("this worker fetches no weights", model=action.model)
         elif isinstance(action, FetchModel):
-            self.supply.fetch(action.model, now)
+            self.supply.fetch(action.model, now, action.layers)
         else:
             self.supply.cancel(action.model)
 
@@ -278,8 +280,8 @@ class Hands:
         )
 
     def _spec(self, give: GiveSpec) -> RunnerSpec:
-        test = give.instance.test
-        card = None if test is not None else self.models[give.instance.model]
+        model, test = give.instance.model, give.instance.test
+        card = None if test is not None else self.models.get(model) or self.parts[model]
         runner, data = self.runner, self.data
         local, port = self.client.endpoints.runner(give.slot), data.port + int(give.slot)
         abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
@@ -289,7 +291,7 @@ class Hands:
             generation=give.task.generation,
             rank=give.task.rank,
             size=len(give.instance.shards),
-            model=give.instance.model,
+            model=model,
             path="" if card is None else card.path,
             dtype="float32" if card is None else card.dtype,
             first_layer=give.shard.first_layer,

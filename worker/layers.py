@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 Kind = Literal["growing", "windowed", "recurrent"]
+Place = int | Literal["embedding", "projection", "rest"]
+"""Where a tensor belongs: to a layer, or else."""
 
 TENSOR_FAMILIES = frozenset({
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v41", "exaone_moe", "glm4_moe",
@@ -69,15 +71,14 @@ def parts_of(tensors: Sequence[Part], layers: int, expert_share: float) -> Parts
     whole, active = [0.0] * layers, [0.0] * layers
     embedding = projection = rest = 0
     for tensor in tensors:
-        found = None if _ELSEWHERE.search(tensor.name) else _LAYER.search(tensor.name)
-        index = layers if found is None else int(found.group(1))
-        if index < layers:
+        place = place_of(tensor.name, layers)
+        if isinstance(place, int):
             share = expert_share if _EXPERTS.search(tensor.name) else 1.0
-            whole[index] += tensor.bytes_
-            active[index] += share * tensor.bytes_
-        elif found is None and _EMBEDDING.search(tensor.name):
+            whole[place] += tensor.bytes_
+            active[place] += share * tensor.bytes_
+        elif place == "embedding":
             embedding += tensor.bytes_
-        elif found is None and _PROJECTION.search(tensor.name):
+        elif place == "projection":
             projection += tensor.bytes_
         else:
             rest += tensor.bytes_
@@ -89,6 +90,18 @@ def parts_of(tensors: Sequence[Part], layers: int, expert_share: float) -> Parts
         embedding,
         rest + (projection or embedding),
     )
+
+
+def place_of(name: str, layers: int) -> Place:
+    """Where a tensor of this name belongs in a model of so many layers."""
+    if _ELSEWHERE.search(name):
+        return "rest"
+    found = _LAYER.search(name)
+    if found is not None:
+        return int(found.group(1)) if int(found.group(1)) < layers else "rest"
+    if _EMBEDDING.search(name):
+        return "embedding"
+    return "projection" if _PROJECTION.search(name) else "rest"
 
 
 def expert_share(text: Mapping[str, Any]) -> float:

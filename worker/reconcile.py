@@ -70,7 +70,7 @@ def reconcile(state: ClusterState, table: SlotTable, desk: Desk, told: Told) -> 
     """The next actions, in order. The shell does them and notes each in the table."""
     told.prune(state.instances)
     wanted, leaving = _desired(state, desk.node)
-    present = {task: one for task, one in wanted.items() if vanished(one[0], desk) is None}
+    present = {task: one for task, one in wanted.items() if vanished(*one, desk) is None}
     _assign_idle(present, table, desk, told)
     actions: list[Action] = []
     for name in sorted(table.slots):
@@ -178,7 +178,7 @@ def _given(
         where = ", ".join(f"rank {shard.rank} on {shard.node}" for shard in missing)
         text = f"{where}: no seat within {SEAT_S:g} s (is that node's worker running?)"
         return [StopSlot(slot.name, text)] if waited_s >= SEAT_S else []
-    refusal = vanished(instance, desk)
+    refusal = vanished(instance, shard, desk)
     if refusal is None:
         return [GiveSpec(slot.name, task, instance, shard)]
     actions: list[Action] = [RefuseSlot(slot.name, refusal.message)]

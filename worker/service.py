@@ -7,9 +7,10 @@ finds them by their hellos.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.cards import ModelCard
+from bus.cards import ModelCard, PartialModel
 from bus.client import BusClient
 from bus.clock import wall
 from bus.codec import Envelope, decode
@@ -50,6 +51,7 @@ from worker.ports import PortPool
 from worker.rdma_watch import RdmaWatch
 from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
 from worker.slots import Gone, Seen, SlotTable
+from worker.stage import parts_held
 from worker.supply import Supply
 from worker.ways import Ways
 from worker.weights import Weights
@@ -102,6 +104,8 @@ class Worker:
         self._told = Told()
         self._questions = OpenQuestions()
         self._models: dict[ModelId, ModelCard] = {}
+        self._parts: dict[ModelId, PartialModel] = {}
+        self._part_cards: dict[ModelId, ModelCard] = {}
         self._supply = self._supplied(client, settings.weights)
         self._rdma = RdmaWatch(client)
         self._announced: tuple[object, ...] = ()
@@ -132,6 +136,7 @@ class Worker:
             self._supply,
             ring_secret,
             lambda: self._rdma.devices,
+            self._part_cards,
         )
         reactor.watch(self._link, self._received)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
@@ -191,11 +196,13 @@ class Worker:
         for folder, trouble in self._weights.troubles.items():
             self._log.debug("cannot read a model", folder=folder, error=trouble)
         addresses = () if self._supply is None else self._supply.addresses
+        known, self._parts = self._parts, self._look_at_parts(models)
         if self._supply is not None:
-            self._supply.looked(models, self._weights.troubles)
+            spans = {model: part.layers for model, part in self._parts.items()}
+            self._supply.looked(models, self._weights.troubles, spans)
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         announced = (addresses, ports, tuple(sorted(devices.items())))
-        same = models == self._models and announced == self._announced
+        same = (models, announced, self._parts) == (self._models, self._announced, known)
         if same and now - self._announced_at < CARD_S:
             return
         self._models.clear()
@@ -216,7 +223,27 @@ class Worker:
             rdma_ports=ports,
             rdma=devices,
         )
+        card = card.model_copy(update={"parts": tuple(self._parts.values())})
         self.client.publish(f"card.{node}", CardReading(card=card))
+
+    def _look_at_parts(self, whole: Mapping[ModelId, ModelCard]) -> dict[ModelId, PartialModel]:
+        """What lies here in part only: of each model the stage that has most."""
+        self._part_cards.clear()
+        if self._settings.weights is None:
+            return {}
+        found: dict[ModelId, PartialModel] = {}
+        held = parts_held(self._settings.weights.models)
+        for one in sorted(held, key=lambda part: part.have_bytes):
+            card = None if one.model in whole else self._weights.part(one.model, one.folder)
+            if card is not None:
+                self._part_cards[one.model] = card
+                found[one.model] = PartialModel(
+                    model=one.model,
+                    layers=one.layers,
+                    have_bytes=one.have_bytes,
+                    size_bytes=one.size_bytes,
+                )
+        return found
 
     def _heard_reading(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, NodeReading):
@@ -357,6 +384,10 @@ class Worker:
             announced={} if supply is None else supply.announced(now),
             fetches={} if supply is None else supply.fetches(),
             has_heard=supply is None or supply.has_heard(now),
+            arrived=frozenset() if supply is None else supply.arrived(),
+            parts={str(model): frozenset(part.layers) for model, part in self._parts.items()},
+            announced_parts={} if supply is None else supply.announced_parts(now),
+            cards={} if supply is None else supply.cards_of(now),
         )
         for action in reconcile(self.client.state, self.table, desk, self._told):
             self._hands.do(action, now)

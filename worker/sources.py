@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bus.cards import NodeCard
+from bus.cards import ModelCard, NodeCard
 from bus.ids import ModelId, NodeId
+from worker.parts import Range
 from worker.source import Source
 
 _ADDRESS = re.compile(
@@ -41,6 +42,21 @@ class Sources:
             node: frozenset(model.model for model in card.models)
             for node, card in self._living(now).items()
         }
+
+    def announced_parts(self, now: float) -> Mapping[NodeId, Mapping[str, frozenset[Range]]]:
+        """The spans of layers on each other node's disk, of models that it has in part."""
+        return {
+            node: {str(part.model): frozenset(part.layers) for part in card.parts}
+            for node, card in self._living(now).items()
+        }
+
+    def cards_of(self, now: float) -> Mapping[ModelId, ModelCard]:
+        """What other nodes say of the models on their disks; of several the first node's."""
+        found: dict[ModelId, ModelCard] = {}
+        for _, card in sorted(self._living(now).items()):
+            for model in card.models:
+                found.setdefault(model.model, model)
+        return found
 
     def peers_with(self, model: ModelId, now: float) -> list[Source]:
         """Where the model can be fetched, by node; each node's addresses best first."""

@@ -6,21 +6,29 @@ for the whole file, 1 once it was hashed and synced. Data is written before the 
 of it, so a process killed at any moment loses at most the pieces it had not noted; after a power
 failure the hash of the whole file finds what never reached the disk. The finished model is moved
 into its place in one step.
+
+A stage of which only some layers were wanted stays where it is: `stage.json` then lists those
+`layers`, each once its pieces were hashed again and synced. Its files have their full sizes with
+holes where nothing was fetched, so that a runner opens them like any others; a later fetch of
+more layers, or of the whole, goes on with them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from bus.ids import ModelId
-from bus.messages.weights import HASH_BYTES, FileEntry, Manifest
-from worker.holdings import Stopped, hash_pieces, hash_whole
-from worker.manifest import piece_count
+from bus.ids import ModelId, is_model_id
+from bus.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
+from worker.holdings import Interrupted, Stopped, hash_pieces, hash_whole
+from worker.manifest import piece_count, piece_hash, piece_length
+from worker.parts import SUFFIX, Layers, Range
 from worker.pieces import Piece, Staged
 
 FOLDER = ".staging"
@@ -46,9 +54,10 @@ class Stage:
         """Make it, or find what it holds already. Raises OSError."""
         files = self._folder / "files"
         (self._folder / "have").mkdir(parents=True, exist_ok=True)
-        note = {"model": self._manifest.model, "digest": self._manifest.digest}
-        (self._folder / "stage.json").write_text(json.dumps(note))
+        intact = all(self._fits(entry) for entry in self._manifest.files)
+        self._note(held_layers(self._folder) if intact else ())
         have: dict[str, bytes] = {}
+        heads: dict[str, bytes] = {}
         checked: set[str] = set()
         for entry in self._manifest.files:
             path = files / entry.path
@@ -57,19 +66,29 @@ class Stage:
             have[entry.path] = found[:-1]
             if found[-1]:
                 checked.add(entry.path)
-        return Staged(have, frozenset(checked), free_bytes(self._folder))
+            if entry.path.endswith(SUFFIX) and have[entry.path][:1] == b"\1":
+                with open(path, "rb") as file:
+                    heads[entry.path] = file.read(PIECE_BYTES)
+        return Staged(have, frozenset(checked), free_bytes(self._folder), heads)
 
     def write(self, piece: Piece, content: bytes) -> None:
         """A piece whose hash was found right. Raises OSError."""
         _put(self._folder / "files" / piece.path, content, piece.offset)
         _put(self._have(piece.path), b"\1", piece.index)
 
-    def check(self, path: str, stopped: Stopped) -> tuple[int, ...] | None:
-        """Hash a whole file: () when it is right (and now synced), else the pieces that are
-        not; None when only the whole is wrong. Raises OSError, FileChanged, Interrupted."""
+    def check(
+        self, path: str, stopped: Stopped, wanted: bytes | None = None
+    ) -> tuple[int, ...] | None:
+        """Hash a whole file, or the pieces of it that are `wanted`: () when they are right (and
+        now synced), else the pieces that are not; None when only the whole is wrong. Raises
+        OSError, FileChanged, Interrupted."""
         entry = self._entries[path]
         file = os.open(self._folder / "files" / path, os.O_RDWR | os.O_CLOEXEC)
         try:
+            if wanted is not None:
+                bad = tuple(_spoilt(file, entry, wanted, stopped))
+                os.fsync(file)
+                return bad
             if hash_whole(file, entry.size_bytes, stopped) == entry.sha256:
                 os.fsync(file)
                 _put(self._have(path), b"\1", piece_count(entry.size_bytes))
@@ -81,8 +100,20 @@ class Stage:
 
     def spoil(self, path: str, bad: tuple[int, ...]) -> None:
         """These pieces are not there after all. Raises OSError."""
+        self._note(())
         for index in bad:
             _put(self._have(path), b"\0", index)
+
+    def keep(self, layers: Layers, _stopped: Stopped) -> Path:
+        """Note durably that what these layers need is here; returns the folder to load from.
+        Raises OSError."""
+        files = self._folder / "files"
+        for folder in {files, *((files / path).parent for path in self._entries)}:
+            _sync(folder)
+        spans = {*held_layers(self._folder), (layers.first, layers.last)}
+        self._note(tuple(sorted(spans)))
+        _sync(self._folder)
+        return files
 
     def publish(self, _stopped: Stopped) -> Path:
         """Move the model into its place, durably; returns it. A whole model that came there
@@ -106,14 +137,33 @@ class Stage:
         """The bytes of `have`, all 0 where file and note do not fit each other."""
         count = piece_count(entry.size_bytes) + 1
         note = self._have(entry.path)
-        with contextlib.suppress(FileNotFoundError):
-            found = note.read_bytes()
-            if len(found) == count and path.stat().st_size == entry.size_bytes:
-                return found
+        if self._fits(entry):
+            return note.read_bytes()
         with open(path, "wb") as file:
             file.truncate(entry.size_bytes)
         note.write_bytes(bytes(count))
         return bytes(count)
+
+    def _fits(self, entry: FileEntry) -> bool:
+        try:
+            size = (self._folder / "files" / entry.path).stat().st_size
+            noted = self._have(entry.path).stat().st_size
+        except FileNotFoundError:
+            return False
+        return (size, noted) == (entry.size_bytes, piece_count(entry.size_bytes) + 1)
+
+    def _note(self, layers: tuple[Range, ...]) -> None:
+        note = {
+            "model": self._manifest.model,
+            "digest": self._manifest.digest,
+            "layers": [list(span) for span in layers],
+        }
+        fresh = self._folder / "stage.new"
+        with open(fresh, "w") as file:
+            file.write(json.dumps(note))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._folder / "stage.json")
 
     def _have(self, path: str) -> Path:
         return self._folder / "have" / str(self._numbers[path])
@@ -130,8 +180,48 @@ def sweep(models: Path, now_wall: float) -> None:
         with contextlib.suppress(OSError):
             note = stage / "stage.json"
             lives = note.exists() and (stage / "files").exists()
-            if not lives or now_wall - note.stat().st_mtime > KEPT_S:
+            old = lives and now_wall - note.stat().st_mtime > KEPT_S
+            if not lives or (old and not held_layers(stage)):
                 shutil.rmtree(stage, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PartHeld:
+    """A part of a model on this disk: which layers' weights lie whole in `folder`, and how many
+    bytes have come of how many that all files have."""
+
+    model: ModelId
+    folder: Path
+    layers: tuple[Range, ...]
+    have_bytes: int
+    size_bytes: int
+
+
+def parts_held(models: Path) -> tuple[PartHeld, ...]:
+    """The parts of models that lie here, by model."""
+    found: list[PartHeld] = []
+    for stage in _stages(models):
+        layers, name = held_layers(stage), _model_of(stage)
+        if layers and is_model_id(name):
+            with contextlib.suppress(FileNotFoundError):  # it is being completed or removed
+                found.append(_part(stage, ModelId(name), layers))
+    return tuple(sorted(found, key=lambda one: (one.model, one.folder)))
+
+
+def _part(stage: Path, model: ModelId, layers: tuple[Range, ...]) -> PartHeld:
+    sizes = [path.stat().st_size for path in (stage / "files").rglob("*") if path.is_file()]
+    missing = sum(note.read_bytes()[:-1].count(0) for note in (stage / "have").iterdir())
+    have = max(0, sum(sizes) - missing * PIECE_BYTES)
+    return PartHeld(model, stage / "files", layers, have, sum(sizes))
+
+
+def held_layers(stage: Path) -> tuple[Range, ...]:
+    """The layers of which a stage has all that they need."""
+    try:
+        spans = json.loads((stage / "stage.json").read_text())["layers"]
+        return tuple((int(first), int(last)) for first, last in spans)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
 
 
 def free_bytes(folder: Path) -> int:
@@ -177,6 +267,16 @@ def _differing(found: bytes, right: bytes) -> Iterator[int]:
     for at in range(0, len(right), HASH_BYTES):
         if found[at : at + HASH_BYTES] != right[at : at + HASH_BYTES]:
             yield at // HASH_BYTES
+
+
+def _spoilt(file: int, entry: FileEntry, wanted: bytes, stopped: Stopped) -> Iterator[int]:
+    for index in (index for index, one in enumerate(wanted) if one):
+        if stopped():
+            raise Interrupted
+        length = piece_length(entry.size_bytes, index)
+        content = os.pread(file, length, index * PIECE_BYTES)
+        if hashlib.sha256(content).digest() != piece_hash(entry, index):
+            yield index
 
 
 def _unheard(_done: int) -> None:

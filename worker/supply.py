@@ -19,6 +19,7 @@ from bus.ids import ModelId, NodeId
 from bus.messages.readings import CardReading, FetchReading, WeightsReading
 from bus.topics import reading_topic
 from worker.fetcher import FetchNews
+from worker.parts import Layers, Range, is_covered
 from worker.sources import Sources
 from worker.weights_thread import WeightsThread
 
@@ -30,9 +31,10 @@ HEARING_S = 3.0
 
 @dataclass(slots=True)
 class _Attempt:
-    """`looked`: whether the disk was looked at since the model came."""
+    """`looked`: whether the disk was looked at since the model, or its `layers`, came."""
 
     number: int
+    layers: Layers | None = None
     looked: bool = False
     unreadable: Refusal | None = None
 
@@ -66,16 +68,33 @@ class Supply:
         """The models on each other node's disk."""
         return self._sources.announced(now)
 
+    def announced_parts(self, now: float) -> Mapping[NodeId, Mapping[str, frozenset[Range]]]:
+        """The spans of layers of models that other nodes have in part."""
+        return self._sources.announced_parts(now)
+
+    def cards_of(self, now: float) -> Mapping[ModelId, ModelCard]:
+        """The cards of models on other nodes."""
+        return self._sources.cards_of(now)
+
+    def arrived(self) -> frozenset[ModelId]:
+        """Models of which what was fetched has come and was found on the disk."""
+        return frozenset(
+            model
+            for model, attempt in self._attempts.items()
+            if attempt.looked and attempt.unreadable is None
+        )
+
     def offers(self, models: Collection[ModelCard]) -> None:
         """These lie here now."""
         self._thread.offers({card.model: Path(card.path) for card in models})
 
-    def fetch(self, model: ModelId, now: float) -> None:
-        """Get a model from whoever announces it, unless that is under way."""
-        if model not in self._attempts:
+    def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
+        """Get a model, or what some of its layers need, from whoever announces it, unless
+        a fetch of that model is under way."""
+        if model not in self._attempts or model in self.arrived():
             self._count += 1
             self._failed.pop(model, None)
-            self._attempts[model] = _Attempt(self._count)
+            self._attempts[model] = _Attempt(self._count, layers)
             self._want(model, now)
 
     def cancel(self, model: ModelId) -> None:
@@ -98,12 +117,19 @@ class Supply:
         """Whether a model came since `looked` was called last."""
         return bool(self._unlooked())
 
-    def looked(self, found: Collection[ModelId], troubles: Mapping[str, str]) -> None:
-        """The disk was looked at: what came has to be among the models now."""
+    def looked(
+        self,
+        found: Collection[ModelId],
+        troubles: Mapping[str, str],
+        parts: Mapping[ModelId, Collection[Range]],
+    ) -> None:
+        """The disk was looked at: what came has to be among the models, or parts, now."""
         for model in self._unlooked():
             attempt = self._attempts[model]
             attempt.looked = True
-            if model not in found:
+            layers = attempt.layers
+            in_part = layers is not None and is_covered(layers, parts.get(model, ()))
+            if model not in found and not in_part:
                 said = "; ".join(why for folder, why in troubles.items() if folder.endswith(model))
                 text = f"{model} was fetched, but is no model that can be read here: {said}"
                 attempt.unreadable = Refusal(reason="weights_unavailable", message=text)
@@ -137,8 +163,8 @@ class Supply:
             self._failed[model] = (reading, self._client.reactor.now())
 
     def _want(self, model: ModelId, now: float) -> None:
-        number = self._attempts[model].number
-        self._thread.want(model, number, self._sources.peers_with(model, now))
+        attempt, sources = self._attempts[model], self._sources.peers_with(model, now)
+        self._thread.want(model, attempt.number, sources, attempt.layers)
 
     def _news(self) -> dict[ModelId, FetchNews]:
         """Of the present attempts: what was cancelled may still be told of for a moment."""

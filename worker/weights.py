@@ -62,6 +62,10 @@ class Weights:
         self._known = {path: known for path, known in self._known.items() if path in seen}
         return tuple(found[name] for name in sorted(found))
 
+    def part(self, model: ModelId, folder: Path) -> ModelCard | None:
+        """The card of a model of which `folder` holds some layers; None where it cannot be read."""
+        return self._card(model, folder, bundled=False)
+
     def _candidates(self) -> Iterator[tuple[str, Path, bool]]:
         for name, folder in self._shelf.bundled.items():
             yield name, folder, True

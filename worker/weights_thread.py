@@ -26,6 +26,7 @@ from bus.transport import Link
 from worker.fetcher import Fetcher, FetchNews, OpenLink
 from worker.holdings import Hashes
 from worker.jobs import Jobs
+from worker.parts import Layers
 from worker.source import Source
 from worker.stage import sweep
 from worker.store import Store
@@ -106,9 +107,11 @@ class WeightsThread:
         """What lies here, and may be given to others."""
         self._reactor.call(partial(self._offers, dict(models)))
 
-    def want(self, model: ModelId, attempt: int, sources: list[Source]) -> None:
+    def want(
+        self, model: ModelId, attempt: int, sources: list[Source], layers: Layers | None = None
+    ) -> None:
         """Have a model fetched; see `Fetcher.want`."""
-        self._reactor.call(partial(self._fetcher.want, model, attempt, sources))
+        self._reactor.call(partial(self._fetcher.want, model, attempt, sources, layers))
 
     def cancel(self, model: ModelId) -> None:
         """Give a fetch up, or forget its end."""

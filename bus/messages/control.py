@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bus.ids import Boot, InstanceId, ModelId, NodeId
+from bus.ids import Boot, InstanceId, ModelId, NodeId, RequestId
 from bus.instances import RankSeat
 from bus.messages.collectives import CollectiveTest
 from bus.messages.commands import Acknowledged, Command, CommandRefused
@@ -25,7 +25,8 @@ class TermHeartbeat(Message):
     where to ask (candidate addresses, best first). Every 0.5 s; silent for 2 s is lapsed.
 
     `voters` are those whose majority gave it the term, none where there are no voters; what is
-    up to and including `committed` a majority of them has on disk (0 where there are none)."""
+    up to and including `committed` a majority of them has on disk (0 where there are none).
+    `followers` is how many other candidates answered its heartbeats within a lapse."""
 
     kind: Literal["term_heartbeat"] = "term_heartbeat"
     holder: NodeId
@@ -35,6 +36,7 @@ class TermHeartbeat(Message):
     addresses: tuple[str, ...]
     voters: tuple[NodeId, ...] = ()
     committed: int = 0
+    followers: int = Field(default=0, ge=0)
 
 
 # --- between candidates --------------------------------------------------------------
@@ -290,6 +292,27 @@ class SlotRefused(Message):
 SlotTalk = Annotated[
     RunnerSpec | SlotHello | SlotDrain | SlotEnded | SlotRefused, Field(discriminator="kind")
 ]
+
+
+# --- between gateways ----------------------------------------------------------------
+
+
+class CancelAsked(Message):
+    """Stop a request that the gateway of another node owns. `question` is new for each time
+    somebody asks and the same in its repeats; the answer goes to the gateways of `asker`."""
+
+    kind: Literal["cancel_asked"] = "cancel_asked"
+    question: str
+    asker: NodeId
+    request: RequestId
+
+
+class CancelAnswered(Message):
+    """The owner's word. `found` False: it was neither open there nor stopped before."""
+
+    kind: Literal["cancel_answered"] = "cancel_answered"
+    question: str
+    found: bool
 
 
 # --- questions between services of one node ------------------------------------------

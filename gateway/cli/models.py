@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bus.cards import ModelCard
+from bus.cards import ModelCard, PartialModel
 from bus.clock import wall
 from gateway.cli.node_state import parse_state
 from gateway.cli.problems import Problem
@@ -26,11 +26,16 @@ def register(app: typer.Typer) -> None:
 
 
 def ls(invocation: Invocation) -> None:
-    """List the models on disk."""
+    """List the models on disk, and those of which a node has some layers only."""
     state = parse_state(invocation.api().get("/state"))
     screen = invocation.screen
     models = list(state.models.values())
-    screen.document({"models": [_fields(one, state.nodes_of(one.model)) for one in models]})
+    screen.document(
+        {
+            "models": [_fields(one, state.nodes_of(one.model)) for one in models],
+            "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
+        }
+    )
     rows = [
         (
             one.model,
@@ -43,6 +48,7 @@ def ls(invocation: Invocation) -> None:
         )
         for one in models
     ]
+    rows += [part_row(node, part) for node, part in state.parts]
     columns = ("model", "family", ">parameters", "quantised", ">size", ">context", "changed")
     screen.table(columns, rows)
     if not models:
@@ -105,6 +111,13 @@ def rm(
     screen.document({"model": card.model, "deleted": str(folder), "bytes": card.size_bytes})
     screen.say(f"deleted {card.model} ({size(card.size_bytes)})")
     screen.note("the node notices within half a minute")
+
+
+def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
+    """A line of `shoal ls` about some layers of a model: which, where, how many bytes of all."""
+    spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
+    sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
+    return (part.model, "in part", "-", "-", sizes, "-", f"layers {spans} on {node}")
 
 
 def own_folder(folder: Path, models: Path) -> Path:

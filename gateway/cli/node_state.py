@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from bus.cards import ModelCard, NodeCard
+from bus.cards import ModelCard, NodeCard, PartialModel
 from bus.codec import first_problem
 from bus.ids import NodeId
 from bus.instances import Instance
@@ -77,6 +77,12 @@ class NodeState:
             for model in card.models:
                 found.setdefault(model.model, model)
         return dict(sorted(found.items()))
+
+    @property
+    def parts(self) -> list[tuple[str, PartialModel]]:
+        """(node's name, what of a model lies there in part), by model."""
+        found = [(card.name, part) for card in self.cards for part in card.parts]
+        return sorted(found, key=lambda one: (one[1].model, one[0]))
 
     def reading_of(self, instance: Instance) -> RunnerReading | None:
         """The reading of the instance's runner, of its newest generation."""

@@ -147,6 +147,18 @@ def not_found(what: str) -> Fault:
     return Fault(404, "not_found", f"{what} does not exist")
 
 
+def owner_silent(owner: str, waited_s: float) -> Fault:
+    """A request cannot be stopped: whoever owns it does not answer."""
+    return Fault(
+        504,
+        "owner_silent",
+        f"{owner}, which owns the request, did not answer within {waited_s:g} s; a gateway that "
+        "is gone has its requests cancelled by their runners within 3 s",
+        retry_after_s=OVERLOADED_RETRY_S,
+        facts={"waited_s": waited_s},
+    )
+
+
 def method_not_allowed(method: str, allowed: Sequence[str]) -> Fault:
     """A path that exists, asked in a way that it does not answer."""
     names = ", ".join(sorted(allowed))

@@ -159,7 +159,8 @@ class CancelRequest:
         self._seat = seat
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
-        """Stop it; its client gets an ordinary end."""
+        """Stop it, whichever node's gateway owns it; its client gets an ordinary end. To stop it
+        again says the same. 404 when nobody knows it, 504 when its owner does not answer."""
         wanted = request_id_of(request_id)
         if not await self._seat.service.stop_request(wanted):
             raise Faulted(faults.not_found(f"an open request '{request_id}'"))

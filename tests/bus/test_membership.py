@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -199,7 +199,7 @@ def test_a_copied_home_is_refused_and_told_why() -> None:
     net.add(myself("a"))
     net.add(myself("b"), ["a:1"])
     net.run(3.0)
-    copy = replace(myself("b", "copy:1", boot="b9"), name="copy")
+    copy = myself("b", "copy:1", boot="b9").model_copy(update={"name": "copy"})
     net.add(copy, ["a:1"], as_="copy")
     net.run(6.0)
     assert net.linked("a") == {"b"}
@@ -212,7 +212,7 @@ def test_other_clusters_and_other_protocols_are_refused_by_name() -> None:
     net = Net()
     net.add(myself("a"))
     net.add(myself("b", namespace="lab"), ["a:1"])
-    net.add(replace(myself("c"), protocol_min=7, protocol_max=9), ["a:1"])
+    net.add(myself("c").model_copy(update={"protocol_min": 7, "protocol_max": 9}), ["a:1"])
     net.run(5.0)
     assert net.linked("a") == set()
     (cluster,) = [text for text in net.seats["b"].said if "refused" in text]
@@ -226,8 +226,8 @@ def test_other_clusters_and_other_protocols_are_refused_by_name() -> None:
 
 def test_the_lowest_common_protocol_is_spoken() -> None:
     net = Net()
-    net.add(replace(myself("old"), protocol_max=2))
-    net.add(replace(myself("new"), protocol_min=2, protocol_max=4), ["old:1"])
+    net.add(myself("old").model_copy(update={"protocol_max": 2}))
+    net.add(myself("new").model_copy(update={"protocol_min": 2, "protocol_max": 4}), ["old:1"])
     net.run(4.0)
     assert net.seats["old"].membership.peers[NodeId("n-new")].protocol == 2
     assert net.seats["new"].membership.peers[NodeId("n-old")].protocol == 2
@@ -257,7 +257,7 @@ def test_a_node_whose_only_address_changes_is_found_at_the_new_one(boot: str) ->
     del net.doors["old:1"]
     net.doors["new:1"] = "b"
     if boot == "b1":
-        moved.me = replace(moved.me, addresses=("new:1",))
+        moved.me = moved.me.model_copy(update={"addresses": ("new:1",)})
     else:
         net.add(myself("b", "new:1", boot=boot), ["a:1"])
     net.run(3 * SILENT_S)

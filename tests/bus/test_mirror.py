@@ -299,6 +299,19 @@ def test_a_holder_by_votes_outranks_one_that_claimed_alone_until_it_is_long_sile
     assert mirror.holder == NODE
 
 
+def test_a_claim_that_fewer_follow_is_left_aside_while_the_holder_lives() -> None:
+    mirror = Mirror()
+    held = TermHeartbeat(holder=NODE, counter=3, index=1, digest=1, addresses=(), followers=2)
+    lone = held.model_copy(update={"holder": NodeId("n2"), "counter": 9, "followers": 1})
+    mirror.heard_heartbeat(held, 1.0)
+    mirror.heard_heartbeat(lone, 2.0)
+    assert (mirror.holder, mirror.counter) == (NODE, 3)
+    mirror.heard_heartbeat(lone.model_copy(update={"followers": 2}), 2.1)
+    assert (mirror.holder, mirror.counter) == ("n2", 9), "as many: the higher"
+    mirror.heard_heartbeat(held.model_copy(update={"counter": 10, "followers": 0}), 3.7)
+    assert (mirror.holder, mirror.counter) == (NODE, 10), "the other has fallen silent"
+
+
 def test_who_is_far_behind_takes_a_snapshot_instead_of_replaying() -> None:
     _, mirror = begun([])
     beat = TermHeartbeat(holder=NODE, counter=1, index=50_000, digest=1, addresses=())

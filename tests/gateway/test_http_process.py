@@ -223,7 +223,14 @@ def test_a_request_can_be_stopped_by_its_id_and_ends_well(shared: Stage) -> None
     assert reader.error is None
     assert reader.lines[-1] == "data: [DONE]"
     again = httpx.post(f"{shared.url}/v1/cancel/{name}")
-    assert again.status_code == 404
+    assert (again.status_code, again.json()) == (200, stopped.json())
+
+
+def test_a_request_that_ended_by_itself_or_never_was_cannot_be_stopped(shared: Stage) -> None:
+    ended = chat(shared, "tokens=3").json()["id"]
+    never = ended[: ended.rindex("-")] + "-ffffff"
+    for name in (ended, never, "req-n1-h7-00000000-1", "req-nowhere-h0-00000000-1", "nonsense"):
+        assert httpx.post(f"{shared.url}/v1/cancel/{name}").status_code == 404, name
 
 
 def test_many_streams_at_once_are_all_served(shared: Stage) -> None:

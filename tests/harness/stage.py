@@ -90,6 +90,7 @@ class Holder:
         log = Log(node=NODE, process="master", level="error")
         self.bus = BusClient(speaker, endpoints, reactor, log, follow=False)
         self.bus.hear("reading.demand", lambda _t, e: self.demands.append(e.message))
+        self.address = endpoints.candidate
         self.router = Link("router")
         self.router.bind(endpoints.candidate)
         reactor.watch(self.router, self.asked)
@@ -106,7 +107,11 @@ class Holder:
 
     def beat(self) -> None:
         beat = TermHeartbeat(
-            holder=NODE, counter=1, index=self.state.index, digest=digest(self.state), addresses=()
+            holder=NODE,
+            counter=1,
+            index=self.state.index,
+            digest=digest(self.state),
+            addresses=(self.address,),
         )
         self.bus.publish("term", beat)
 

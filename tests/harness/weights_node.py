@@ -18,6 +18,7 @@ from bus.loops import PollReactor
 from worker.fetcher import Fetcher, FetchNews
 from worker.holdings import Hashes
 from worker.jobs import Jobs
+from worker.parts import Layers
 from worker.source import Source
 from worker.store import Store
 from worker.voice import Voice
@@ -68,9 +69,11 @@ class FetchNode:
             reactor, open_link, voice, self.jobs, models, log, margin_bytes=margin_bytes
         )
 
-    def want(self, model: str, *addresses: str, attempt: int = 1) -> None:
+    def want(
+        self, model: str, *addresses: str, attempt: int = 1, layers: Layers | None = None
+    ) -> None:
         sources = [Source(NodeId(f"n{n}"), address) for n, address in enumerate(addresses)]
-        self.fetcher.want(ModelId(model), attempt, sources)
+        self.fetcher.want(ModelId(model), attempt, sources, layers)
 
     def news(self, model: str) -> FetchNews:
         return self.fetcher.news()[ModelId(model)]

@@ -18,7 +18,7 @@ from bus.instances import Instance, Shard
 from bus.journal import Journal
 from bus.logs import Log
 from bus.loops import PollReactor
-from bus.messages.commands import Acknowledged, CommandRefused, KeepAlive
+from bus.messages.commands import Acknowledged, CommandRefused, ForgetNode, KeepAlive
 from bus.messages.events import InstancePlaced, NodeJoined, RunnerReady
 from bus.state import ClusterState, apply
 from bus.switchboard import Switchboard
@@ -106,11 +106,25 @@ class Town:
             w.state == state and not w.outbox.waiting for w in self.workers.values()
         )
 
-    def ask(self, node: str, command: KeepAlive) -> Answer:
+    def ask(self, node: str, command: KeepAlive | ForgetNode) -> Answer:
         answers: list[Answer] = []
         self.workers[node].command(command, answers.append, deadline_s=20.0)
         self.until(lambda: bool(answers), "an answer")
         return answers[0]
+
+    def changed(self, asker: str, node: str, *, forgotten: bool) -> Answer:
+        """Forget a node, or remember it, as soon as the log is settled."""
+        for count in range(100):
+            wanted = ForgetNode(
+                command_id=CommandId(f"f{node}{forgotten}{count}"),
+                node=NodeId(node),
+                forgotten=forgotten,
+            )
+            answer = self.ask(asker, wanted)
+            if isinstance(answer, Acknowledged) or answer.refusal.reason != "pending":
+                return answer
+            self.reactor.turn(0.05)
+        raise AssertionError("never settled")
 
     def place(self, name: str) -> None:
         """Have an instance in the state, as a placement would."""
@@ -203,6 +217,46 @@ def test_without_a_majority_changes_are_refused_with_the_way_out(town: Town) -> 
     town.until(town.agree, "two of three again")
     done = town.ask(left, keep("k", 7.0))
     assert isinstance(done, Acknowledged) and done.durability == "majority"
+
+
+def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: Town) -> None:
+    town.voters = (NodeId("a"), NodeId("b"), NodeId("c"), NodeId("d"))
+    for node in "abcd":
+        town.start(node)
+    town.until(town.agree, "one holder known to all")
+    town.place("i1")
+    holder = town.holder()
+    assert holder is not None
+    gone, other, third = (node for node in "abcd" if node != holder)
+    town.stop(gone)
+    answer = town.changed(holder, gone, forgotten=True)
+    assert isinstance(answer, Acknowledged) and answer.durability == "majority"
+    electors = {NodeId(node) for node in (holder, other, third)}
+
+    def counted() -> list[frozenset[NodeId]]:
+        return [m.office.candidate.election.electors for m in town.masters.values()]
+
+    town.until(lambda: all(one == electors for one in counted()), "all count three")
+    town.stop(third)
+    town.until(lambda: town.holder() is not None, "two of three hold the term")
+    assert isinstance(town.ask(holder, keep("k", 7.0)), Acknowledged)
+    town.stop(other)
+    town.until(lambda: not town.masters[holder].holding, "one of three does not")
+    refused = town.ask(holder, keep("k", 8.0))
+    assert isinstance(refused, CommandRefused) and "1 of 3 peers" in refused.refusal.message
+    town.stop(holder)
+    for node in (holder, other):
+        town.start(node)
+        election = town.masters[node].office.candidate.election
+        assert election.electors == electors, "the journal says so after a restart, too"
+    town.until(lambda: town.holder() is not None, "two of three again")
+    refused = town.changed(str(town.holder()), gone, forgotten=False)
+    assert isinstance(refused, CommandRefused) and "2 of 4 peers" in refused.refusal.message
+    town.start(third)
+    town.until(lambda: town.holder() is not None and town.agree(), "three of three")
+    back = town.changed(str(town.holder()), gone, forgotten=False)
+    assert isinstance(back, Acknowledged) and back.durability == "majority"
+    assert len(town.masters[str(town.holder())].office.candidate.election.electors) == 4
 
 
 def test_of_two_either_may_go_and_what_was_replicated_is_there(town: Town) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from bus.ids import NodeId
 from master.ballot import (
+    DOUBT_S,
     HEARTBEAT_S,
     LAPSE_S,
     Beat,
@@ -279,3 +280,69 @@ def test_rivals_that_hear_each_other_converge_on_one_holder(seed: int) -> None:
     assert len(holders) == 1
     assert {elections[n].holder for n in names} == set(holders)
     assert len({elections[n].counter for n in names}) == 1
+
+
+# --- claims that differ in who follows them ---
+
+
+def holding(followers: int, *, counter: int = 4, index: int = 9) -> Election:
+    """A holder whom so many others have just answered, at 1.0."""
+    known = candidate(A, counter=counter, index=index)
+    acked = {NodeId(f"f{n}"): 1.0 for n in range(followers)}
+    return replace(
+        known, role="holding", holder=A, up_at=0.0, beaten_at=1.0, heard_at=1.0, acked_at=acked,
+        company=True,
+    )  # fmt: skip
+
+
+def follower(of: NodeId, followers: int) -> Election:
+    election, _ = stimulate(candidate(A), PeersKnown(frozenset({B, C})), 0.0)
+    election, _ = stimulate(election, SwitchboardUp(), 0.0)
+    election, _ = stimulate(election, HeardBeat(of, 4, index=9, followers=followers), 1.0)
+    assert election.holder == of
+    return election
+
+
+def test_a_holder_gives_way_to_no_higher_claim_that_fewer_follow_but_goes_above_it() -> None:
+    election, actions = stimulate(holding(2), HeardBeat(B, 7, index=90), 1.1)
+    assert (election.role, election.counter, actions) == ("holding", 4, [])
+    alone = HeardPeer(Rank(7, 90, 0, B), counter=7, led=False)
+    election, actions = stimulate(election, alone, 1.2)
+    assert [type(one) for one in actions] == [StepDown, PersistTerm, OpenTerm, Beat]
+    assert (election.role, election.counter) == ("holding", 8)
+    assert election.weight(1.2) == 2, "who followed it before still does"
+
+
+def test_a_holder_gives_way_to_a_lower_claim_that_more_follow_and_waits_for_a_higher() -> None:
+    election, actions = stimulate(holding(1, counter=7), HeardBeat(B, 4, followers=2), 1.1)
+    assert [type(one) for one in actions] == [StepDown]
+    assert (election.role, election.holder, election.counter) == ("following", None, 7)
+    assert not election.led(1.1), "so that the other hears that it has to go above 7"
+    election, _ = stimulate(election, HeardBeat(B, 8, followers=2), 1.5)
+    assert (election.holder, election.counter) == (B, 8)
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(0, 0), (1, 1), (1, 3)])
+def test_of_claims_that_as_many_or_more_follow_the_higher_is_followed(
+    mine: int, theirs: int
+) -> None:
+    election, actions = stimulate(holding(mine), HeardBeat(B, 5, followers=theirs), 1.1)
+    assert (election.role, election.holder, election.counter) == ("following", B, 5)
+    assert actions[-1] == PersistTerm(5, None)
+    assert isinstance(actions[0], StepDown)
+
+
+def test_a_follower_stays_with_a_holder_that_more_follow_until_it_is_silent() -> None:
+    lone = HeardBeat(C, 9, followers=0)
+    election, _ = stimulate(follower(B, 2), lone, 1.2)
+    assert (election.holder, election.counter) == (B, 4)
+    election, _ = stimulate(election, lone, 1.0 + DOUBT_S)
+    assert (election.holder, election.counter) == (C, 9)
+
+
+def test_who_answered_long_ago_follows_no_more() -> None:
+    election = holding(2)
+    assert election.weight(1.0 + LAPSE_S - 0.01) == 2
+    assert election.weight(1.0 + LAPSE_S) == 0
+    election, _ = stimulate(election, HeardBeat(B, 5), 1.0 + LAPSE_S)
+    assert election.holder == B

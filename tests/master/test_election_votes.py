@@ -7,7 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from bus.ids import NodeId
+from bus.ids import CommandId, InstanceId, NodeId
+from bus.messages.commands import ForgetNode, KeepAlive
+from bus.mirror import Mirror
+from bus.state import ClusterState
 from master.ballot import (
     DOUBT_S,
     LAPSE_S,
@@ -20,6 +23,7 @@ from master.ballot import (
     GiveVote,
     HeardBeat,
     HeardPeer,
+    MyRank,
     OpenTerm,
     PersistTerm,
     Rank,
@@ -30,7 +34,9 @@ from master.ballot import (
     VoteAsked,
     VoteHeard,
 )
+from master.candidate import Candidate
 from master.election import stimulate
+from master.history import History
 
 A, B, C, X = NodeId("a"), NodeId("b"), NodeId("c"), NodeId("x")
 VOTERS = frozenset({A, B, C})
@@ -217,3 +223,72 @@ def test_one_that_claimed_alone_yields_to_a_holder_by_votes_whatever_its_counter
     assert actions == [PersistTerm(52, None)]
     _, actions = told(alone, 99.0, Tick())
     assert actions == [], "mDNS makes no voter"
+
+
+# --- voters that the journal has forgotten ---
+
+
+def test_a_forgotten_voter_neither_counts_nor_is_asked_and_a_majority_is_of_the_others() -> None:
+    mine = MyRank(Rank(4, 10, 0, A), gone=frozenset({C}))
+    election, _ = told(up(), 0.1, mine)
+    assert (election.electors, election.majority, election.voted) == ({A, B}, 2, True)
+    election, _ = told(election, LAPSE_S, Tick(), yes(C, 5, trial=True))
+    assert election.role == "asking", "the vote of one that is gone is none"
+    election, actions = told(election, LAPSE_S, yes(B, 5, trial=True), yes(B, 5, trial=False))
+    assert OpenTerm(5) in actions
+
+
+def test_a_voter_that_its_own_journal_forgot_does_not_campaign_and_follows() -> None:
+    election, _ = told(up(), 0.1, MyRank(Rank(4, 10, 0, A), gone=frozenset({A})))
+    election, actions = told(election, 3 * LAPSE_S, Tick())
+    assert actions == []
+    election, _ = told(election, 7.0, HeardBeat(B, 6, VOTERS, 11))
+    assert (election.holder, election.role) == (B, "following")
+
+
+def test_a_vote_is_given_to_one_that_our_journal_forgot_if_its_log_is_as_good() -> None:
+    forgot, _ = told(up(), 0.1, MyRank(Rank(4, 10, 0, A), gone=frozenset({C})))
+    _, (answer,) = told(forgot, 3.0, ask(C, 6, trial=True, log=(4, 9)))
+    assert isinstance(answer, GiveVote) and not answer.granted
+    _, (answer,) = told(forgot, 3.0, ask(C, 6, trial=True, log=(4, 10)))
+    assert isinstance(answer, GiveVote) and answer.granted, "it may have been let back in"
+
+
+def test_a_majority_is_of_those_that_count_when_a_campaign_has_begun_already() -> None:
+    five = frozenset({A, B, C, X, NodeId("y")})
+    election = replace(up(), voters=five)
+    election, _ = told(election, LAPSE_S, Tick(), yes(C, 5, trial=True))
+    election, _ = told(election, LAPSE_S, MyRank(Rank(4, 10, 0, A), gone=frozenset({C})))
+    assert election.majority == 3
+    election, actions = told(election, LAPSE_S, yes(B, 5, trial=True))
+    assert actions == [], "two of four"
+    election, actions = told(election, LAPSE_S, yes(X, 5, trial=True))
+    assert AskVotes(5, trial=False) in actions
+
+
+def test_voters_change_only_once_a_majority_has_the_whole_log() -> None:
+    candidate = Candidate(holder(), Mirror(), History())
+    forget = ForgetNode(command_id=CommandId("f"), node=C)
+    candidate.mirror.state = ClusterState(term=5, index=12)
+    candidate.acks.opened, candidate.acks.durable = 11, 12
+    for appended, waits in ((0, True), (11, True), (12, False)):
+        candidate.acks.appended = {B: appended}
+        refusal = candidate.unsettled(forget, 2.1)
+        assert (refusal is not None and refusal.reason == "pending") is waits, appended
+    candidate.acks.appended = {}
+    assert candidate.unsettled(forget.model_copy(update={"node": X}), 2.1) is None, "no voter"
+    keep = KeepAlive(command_id=CommandId("k"), instance=InstanceId("i"), keep_alive_s=1.0)
+    assert candidate.unsettled(keep, 2.1) is None
+
+
+def test_a_voter_does_not_come_back_where_that_would_take_the_majority_out_of_reach() -> None:
+    held = replace(holder(), voters=frozenset({A, B, C, X}), gone=frozenset({X}))
+    candidate = Candidate(replace(held, acked_at={B: 2.0}), Mirror(), History())
+    candidate.mirror.state = ClusterState(term=5, index=12)
+    candidate.acks.opened, candidate.acks.durable, candidate.acks.appended = 11, 12, {B: 12}
+    back = ForgetNode(command_id=CommandId("r"), node=X, forgotten=False)
+    refusal = candidate.unsettled(back, 2.1)
+    assert refusal is not None and refusal.reason == "no_majority"
+    assert refusal.facts["needed"] == 3
+    candidate.election = replace(candidate.election, acked_at={B: 2.0, C: 2.0})
+    assert candidate.unsettled(back, 2.1) is None

@@ -88,6 +88,16 @@ def test_at_least_so_many_nodes_means_as_many() -> None:
     assert refused(nodes[:2], min_nodes=3).reason == "unsupported"
 
 
+def test_a_group_has_at_most_32_ranks_and_who_asks_for_more_is_told() -> None:
+    wide = model((GB,) * 40)
+    nodes = [node(i, usable=90 * GB, models=(wide,)) for i in range(40)]
+    refusal = refused(nodes, min_nodes=33)
+    assert (refusal.reason, refusal.field) == ("unsupported", "min_nodes")
+    assert "33 nodes: a group has at most 32 ranks" in refusal.message
+    by_hand = refused(nodes, layers={one.node: 1 for one in nodes})
+    assert (by_hand.field, by_hand.facts) == ("layers", {"max_ranks": 32})
+
+
 def test_an_excluded_node_holds_nothing_but_may_be_fetched_from() -> None:
     nodes = [node(1, usable=90 * GB, models=(CARD,)), node(2, usable=90 * GB)]
     for name in ("n1", "box1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import statistics
 import time
@@ -13,10 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
+from conf.paths import bundled_models
 from gateway.cli.lab import LabNode, formation_s
 from tests.harness.clusters import Cluster, running_cluster, view_of
-from tests.harness.nodes import Node, Stream, eventually, kill
+from tests.harness.nodes import Node, Stream, eventually, kill, shoal
 from tests.processes.conftest import PROVING, Ledger
+from worker.stage import parts_held
 
 ROUNDS = 20 if PROVING else 1
 LONG = {"max_tokens": 900, "ignore_eos": True}
@@ -110,6 +113,57 @@ def test_any_nodes_gateway_serves_from_any_nodes_runner(cluster: Cluster) -> Non
         node.chat(COUNT).json()["choices"][0]["message"]["content"] for node in cluster.nodes
     }
     assert answers == {", ".join(str(n) for n in range(1, 31))}
+
+
+def test_a_pipeline_over_nodes_that_lack_the_model_fetches_its_layers_alone(
+    cluster: Cluster,
+) -> None:
+    one = cluster.place()
+    right = [cluster.nodes[0].chat(f"{COUNT} {n}", seed=n).json() for n in range(3)]
+    cluster.nodes[0].http.delete(f"/instance/{one['instance']}")
+    far = "far/tiny"
+    folder = cluster.nodes[0].home / "data" / "models" / far
+    shutil.copytree(bundled_models()["shoal-tiny"], folder, ignore=shutil.ignore_patterns("make"))
+
+    def names() -> set[str]:
+        return {one["id"] for one in cluster.nodes[2].http.get("/v1/models").json()["data"]}
+
+    eventually(lambda: far in names(), 60, "the model is known")
+    cluster.place(far, min_nodes=3)
+    fields = [{"seed": n, "model": far} for n in range(3)]
+    found = [cluster.nodes[n].chat(f"{COUNT} {n}", **fields[n]).json() for n in range(3)]
+    assert [one["choices"] for one in found] == [one["choices"] for one in right]
+    whole = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    for node in cluster.nodes[1:]:
+        assert not (node.home / "data" / "models" / far).exists()
+        (part,) = parts_held(node.home / "data" / "models")
+        assert part.model == far and part.have_bytes < 0.8 * whole
+        cards = {
+            card["node"]: card for card in node.http.get("/state").json()["telemetry"]["cards"]
+        }
+        assert [one["model"] for one in cards[node.node_id()]["parts"]] == [far]
+        said = shoal("ls", "--home", str(node.home)).stdout
+        assert "in part" in said
+        print(said)
+
+
+def test_any_nodes_gateway_stops_a_request_of_any_other(cluster: Cluster) -> None:
+    client, host, asker = cluster.nodes
+    others = [client.node_id(), asker.node_id()]
+    placed = cluster.place(excluded_nodes=others)
+    stream = client.stream(STORY, **{**LONG, "max_tokens": 3000}).flowing()
+    (open_one,) = client.http.get("/queue").json()["requests"]
+    stopped = asker.http.post(f"/v1/cancel/{open_one['request']}")
+    assert stopped.json() == {"id": open_one["request"], "cancelled": True}
+    stream.wait(30)
+    assert stream.error is None, saw(stream)
+
+    def idle() -> bool:
+        found = host.http.get("/queue").json()["instances"]
+        return [one["running"] for one in found if one["instance"] == placed["instance"]] == [0]
+
+    eventually(idle, 30, "the runner has freed the row")
+    assert asker.http.post("/v1/cancel/req-nowhere-h0-00000000-1").status_code == 404
 
 
 def test_a_group_of_three_ranks_says_what_one_says(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.ids import CommandId, InstanceId, NodeId
-from bus.messages.commands import Command, DeleteInstance, PlaceModel
+from bus.messages.commands import Command, DeleteInstance, ForgetNode, PlaceModel
 from bus.messages.events import NodeJoined
 from tests.sim.checks import Checks
 from tests.sim.machine import Machine
@@ -23,13 +23,15 @@ QUIET_S = 4.0
 @dataclass(frozen=True)
 class Plan:
     """What kind of cluster: `size` machines, the first `voters` of them configured to vote
-    (0: none votes), of which the last `guests` know nothing; `workers` have runners too."""
+    (0: none votes), of which the last `guests` know nothing; `workers` have runners too;
+    where one `forgets`, voters that are down are let go, and let back in, all the time."""
 
     name: str
     size: int
     voters: int = 0
     guests: int = 0
     workers: bool = False
+    forgets: bool = False
 
 
 PLANS = {
@@ -38,6 +40,7 @@ PLANS = {
         Plan("three-voters", 3, voters=3),
         Plan("five-voters", 5, voters=5),
         Plan("voters-and-others", 5, voters=3, guests=1),
+        Plan("voters-forgotten", 5, voters=5, forgets=True),
         Plan("pair", 2),
         Plan("free", 4),
         Plan("voters-at-work", 3, voters=3, workers=True),
@@ -111,7 +114,9 @@ class Cluster:
         some()
 
     def command(self, machine: Machine) -> Command:
-        """Place another copy, or let one go that the asker knows."""
+        """Place another copy, or let one go that the asker knows; or change the voters."""
+        if self.plan.forgets and (change := self.change(machine)) is not None:
+            return change
         known = machine.mirror.state.instances
         if self.plan.workers and known and self.world.chance.random() < 0.4:
             return self.wish(machine, "delete") or self.place()
@@ -135,6 +140,24 @@ class Cluster:
         self.commands += 1
         command_id = CommandId(f"c{self.commands}")
         return PlaceModel(command_id=command_id, model=MODEL, if_absent=False)
+
+    def change(self, asker: Machine) -> Command | None:
+        """Let a voter go that the asker does not hear, or back in one that was let go."""
+        gone = set(asker.mirror.state.forgotten)
+        unheard = {m.node for m in self.machines if not self.hears(asker, m)}
+        nodes = sorted(gone | unheard) if len(gone) < 3 else sorted(gone)
+        if not nodes or self.world.chance.random() < 0.1:
+            return None
+        node = self.world.chance.choice(nodes)
+        self.commands += 1
+        return ForgetNode(
+            command_id=CommandId(f"c{self.commands}"), node=node, forgotten=node not in gone
+        )
+
+    def hears(self, one: Machine, other: Machine) -> bool:
+        """Whether what a machine says reaches another."""
+        lives = other.up and other.paused is None
+        return lives and (other.name, one.name) not in self.world.cut
 
     def suffer(self, seconds: float) -> None:
         """Faults of every kind for so long."""
@@ -229,7 +252,8 @@ class Cluster:
         match kind:
             case "kill" | "power" | "wipe" if machine.up:
                 machine.kill(power=kind == "power")
-                if kind == "wipe" and self.wiped < max(1, (self.plan.voters - 1) // 2):
+                lost = kind == "wipe" and not self.plan.forgets
+                if lost and self.wiped < max(1, (self.plan.voters - 1) // 2):
                     self.wiped += 1
                     machine.wipe()
                 world.later(lasts_s, lambda: None if machine.up else machine.start())

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bus.cards import ModelCard, NodeCard
+from bus.errors import Refusal
 from bus.ids import InstanceId, ModelId
 from bus.instances import Instance, Shard
-from bus.messages.commands import Command
-from bus.messages.events import InstancePlaced
+from bus.messages.commands import Command, ForgetNode
+from bus.messages.events import InstancePlaced, NodeForgotten, NodeRemembered
 from bus.messages.readings import CardReading, NodeReading
 from master.decide import Decided, Decision, Known, Policy, Scene, decide
 from master.seats import MEMORY_SHARE
@@ -33,12 +34,24 @@ def decided(command: Command, holder: Machine, asker: Machine) -> Decision:
     known = state.commands.get(command.command_id)
     if known is not None:
         return Known(known[0])
+    if isinstance(command, ForgetNode):
+        return changed_voters(command, holder)
     instance = Instance(
         instance=InstanceId(f"i-{command.command_id}"), model=MODEL, context_tokens=8,
         shards=(Shard(rank=0, node=asker.node, first_layer=0, last_layer=1, bytes_reserved=1),),
         keep_alive_s=-1.0,
     )  # fmt: skip
     return Decided((InstancePlaced(instance=instance),), instance.instance)
+
+
+def changed_voters(command: ForgetNode, holder: Machine) -> Decision:
+    """As `master.service` does it: not before a majority has the whole log, never ourselves."""
+    why = holder.candidate.unsettled(command, holder.now)
+    if why is not None or command.node == holder.node:
+        return why or Refusal(reason="conflict", message="it is alive")
+    node = command.node
+    body = NodeForgotten(node=node) if command.forgotten else NodeRemembered(node=node)
+    return Decided((body,), None)
 
 
 def overbooked(holder: Machine) -> str | None:

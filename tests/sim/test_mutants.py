@@ -11,6 +11,7 @@ from bus.mirror import Mirror
 from bus.outbox import Outbox
 from master import acks, votes
 from master.acks import Acks, Standing
+from master.candidate import Candidate
 from tests.sim.cluster import PLANS, Broken, run_schedule
 from tests.sim.machine import Machine
 
@@ -94,3 +95,10 @@ def test_an_outbox_that_forgets_what_was_once_indexed_is_caught(
     monkeypatch.setattr(Outbox, "seen", forgetful)
     monkeypatch.setattr(Outbox, "_renumber", lambda self: None)
     assert caught("free")
+
+
+def test_changing_voters_before_a_majority_has_the_log_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Candidate, "unsettled", lambda _self, _command, _now: None)
+    assert caught("voters-forgotten")

@@ -167,3 +167,32 @@ def test_a_node_that_claimed_alone_joins_voters_without_a_change_of_holder_for_t
     assert holder.candidate.holding
     assert guest.candidate.election.voters == cluster.voters
     assert guest.node == NodeId("e")
+
+
+def test_a_node_that_was_away_and_alone_does_not_undo_what_the_others_did() -> None:
+    for seed in range(10):
+        cluster, holder = formed("free", seed)
+        away = next(m for m in cluster.machines if m is not holder)
+        cut_off(cluster, away)
+        for _ in range(3):  # each time it counts on
+            cluster.world.run(cluster.world.now + 5.0)
+            assert away.candidate.holding
+            away.kill()
+            away.start()
+        cluster.world.run(cluster.world.now + 5.0)
+        assert away.candidate.election.counter > holder.candidate.election.counter
+        holder.want(place(f"kept-{seed}"))
+        away.want(place(f"undone-{seed}"))
+        cluster.world.run(cluster.world.now + 2.0)
+        assert cluster.checks.promises[CommandId(f"kept-{seed}")].durability == "replicated"
+        cluster.faults += 3
+        terms = len(cluster.checks.terms)
+        snapshots = sum("takes a snapshot" in line for line in cluster.world.story)
+        cluster.heal()
+        cluster.settle()
+        assert holder.candidate.holding, cluster.where()
+        assert f"kept-{seed}" in holder.candidate.state.commands
+        assert f"undone-{seed}" not in holder.candidate.state.commands
+        assert len(cluster.checks.terms) == terms + 1, "the holder went above its counter, once"
+        more = sum("takes a snapshot" in line for line in cluster.world.story) - snapshots
+        assert more <= 1, "only the log of the one that was away was replaced"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bus.cards import ModelCard, NodeCard
+from bus.cards import ModelCard, NodeCard, PartialModel
 from bus.errors import Refusal
 from bus.ids import Boot, InstanceId, ModelId, NodeId
 from bus.instances import Instance, RankReady, Shard
@@ -15,6 +15,7 @@ from bus.messages.events import LoadRefused
 from bus.state import ClusterState
 from worker.actions import Action, CancelFetch, FetchModel, RefuseSlot, StartSlot, Tell
 from worker.facts import Told
+from worker.parts import Layers
 from worker.reconcile import Desk, reconcile
 from worker.slots import Seen, SlotTable
 from worker.source import Source
@@ -136,6 +137,76 @@ def test_no_rank_starts_while_another_rank_has_yet_to_get_the_weights() -> None:
     for known in ({OTHER: has, THIRD: has}, {OTHER: has}):
         (started,) = reconcile(state, free_slots(), desk(here=True, announced=known), Told())
         assert isinstance(started, StartSlot)
+
+
+# --- parts ---
+
+LLAMA = ModelCard(
+    model=M, path="/x", family="llama", layers=4, weights_bytes=1, size_bytes=1,
+    kv_bytes_per_token=1, context_tokens=1, vocabulary=1,
+)  # fmt: skip
+ALL, SOME = frozenset({M}), frozenset[ModelId]()
+
+
+def pipeline(sharding: str = "pipeline") -> ClusterState:
+    """Layers 2 and 3 here, where the lead is; 0 and 1 at the other."""
+    (made,) = instance("a", ME, OTHER).values()
+    shards = tuple(
+        shard.model_copy(update={"first_layer": first, "last_layer": first + 2})
+        for shard, first in zip(made.shards, (2, 0), strict=True)
+    )
+    update = {"shards": shards, "sharding": sharding}
+    return ClusterState(instances={"a": made.model_copy(update=update)})
+
+
+def part_desk(held: set[tuple[int, int]], **more: Any) -> Desk:
+    fields: dict[str, Any] = {"cards": {M: LLAMA}, "parts": {M: frozenset(held)}, **more}
+    return replace(desk(announced={OTHER: SOME, THIRD: ALL}), **fields)
+
+
+def test_a_stage_fetches_its_layers_alone_and_a_tensor_rank_the_whole() -> None:
+    assert reconcile(pipeline(), free_slots(), part_desk(set()), Told()) == [
+        FetchModel(M, Layers(2, 4, 4))
+    ]
+    for state, cards in ((pipeline("tensor"), {M: LLAMA}), (pipeline(), {})):
+        found = reconcile(state, free_slots(), part_desk(set(), cards=cards), Told())
+        assert found == [FetchModel(M)]
+
+
+def test_a_part_that_covers_a_stage_is_enough_here_and_there() -> None:
+    waits = part_desk({(2, 4)})
+    assert reconcile(pipeline(), free_slots(), waits, Told()) == []
+    for there in ({(0, 1)}, {(2, 4)}):
+        known = part_desk({(2, 4)}, announced_parts={OTHER: {M: frozenset(there)}})
+        assert reconcile(pipeline(), free_slots(), known, Told()) == []
+    known = part_desk({(2, 4)}, announced_parts={OTHER: {M: frozenset({(0, 1), (1, 2)})}})
+    (started,) = reconcile(pipeline(), free_slots(), known, Told())
+    assert isinstance(started, StartSlot)
+
+
+def test_a_part_is_no_whole_for_a_single_copy_or_a_tensor_rank() -> None:
+    single = ClusterState(instances=instance("a", ME))
+    everything = part_desk({(0, 4)})
+    assert reconcile(single, free_slots(), everything, Told()) == [FetchModel(M)]
+    assert reconcile(pipeline("tensor"), free_slots(), everything, Told()) == [FetchModel(M)]
+
+
+def test_other_layers_are_fetched_once_those_under_way_have_come() -> None:
+    under_way = part_desk({(0, 2)}, fetches={M: None})
+    assert reconcile(pipeline(), free_slots(), under_way, Told()) == []
+    came = part_desk({(0, 2)}, fetches={M: None}, arrived=frozenset({M}))
+    assert reconcile(pipeline(), free_slots(), came, Told()) == [FetchModel(M, Layers(2, 4, 4))]
+
+
+def test_parts_are_announced_and_are_no_source() -> None:
+    sources = Sources(ME)
+    part = PartialModel(model=M, layers=((0, 2),), have_bytes=5, size_bytes=10)
+    sources.heard(card(OTHER, parts=(part,), weights_addresses=("tcp://10.0.0.2:1",)), 0.0)
+    sources.heard(card(THIRD, "m", weights_addresses=("tcp://10.0.0.3:1",)), 0.0)
+    assert sources.announced_parts(1.0)[OTHER] == {M: frozenset({(0, 2)})}
+    assert sources.announced(1.0)[OTHER] == frozenset()
+    assert [source.node for source in sources.peers_with(M, 1.0)] == [THIRD]
+    assert sources.cards_of(1.0)[M].model == M
 
 
 def test_an_idle_runner_is_not_given_a_task_whose_weights_are_still_coming() -> None:
