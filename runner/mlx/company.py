@@ -95,6 +95,8 @@ class Company:
         end takes them: a ring's sockets buffer so much, of JACCL that is not known."""
         self.defers = self.is_first_stage and buffered
         self._due: deque[mx.array] = deque()
+        self._holds = self.leads and not mx.metal.is_available()
+        self._held: list[list[mx.array]] = []
 
     def greet(self) -> None:
         """The first exchange: every rank proves that it belongs here, or CannotForm."""
@@ -125,6 +127,24 @@ class Company:
         if self.pipes:
             return mx.distributed.send(tokens, self.seat.size - 1, group=self.group)
         return mx.distributed.all_sum(tokens, group=self.group)
+
+    def start(self, arrays: list[mx.array]) -> None:
+        """Give a decode to the device, or hold it until `launch`.
+
+        Without Metal the device's queue is short, and whoever gives it a step waits until most
+        of that step is computed. The lead would have the followers wait for their next plan just
+        as long: it tells it first, and starts the step before it then.
+        """
+        if self._holds:
+            self._held.append(arrays)
+        else:
+            mx.async_eval(arrays)
+
+    def launch(self) -> None:
+        """Give the device what is held, in order. It must come before anything else does."""
+        held, self._held = self._held, []
+        for arrays in held:
+            mx.async_eval(arrays)
 
     def settle(self, heard: mx.array | None) -> None:
         """Have the device receive what is due up to `heard`, in order (None: all of it)."""

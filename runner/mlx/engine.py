@@ -153,10 +153,13 @@ class MlxEngine:
     def issue(self, plan: StepPlan) -> None:
         """Start a step. Raises only when the device, or another rank, is lost."""
         outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
-        self._open(plan, frozenset(), outcome)
+        for spec in plan.admit:
+            self._admit(spec, outcome)
         if self._company is not None:
             barred = (*self._lost, *(failure.row for failure in outcome.failures))
             self._company.seat.tell(SharedPlan(plan, self._read, barred))
+            self._company.launch()
+        self._open(plan)
         self._compute(plan, outcome)
         self._lost = tuple(failure.row for failure in outcome.failures)
 
@@ -165,16 +168,16 @@ class MlxEngine:
         outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
         for row in barred:
             self._fail(row)
-        self._open(plan, frozenset(barred), outcome)
-        self._compute(plan, outcome)
-
-    def _open(self, plan: StepPlan, barred: frozenset[RowId], outcome: Outcome) -> None:
-        self._drop((*plan.release, *plan.preempt))
-        for entry in plan.evict:
-            self._prefixes.evict(entry)
         for spec in plan.admit:
             if spec.row not in barred:
                 self._admit(spec, outcome)
+        self._open(plan)
+        self._compute(plan, outcome)
+
+    def _open(self, plan: StepPlan) -> None:
+        self._drop((*plan.release, *plan.preempt))
+        for entry in plan.evict:
+            self._prefixes.evict(entry)
         for hit in plan.hits:
             if (row := self._rows.get(hit.row)) is not None:
                 row.start_from(self._prefixes, hit)
@@ -201,8 +204,11 @@ class MlxEngine:
     def read(self) -> StepResult:
         """Wait for the oldest step that was issued and not read."""
         outcome = self._pending.popleft()
-        if self._company is not None and (drawn := [*outcome.first, *outcome.decoded]):
-            self._company.settle(drawn[-1].drawn.tokens)
+        if self._company is not None:
+            if not self._pending:
+                self._company.launch()
+            if drawn := [*outcome.first, *outcome.decoded]:
+                self._company.settle(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(outcome, self._last_done)
         self._read = result.step
         return result
@@ -223,6 +229,8 @@ class MlxEngine:
 
     def close(self) -> None:
         """Give back everything. The engine is of no use afterwards."""
+        if self._company is not None:
+            self._company.launch()
         mx.synchronize()
         self._pending.clear()
         self._rows.clear()
@@ -286,6 +294,8 @@ class MlxEngine:
         cannot = length > row.held or (length < row.held and not self.facts.trims)
         if cannot or length <= 0:
             return  # A hit on an entry that is not there is computed instead.
+        if self._company is not None:
+            self._company.launch()
         caches = copy_of(self._forward.caches_of(row), length)
         mx.async_eval(evaluated(caches))
         self._prefixes.keep(entry, caches, length)
