@@ -110,9 +110,9 @@ class Company:
         if rank is not None:
             raise CannotForm(f"rank {rank} of the ring is not the group's")
 
-    def arrive(self, like: mx.array) -> mx.array:
-        """The hidden states of the stage before, shaped like `like`."""
-        return mx.distributed.recv_like(like, self.seat.rank + 1, group=self.group)
+    def arrive(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+        """The hidden states of the stage before."""
+        return mx.distributed.recv(shape, dtype, self.seat.rank + 1, group=self.group)
 
     def depart(self, hidden: mx.array) -> mx.array:
         """Hand hidden states to the next stage; what is returned must be evaluated."""
@@ -121,6 +121,13 @@ class Company:
     def owed(self, out: mx.array) -> list[mx.array]:
         """What of a forward's output must be evaluated although nothing is sampled from it."""
         return [out] if self.pipes and not self.leads else []
+
+    def least(self, mine: int) -> int:
+        """The least of what all ranks say, which they do between the same two steps. It waits for
+        all that was given to the device."""
+        self.launch()
+        self.settle(None)
+        return int(mx.distributed.all_min(mx.array(mine), group=self.group).item())
 
     def share(self, tokens: mx.array) -> mx.array:
         """The lead's: (rows,) sampled tokens, on their way to whoever needs them."""

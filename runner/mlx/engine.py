@@ -41,7 +41,7 @@ from runner.mlx.company import Company
 from runner.mlx.facts import Shape, Trial, measure, try_out
 from runner.mlx.forward import Forward
 from runner.mlx.head import NarrowHead
-from runner.mlx.kernels import KernelCache
+from runner.mlx.kernels import KernelCache, Outlook
 from runner.mlx.load import (
     LoadedModel,
     Precision,
@@ -132,9 +132,10 @@ class MlxEngine:
             path, vocabulary=self.facts.vocabulary, eos_token_ids=self.facts.eos_token_ids
         )
         self._forward = Forward(loaded.model, shape, trial, head, company)
-        self._kernels = KernelCache(path, loaded.weights_bytes)
-        if company is None:
-            self._start_tracing(trial)
+        size = 1 if company is None else company.seat.size
+        self._kernels = KernelCache(path, loaded.weights_bytes * size)
+        self._looks = trial.batches_ragged and trial.slabs
+        self._start_tracing()
         self._prefixes = PrefixStore()
         self._rows: dict[RowId, EngineRow] = {}
         self._failed: set[RowId] = set()
@@ -239,13 +240,30 @@ class MlxEngine:
         self._forward.close()
         mx.clear_cache()
 
-    def _start_tracing(self, trial: Trial) -> None:
-        """Now or once the kernels are there. A group does not trace: its ranks would not begin
-        at one step."""
-        if self._kernels.warm:
-            self._forward.trace()
-        elif trial.batches_ragged and trial.slabs and self.facts.extra["dtype"] == "float32":
+    def _start_tracing(self) -> None:
+        """Now or once the kernels are there."""
+        if self._looks and self._traceable and not self._kernels.warm:
             self._kernels.fill()
+        self._look()
+
+    @property
+    def _traceable(self) -> bool:
+        """Sixteen bits on a CPU are bound by arithmetic, not by dispatching it."""
+        return mx.metal.is_available() or self.facts.extra["dtype"] == "float32"
+
+    def _look(self) -> None:
+        """Trace from here on, once the kernels are there. The ranks of a group look after the
+        same steps, and begin when all of them can: in a tensor group the order of exchanges
+        follows from the graph, which a trace may order otherwise."""
+        if not self._looks:
+            return
+        kernels = self._least(self._kernels.outlook() if self._traceable else Outlook.NEVER)
+        self._looks = kernels == Outlook.SOON
+        if kernels == Outlook.WARM and self._least(self._forward.traces()):
+            self._forward.trace()
+
+    def _least(self, mine: int) -> int:
+        return mine if self._company is None else self._company.least(mine)
 
     def _agreed(self, path: Path, seat: Seat, trial: Trial) -> Trial:
         """Settle with the other ranks what all of them go by."""
@@ -318,8 +336,8 @@ class MlxEngine:
         self._issued += 1
         if self._issued % STEPS_BETWEEN_CLEARS == 0:
             self.rest()
-        if self._issued % STEPS_BETWEEN_LOOKS == 0 and self._kernels.just_filled():
-            self._forward.trace()
+        if self._issued % STEPS_BETWEEN_LOOKS == 0:
+            self._look()
 
 
 def _found(loaded: LoadedModel, head: NarrowHead) -> tuple[Shape, Trial]:
@@ -329,10 +347,9 @@ def _found(loaded: LoadedModel, head: NarrowHead) -> tuple[Shape, Trial]:
         shape = measure(model)
         return shape, try_out(model, shape, head)
     try:
-        model.rehearsing = True
-        shape = replace(measure(model), vocabulary=model.vocabulary)
-        trial = try_out(model, shape, head)
-        model.rehearsing = False
+        with model.rehearsal():
+            shape = replace(measure(model), vocabulary=model.vocabulary)
+            trial = try_out(model, shape, head)
     except Exception as error:
         family = loaded.config.get("model_type", "the model")
         raise Unsplittable(f"{family} cannot be shared between ranks: {error}") from error
