@@ -127,7 +127,8 @@ class Company:
         all that was given to the device."""
         self.launch()
         self.settle(None)
-        return int(mx.distributed.all_min(mx.array(mine), group=self.group).item())
+        least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
+        return least[0]
 
     def share(self, tokens: mx.array) -> mx.array:
         """The lead's: (rows,) sampled tokens, on their way to whoever needs them."""

@@ -13,7 +13,7 @@ last, is mlx-lm's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,7 +78,7 @@ class Part:
         return logits if self._company.leads or self._out is None else self._out
 
     @contextmanager
-    def rehearsal(self) -> Iterator[None]:
+    def rehearsal(self) -> Generator[None]:
         """Meanwhile this rank is by itself."""
         self.rehearsing = True
         try:
