@@ -110,9 +110,15 @@ class Ours:
         return [psutil.Process(slot.process.pid) for slot in self._slots]
 
 
+def compile_kernels(model: Path) -> None:
+    """What a runner's child does once for a model and machine; here it would disturb a turn."""
+    command = [sys.executable, "-m", "runner.mlx.kernels", str(model)]
+    subprocess.run(command, cwd=ROOT, env=environment(), check=True)
+
+
 def compared(model: Path, sharding: str, repeats: int) -> dict[str, Any]:
-    """Milliseconds a step by rows, medians of the turns after the first, and processor
-    milliseconds that all ranks spent."""
+    """Milliseconds a step by rows, medians of the turns after the first, how many more ours takes
+    than the bare loop in the same turn, and processor milliseconds that all ranks spent."""
     layers = stages(LAYERS, 2) if sharding == "pipeline" else [(0, LAYERS)] * 2
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="shoal-lockstep-") as folder:
@@ -139,11 +145,12 @@ def turns(pair: dict[str, Any], rows: int, repeats: int) -> dict[str, float]:
             if turn:
                 steps[name].append(took)
                 cores[name].append(1000 * spent / STEPS)
-    ratios = [ours / bare for ours, bare in zip(steps["ours"], steps["bare"], strict=True)]
+    both = list(zip(steps["ours"], steps["bare"], strict=True))
     return {
         "ours_ms": statistics.median(steps["ours"]),
         "bare_ms": statistics.median(steps["bare"]),
-        "ratio": statistics.median(ratios),
+        "more_ms": statistics.median(ours - bare for ours, bare in both),
+        "ratio": statistics.median(ours / bare for ours, bare in both),
         "ours_cpu_ms": statistics.median(cores["ours"]),
         "bare_cpu_ms": statistics.median(cores["bare"]),
     }
