@@ -99,6 +99,8 @@ class LeadingChooser:
         ]
         if not bound:
             return None
+        if self._company is not None:
+            self._company.launch()
         mx.async_eval(after)
         masks: list[NDArray[np.bool_]] = []
         slots: list[int] = []

@@ -95,6 +95,8 @@ class Company:
         end takes them: a ring's sockets buffer so much, of JACCL that is not known."""
         self.defers = self.is_first_stage and buffered
         self._due: deque[mx.array] = deque()
+        self._holds = self.leads and not mx.metal.is_available()
+        self._held: list[list[mx.array]] = []
 
     def greet(self) -> None:
         """The first exchange: every rank proves that it belongs here, or CannotForm."""
@@ -108,9 +110,9 @@ class Company:
         if rank is not None:
             raise CannotForm(f"rank {rank} of the ring is not the group's")
 
-    def arrive(self, like: mx.array) -> mx.array:
-        """The hidden states of the stage before, shaped like `like`."""
-        return mx.distributed.recv_like(like, self.seat.rank + 1, group=self.group)
+    def arrive(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+        """The hidden states of the stage before."""
+        return mx.distributed.recv(shape, dtype, self.seat.rank + 1, group=self.group)
 
     def depart(self, hidden: mx.array) -> mx.array:
         """Hand hidden states to the next stage; what is returned must be evaluated."""
@@ -120,11 +122,37 @@ class Company:
         """What of a forward's output must be evaluated although nothing is sampled from it."""
         return [out] if self.pipes and not self.leads else []
 
+    def least(self, mine: int) -> int:
+        """The least of what all ranks say, which they do between the same two steps. It waits for
+        all that was given to the device."""
+        self.launch()
+        self.settle(None)
+        least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
+        return least[0]
+
     def share(self, tokens: mx.array) -> mx.array:
         """The lead's: (rows,) sampled tokens, on their way to whoever needs them."""
         if self.pipes:
             return mx.distributed.send(tokens, self.seat.size - 1, group=self.group)
         return mx.distributed.all_sum(tokens, group=self.group)
+
+    def start(self, arrays: list[mx.array]) -> None:
+        """Give a decode to the device, or hold it until `launch`.
+
+        Without Metal the device's queue is short, and whoever gives it a step waits until most
+        of that step is computed. The lead would have the followers wait for their next plan just
+        as long: it tells it first, and starts the step before it then.
+        """
+        if self._holds:
+            self._held.append(arrays)
+        else:
+            mx.async_eval(arrays)
+
+    def launch(self) -> None:
+        """Give the device what is held, in order. It must come before anything else does."""
+        held, self._held = self._held, []
+        for arrays in held:
+            mx.async_eval(arrays)
 
     def settle(self, heard: mx.array | None) -> None:
         """Have the device receive what is due up to `heard`, in order (None: all of it)."""

@@ -41,7 +41,7 @@ from runner.mlx.company import Company
 from runner.mlx.facts import Shape, Trial, measure, try_out
 from runner.mlx.forward import Forward
 from runner.mlx.head import NarrowHead
-from runner.mlx.kernels import KernelCache
+from runner.mlx.kernels import KernelCache, Outlook
 from runner.mlx.load import (
     LoadedModel,
     Precision,
@@ -132,9 +132,10 @@ class MlxEngine:
             path, vocabulary=self.facts.vocabulary, eos_token_ids=self.facts.eos_token_ids
         )
         self._forward = Forward(loaded.model, shape, trial, head, company)
-        self._kernels = KernelCache(path, loaded.weights_bytes)
-        if company is None:
-            self._start_tracing(trial)
+        size = 1 if company is None else company.seat.size
+        self._kernels = KernelCache(path, loaded.weights_bytes * size)
+        self._looks = trial.batches_ragged and trial.slabs
+        self._start_tracing()
         self._prefixes = PrefixStore()
         self._rows: dict[RowId, EngineRow] = {}
         self._failed: set[RowId] = set()
@@ -153,10 +154,13 @@ class MlxEngine:
     def issue(self, plan: StepPlan) -> None:
         """Start a step. Raises only when the device, or another rank, is lost."""
         outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
-        self._open(plan, frozenset(), outcome)
+        for spec in plan.admit:
+            self._admit(spec, outcome)
         if self._company is not None:
             barred = (*self._lost, *(failure.row for failure in outcome.failures))
             self._company.seat.tell(SharedPlan(plan, self._read, barred))
+            self._company.launch()
+        self._open(plan)
         self._compute(plan, outcome)
         self._lost = tuple(failure.row for failure in outcome.failures)
 
@@ -165,16 +169,16 @@ class MlxEngine:
         outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
         for row in barred:
             self._fail(row)
-        self._open(plan, frozenset(barred), outcome)
-        self._compute(plan, outcome)
-
-    def _open(self, plan: StepPlan, barred: frozenset[RowId], outcome: Outcome) -> None:
-        self._drop((*plan.release, *plan.preempt))
-        for entry in plan.evict:
-            self._prefixes.evict(entry)
         for spec in plan.admit:
             if spec.row not in barred:
                 self._admit(spec, outcome)
+        self._open(plan)
+        self._compute(plan, outcome)
+
+    def _open(self, plan: StepPlan) -> None:
+        self._drop((*plan.release, *plan.preempt))
+        for entry in plan.evict:
+            self._prefixes.evict(entry)
         for hit in plan.hits:
             if (row := self._rows.get(hit.row)) is not None:
                 row.start_from(self._prefixes, hit)
@@ -201,8 +205,11 @@ class MlxEngine:
     def read(self) -> StepResult:
         """Wait for the oldest step that was issued and not read."""
         outcome = self._pending.popleft()
-        if self._company is not None and (drawn := [*outcome.first, *outcome.decoded]):
-            self._company.settle(drawn[-1].drawn.tokens)
+        if self._company is not None:
+            if not self._pending:
+                self._company.launch()
+            if drawn := [*outcome.first, *outcome.decoded]:
+                self._company.settle(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(outcome, self._last_done)
         self._read = result.step
         return result
@@ -223,6 +230,8 @@ class MlxEngine:
 
     def close(self) -> None:
         """Give back everything. The engine is of no use afterwards."""
+        if self._company is not None:
+            self._company.launch()
         mx.synchronize()
         self._pending.clear()
         self._rows.clear()
@@ -231,13 +240,30 @@ class MlxEngine:
         self._forward.close()
         mx.clear_cache()
 
-    def _start_tracing(self, trial: Trial) -> None:
-        """Now or once the kernels are there. A group does not trace: its ranks would not begin
-        at one step."""
-        if self._kernels.warm:
-            self._forward.trace()
-        elif trial.batches_ragged and trial.slabs and self.facts.extra["dtype"] == "float32":
+    def _start_tracing(self) -> None:
+        """Now or once the kernels are there."""
+        if self._looks and self._traceable and not self._kernels.warm:
             self._kernels.fill()
+        self._look()
+
+    @property
+    def _traceable(self) -> bool:
+        """Sixteen bits on a CPU are bound by arithmetic, not by dispatching it."""
+        return mx.metal.is_available() or self.facts.extra["dtype"] == "float32"
+
+    def _look(self) -> None:
+        """Trace from here on, once the kernels are there. The ranks of a group look after the
+        same steps, and begin when all of them can: in a tensor group the order of exchanges
+        follows from the graph, which a trace may order otherwise."""
+        if not self._looks:
+            return
+        kernels = self._least(self._kernels.outlook() if self._traceable else Outlook.NEVER)
+        self._looks = kernels == Outlook.SOON
+        if kernels == Outlook.WARM and self._least(self._forward.traces()):
+            self._forward.trace()
+
+    def _least(self, mine: int) -> int:
+        return mine if self._company is None else self._company.least(mine)
 
     def _agreed(self, path: Path, seat: Seat, trial: Trial) -> Trial:
         """Settle with the other ranks what all of them go by."""
@@ -286,6 +312,8 @@ class MlxEngine:
         cannot = length > row.held or (length < row.held and not self.facts.trims)
         if cannot or length <= 0:
             return  # A hit on an entry that is not there is computed instead.
+        if self._company is not None:
+            self._company.launch()
         caches = copy_of(self._forward.caches_of(row), length)
         mx.async_eval(evaluated(caches))
         self._prefixes.keep(entry, caches, length)
@@ -308,8 +336,8 @@ class MlxEngine:
         self._issued += 1
         if self._issued % STEPS_BETWEEN_CLEARS == 0:
             self.rest()
-        if self._issued % STEPS_BETWEEN_LOOKS == 0 and self._kernels.just_filled():
-            self._forward.trace()
+        if self._issued % STEPS_BETWEEN_LOOKS == 0:
+            self._look()
 
 
 def _found(loaded: LoadedModel, head: NarrowHead) -> tuple[Shape, Trial]:
@@ -319,10 +347,9 @@ def _found(loaded: LoadedModel, head: NarrowHead) -> tuple[Shape, Trial]:
         shape = measure(model)
         return shape, try_out(model, shape, head)
     try:
-        model.rehearsing = True
-        shape = replace(measure(model), vocabulary=model.vocabulary)
-        trial = try_out(model, shape, head)
-        model.rehearsing = False
+        with model.rehearsal():
+            shape = replace(measure(model), vocabulary=model.vocabulary)
+            trial = try_out(model, shape, head)
     except Exception as error:
         family = loaded.config.get("model_type", "the model")
         raise Unsplittable(f"{family} cannot be shared between ranks: {error}") from error

@@ -13,6 +13,7 @@ know of, it is raised and ends the group.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import mlx.core as mx
@@ -29,6 +30,7 @@ from runner.mlx.outcome import Outcome
 from runner.mlx.prefixes import evaluated
 from runner.mlx.row import EngineRow
 from runner.mlx.sampling import Drawn
+from runner.mlx.stage import Part
 from runner.mlx.traced import TracedDecode
 
 Work = tuple[EngineRow, PrefillChunk]
@@ -58,11 +60,15 @@ class Forward:
         """A row's own empty caches with room for `reserve` tokens."""
         return new_caches(self._model, self._shape.plain, reserve)
 
-    def trace(self) -> bool:
-        """Trace small batches from now on, if the model allows; whether it does."""
-        if self._trial.batches_ragged and trace_agrees(self._model, self._shape):
-            self._traced = TracedDecode(self._model, len(self._shape.plain))
-        return self._traced is not None
+    def traces(self) -> bool:
+        """Whether the model allows to trace small batches: tried out."""
+        model = self._model
+        with model.rehearsal() if isinstance(model, Part) else nullcontext():
+            return self._trial.batches_ragged and trace_agrees(model, self._shape)
+
+    def trace(self) -> None:
+        """Trace small batches from now on."""
+        self._traced = TracedDecode(self._model, len(self._shape.plain))
 
     def caches_of(self, row: EngineRow) -> list[Any]:
         """The row's caches; copies when they are in the batch."""

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from enum import IntEnum
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +25,14 @@ MOST_WEIGHTS_BYTES = 1 << 30
 """The child reads the weights too: larger models are traced only if that was done before."""
 NICENESS = 10
 PARENT_CHECK_S = 0.5
+
+
+class Outlook(IntEnum):
+    """How it stands with a model's kernels, worst first."""
+
+    NEVER = 0
+    SOON = 1
+    WARM = 2
 
 
 class KernelCache:
@@ -58,12 +67,11 @@ class KernelCache:
         # An idle runner asks nobody: the child is reaped when it ends, not when it is asked for.
         threading.Thread(target=self._child.wait, name="kernels", daemon=True).start()
 
-    def just_filled(self) -> bool:
-        """True once: when the child has ended and the kernels are there."""
-        if self._child is None or self._child.poll() is None:
-            return False
-        self._child = None
-        return self.warm
+    def outlook(self) -> Outlook:
+        """Whether the kernels are there, or will be when the child has ended."""
+        if self._child is not None and self._child.poll() is None:
+            return Outlook.SOON
+        return Outlook.WARM if self.warm else Outlook.NEVER
 
     def close(self) -> None:
         if self._child is not None:

@@ -83,8 +83,10 @@ class Lane:
         seated = list(self._in_batch.items())
         slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
         drawn = self._chooser.choose_again(slots, out, outcome)
-        if self._company is None or not self._company.defers:
+        if self._company is None:
             mx.async_eval(drawn.arrays())
+        elif not self._company.defers:
+            self._company.start(drawn.arrays())
         self._heard = drawn.tokens
         self.batch.close_step(drawn.tokens)
         record(outcome.decoded, drawn, seated)
@@ -102,6 +104,7 @@ class Lane:
         if parked or joining:
             self._chooser.settle()
             if self._company is not None:
+                self._company.launch()
                 self._company.settle(None)
         for row in parked:
             row.caches, row.token = self.batch.take(row.name)

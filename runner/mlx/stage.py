@@ -13,7 +13,8 @@ last, is mlx-lm's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -32,7 +33,9 @@ class Part:
 
     Gives logits where the lead is, and elsewhere the output of the last own layer, (rows,
     tokens, width). While `rehearsing`, hidden states are made up from the input's token ids
-    instead of received, and nothing is sent: ranks can be tried out one by one.
+    instead of received, and nothing is sent: ranks can be tried out one by one. A trace must hold
+    no exchange between stages, for one that takes nothing in would be a constant there: it is of
+    `inner` alone, with `receive` before it and `hand_on` after.
     """
 
     def __init__(self, module: nn.Module, company: Company, first: int, last: int) -> None:
@@ -46,12 +49,16 @@ class Part:
         self._own = slice(first, last)
         self._places = _places(kinds, first, last)
         self._inputs: mx.array | None = None
+        self._given: mx.array | None = None
+        self._is_inner = False
+        self._like: tuple[int, mx.Dtype] | None = None
         self._out: mx.array | None = None
         self.vocabulary = 0
         for index, layer in enumerate(layers):
             if not first <= index < last:
                 _empty(layer)
-        before = self._arrive if company.pipes and first > 0 else None
+        self._receives = company.pipes and first > 0
+        before = self._arrive if self._receives else None
         after = None if company.leads else self._depart
         if before is not None:
             _wrap(layers[first], before, None)
@@ -70,24 +77,67 @@ class Part:
         self.vocabulary = int(logits.shape[-1])
         return logits if self._company.leads or self._out is None else self._out
 
+    @contextmanager
+    def rehearsal(self) -> Generator[None]:
+        """Meanwhile this rank is by itself."""
+        self.rehearsing = True
+        try:
+            yield
+        finally:
+            self.rehearsing = False
+
+    def receive(self, inputs: mx.array) -> list[mx.array]:
+        """What `inner` needs beside the input tokens (rows, tokens): nothing, or the hidden states
+        of the stage before, once there was a rehearsal."""
+        if not self._receives:
+            return []
+        assert self._like is not None, "rehearsed"
+        width, dtype = self._like
+        if self.rehearsing:
+            return [_made_up(inputs, width, dtype)]
+        return [self._company.arrive((*inputs.shape, width), dtype)]
+
+    def inner(self, inputs: mx.array, cache: Sequence[Any], given: Sequence[mx.array]) -> mx.array:
+        """The call without its exchanges between stages, whose input is `given`."""
+        self._is_inner, self._given = True, given[0] if given else None
+        try:
+            return self(inputs, cache)
+        finally:
+            self._is_inner, self._given = False, None
+            self._inputs = self._out = None
+
+    def hand_on(self, out: mx.array) -> mx.array:
+        """What is to come of `inner`'s output: sent to the next stage, where there is one."""
+        if self._company.pipes and not self._company.leads and not self.rehearsing:
+            return self._company.depart(out)
+        return out
+
     def _arrive(self, hidden: mx.array) -> mx.array:
         if not isinstance(hidden, mx.array):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Unsplittable("its layers pass on more than hidden states")
+        if self._is_inner:
+            assert self._given is not None
+            return self._given
         if not self.rehearsing:
-            return self._company.arrive(hidden)
+            return self._company.arrive(hidden.shape, hidden.dtype)
         assert self._inputs is not None
-        phases = (self._inputs[..., None] + 1) * (mx.arange(hidden.shape[-1]) + 1)
-        return mx.sin(phases * 0.37).astype(hidden.dtype)
+        self._like = hidden.shape[-1], hidden.dtype
+        return _made_up(self._inputs, *self._like)
 
     def _depart(self, hidden: Any) -> Any:
         if not isinstance(hidden, mx.array):
             if self._company.pipes:
                 raise Unsplittable("its layers pass on more than hidden states")
             return hidden
-        if self._company.pipes and not self.rehearsing:
-            hidden = self._company.depart(hidden)
+        if not self._is_inner:
+            hidden = self.hand_on(hidden)
         self._out = hidden
         return hidden
+
+
+def _made_up(inputs: mx.array, width: int, dtype: mx.Dtype) -> mx.array:
+    phases = (inputs[..., None] + 1) * (mx.arange(width) + 1)
+    return mx.sin(phases * 0.37).astype(dtype)
 
 
 def _layers(module: nn.Module) -> list[Any]:

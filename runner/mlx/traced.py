@@ -19,6 +19,7 @@ import numpy as np
 
 from runner.mlx.batch import DecodeBatch
 from runner.mlx.slab import SlabShape
+from runner.mlx.stage import Part
 
 MOST_ROWS = 8
 STEADY_STEPS = 4
@@ -62,18 +63,17 @@ class TracedDecode:
         self._model = model
         self._most = max(4, KEPT_LAYERS // layers)
         self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
-        self._shape = (0, 0)
-        self._steady = 0
+        self._lasted: dict[DecodeBatch, tuple[tuple[int, int], int]] = {}
 
     def logits(self, batch: DecodeBatch) -> mx.array | None:
         """(rows, vocabulary) after `batch.open_step`; None when the shape is not traced."""
         shape = (len(batch), batch.shape.room)
-        self._steady = self._steady + 1 if shape == self._shape else 0
-        self._shape = shape
+        before, steps = self._lasted.get(batch, (shape, -1))
+        self._lasted[batch] = shape, steps + 1 if before == shape else 0
         if shape[0] > MOST_ROWS or batch.shape.slots != shape[0]:
             return None
         if shape not in self._steps:
-            if self._steady < STEADY_STEPS:
+            if self._lasted[batch][1] < STEADY_STEPS:
                 return None
             self._steps[shape] = self.trace()
             if len(self._steps) > self._most:
@@ -94,17 +94,23 @@ class TracedDecode:
         seen = (columns >= np.array(begins)[:, None, None, None]) & (columns <= stop)
         mask = mx.array(seen)  # pyright: ignore[reportArgumentType]
         place = (offset, mask, mx.array([stop]))
-        logits, slabs = step(batch.tokens, place, batch.lend_slabs())
+        part = self._model if isinstance(self._model, Part) else None
+        given = [] if part is None else part.receive(batch.tokens[:, None])
+        out, slabs = step(batch.tokens, place, given, batch.lend_slabs())
         batch.return_slabs(slabs)
-        return logits
+        return out if part is None else part.hand_on(out)
 
     def clear(self) -> None:
         self._steps.clear()
+        self._lasted.clear()
 
     def _step(
-        self, tokens: mx.array, place: Place, slabs: list[mx.array]
+        self, tokens: mx.array, place: Place, given: list[mx.array], slabs: list[mx.array]
     ) -> tuple[mx.array, list[mx.array]]:
         pairs = zip(slabs[::2], slabs[1::2], strict=True)
         caches = [TracedKV(keys, values, place) for keys, values in pairs]
-        logits = self._model(tokens[:, None], cache=caches)[:, -1]
-        return logits, [array for cache in caches for array in cache.state]
+        if isinstance(self._model, Part):
+            out = self._model.inner(tokens[:, None], caches, given)
+        else:
+            out = self._model(tokens[:, None], cache=caches)
+        return out[:, -1], [array for cache in caches for array in cache.state]

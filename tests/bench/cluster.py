@@ -1,9 +1,10 @@
 """Groups and the control plane, measured: `python -m tests.bench.cluster [--repeats N]`.
 
 Two ranks of a random-weight Qwen2 of about 30 M parameters, as tensor and as pipeline, through
-HTTP, against `mlx_lm.server`'s own distributed mode, interleaved; the processor time that an
-idle group burns; how long a command takes until three nodes have applied it. Prints ratios
-within the run and writes bench-results/cluster.json.
+HTTP, against `mlx_lm.server`'s own distributed mode, interleaved; what lockstep costs a step,
+beside a bare loop over as many ranks (`lockstep`); the processor time that an idle group burns;
+how long a command takes until three nodes have applied it. Prints ratios within the run and
+writes bench-results/cluster.json.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from bus.messages.commands import Acknowledged, CommandRefused, RenameNode
 from conf.settings import load_settings
 from tests.bench.contestants import cpu_s, environment
 from tests.bench.load import Job, Timing, median_of, run, summary
+from tests.bench.lockstep import compared, compile_kernels
 from tests.bench.models import random_qwen2
 from tests.bench.serve import prompt
 from tests.harness.clusters import Cluster
@@ -166,6 +168,7 @@ def groups(repeats: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
         model = random_qwen2(Path(folder) / MODEL)
+        compile_kernels(model)
         for sharding in ("tensor", "pipeline"):
             cluster = Cluster(2, SHOAL_MODEL_FOLDERS=folder, SHOAL_RUNNER__MAX_WAITING="64")
             rival: MlxDistributed | None = None
@@ -263,6 +266,29 @@ def control_plane() -> dict[str, Any]:
     }
 
 
+def lockstep(repeats: int) -> dict[str, Any]:
+    """A group's step beside that of a loop which needs no telling."""
+    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
+        model = random_qwen2(Path(folder) / MODEL)
+        compile_kernels(model)
+        return {one: compared(model, one, repeats) for one in ("tensor", "pipeline")}
+
+
+def show_lockstep(found: dict[str, Any], console: Console) -> None:
+    """At most a millisecond or 5 %, whichever is more."""
+    table = Table(
+        "2 ranks", "rows", "shoal ms/step", "bare ms/step", "more, ms", "ratio", "at most"
+    )
+    for sharding, part in found.items():
+        for rows, row in part.items():
+            bare_ms = row["bare_ms"]
+            aim = f"{1 + max(1.0, 0.05 * bare_ms) / bare_ms:.2f}"
+            more = f"{row['more_ms']:.2f}"
+            cells = (f"{row['ours_ms']:.2f}", f"{bare_ms:.2f}", more, f"{row['ratio']:.2f}", aim)
+            table.add_row(sharding, rows, *cells)
+    console.print(table)
+
+
 def show(found: dict[str, Any]) -> None:
     """Each figure beside its aim."""
     aims = {"tensor": (1.0, 1.0), "pipeline": (1.0, 1.3)}
@@ -276,6 +302,7 @@ def show(found: dict[str, Any]) -> None:
             table.add_row(sharding, str(level), *cells)
     console = Console(width=120)
     console.print(table)
+    show_lockstep(found["lockstep"], console)
     for part in found["groups"].values():
         for name, cores in part["idle_cores"].items():
             console.print(f"idle: {name} burns {100 * cores:.1f} % of a core (ours: at most 2)")
@@ -290,7 +317,11 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--repeats", type=int, default=3)
     asked = options.parse_args()
-    found = {"control": control_plane(), "groups": groups(asked.repeats)}
+    found = {
+        "control": control_plane(),
+        "lockstep": lockstep(2 * asked.repeats),
+        "groups": groups(asked.repeats),
+    }
     out = ROOT / "bench-results" / "cluster.json"
     out.parent.mkdir(exist_ok=True)
     out.write_text(json.dumps(found, indent=1))

@@ -8,7 +8,7 @@ import pytest
 from runner.engine import PrefillChunk, RowId
 from runner.mlx.batch import DecodeBatch
 from runner.mlx.facts import measure, new_caches, trace_agrees
-from runner.mlx.kernels import KernelCache
+from runner.mlx.kernels import KernelCache, Outlook
 from runner.mlx.traced import MOST_ROWS, STEADY_STEPS, TracedDecode
 
 
@@ -104,7 +104,8 @@ def test_an_engine_that_starts_tracing_midway_says_the_same(drive, engine, new_r
         player.step(admit=(row,), prefill=((PrefillChunk(row.row, 0, 27),),))
         for count in range(39):
             if count == 11:
-                assert forward.trace()
+                assert forward.traces()
+                forward.trace()
             player.step(decode=(row.row,))
         player.finish(row.row)
     finally:
@@ -119,14 +120,19 @@ def test_a_cold_cache_is_filled_by_a_child_and_then_warm(model_folder, monkeypat
     monkeypatch.setattr("runner.mlx.kernels._mark", lambda path: mark)
     cache = KernelCache(model_folder("qwen3"), 10)
     assert not cache.warm
-    assert not cache.just_filled()
+    assert cache.outlook() == Outlook.NEVER
     monkeypatch.setattr("runner.mlx.kernels.sys.executable", "/bin/true")
     cache.fill()
     cache._child.wait()
-    assert not cache.just_filled()
+    assert cache.outlook() == Outlook.NEVER
     mark.touch()
+    waits = tmp_path / "waits"
+    waits.write_text("#!/bin/sh\nexec sleep 60\n")
+    waits.chmod(0o755)
+    monkeypatch.setattr("runner.mlx.kernels.sys.executable", str(waits))
     cache.fill()
+    assert cache.outlook() == Outlook.SOON
+    cache._child.kill()
     cache._child.wait()
-    assert cache.just_filled()
-    assert not cache.just_filled()
+    assert cache.outlook() == Outlook.WARM
     cache.close()
