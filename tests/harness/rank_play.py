@@ -190,7 +190,7 @@ def crowd(
             request(
                 f"{'drawn' if drawn else 'greedy'}-{number}",
                 prompt=prompt,
-                max_tokens=8 + 7 * number % 25,
+                max_tokens=8 + 7 * number % 17,
                 top_logprobs=None if quiet else 2,
                 ignore_eos=number % 3 > 0,
                 **sampling,
