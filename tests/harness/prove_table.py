@@ -1,4 +1,5 @@
-"""What `make prove` found, as tables: faults, parity, soak, latency, bench. Missing parts are named."""
+"""What `make prove` found, as tables: faults, parity, soak, latency, bench; what is missing is
+named."""
 
 from __future__ import annotations
 
