@@ -29,7 +29,7 @@ from tests.harness.slot import FakeGateway, Stream, request
 STORY = "Tell a story about a fish and a boat. " * 12
 
 WORDS = ("fish", "sea", "shoal", "node", "token", "count", "seven", "blue", "story", "moves")
-AT_ONCE = 10
+AT_ONCE = 16
 PATIENCE_MS = 300_000
 NOISE = 1e-4
 """Log-probabilities that differ by less are equal but for the order in which float32 is added."""
@@ -190,7 +190,7 @@ def crowd(
             request(
                 f"{'drawn' if drawn else 'greedy'}-{number}",
                 prompt=prompt,
-                max_tokens=8 + 7 * number % 17,
+                max_tokens=6 + 7 * number % 13,
                 top_logprobs=None if quiet else 2,
                 ignore_eos=number % 3 > 0,
                 **sampling,
