@@ -4,7 +4,8 @@ Every rank is a process on loopback, in float32 unless a name says otherwise. Re
 leave while others run, some prompts begin with another one, some are computed in chunks. `make
 prove-parity` plays 56 prompts greedily and 24 with seeds on each group; `make test` a few. Greedy
 rows may part only where the two likeliest tokens are within the noise, and each line prints
-how many did. The families' random weights are scaled (`write_model`), so that gaps are seldom so small.
+how many did. The families' random weights are scaled (`write_model`), so that gaps are seldom
+so small.
 """
 
 from __future__ import annotations
