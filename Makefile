@@ -67,12 +67,13 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-clients prove-faults prove-cluster prove-soak prove-latency prove-bench bench-cluster prove-table
+prove: prove-properties prove-sim prove-clients prove-faults prove-cluster prove-parity prove-soak prove-latency prove-bench bench-cluster prove-table
 
-.PHONY: prove-properties prove-sim prove-cluster prove-latency bench-cluster
+.PHONY: prove-properties prove-sim prove-cluster prove-parity prove-latency bench-cluster
 
 prove-properties: $(READY)
-	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim
+	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim \
+		--ignore-glob='tests/runner/test_group*'
 
 prove-sim: $(READY)
 	$(PROVE) tests/sim
@@ -89,6 +90,10 @@ prove-cluster: $(READY)
 	$(PROVE) tests/processes/test_cluster.py tests/processes/test_two_nodes.py \
 		tests/processes/test_partition.py tests/processes/test_churn.py tests/runner/test_groups.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table cluster; exit $$said
+
+prove-parity: $(READY)
+	rm -f prove-results/parity.jsonl
+	$(PROVE) tests/runner/test_group_parity*.py
 
 bench-cluster: $(READY)
 	$(BIN)/python -m tests.bench.cluster

@@ -117,7 +117,7 @@ class Serving:
 
     def close(self, message: str) -> None:
         """Say goodbye and go; what is open has been ended before."""
-        for peer in self._gateways.known:
+        for peer in tuple(self._gateways.known):
             self._send(peer, Goodbye(message))
         self._reactor.unwatch(self._link)
         self._link.close()

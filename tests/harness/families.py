@@ -48,6 +48,13 @@ MODELS: dict[str, dict[str, Any]] = {
         "rope_global_base_freq": 10000.0,
         "query_pre_attn_scalar": 16,
     },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 32,
+        "tie_word_embeddings": False,
+    },
     "qwen3_next": {
         "model_type": "qwen3_next",
         "tie_word_embeddings": False,

@@ -2,7 +2,8 @@
 
 The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong soon
 after the first request has come: `wedge` (a step never ends), `raise`, or `slow` (a step takes
-half a second).
+half a second). `stray` is a follower with its real engine that once hears another token than
+its lead has sampled.
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from bus.identity import node_id
 from bus.messages.control import RunnerSpec
 from conf.settings import load_settings
-from runner.engine import Engine, EngineFacts, LoadProgress, StepPlan, StepResult
+from runner import __main__ as real
+from runner.engine import (
+    Engine,
+    EngineFacts,
+    FollowingEngine,
+    LoadProgress,
+    StepPlan,
+    StepResult,
+)
 from runner.lockstep import Seat
 from runner.part import Makers, Progressed
 from runner.prepared import TextWorks
@@ -27,6 +37,8 @@ from runner.warm_up import LENGTHS
 from tests.harness.engine import FakeEngine, facts
 
 STEPS_BEFORE = 2
+STRAYS_AFTER = 120
+"""Steps: more than warming up takes, so that a request's token is misread."""
 
 
 class FaultyEngine(FakeEngine):
@@ -70,8 +82,46 @@ def load_text(spec: RunnerSpec) -> TextWorks:
     return Text(ModelTokenizer(Path(spec.path)))
 
 
+def load_straying(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> FollowingEngine:
+    """The real engine; once it misreads the first token of a step."""
+    engine = real.load_engine(spec, seat, progress)
+    read = engine.read
+    misheard: list[int] = []
+
+    def misread() -> StepResult:
+        result = read()
+        if misheard or result.step < STRAYS_AFTER or not result.tokens:
+            return result
+        misheard.append(result.step)
+        first, *others = result.tokens
+        return replace(result, tokens=(replace(first, token=first.token ^ 1), *others))
+
+    engine.read = misread
+    return engine
+
+
+def straying() -> Makers:
+    return Makers(
+        load_engine=no_group,
+        load_follower=load_straying,
+        load_text=real.load_text,
+        form_group=real.form_group,
+        open_exchanges=real.open_exchanges,
+    )
+
+
 def no_group(*_: object) -> NoReturn:
     raise AssertionError("this runner is alone")
+
+
+def fake() -> Makers:
+    return Makers(
+        load_engine=load_engine,
+        load_follower=no_group,
+        load_text=load_text,
+        form_group=no_group,
+        open_exchanges=no_group,
+    )
 
 
 def main() -> int:
@@ -81,13 +131,7 @@ def main() -> int:
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level="info",
-        makers=Makers(
-            load_engine=load_engine,
-            load_follower=no_group,
-            load_text=load_text,
-            form_group=no_group,
-            open_exchanges=no_group,
-        ),
+        makers=straying() if os.environ["SHOAL_TEST_FAULT"] == "stray" else fake(),
     )
 
 

@@ -1,4 +1,4 @@
-"""What `make prove` found, as tables: faults, clusters, soak, latency, bench; `cluster` alone
+"""What `make prove` found, as tables: faults, clusters, parity, soak, latency, bench; `cluster` alone
 where that is asked for. Missing parts are named."""
 
 from __future__ import annotations
@@ -31,6 +31,21 @@ def faults(name: str, how: str) -> None:
     console.print(table)
 
 
+def parity() -> None:
+    path = ROOT / "prove-results" / "parity.jsonl"
+    if not path.exists():
+        console.print("parity: not run (make prove-parity)")
+        return
+    heads = ("model", "shape", "kind", "prompts", "equal", "at a tie", "logprobs within", "seconds")
+    table = Table(*heads)
+    for line in path.read_text().splitlines():
+        row: dict[str, Any] = json.loads(line)
+        off_by = f"{row['off_by']:.1e}" if "off_by" in row else ""
+        cells = [row[key] for key in heads[:5]]
+        table.add_row(*map(str, cells), str(len(row.get("ties", ()))), off_by, str(row["seconds"]))
+    console.print(table)
+
+
 def document(name: str, folder: str, how: str) -> None:
     path = ROOT / folder / f"{name}.json"
     if not path.exists():
@@ -53,6 +68,7 @@ def main(parts: list[str]) -> None:
         return
     faults("faults", "prove-faults")
     faults("cluster", "prove-cluster")
+    parity()
     document("soak", "prove-results", "prove-soak")
     document("latency", "bench-results", "prove-latency")
     document("serve", "bench-results", "prove-bench")

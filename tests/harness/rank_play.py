@@ -1,17 +1,39 @@
-"""One hand of requests that goes through everything a row can meet, and what came of it."""
+"""One hand of requests that goes through everything a row can meet, and what came of it.
+
+A crowd is many requests that come and go: some prompts begin with another one, some are longer
+than a step's prefill, and who shares a batch with whom depends on the hour.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from bus.messages.requests import GenerationRequest, TextPrompt, TokensPrompt
-from bus.messages.tokens import Finished
+from bus.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    Prompt,
+    TextPart,
+    TextPrompt,
+    TokensPrompt,
+)
+from bus.messages.tokens import Finished, Refused
 from tests.harness.slot import FakeGateway, Stream, request
 
 STORY = "Tell a story about a fish and a boat. " * 12
+
+WORDS = ("fish", "sea", "shoal", "node", "token", "count", "seven", "blue", "story", "moves")
+AT_ONCE = 16
+PATIENCE_MS = 300_000
+NOISE, ROUGH_NOISE = 1e-4, 5e-4
+"""Log-probabilities that differ by less are equal but for the order in which float32 is added: of
+the bundled model, and of random weights, which make more of a rounding."""
 
 Outcome = dict[str, Any]
 
@@ -118,3 +140,162 @@ def play_prefix(gateway: FakeGateway) -> tuple[str, int]:
 def endless(name: str) -> GenerationRequest:
     """Runs for as long as a test may take."""
     return request(name, prompt=TextPrompt(text="The boat goes on"), max_tokens=1500)
+
+
+def text_prompt(number: int) -> Prompt:
+    """For the bundled model: a question, a text that begins like others, a short or a long one."""
+    chance = random.Random(number)
+    words = [chance.choice(WORDS) for _ in range(chance.randint(150, 350))]
+    match number % 4:
+        case 0:
+            asked = ("List the integers from 1 to 30.", f"Tell me a story about a {words[0]}.")
+            part = TextPart(text=asked[number // 4 % 2])
+            return ChatPrompt(messages=(ChatMessage(role="user", parts=(part,)),))
+        case 1:
+            own = "" if number < 4 else " ".join(words[: number % 30])
+            return TextPrompt(text=STORY + own)
+        case 2:
+            return TextPrompt(text=" ".join(words[:40]))
+        case _:
+            return TextPrompt(text=" ".join(words))
+
+
+def ids_prompt(number: int) -> Prompt:
+    """For any model of 260 tokens, as `text_prompt`."""
+    chance = random.Random(number)
+    own = [chance.randint(3, 258) for _ in range(600)]
+    shared = [3 + 7 * at % 250 for at in range(300)]
+    match number % 4:
+        case 0:
+            ids = own[: 3 + number % 20]
+        case 1:
+            ids = shared if number < 4 else shared + own[: number % 40]
+        case 2:
+            ids = own[: 30 + number % 70]
+        case _:
+            ids = own[: chance.randint(150, 600)]
+    return TokensPrompt(token_ids=tuple(ids))
+
+
+def crowd(
+    numbers: range, *, texts: bool, drawn: bool = False, silent: int = 0
+) -> list[GenerationRequest]:
+    """Requests with these numbers: greedy, or `drawn` with a seed at temperature 0.8 and top-p
+    0.9. Every `silent`-th asks for no log-probabilities; a third end where the model does."""
+    hand: list[GenerationRequest] = []
+    for number in numbers:
+        prompt = text_prompt(number) if texts else ids_prompt(number)
+        sampling = _sampled(temperature=0.8, top_p=0.9, seed=number) if drawn else {}
+        quiet = silent and number % silent == 0
+        hand.append(
+            request(
+                f"{'drawn' if drawn else 'greedy'}-{number}",
+                prompt=prompt,
+                max_tokens=6 + 7 * number % 13,
+                top_logprobs=None if quiet else 2,
+                ignore_eos=number % 3 > 0,
+                **sampling,
+            )
+        )
+    return hand
+
+
+@dataclass(frozen=True)
+class Said:
+    """One row's end. Where log-probabilities were asked for, `ids` are its tokens, `logprobs`
+    theirs and `gaps` how much likelier each step's likeliest token was than the second."""
+
+    text: str
+    tokens: int
+    finishes: tuple[str, ...]
+    cached: int
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    gaps: tuple[float, ...] = ()
+
+
+def play_crowd(gateway: FakeGateway, hand: Sequence[GenerationRequest]) -> dict[str, Said]:
+    """At most `AT_ONCE` at a time, each joining up to four tokens after the one before."""
+    waiting = deque(hand)
+    streams: dict[str, Stream] = {}
+    while waiting:
+        if sum(stream.end is None for stream in streams.values()) >= AT_ONCE:
+            gateway.listen()
+            continue
+        one = waiting.popleft()
+        streams[one.request_id] = gateway.submit(one, remaining_ms=PATIENCE_MS)
+        enough = _tokens_of(streams) + len(waiting) % 5
+        gateway.until(
+            lambda enough=enough: (
+                _tokens_of(streams) >= enough or all(stream.end for stream in streams.values())
+            ),
+            "the crowd goes on",
+            seconds=PATIENCE_MS / 1000,
+        )
+    gateway.ended(*streams.values(), seconds=PATIENCE_MS / 1000)
+    return {name: last_words(stream) for name, stream in streams.items()}
+
+
+def _tokens_of(streams: Mapping[str, Stream]) -> int:
+    for name, stream in streams.items():
+        assert not isinstance(stream.answer, Refused), (name, stream.answer)
+    return sum(stream.tokens for stream in streams.values())
+
+
+def last_words(stream: Stream) -> Said:
+    """What a finished stream of one choice came to."""
+    assert isinstance(stream.end, Finished), stream.end
+    chosen = [one for delta in stream.deltas for one in delta.logprobs]
+    likeliest = [sorted((logprob for _, _, logprob in one.top), reverse=True) for one in chosen]
+    return Said(
+        text=stream.text(),
+        tokens=stream.end.usage.completion_tokens,
+        finishes=tuple(stream.finishes),
+        cached=stream.end.usage.cached_tokens,
+        ids=tuple(one.token_id for one in chosen),
+        logprobs=tuple(one.logprob for one in chosen),
+        gaps=tuple(best[0] - best[1] for best in likeliest),
+    )
+
+
+@dataclass
+class Parity:
+    """How two crowds compare. `ties` part where the two likeliest tokens were within the noise
+    of each other, `unequal` anywhere else: (request, token at which they part, gap there)."""
+
+    prompts: int = 0
+    equal: int = 0
+    ties: list[tuple[str, int, float]] = field(default_factory=list)
+    unequal: list[tuple[str, int, float]] = field(default_factory=list)
+    off_by: float = 0.0
+    """The most that a log-probability of equal tokens differs."""
+    least_gap: float = float("inf")
+    tokens: int = 0
+    distinct: int = 0
+    cached: int = 0
+
+
+def compare(
+    found: dict[str, Said], wanted: dict[str, Said], *, greedy: bool, noise: float
+) -> Parity:
+    """`wanted` has log-probabilities for every request; `found` may lack some. Only greedy rows
+    may part at a tie: a drawn row's choice is not between its two likeliest tokens."""
+    assert found.keys() == wanted.keys()
+    parity = Parity(prompts=len(wanted), cached=sum(one.cached for one in found.values()))
+    parity.tokens = sum(len(one.ids) for one in wanted.values())
+    parity.distinct = len({token for one in wanted.values() for token in one.ids})
+    parity.least_gap = min(gap for one in wanted.values() for gap in one.gaps)
+    for name, truth in wanted.items():
+        one = found[name]
+        if (one.text, one.tokens, one.finishes) == (truth.text, truth.tokens, truth.finishes) and (
+            one.ids in ((), truth.ids)
+        ):
+            parity.equal += 1
+            pairs = zip(one.logprobs, truth.logprobs, strict=False)
+            parity.off_by = max([parity.off_by, *(abs(here - there) for here, there in pairs)])
+            continue
+        pairs = enumerate(zip(one.ids, truth.ids, strict=False))
+        at = next((at for at, (here, there) in pairs if here != there), -1)
+        gap = truth.gaps[at] if at >= 0 else min(truth.gaps)
+        (parity.ties if greedy and gap < noise else parity.unequal).append((name, at, gap))
+    return parity

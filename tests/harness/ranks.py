@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,23 @@ def group_spec(sharding: str, layers: Layers, **changes: Any) -> GroupSpec:
 
 
 @contextlib.contextmanager
-def started_ranks(model: Path, group: GroupSpec, **changes: Any) -> Iterator[list[Slot]]:
-    """A process for every rank, not yet told what to be; all ended by their own pids."""
+def one_gateway(model: Path) -> Iterator[FakeGateway]:
+    """A gateway of a model that one rank holds."""
+    with (
+        tempfile.TemporaryDirectory(prefix="shoal-one-") as home,
+        started_slot(Path(home), model) as slot,
+    ):
+        slot.ready()
+        with contextlib.closing(FakeGateway(slot)) as gateway:
+            yield gateway
+
+
+@contextlib.contextmanager
+def started_ranks(
+    model: Path, group: GroupSpec, *, faults: Mapping[int, str] | None = None, **changes: Any
+) -> Iterator[list[Slot]]:
+    """A process for every rank, not yet told what to be; all ended by their own pids. `faults`
+    by rank are those of `faulty_runner`."""
     with contextlib.ExitStack() as stack:
         slots: list[Slot] = []
         for seat in group.ranks:
@@ -61,7 +76,10 @@ def started_ranks(model: Path, group: GroupSpec, **changes: Any) -> Iterator[lis
                 "last_layer": seat.last_layer,
                 "group": group,
             }
-            slots.append(stack.enter_context(started_slot(home, model, **fields | changes)))
+            fault = (faults or {}).get(seat.rank, "")
+            slots.append(
+                stack.enter_context(started_slot(home, model, fault=fault, **fields | changes))
+            )
         yield slots
 
 
@@ -80,12 +98,12 @@ def until_ready(slots: Sequence[Slot], seconds: float = 60.0) -> None:
 
 @contextlib.contextmanager
 def ready_group(
-    model: Path, sharding: str, layers: Layers, **changes: Any
+    model: Path, sharding: str, layers: Layers, *, seconds: float = 60.0, **changes: Any
 ) -> Iterator[tuple[list[Slot], FakeGateway]]:
-    """A group that serves, and a gateway of its lead's."""
+    """A group that serves (within `seconds`), and a gateway of its lead's."""
     with started_ranks(model, group_spec(sharding, layers), **changes) as slots:
         become(slots)
-        until_ready(slots)
+        until_ready(slots, seconds)
         gateway = FakeGateway(slots[0])
         try:
             yield slots, gateway

@@ -251,6 +251,20 @@ def test_draining_refuses_the_new_and_finishes_the_old(tmp_path: Path, model: Pa
         gateway.close()
 
 
+def test_a_gateway_that_left_unheard_does_not_disturb_the_goodbye(
+    tmp_path: Path, model: Path
+) -> None:
+    with started_slot(tmp_path, model) as slot:
+        slot.ready()
+        gateway = FakeGateway(slot)
+        gateway.until(lambda: gateway.heard, "a welcome")
+        gateway.close()
+        slot.tell(
+            SlotDrain(instance=slot.spec.instance, generation=1, deadline_s=30, why="made way")
+        )
+        assert slot.exit_code() == 0
+
+
 def test_sigterm_gives_every_open_request_its_end(tmp_path: Path, model: Path) -> None:
     with started_slot(tmp_path / "home", model) as slot:
         slot.ready()

@@ -5,10 +5,8 @@ Every rank is a process on loopback. In float32 a group says exactly what one ra
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,11 +25,12 @@ from tests.harness.ranks import (
     become,
     free_ports,
     group_spec,
+    one_gateway,
     ready_group,
     stages,
     started_ranks,
 )
-from tests.harness.slot import ROOT, FakeGateway, Slot, request, started_slot
+from tests.harness.slot import ROOT, Slot, request
 
 pytestmark = pytest.mark.slow
 
@@ -42,18 +41,6 @@ Outcomes = dict[str, Any]
 
 
 Alone = tuple[Outcomes, tuple[str, int]]
-
-
-@contextlib.contextmanager
-def one_gateway(model: Path) -> Iterator[FakeGateway]:
-    """A gateway of a model that one rank holds."""
-    with (
-        tempfile.TemporaryDirectory(prefix="shoal-one-") as home,
-        started_slot(Path(home), model) as slot,
-    ):
-        slot.ready()
-        with contextlib.closing(FakeGateway(slot)) as gateway:
-            yield gateway
 
 
 def alone(model: Path, hand: Sequence[GenerationRequest]) -> Outcomes:
