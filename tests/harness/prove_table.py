@@ -1,5 +1,5 @@
-"""What `make prove` found, as tables: faults, clusters, parity, soak, latency, bench; `cluster` alone
-where that is asked for. Missing parts are named."""
+"""What `make prove` found, as tables: faults, clusters, parity, soak, latency, bench; `cluster`
+alone where that is asked for. Missing parts are named."""
 
 from __future__ import annotations
 
