@@ -65,7 +65,7 @@ def wanted_pieces(
 ) -> dict[str, bytes]:
     """For each file of `heads` (its first piece) one byte for each piece: 1 where it is needed."""
     tables = {path: tensor_ranges(head) for path, head in heads.items()}
-    places = {
+    places: dict[str, dict[str, Place] | None] = {
         path: None if table is None else {n: place_of(n, layers.count) for n in table}
         for path, table in tables.items()
     }

@@ -231,7 +231,7 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
     town.stop(gone)
     answer = town.changed(holder, gone, forgotten=True)
     assert isinstance(answer, Acknowledged) and answer.durability == "majority"
-    electors = {NodeId(node) for node in (holder, other, third)}
+    electors = frozenset(NodeId(node) for node in (holder, other, third))
 
     def counted() -> list[frozenset[NodeId]]:
         return [m.office.candidate.election.electors for m in town.masters.values()]

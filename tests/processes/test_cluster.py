@@ -17,7 +17,7 @@ import pytest
 from conf.paths import bundled_models
 from gateway.cli.lab import LabNode, formation_s
 from tests.harness.clusters import Cluster, running_cluster, view_of
-from tests.harness.nodes import Node, Stream, eventually, kill, shoal
+from tests.harness.nodes import Node, Stream, eventually, kill
 from tests.processes.conftest import PROVING, Ledger
 from worker.stage import parts_held
 
@@ -142,9 +142,6 @@ def test_a_pipeline_over_nodes_that_lack_the_model_fetches_its_layers_alone(
             card["node"]: card for card in node.http.get("/state").json()["telemetry"]["cards"]
         }
         assert [one["model"] for one in cards[node.node_id()]["parts"]] == [far]
-        said = shoal("ls", "--home", str(node.home)).stdout
-        assert "in part" in said
-        print(said)
 
 
 def test_any_nodes_gateway_stops_a_request_of_any_other(cluster: Cluster) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from bus.cards import NodeCard, PartialModel
 from bus.ids import ModelId, NodeId
 from bus.messages.readings import FetchPhase, FetchReading, WeightsReading
 from gateway.cli.instances import _row  # pyright: ignore[reportPrivateUsage]
+from gateway.cli.models import part_row
 from gateway.cli.node_state import NodeState, Progress, parse_state
 from tests.harness import node_server
 
@@ -45,3 +48,19 @@ def test_other_nodes_fetches_and_those_that_are_over_show_nothing() -> None:
         (one,) = state.instances
         assert state.progress_of(one) == Progress("starting", 0, 0)
         assert _row(state, one)[1] == one.status
+
+
+def test_parts_of_models_are_told_apart_from_models_with_their_bytes() -> None:
+    part = PartialModel(
+        model=ModelId("org/m"), layers=((0, 2), (4, 5)), have_bytes=10**9, size_bytes=4 * 10**9
+    )
+    card = NodeCard(
+        node=NodeId("n1"), name="box", platform="p", cores=1, memory_bytes=1, backends=(),
+        mlx_version="", shoal_version="", slots=1, parts=(part,), announced_at_s=1.0,
+    )  # fmt: skip
+    state = replace(parsed(), cards=(card,))
+    assert state.parts == [("box", part)] and state.models == {}
+    row = part_row(*state.parts[0])
+    assert row[:2] == ("org/m", "in part")
+    assert row[-1] == "layers 0 to 1, 4 to 4 on box"
+    assert "of" in row[4]

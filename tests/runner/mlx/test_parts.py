@@ -15,7 +15,7 @@ from mlx_lm.utils import load_model, quantize_model, save_model
 
 from runner.mlx.load import load_weights
 from tests.harness.families import MODELS, SMALL, write_model
-from worker.layers import place_of
+from worker.layers import Place, place_of
 from worker.parts import FAMILIES, Layers, needs, tensor_ranges
 
 LAYERS = int(SMALL["num_hidden_layers"])
@@ -80,7 +80,7 @@ def poisoned(whole: Path, to: Path, first: int, last: int) -> Path:
 
 
 def needed_names(names: Any, layers: Layers) -> set[str]:
-    places = {name: place_of(name, layers.count) for name in names}
+    places: dict[str, Place] = {name: place_of(name, layers.count) for name in names}
     projects = "projection" in places.values()
     return {name for name, place in places.items() if needs(place, layers, projects=projects)}
 
