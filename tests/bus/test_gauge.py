@@ -62,3 +62,15 @@ def test_load_that_comes_in_the_midst_of_a_measurement_does_not_make_the_way_lon
         now += 5e-3 if step.serial < 2 * SERIES else 1e-3
         step = gauge.answered(step.serial, now)
     assert step is not None and abs(step.round_trip_s - 1e-3) < 1e-9
+
+
+def test_a_burst_that_load_made_slow_is_repeated() -> None:
+    gauge, now, slow = Gauge(MOST_BYTES), 0.0, True
+    step: Burst | Gauged | None = gauge.start(now)
+    while isinstance(step, Burst):
+        now += 1e-4 + step.bytes_ / 100e6
+        if step.bytes_ and slow:
+            now, slow = now + 0.08, False
+        step = gauge.answered(step.serial, now)
+    assert step is not None and step.bytes_per_s is not None
+    assert step.bytes_per_s > 50e6
