@@ -146,7 +146,7 @@ def test_one_seed_that_answers_is_enough_for_everybody(count: int, seed: int, lo
 
 
 @given(st.integers(2, 7), st.integers(0, 10_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_adverts_alone_are_enough_however_many_of_them_are_stale_or_wrong(
     count: int, seed: int
 ) -> None:
