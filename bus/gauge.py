@@ -2,7 +2,7 @@
 
 Pure: time arrives as `now`, at the side that asks. The first echo opens the way and does not
 count. Each burst is four times the one before, is answered when all of it has arrived, and is sent
-only if, at the speed seen last, it fits into what is left of `BUDGET_S` seconds of sending and
+only if, at the speed seen before, it fits into what is left of `BUDGET_S` seconds of sending and
 of the bytes allowed: a slow link carries little. Speeds come out too low rather than too high.
 (Slow start is TCP's, RFC 5681.)
 """
@@ -12,9 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-ECHOES = 9
+ECHOES = 15
+SERIES = 5
+"""The round trip is the best median of a series of so many: load comes and goes, and only slows."""
 FIRST_BYTES = 16 << 10
 GROWTH = 4
+TRIES = 3
+"""Bursts of one size, where a larger one would not fit."""
 BUDGET_S = 0.2
 FRAME_BYTES = 32 << 10
 MOST_BYTES = 8 << 20
@@ -77,12 +81,18 @@ class Gauge:
         self._rates.append((self._out.bytes_, self._out.bytes_ / max(sending_s, took_s / 2)))
 
     def _next_bytes(self) -> int:
-        """Of the next burst; 0 when there is to be none."""
+        """Of the next burst; 0 when there is to be none. What cannot grow is repeated, for it may
+        have been load that made it slow."""
         if not self._rates:
             return min(FIRST_BYTES, self._left)
-        before, rate = self._rates[-1]
-        size = min(GROWTH * before, self._left)
-        return size if size and self._spent_s + size / rate <= BUDGET_S else 0
+        before, _ = self._rates[-1]
+        tries = [rate for size, rate in self._rates if size == before]
+        room = (BUDGET_S - self._spent_s) * max(tries)
+        for size in (min(GROWTH * before, self._left), min(before, self._left)):
+            again = size <= before
+            if 0 < size <= room and not (again and len(tries) >= TRIES):
+                return size
+        return 0
 
     def _send(self, frames: tuple[int, ...], now: float) -> Burst:
         self._out = Burst(self._out.serial + 1, frames)
@@ -91,7 +101,8 @@ class Gauge:
         return self._out
 
     def _end(self) -> Gauged:
-        trip = median(self._trips)
+        series = (self._trips[at : at + SERIES] for at in range(0, ECHOES, SERIES))
+        trip = min(median(one) for one in series)
         if not self._rates:
             return Gauged(trip, None)
         largest = max(size for size, _ in self._rates)

@@ -90,7 +90,8 @@ class Rounds:
             for address in tuple(dict.fromkeys(some))[:MAX_ADDRESSES]
         )
         for target in self._there - self.turns.keys():
-            self.turns[target] = Turn(now + FIRST_S * (1 + chance) / 2)
+            wait_s = 0.0 if target.peer == self.me else FIRST_S * (1 + chance) / 2
+            self.turns[target] = Turn(now + wait_s)
         for target in self.turns.keys() - self._there:
             if now >= self.turns[target].due_at:
                 del self.turns[target]
@@ -146,13 +147,13 @@ class Rounds:
         rate = max((one.bytes_per_s or 0.0 for _, one in found), default=0.0)
         if not rate:
             return None
-        trip = min(one.round_trip_s for _, one in found)
+        trip, at_home = min(one.round_trip_s for _, one in found), is_loopback(target.host)
         return MeasuredLink(
             peer=target.peer,
             host=target.host,
-            latency_s=one_way_s(trip, idle_s),
+            latency_s=PRIORS["loopback"].latency_s if at_home else one_way_s(trip, idle_s),
             bytes_per_s=rate,
-            at_least=rate >= CEILING_BYTES_PER_S or is_loopback(target.host),
+            at_least=at_home or rate >= CEILING_BYTES_PER_S,
             round_trip_s=trip,
             age_s=round(now - max(at for at, _ in found), 1),
         )

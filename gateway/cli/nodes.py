@@ -128,12 +128,12 @@ def _measured(state: NodeState, node: str) -> list[dict[str, Any]]:
 
 
 def _speed(one: dict[str, Any]) -> str:
-    """Of the address in use, else of the fastest."""
+    """Of the address in use, else of the fastest; a `+` says that it may be more."""
     ways: list[dict[str, Any]] = one["measured"]
     if not ways:
         return ""
     way = max(ways, key=lambda way: (way["host"] == one["host"], way["bytes_per_s"]))
-    more = " or more" if way["at_least"] else ""
+    more = "+" if way["at_least"] else ""
     return f"{way['latency_s'] * 1e6:.0f} us, {size(int(way['bytes_per_s']))}/s{more}"
 
 
@@ -142,8 +142,8 @@ def _models(card: NodeCard | None) -> list[str]:
 
 
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:
-    link = one["link"]
-    if link == "silent":
+    link = f"{one['link']} ({one['found_by']})" if one["found_by"] else one["link"]
+    if one["link"] == "silent":
         link = f"silent for {span(one['silent_s'])}" if one["silent_s"] else one["why"] or "silent"
     return (
         one["name"],
@@ -151,7 +151,6 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
         link,
         one["host"],
         _speed(one),
-        one["found_by"],
         "holds it" if one["holder"] else "",
         one["health"],
         size(one["memory_bytes"]) if one["memory_bytes"] else "",

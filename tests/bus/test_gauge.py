@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.gauge import BUDGET_S, ECHOES, FRAME_BYTES, MOST_BYTES, Burst, Gauge, Gauged
+from bus.gauge import BUDGET_S, ECHOES, FRAME_BYTES, MOST_BYTES, SERIES, Burst, Gauge, Gauged
 
 latencies = st.floats(1e-5, 0.3)
 speeds = st.floats(2e5, 2e10)
@@ -53,3 +53,24 @@ def test_echoes_alone_are_enough_where_nothing_may_be_sent() -> None:
     assert found.bytes_per_s is None
     assert len(sent) == ECHOES + 1
     assert {burst.bytes_ for burst in sent} == {0}
+
+
+def test_load_that_comes_in_the_midst_of_a_measurement_does_not_make_the_way_longer() -> None:
+    gauge, now = Gauge(0), 0.0
+    step: Burst | Gauged | None = gauge.start(now)
+    while isinstance(step, Burst):
+        now += 5e-3 if step.serial < 2 * SERIES else 1e-3
+        step = gauge.answered(step.serial, now)
+    assert step is not None and abs(step.round_trip_s - 1e-3) < 1e-9
+
+
+def test_a_burst_that_load_made_slow_is_repeated() -> None:
+    gauge, now, slow = Gauge(MOST_BYTES), 0.0, True
+    step: Burst | Gauged | None = gauge.start(now)
+    while isinstance(step, Burst):
+        now += 1e-4 + step.bytes_ / 100e6
+        if step.bytes_ and slow:
+            now, slow = now + 0.08, False
+        step = gauge.answered(step.serial, now)
+    assert step is not None and step.bytes_per_s is not None
+    assert step.bytes_per_s > 50e6

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.hints import Advert
 from bus.ids import Boot, NodeId
 from bus.members import SILENT_S, Action, Dial, Follow, HangUp, Myself, Say, SayHello, Unfollow
 from bus.membership import Membership
@@ -142,6 +143,35 @@ def test_one_seed_that_answers_is_enough_for_everybody(count: int, seed: int, lo
         assert net.linked(name) == set(names) - {name}
         assert len(net.seats[name].dialled) == count - 1, "one line to each"
         assert set(net.seats[name].follows) == {NodeId(f"n-{n}") for n in names if n != name}
+
+
+@given(st.integers(2, 7), st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_adverts_alone_are_enough_however_many_of_them_are_stale_or_wrong(
+    count: int, seed: int
+) -> None:
+    net = Net(seed, 0.1)
+    names = [f"m{i}" for i in range(count)]
+    told: list[Advert] = []
+    for name in names:
+        net.add(myself(name))
+        told.append(Advert(NodeId(f"n-{name}"), "shoal", (), "b1", (f"{name}:1",)))
+    for i in range(net.chance.randrange(12)):
+        where = net.chance.choice(["dead:1", "m0:1", "m1:1"])
+        told.append(Advert(NodeId(f"n-ghost{i}"), "shoal", (), "b1", (where,)))
+    net.chance.shuffle(told)
+    for name in names:
+        for advert in told:
+            net.seats[name].membership.heard_advert(advert, net.now)
+    net.run(60.0)
+    net.loss = 0.0
+    net.run(6.0)
+    for name in names:
+        membership = net.seats[name].membership
+        assert net.linked(name) == set(names) - {name}
+        assert set(membership.peers) == {NodeId(f"n-{n}") for n in names if n != name}
+        tried = {one.tried for one in membership.hints.of.values()}
+        assert len(net.seats[name].dialled - tried) <= count - 1
 
 
 def test_a_node_that_dies_is_silent_and_linked_again_when_it_is_back() -> None:

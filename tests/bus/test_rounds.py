@@ -132,6 +132,8 @@ def test_what_encryption_or_this_machine_sets_the_pace_of_is_a_lower_bound() -> 
     rounds.measured(AT_A, Gauged(1e-3, 0.4e9), 0.0)
     rounds.measured(at_home, Gauged(1e-4, 0.02e9), 0.0)
     assert {one.peer: one.at_least for one in rounds.links(0.0)} == {A: True, B: True}
+    home = next(one for one in rounds.links(0.0) if one.peer == B)
+    assert home.latency_s == PRIORS["loopback"].latency_s, "no network, so it is load that was seen"
 
 
 def test_the_way_is_what_the_network_adds_to_an_echo_at_home() -> None:

@@ -50,6 +50,8 @@ class Boards:
         key: ClusterKey | None = None,
         discovery: bool = False,
         look: Callable[[], tuple[str, ...]] | None = None,
+        listen: str = "127.0.0.1",
+        hosts: tuple[str, ...] = ("127.0.0.1",),
     ) -> Switchboard:
         folder = self.root / name
         folder.mkdir(exist_ok=True)
@@ -57,8 +59,8 @@ class Boards:
         settings = PeerSettings(
             name=name,
             namespace=namespace,
-            listen="127.0.0.1",
-            addresses=("127.0.0.1",),
+            listen=listen,
+            addresses=hosts,
             port=port,
             ports=PeerPorts(control=free_port(), telemetry=free_port(), candidate=free_port()),
             seeds=tuple(f"127.0.0.1:{self.ports[seed]}" for seed in seeds),

@@ -11,6 +11,7 @@ from bus.logs import Log
 from bus.messages.events import Fact, RankSeated
 from bus.messages.peers import PeerReading, PeersReading
 from bus.messages.readings import LinkReading, MeasuredLink
+from bus.state import ClusterState
 from bus.topology import NodeAddress
 from worker.actions import SeatRank
 from worker.facts import Told
@@ -86,6 +87,7 @@ class Teller:
         self.told: list[Fact] = []
         self.speaker = self
         self.node = ME
+        self.state = ClusterState()
 
     def tell(self, fact: Fact) -> None:
         self.told.append(fact)
