@@ -43,7 +43,7 @@ def hostfile(
         typer.Option(help="Write what MLX's backends read into this folder.", metavar="DIR"),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=1024, max=65_000, help="Rank 0's port; a ring adds the rank.")
+        int, typer.Option(min=1024, max=65_000, help="Rank 0's port; a ring's go up from it.")
     ] = PORT,
     probe: Annotated[
         bool, typer.Option("--probe", help="Ask each machine over ssh for its RDMA ports.")
