@@ -53,6 +53,7 @@ class NodeReport:
     memory_bytes: int
     fingerprint: str
     health: str
+    message: str
     clock_offset_s: float | None
     round_trip_s: float | None
     serves: tuple[Served, ...]
@@ -197,6 +198,7 @@ def _node(state: NodeState, node: str) -> NodeReport:
         memory_bytes=card.memory_bytes if card else 0,
         fingerprint=fingerprint(facts) if facts else "",
         health=health.status if health else "unknown",
+        message=health.message if health else "",
         clock_offset_s=0.0 if here else peer.clock_offset_s if peer else None,
         round_trip_s=peer.round_trip_s if peer else None,
         serves=_serves(state, node),

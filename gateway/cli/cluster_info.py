@@ -92,6 +92,9 @@ def _show(found: ClusterReport, screen: Screen) -> None:
         values = "; ".join(f"{value}: {', '.join(names)}" for value, names in one.values.items())
         screen.say(f"{HEADINGS.get(one.field, one.field)} differs ({one.weight}): {values}")
         screen.say(f"  {one.remedy}")
+    for node in found.nodes:
+        if node.reachable and node.message:
+            screen.say(f"{node.name}: {node.health}: {node.message}")
     for node in found.unreachable:
         screen.say(f"{node.name} is not reached: {node.why}")
         screen.say(

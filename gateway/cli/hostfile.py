@@ -9,6 +9,7 @@ facts over the bus; they serve MLX's own tools, and to compare.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,16 +71,18 @@ def device_matrix(hosts: Sequence[Host]) -> str:
 
 
 def ring(hosts: Sequence[Host], port: int) -> str:
-    """The contents of MLX_HOSTFILE: each rank at its first address, on `port` + rank. Raises
-    BadHostfile where a rank has no IPv4 address, for a ring speaks nothing else."""
+    """The contents of MLX_HOSTFILE, as `mlx.launch` numbers it: each rank at all of its addresses,
+    the ports counted up from `port` over all of them. Raises BadHostfile where a rank has no IPv4
+    address, for a ring speaks nothing else."""
     if len(hosts) < 2:
         raise BadHostfile("a ring has two ranks or more")
     addresses: list[list[str]] = []
+    ports = itertools.count(port)
     for rank, one in enumerate(hosts):
         usable = [ip for ip in one.ips if ipaddress.ip_address(ip).version == 4]
         if not usable:
             raise BadHostfile(f"rank {rank} ({one.ssh}) has no IPv4 address, which a ring needs")
-        addresses.append([f"{usable[0]}:{port + rank}"])
+        addresses.append([f"{ip}:{next(ports)}" for ip in usable])
     return json.dumps(addresses)
 
 
@@ -130,6 +133,8 @@ def _row(rank: int, name: str, fields: Mapping[str, Any]) -> tuple[str | None, .
     if not isinstance(row, list):
         raise BadHostfile(f"rank {rank}: {name} is not a list")
     for one in cast(list[Any], row):
+        if isinstance(one, list):
+            raise BadHostfile(f"rank {rank}: several devices for one rank are not read here")
         if one is not None and (not isinstance(one, str) or not one):
             raise BadHostfile(f"rank {rank}: {name} holds {one!r}, neither text nor null")
     return tuple(cast(list[str | None], row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -43,7 +43,7 @@ def hostfile(
         typer.Option(help="Write what MLX's backends read into this folder.", metavar="DIR"),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=1024, max=65_000, help="Rank 0's port; a ring adds the rank.")
+        int, typer.Option(min=1024, max=65_000, help="Rank 0's port; a ring's go up from it.")
     ] = PORT,
     probe: Annotated[
         bool, typer.Option("--probe", help="Ask each machine over ssh for its RDMA ports.")
@@ -79,20 +79,32 @@ def hostfile(
             "problems": problems,
         }
     )
-    count = "1 rank" if len(hosts) == 1 else f"{len(hosts)} ranks"
-    screen.say(f"{count}, {backend}" if len(hosts) > 1 else f"{count}: no group is needed")
-    if found:
-        screen.say(f"{len(found)} cables: each two machines have one of their own")
-        screen.table(("from", "device", "to", "device"), found)
-    for rank, variables in enumerate(ranks if len(hosts) > 1 else ()):
-        words = " ".join(f"{key}={value}" for key, value in variables.items())
-        screen.say(f"{hosts[rank].ssh}: {words}")
-    for one in written if emit else ():
-        screen.say(f"wrote {emit}/{one}")
+    _show(invocation, hosts, ranks, [f"{emit}/{one}" for one in written if emit])
     for one in problems:
         screen.say(one)
     if problems:
         raise typer.Exit(FAILED)
+
+
+def _show(
+    invocation: Invocation,
+    hosts: Sequence[Host],
+    ranks: Sequence[Mapping[str, str]],
+    written: Sequence[str],
+) -> None:
+    screen, found = invocation.screen, pairs(hosts)
+    if len(hosts) == 1:
+        screen.say("1 rank: no group is needed")
+        return
+    screen.say(f"{len(hosts)} ranks, {'jaccl' if found else 'ring'}")
+    if found:
+        screen.say(f"{len(found)} cables: each two machines have one of their own")
+        screen.table(("from", "device", "to", "device"), found)
+    for host, variables in zip(hosts, ranks, strict=True):
+        words = " ".join(f"{key}={value}" for key, value in variables.items())
+        screen.say(f"{host.ssh}: {words}")
+    for one in written:
+        screen.say(f"wrote {one}")
 
 
 def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:

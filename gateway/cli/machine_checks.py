@@ -5,10 +5,13 @@ A tool that is not there, fails or takes too long says nothing, and nothing is m
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from bus.thunderbolt import bridge_loops, bridge_service, ports_in
 from gateway.cli.finding import Check
@@ -59,6 +62,16 @@ def _rdma() -> Check:
         rdma_ports(_said("ibv_devinfo")),
         ports_in(profile),
         bridge_service(services),
+        addressed(),
+    )
+
+
+def addressed() -> frozenset[str]:
+    """The interfaces that have an IPv4 address."""
+    return frozenset(
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(one.family == socket.AF_INET for one in addresses)
     )
 
 

@@ -6,7 +6,7 @@ Pure: facts in, a `Check` out.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from bus.ids import NodeId
 from bus.thunderbolt import BRIDGE, Port
@@ -65,10 +65,16 @@ def clock_source_check(synchronized: str) -> Check | None:
 
 
 def rdma_check(
-    enabled: bool | None, rdma: Sequence[RdmaPort], cables: Sequence[Port], bridge: str | None
+    enabled: bool | None,
+    rdma: Sequence[RdmaPort],
+    cables: Sequence[Port],
+    bridge: str | None,
+    addressed: Collection[str] | None = None,
 ) -> Check:
     """Whether this Mac can take part in JACCL. `enabled` None: there is no `rdma_ctl` (macOS
-    before 26.2); `bridge` is the name of the Thunderbolt Bridge's service while it is on."""
+    before 26.2); `bridge` is the name of the Thunderbolt Bridge's service while it is on;
+    `addressed` are the interfaces that have an IPv4 address (None: not known), without which MLX
+    finds no way to an RDMA port."""
     name = "rdma"
     if enabled is None:
         return Check(name, "ok", "not on this macOS (26.2 and newer have it); groups use the ring")
@@ -78,6 +84,12 @@ def rdma_check(
     joined = [port for port in cables if port.peers]
     down = [one.device for one in rdma if one.state == DOWN]
     if active and len(active) >= len(joined):
+        bare = [one for one in active if one.removeprefix("rdma_") not in (addressed or ())]
+        if bare and addressed is not None:
+            first = shlex.quote(bare[0].removeprefix("rdma_"))
+            alias = f"`sudo ifconfig {first} inet 169.254.10.1 netmask 255.255.0.0 alias`"
+            found = f"{', '.join(bare)} active, without an IPv4 address, which JACCL needs"
+            return Check(name, "warn", found, f"{alias}, another address on each Mac")
         rest = f"; {', '.join(down)} without a cable" if down else ""
         return Check(name, "ok", f"{', '.join(active)} active{rest}")
     slow = [port for port in joined if 0 < port.gigabits < RDMA_GIGABITS]

@@ -109,18 +109,19 @@ def up(
     with _ended_with_us(child, settings, supervisor):
         try:
             wait_until_up(settings, supervisor, screen, wait_s)
+            _welcome(settings, supervisor, screen, time.monotonic() - began)
         except Problem as problem:
             if not stay or child is None:
                 raise
             screen.problem(problem)
-            _hold(child)
-            return
-        took_s = time.monotonic() - began
-        screen.document(_summary(settings, supervisor, "started", took_s))
-        screen.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s)")
-        screen.note(f"try `shoal run {settings.default_model} 'hello'`; stop it with `shoal down`")
         if child is not None:
             _hold(child)
+
+
+def _welcome(settings: Settings, supervisor: Supervisor, screen: Screen, took_s: float) -> None:
+    screen.document(_summary(settings, supervisor, "started", took_s))
+    screen.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s)")
+    screen.note(f"try `shoal run {settings.default_model} 'hello'`; stop it with `shoal down`")
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:

@@ -146,6 +146,17 @@ def test_a_linked_node_without_a_card_and_a_stranger_fail_too() -> None:
     assert run(cluster(strangers=("10.0.0.9:24154: nobody answers",)))[0] == 1
 
 
+def test_what_ails_a_node_is_said_in_words() -> None:
+    body = cluster()
+    body["nodeHealth"][MINI] = {
+        "status": "warn",
+        "code": "thunderbolt_loop",
+        "message": "the bridges of 3 nodes form a ring",
+        "remediation": "",
+    }
+    assert "mini: warn: the bridges of 3 nodes form a ring" in run(body)[1]
+
+
 def test_a_cluster_that_nobody_leads_is_not_well() -> None:
     code, output = run({**cluster(), "live": False})
     assert code == 1 and "nobody holds the term" in output

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx._distributed_utils.common import Hostfile
 from typer.testing import CliRunner
 
 from bus.ids import NodeId
@@ -132,6 +133,25 @@ def test_what_is_wrong_is_named_with_its_rank(found: str, why: str) -> None:
     with pytest.raises(BadHostfile) as refused:
         parse_hostfile(found)
     assert why in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("hosts-*.json")), ids=lambda one: one.name)
+def test_mlxs_own_reader_finds_the_same_in_the_examples(path: Path) -> None:
+    theirs = Hostfile.from_file(str(path)).hosts
+    ours = parse_hostfile(path.read_text())
+    assert [(one.ssh_hostname, tuple(one.ips), tuple(one.rdma)) for one in theirs] == [
+        (one.ssh, one.ips, one.rdma) for one in ours
+    ]
+
+
+def test_a_ring_counts_ports_up_over_all_addresses_as_mlx_launch_does() -> None:
+    hosts = parse_hostfile(
+        json.dumps(
+            [{"ssh": "a", "ips": ["10.0.0.1", "10.1.0.1"]}, {"ssh": "b", "ips": ["10.0.0.2"]}]
+        )
+    )
+    assert json.loads(ring(hosts, 5000)) == [["10.0.0.1:5000", "10.1.0.1:5001"], ["10.0.0.2:5002"]]
 
 
 def test_mlx_launchs_object_is_read_as_its_list() -> None:

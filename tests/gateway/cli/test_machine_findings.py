@@ -6,6 +6,7 @@ import pytest
 
 from bus.ids import NodeId
 from bus.thunderbolt import ports_in
+from gateway.cli.machine_checks import addressed
 from gateway.cli.machine_findings import (
     SLEEP_TARGETS,
     bridge_check,
@@ -153,6 +154,18 @@ def test_each_state_of_rdma_has_its_own_way_out(
     found = rdma_check(rdma_enabled(status), rdma_ports(ports), ports_in(cables), bridge)
     assert (found.level, bool(found.remedy)) == (level, level != "ok")
     assert words in found.found + found.remedy
+
+
+def test_an_active_port_without_an_ipv4_address_is_of_no_use_to_jaccl() -> None:
+    found = rdma_check(True, rdma_ports(UP), ports_in(CABLE), None, addressed={"en0"})
+    assert found.level == "warn"
+    assert "rdma_en6 active" in found.found and "ifconfig en6 inet" in found.remedy
+    well = rdma_check(True, rdma_ports(UP), ports_in(CABLE), None, addressed={"en6"})
+    assert well.level == "ok"
+
+
+def test_every_machine_has_an_interface_with_an_ipv4_address() -> None:
+    assert any(name.startswith("lo") for name in addressed())
 
 
 def test_a_second_cable_that_is_down_is_not_hidden_by_the_first() -> None:
