@@ -218,7 +218,11 @@ class Hands:
             self.client.tell(refused(task, node, refusal))
             return
         ips, left = addresses(), nodes[task.rank - 1]
-        seen = self.ways.host_for(left, ips, now)
+        if rdma and task.rank == 0:
+            # JACCL's ranks all meet rank 0 here, and its neighbours by the device matrix alone.
+            seen = self.ways.shared_host(nodes[1:], ips, now)
+        else:
+            seen = self.ways.host_for(left, ips, now)
         host = seen or data.hosts[0]
         followers = self.ways.hosts_for(nodes[1:], ips, now) or (host,)
         self.log.info("seats", rank=task.rank, host=host, left=left, seen=seen is not None)

@@ -16,7 +16,7 @@ from bus.messages.peers import PeersReading
 from bus.messages.readings import LinkReading
 from bus.messages.wire import Message
 from bus.observed import reaches
-from bus.topology import NodeAddress, observed_address
+from bus.topology import NodeAddress, Reach, observed_address
 
 PEERS_READING_S = 15.0
 LINK_READING_S = 600.0
@@ -44,15 +44,19 @@ class Ways:
     def host_for(self, other: NodeId, ips: Sequence[NodeAddress], now: float) -> str | None:
         """The best address at which `other` was seen to reach this node, whose own are `ips`;
         None when it was not."""
-        peers, links = self.peers.get(other), self.links.get(other)
-        seen = reaches(
-            other,
-            self.me,
-            ips,
-            peers=peers[0] if peers and now - peers[1] <= PEERS_READING_S else None,
-            links=links[0] if links and now - links[1] <= LINK_READING_S else None,
-        )
-        best = observed_address(other, self.me, (one for one in seen if ":" not in one.ip))
+        best = observed_address(other, self.me, self._seen(other, ips, now))
+        return None if best is None else best.ip
+
+    def shared_host(
+        self, others: Sequence[NodeId], ips: Sequence[NodeAddress], now: float
+    ) -> str | None:
+        """The best address at which every one of `others` was seen to reach this node; None when
+        there is none such."""
+        if not others:
+            return None
+        seen = [self._seen(other, ips, now) for other in others]
+        shared = set[str].intersection(*({way.ip for way in ways} for ways in seen))
+        best = observed_address(others[0], self.me, (way for way in seen[0] if way.ip in shared))
         return None if best is None else best.ip
 
     def hosts_for(
@@ -61,3 +65,14 @@ class Ways:
         """An address for each of the others, without repetition; for those that were seen."""
         found = (self.host_for(other, ips, now) for other in others)
         return tuple(dict.fromkeys(host for host in found if host is not None))
+
+    def _seen(self, other: NodeId, ips: Sequence[NodeAddress], now: float) -> list[Reach]:
+        peers, links = self.peers.get(other), self.links.get(other)
+        seen = reaches(
+            other,
+            self.me,
+            ips,
+            peers=peers[0] if peers and now - peers[1] <= PEERS_READING_S else None,
+            links=links[0] if links and now - links[1] <= LINK_READING_S else None,
+        )
+        return [way for way in seen if ":" not in way.ip]

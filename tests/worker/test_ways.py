@@ -53,6 +53,15 @@ def test_each_neighbour_is_met_where_it_was_seen_on_the_best_it_has() -> None:
     assert ways.host_for(NodeId("n-new"), IPS, 1.0) is None
 
 
+def test_jaccls_ranks_meet_the_first_where_all_of_them_reach_it() -> None:
+    ways = Ways(ME)
+    ways.hear(measured(LEFT, CABLE.ip, LAN.ip, VPN.ip), 0.0)
+    ways.hear(measured(RIGHT, OTHER_CABLE.ip, LAN.ip), 0.0)
+    assert ways.shared_host([LEFT, RIGHT], IPS, 1.0) == LAN.ip
+    assert ways.shared_host([LEFT], IPS, 1.0) == CABLE.ip
+    assert ways.shared_host([LEFT, NodeId("n-new")], IPS, 1.0) is None
+
+
 def test_a_vpn_is_taken_only_where_nothing_local_was_seen() -> None:
     ways = Ways(ME)
     ways.hear(linked(LEFT, VPN.ip), 0.0)
