@@ -155,7 +155,8 @@ def _backend(command: RunCollectiveTest, chosen: Sequence[Seat]) -> Backend | Re
         return "ring"
     one, other = next((a, b) for a in chosen for b in chosen if a is not b and b.node not in a.rdma)
     down = ", ".join(port.device for port in one.rdma_ports if not port.active)
-    ports = f"{down} of it are not PORT_ACTIVE" if down else "it has no other RDMA port"
+    ports = "its RDMA ports lead elsewhere" if one.rdma_ports else "it has no RDMA port"
+    ports = f"not PORT_ACTIVE: {down}" if down else ports
     return Refusal(
         reason="unsupported",
         message=(

@@ -66,7 +66,7 @@ class Tap:
 @contextlib.contextmanager
 def measured_ring(test: CollectiveTest, ranks: int) -> Iterator[tuple[list[Slot], Tap]]:
     group = group_spec("tensor", [(0, 0)] * ranks)
-    fields = {"test": test, "memory_limit_bytes": 1 << 30}
+    fields = {"test": test, "memory_limit_bytes": 2 << 30}
     with started_ranks(NOWHERE, group, **fields) as slots:
         tap = Tap(slots)
         try:
@@ -108,9 +108,21 @@ def test_megabytes_cross_a_ring_of_two_unharmed() -> None:
         assert max(one.peak_bytes for one in report.ranks) <= 256 << 20
 
 
+KILLED, FROZEN = signal.SIGKILL, signal.SIGSTOP
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-@pytest.mark.parametrize(("ranks", "victim"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("ranks", "victim", "number"),
+    [
+        pytest.param(2, 0, KILLED, id="the lead killed"),
+        pytest.param(3, 2, FROZEN, id="the last of three frozen"),
+        pytest.param(2, 1, KILLED, id="a follower killed", marks=pytest.mark.proof),
+        pytest.param(2, 0, FROZEN, id="the lead frozen", marks=pytest.mark.proof),
+        pytest.param(3, 1, KILLED, id="the middle of three killed", marks=pytest.mark.proof),
+        pytest.param(3, 2, KILLED, id="the last of three killed", marks=pytest.mark.proof),
+    ],
+)
 def test_a_rank_that_is_gone_ends_the_test_and_is_named(
     ranks: int, victim: int, number: int
 ) -> None:
@@ -130,3 +142,15 @@ def test_a_test_that_takes_too_long_says_how_far_it_came() -> None:
         slots[0].exit_code(20.0)
         assert slots[0].ended is not None
         assert "more than 2 s" in slots[0].ended.message
+
+
+@pytest.mark.slow
+@pytest.mark.proof
+def test_stress_really_sums_half_a_gigabyte() -> None:
+    test = order_of("stress", 3 << 29).model_copy(update={"rounds": 2, "warm_ups": 1})
+    with measured_ring(test, 2) as (_, tap):
+        report = report_of(tap.until_phase("done", seconds=600.0))
+        assert report.passed, report.wrong
+        assert report.sizes[-1].bytes == 512 << 20
+        assert all(one.bytes_per_s and not one.skipped for one in report.sizes)
+        assert max(one.peak_bytes for one in report.ranks) <= 3 << 29
