@@ -47,20 +47,6 @@ class Cluster:
             seed = seed or f"{host}:{base_port + 4}"
             self.nodes.append(node)
 
-    def _remote(self, node: Node, wires: Wires) -> str:
-        """Put the next node on its own machine, with the key that takes; its address."""
-        number, key_file = len(self.nodes), Path(self._folder.name) / "cluster-key"
-        if not key_file.exists():
-            write_keys(key_file, ClusterKeys(new_key()), replace=False)
-        host = wires.host(number)
-        node.move_to(host, wires.inside(number), API_KEY)
-        node.env |= {
-            "SHOAL_CLUSTER__LISTEN": host,
-            "SHOAL_CLUSTER_KEY_FILE": str(key_file),
-            "SHOAL_HTTP_NAMES": host,
-        }
-        return host
-
     def up(self) -> None:
         """All nodes at once; returns when they know each other and one holder."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:
@@ -115,6 +101,20 @@ class Cluster:
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(lambda node: node.close(), self.nodes))
         self._folder.cleanup()
+
+    def _remote(self, node: Node, wires: Wires) -> str:
+        """Put the next node on its own machine, with the key that takes; its address."""
+        number, key_file = len(self.nodes), Path(self._folder.name) / "cluster-key"
+        if not key_file.exists():
+            write_keys(key_file, ClusterKeys(new_key()), replace=False)
+        host = wires.host(number)
+        node.move_to(host, wires.inside(number), API_KEY)
+        node.env |= {
+            "SHOAL_CLUSTER__LISTEN": host,
+            "SHOAL_CLUSTER_KEY_FILE": str(key_file),
+            "SHOAL_HTTP_NAMES": host,
+        }
+        return host
 
     def _agreed(self) -> str | None:
         views = [view_of(node) for node in self.nodes]

@@ -17,6 +17,7 @@ from tests.harness.clusters import Cluster, view_of
 from tests.harness.nodes import SERVICES, Node, eventually
 
 RUNNER = "runner:"
+RESTING = ("ready", "failed")
 PATIENCE_S = 300.0
 
 
@@ -54,9 +55,6 @@ def breaches(cluster: Cluster) -> list[str]:
         except ShoalError as error:
             found.append(f"{node.home}: {error}")
     return found
-
-
-RESTING = ("ready", "failed")
 
 
 def _of_node(node: Node, state: dict[str, Any]) -> list[str]:

@@ -36,6 +36,36 @@ def test_five_voters_form_within_a_lapse_and_a_little() -> None:
         assert len(cluster.checks.terms) == 1
 
 
+def test_machines_that_start_together_again_do_not_sit_out_the_lapse() -> None:
+    for plan in ("pair", "free"):
+        for seed in range(20):
+            cluster, _ = formed(plan, seed)
+            terms = len(cluster.checks.terms)
+            for machine in cluster.machines:
+                machine.kill()
+            cluster.world.run(cluster.world.now + 5.0)
+            for machine in cluster.machines:
+                machine.start()
+            assert cluster.world.run(cluster.world.now + 1.5, cluster.settled), cluster.where()
+            cluster.settle()
+            assert len(cluster.checks.terms) == terms + 1, "and only one of them claims"
+
+
+def test_one_of_those_that_start_together_is_missing_so_they_wait() -> None:
+    cluster, _ = formed("free")
+    for machine in cluster.machines:
+        machine.kill()
+    for machine in cluster.machines[1:]:
+        machine.start()
+    there = [machine.candidate for machine in cluster.machines[1:]]
+    assert not cluster.world.run(
+        cluster.world.now + 1.5, lambda: any(candidate.holding for candidate in there)
+    )
+    assert cluster.world.run(
+        cluster.world.now + 1.5, lambda: any(candidate.holding for candidate in there)
+    )
+
+
 def test_a_holder_that_dies_is_followed_within_three_seconds() -> None:
     for plan in ("three-voters", "five-voters", "pair", "free"):
         for seed in range(20):
