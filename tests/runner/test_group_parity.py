@@ -176,14 +176,8 @@ def test_four_ranks_say_what_one_rank_says(
     assert parity.off_by < NOISE
 
 
-@pytest.mark.parametrize(
-    ("sharding", "layers"),
-    [
-        pytest.param("tensor", [(0, LAYERS)] * 2, id="tensor over 2"),
-        pytest.param("pipeline", stages(LAYERS, 2), id="pipeline of 2", marks=pytest.mark.proof),
-        pytest.param("pipeline", stages(LAYERS, 3), id="pipeline of 3", marks=pytest.mark.proof),
-    ],
-)
+@pytest.mark.proof
+@pytest.mark.parametrize(("sharding", "layers"), BUNDLED_SHAPES)
 def test_in_bfloat16_all_ranks_agree(
     alone: Callable[[str], Alone], sharding: str, layers: Layers
 ) -> None:
