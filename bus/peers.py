@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -195,7 +195,7 @@ class Peers:
         addresses = () if look is None else self._dialled_at(look())
         if addresses and addresses != me.addresses:
             self._log.info("is reached elsewhere now", addresses=", ".join(addresses))
-            self.membership.me = replace(me, addresses=addresses)
+            self.membership.me = me.model_copy(update={"addresses": addresses})
 
     def _take_hints(self, now: float) -> None:
         if self._discovery is None:

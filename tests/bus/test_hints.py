@@ -142,8 +142,15 @@ def test_a_flood_is_bounded_and_what_was_dialled_is_hung_up(
 
 def membership() -> Membership:
     me = Myself(
-        NodeId("n-me"), "me", Boot("b"), "shoal", 1, 1, ("10.0.0.9:1",), PORTS
-    )  # fmt: skip
+        node=NodeId("n-me"),
+        name="me",
+        boot=Boot("b"),
+        namespace="shoal",
+        protocol_min=1,
+        protocol_max=1,
+        addresses=("10.0.0.9:1",),
+        ports=PORTS,
+    )
     return Membership(me)
 
 
