@@ -88,7 +88,7 @@ class Dispatcher:
         self._tally = tally
         self._log = log
         self._published_at = 0.0
-        self._demanded = False
+        self._demanded = True  # what an earlier process of this name said is taken back
         self._feasibility = Feasibility(bus, self._never)
         bus.on_state.append(self._follow)
         self._timer = bus.reactor.every(TICK_S, self._tick)

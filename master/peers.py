@@ -17,6 +17,7 @@ from bus.errors import BadMessage
 from bus.ids import NodeId
 from bus.logs import Log
 from bus.loops import Reactor
+from bus.messages.peers import PeersReading
 from bus.messages.wire import Message
 from bus.security import Security
 from bus.transport import Link
@@ -27,6 +28,16 @@ HIGH_WATER = 2_000
 """What a peer that is away would have to hear anyway is said again."""
 
 OpenLink = Callable[[NodeId, str], Link]
+
+
+def candidates_in(reading: PeersReading) -> dict[NodeId, tuple[str, ...]]:
+    """Where the candidates of other nodes listen. Left out are those that have said goodbye, for
+    they are not waited for, and those of whom it is not known yet where they answer."""
+    return {
+        one.node: (f"tcp://{one.host}:{one.candidate_port}",)
+        for one in reading.peers
+        if one.host and one.candidate_port and one.status != "left"
+    }
 
 
 @dataclass(slots=True)

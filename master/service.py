@@ -53,7 +53,7 @@ from master.collectives import see_off
 from master.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.evict import SETTLE_S
 from master.office import Office, Seat
-from master.peers import OpenLink
+from master.peers import OpenLink, candidates_in
 from master.planner import Memory, follow_up, idle, remember, repairs, wishes
 from master.prune import SETTLE_GRACE_S, Watch, bereft, silent
 from master.sequencer import fact_event, judge, next_event
@@ -147,14 +147,10 @@ class Master:
             self._reactor.later(BIND_RETRY_S, lambda: self._listen(address))
 
     def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
-        """Our own switchboard's word on who is there and where. Who has said goodbye is not
-        waited for."""
+        """Our own switchboard's word on who is there and where."""
         reading = envelope.message
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
-            there = (one for one in reading.peers if one.candidate_port and one.status != "left")
-            self.know_peers(
-                {one.node: (f"tcp://{one.host}:{one.candidate_port}",) for one in there}
-            )
+            self.know_peers(candidates_in(reading))
 
     # --- the term ---
 

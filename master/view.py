@@ -26,7 +26,8 @@ from bus.topology import Link
 
 NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
-DEMAND_S = 15.0
+DEMAND_S = 5.0
+"""Gateways say every second who waits; what one said that is gone counts no longer."""
 LINK_READING_S = 600.0
 TEST_S = 600.0
 GATHER_S = 15.0

@@ -166,7 +166,7 @@ def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> Non
         assert node.chat("hi", max_tokens=4).status_code == 200
     cluster.clear(PATIENCE_S)
     sound(cluster)
-    assert {node: listening(node) for node in cluster.nodes} == ports
+    assert [sorted(listening(node) - ports[node]) for node in cluster.nodes] == [[], [], []]
     said = Counter(
         (s.error or {}).get("code") or s.finish or "its gateway is gone" for _, s in churn.asked
     )
