@@ -163,6 +163,7 @@ def test_any_nodes_gateway_stops_a_request_of_any_other(cluster: Cluster) -> Non
     assert asker.http.post("/v1/cancel/req-nowhere-h0-00000000-1").status_code == 404
 
 
+@pytest.mark.proof
 def test_a_group_of_three_ranks_says_what_one_says(cluster: Cluster) -> None:
     one = cluster.place()
     alone = [cluster.nodes[0].chat(f"{COUNT} {n}", seed=n).json() for n in range(4)]
@@ -211,6 +212,7 @@ def test_x04_a_killed_master_is_not_noticed(cluster: Cluster, ledger: Ledger) ->
     ledger("X04 kill -9 the holder's master", saw=said, seconds=p95(taken), bound_s=3, reloaded=0)
 
 
+@pytest.mark.proof
 def test_a_dead_holder_node_without_ranks_is_not_noticed(cluster: Cluster, ledger: Ledger) -> None:
     holder = cluster.holder()
     placed = cluster.place(excluded_nodes=[holder.node_id()])

@@ -192,6 +192,7 @@ def _voters_apart(cluster: Cluster, wire: Wires, ledger: Ledger) -> None:
     ledger("the cut heals (voters)", saw="one holder", seconds=seconds, bound_s=5, reloaded=0)
 
 
+@pytest.mark.proof
 def test_links_of_50_ms_form_a_cluster_that_serves(
     cluster: Cluster, wire: Wires, ledger: Ledger
 ) -> None:

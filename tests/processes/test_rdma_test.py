@@ -89,6 +89,7 @@ def test_two_nodes_find_every_element_right(cluster: Cluster) -> None:
     assert report["beside"] == []
 
 
+@pytest.mark.proof
 def test_ranks_are_in_the_order_of_the_nodes_named_and_a_model_beside_is_told_of(
     cluster: Cluster,
 ) -> None:

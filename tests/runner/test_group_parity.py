@@ -116,7 +116,7 @@ def hold(model: str, shape: str, gateway: FakeGateway, one_rank: Alone) -> None:
 BUNDLED_SHAPES = [
     pytest.param("tensor", [(0, LAYERS)] * 2, id="tensor over 2"),
     pytest.param("pipeline", stages(LAYERS, 2), id="pipeline of 2", marks=pytest.mark.proof),
-    pytest.param("pipeline", stages(LAYERS, 3), id="pipeline of 3"),
+    pytest.param("pipeline", stages(LAYERS, 3), id="pipeline of 3", marks=pytest.mark.proof),
 ]
 
 

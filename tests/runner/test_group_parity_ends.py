@@ -16,7 +16,7 @@ from tests.harness.rank_play import STORY, Outcome, assert_same, endless, said, 
 from tests.harness.ranks import Layers, one_gateway, ready_group, stages
 from tests.harness.slot import ROOT, FakeGateway, request
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
 TINY = ROOT / "conf" / "tiny"
 LAYERS = 8
@@ -89,9 +89,9 @@ def one_rank() -> tuple[dict[str, Outcome], str]:
 @pytest.mark.parametrize(
     ("sharding", "layers"),
     [
-        pytest.param("tensor", [(0, LAYERS)] * 2, id="tensor over 2", marks=pytest.mark.proof),
+        pytest.param("tensor", [(0, LAYERS)] * 2, id="tensor over 2"),
         pytest.param("pipeline", stages(LAYERS, 2), id="pipeline of 2"),
-        pytest.param("pipeline", stages(LAYERS, 3), id="pipeline of 3", marks=pytest.mark.proof),
+        pytest.param("pipeline", stages(LAYERS, 3), id="pipeline of 3"),
     ],
 )
 def test_rows_end_on_a_group_as_they_do_on_one_rank(
