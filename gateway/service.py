@@ -17,6 +17,7 @@ from bus.client import BusClient, Speaker
 from bus.clock import wall
 from bus.codec import Envelope
 from bus.errors import Refusal
+from bus.heap import keep, tidy
 from bus.identity import new_boot, new_name
 from bus.ids import CommandId, ModelId, NodeId, RequestId, owner_of, request_id
 from bus.keyring import open_keyring
@@ -40,6 +41,7 @@ from gateway.view import View
 
 KNOWN_S = 3.0
 """A starting process lets its first requests wait this long for the state and the cards."""
+TIDY_S = 1.0
 
 
 class HttpService:
@@ -91,6 +93,9 @@ class HttpService:
             stack_sampler(options.endpoints, Speaker(options.node, "gateway", self.boot))
         )
         self.reactor.every(FLUSH_S, self.metrics.flush)
+        self._was_busy = False
+        self.reactor.every(TIDY_S, self._tidy)
+        keep()
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -132,6 +137,12 @@ class HttpService:
                 retry_after_s=2.0,
             )
             raise Faulted(of_refusal(refusal)) from None
+
+    def _tidy(self) -> None:
+        """Once after a busy time, when nothing is open."""
+        was_busy, self._was_busy = self._was_busy, bool(self.dispatcher.tickets)
+        if was_busy and not self._was_busy:
+            tidy()
 
     # --- what resources ask ------------------------------------------------------------------
 

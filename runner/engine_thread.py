@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bus.clock import now as clock_now
+from bus.heap import tidy
 from runner.engine import Engine, EngineFacts, EngineMemory, LoadProgress
 from runner.rows import RowEvent
 from runner.schedule import STEPS_AHEAD, Load, Scheduler
@@ -175,6 +176,7 @@ class EngineThread:
                 return
             self._tidied_at = self.steps_done
             engine.rest()
+            tidy()
             self.memory = engine.memory()
             return
         self._wake.wait(wait_s)

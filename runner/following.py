@@ -8,10 +8,9 @@ requests have.
 
 from __future__ import annotations
 
-import gc
-
 from bus.clock import wall
 from bus.errors import FailReason
+from bus.heap import keep
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import Phase, RunnerSpec
@@ -146,8 +145,7 @@ class Following:
             return
         self.facts = news.facts
         self._line.ready = True
-        gc.collect()
-        gc.freeze()
+        keep()
         self._life.signal("loaded")
         self._life.signal("warmed")
         self._log.info("ready", rank=self._spec.rank)

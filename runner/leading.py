@@ -6,12 +6,12 @@ serves, and watches the engine and the other ranks.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable
 
 from bus.clock import wall
 from bus.errors import FailReason
+from bus.heap import keep
 from bus.logs import Log
 from bus.loops import PollReactor
 from bus.messages.control import Phase, RunnerSpec
@@ -237,8 +237,7 @@ class Leading:
     def _is_warm(self, what: str) -> None:
         self._warm[what] = True
         if all(self._warm.values()) and self._life.phase == "warming":
-            gc.collect()
-            gc.freeze()
+            keep()
             self._life.signal("warmed")
             self._recorder.note(wall(), "idle")
             seconds = round(self._reactor.now() - self._since, 2)
