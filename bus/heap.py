@@ -1,8 +1,9 @@
 """Talks to the C library and the collector: gives memory that was freed back to the system.
 
-glibc keeps what is freed below a block still in use, so a process whose arrays come and go in all
-sizes stays as large as its worst moment many times over. `give_back` returns such pages. Other C
-libraries do so by themselves, or offer no such call.
+glibc keeps what is freed below a block still in use, and the free end of every arena but the first
+as long as it is smaller than a threshold that grows to 64 MB; so a process whose arrays come and go
+in all sizes stays as large as its worst moment. `give_back` returns such pages. Other C libraries
+do so by themselves, or offer no such calls.
 """
 
 from __future__ import annotations
@@ -12,22 +13,37 @@ import gc
 import sys
 from collections.abc import Callable
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LOW_BYTES, _HIGH_BYTES, _MMAP_BYTES = 128 << 10, 64 << 20, 32 << 20
+"""The C library's own first value of the threshold, and what it and its fellow grow to."""
 
-def _trim() -> Callable[[int], int] | None:
+
+def _library() -> ctypes.CDLL | None:
     if sys.platform != "linux":
         return None
     try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
+        library = ctypes.CDLL(None)
+    except OSError:
         return None
+    return library if hasattr(library, "malloc_trim") and hasattr(library, "mallopt") else None
 
 
-_TRIM = _trim()
+_LIBRARY = _library()
 
 
-def give_back() -> bool:
-    """Return free pages; whether there were any. Takes milliseconds per hundred MB."""
-    return _TRIM is not None and bool(_TRIM(0))
+def give_back(free_some: Callable[[], None] | None = None) -> None:
+    """Return free pages. Takes milliseconds per hundred MB. `free_some` has to allocate and free
+    a block of more than 64 KB where the process's large blocks are: only a block that is freed
+    lets glibc look at the end of its arena."""
+    if _LIBRARY is None:
+        return
+    if free_some is not None:
+        # Whoever sets one threshold ends the growth of both: the other is put to its most.
+        _LIBRARY.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+        _LIBRARY.mallopt(_TRIM_THRESHOLD, _LOW_BYTES)
+        free_some()
+        _LIBRARY.mallopt(_TRIM_THRESHOLD, _HIGH_BYTES)
+    _LIBRARY.malloc_trim(0)
 
 
 def keep() -> None:

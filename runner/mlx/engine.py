@@ -58,6 +58,7 @@ from runner.mlx.stage import Part, Unsplittable
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
+_BLOCK_BYTES = 512 << 10
 
 __all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
 
@@ -226,7 +227,7 @@ class MlxEngine:
     def rest(self) -> None:
         """Give back what is free."""
         mx.clear_cache()
-        give_back()
+        give_back(_come_and_go)
 
     def close(self) -> None:
         """Give back everything. The engine is of no use afterwards."""
@@ -335,9 +336,15 @@ class MlxEngine:
     def _tidy(self) -> None:
         self._issued += 1
         if self._issued % STEPS_BETWEEN_CLEARS == 0:
-            self.rest()
+            mx.clear_cache()
+            give_back()
         if self._issued % STEPS_BETWEEN_LOOKS == 0:
             self._look()
+
+
+def _come_and_go() -> None:
+    """Have MLX allocate a block where its arrays are, and free it."""
+    mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 
 def _found(loaded: LoadedModel, head: NarrowHead) -> tuple[Shape, Trial]:
