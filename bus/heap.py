@@ -34,7 +34,7 @@ _LIBRARY = _library()
 def give_back(free_some: Callable[[], None] | None = None) -> None:
     """Return free pages. Takes milliseconds per hundred MB. `free_some` has to allocate and free
     a block of more than 64 KB where the process's large blocks are: only a block that is freed
-    lets glibc look at the end of its arena."""
+    lets glibc look at the end of its arena. It goes on doing so until `hold`."""
     if _LIBRARY is None:
         return
     if free_some is not None:
@@ -42,8 +42,13 @@ def give_back(free_some: Callable[[], None] | None = None) -> None:
         _LIBRARY.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
         _LIBRARY.mallopt(_TRIM_THRESHOLD, _LOW_BYTES)
         free_some()
-        _LIBRARY.mallopt(_TRIM_THRESHOLD, _HIGH_BYTES)
     _LIBRARY.malloc_trim(0)
+
+
+def hold() -> None:
+    """Work begins again: keep the free end of an arena, for it will be wanted."""
+    if _LIBRARY is not None:
+        _LIBRARY.mallopt(_TRIM_THRESHOLD, _HIGH_BYTES)
 
 
 def keep() -> None:

@@ -175,8 +175,8 @@ class EngineThread:
             if self._wake.wait(IDLE_S):
                 return
             self._tidied_at = self.steps_done
-            engine.rest()
             tidy()
+            engine.rest()
             self.memory = engine.memory()
             return
         self._wake.wait(wait_s)

@@ -24,7 +24,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
-from bus.heap import give_back
+from bus.heap import give_back, hold
 from runner.engine import (
     EngineFacts,
     EngineMemory,
@@ -143,6 +143,7 @@ class MlxEngine:
         self._pending: deque[Outcome] = deque()
         self._last_done = 0.0
         self._issued = 0
+        self._rests = False
         self._read = 0
         self._lost: tuple[RowId, ...] = ()
         mx.clear_cache()
@@ -226,6 +227,7 @@ class MlxEngine:
 
     def rest(self) -> None:
         """Give back what is free."""
+        self._rests = True
         mx.clear_cache()
         give_back(_come_and_go)
 
@@ -335,6 +337,9 @@ class MlxEngine:
 
     def _tidy(self) -> None:
         self._issued += 1
+        if self._rests:
+            self._rests = False
+            hold()
         if self._issued % STEPS_BETWEEN_CLEARS == 0:
             mx.clear_cache()
             give_back()

@@ -22,8 +22,8 @@ from runner.mlx.slab import SlabShape
 from runner.mlx.stage import Part
 
 MOST_ROWS = 8
-STEADY_STEPS = 4
-KEPT_LAYERS = 192
+STEADY_STEPS = 12
+KEPT_LAYERS = 64
 
 Place = tuple[mx.array, mx.array, mx.array]
 """Tokens before each row's next one (rows,), the columns it sees (rows, 1, 1, room), and the
