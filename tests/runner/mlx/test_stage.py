@@ -10,7 +10,7 @@ from mlx_lm.utils import load_model
 
 from runner.mlx.facts import measure, trace_agrees
 from runner.mlx.stage import Part
-from runner.mlx.traced import TracedDecode
+from runner.mlx.traced import STEADY_STEPS, TracedDecode
 from tests.runner.mlx.test_traced import batch_of
 
 STEPS = 70
@@ -94,7 +94,7 @@ def test_lanes_that_take_turns_are_each_as_steady_as_they_are(engine):
     trace = TracedDecode(model, len(shape.plain))
     lanes = [batch_of(model, shape, lengths) for lengths in ((5,), (6, 7))]
     traced = 0
-    for _ in range(8):
+    for _ in range(2 * STEADY_STEPS):
         for lane in lanes:
             lane.open_step()
             logits = trace.logits(lane)
@@ -103,4 +103,4 @@ def test_lanes_that_take_turns_are_each_as_steady_as_they_are(engine):
                 logits = model(lane.tokens[:, None], cache=lane.caches())[:, -1]
             mx.eval(logits)
             lane.close_step(lane.tokens)
-    assert traced == 8
+    assert traced == 2 * STEADY_STEPS
