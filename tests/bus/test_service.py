@@ -19,6 +19,7 @@ from bus.ids import Boot, NodeId
 from bus.messages.control import AskStacks, StackSample
 from bus.service import EXIT_ROLE_TAKEN, role_lock, sweep_role
 from bus.transport import Link
+from tests.harness.nodes import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -124,6 +125,7 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_has_is_not(
 ) -> None:
     endpoints, life = Endpoints(str(folder)), start(folder, supervised=False)
     (folder / "idler.stacks").touch()
+    eventually((folder / "idle.stacks").exists, 30, "the process can be asked for its stacks")
     mine = sorted(path.name for path in folder.glob("idle.*"))
     assert {"idle.role", "idle.stacks"} <= set(mine)
     assert sweep_role(endpoints, "idle") == []
