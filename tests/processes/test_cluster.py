@@ -115,6 +115,7 @@ def test_any_nodes_gateway_serves_from_any_nodes_runner(cluster: Cluster) -> Non
     assert answers == {", ".join(str(n) for n in range(1, 31))}
 
 
+@pytest.mark.proof
 def test_a_pipeline_over_nodes_that_lack_the_model_fetches_its_layers_alone(
     cluster: Cluster,
 ) -> None:

@@ -116,7 +116,8 @@ def test_either_may_die_and_the_other_serves_what_it_can(
     ledger(f"kill -9 one of two nodes ({role})", saw=said, seconds=seconds, bound_s=15, reloaded=1)
 
 
-@pytest.mark.parametrize("first", [1, pytest.param(0, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("first", [1, 0])
 def test_both_may_die_and_restart_in_any_order(pair: Cluster, ledger: Ledger, first: int) -> None:
     early, late = pair.nodes[first], pair.nodes[1 - first]
     placed = {alone_on(pair, early)["instance"]}

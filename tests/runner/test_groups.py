@@ -214,6 +214,7 @@ def test_each_rank_holds_its_own_weights_and_no_others(pair: Callable[[], Any]) 
             )
 
 
+@pytest.mark.proof
 def test_an_idle_follower_burns_next_to_nothing(pair: Callable[[], Any]) -> None:
     with pair() as (slots, gateway):
         stream = gateway.submit(request("a", max_tokens=4))
