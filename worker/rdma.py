@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from bus import thunderbolt
 from bus.ids import NodeId
 from bus.topology import RdmaPort, ports_in
+from bus.verbs import ACTIVE, rdma_ports
 
 Ask = Callable[..., str]
 """A command's words to what it printed; empty when it cannot be run or fails."""
-ACTIVE = "PORT_ACTIVE"
-ENABLED = "enabled"
 
 
 def find_ports(ask: Ask) -> tuple[RdmaPort, ...]:
@@ -47,24 +46,17 @@ def devices_in(text: str) -> tuple[str, ...]:
 
 
 def states_in(text: str) -> dict[str, str]:
-    """Device to the state of its port (`PORT_ACTIVE`, `PORT_DOWN`, ...), from `ibv_devinfo`. Of
-    several ports an active one counts."""
+    """Device to the state of its port (of several an active one counts), from `ibv_devinfo`."""
     found: dict[str, str] = {}
-    device = ""
-    for line in text.splitlines():
-        key, _, value = line.strip().partition(":")
-        if key == "hca_id":
-            device = value.strip()
-            found[device] = ""
-        elif key in ("state", "port_state") and device and found[device] != ACTIVE:
-            found[device] = (value.split() or [""])[0]
+    for one in rdma_ports(text):
+        if found.get(one.device) != ACTIVE:
+            found[one.device] = one.state
     return found
 
 
 def may_be_enabled(text: str) -> bool:
     """What `rdma_ctl status` says; a system without that tool has no such switch."""
-    said = text.strip().lower()
-    return said in ("", ENABLED)
+    return text.strip().lower() in ("", "enabled")
 
 
 def domains_in(text: str) -> dict[str, tuple[str, str]]:

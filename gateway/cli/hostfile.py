@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gateway.cli.tool_words import ACTIVE, RdmaPort
+from bus.verbs import ACTIVE, DevicePort
 
 FIELDS = ("ssh", "ips", "rdma")
 
@@ -99,7 +99,7 @@ def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mappi
     return {"MLX_RANK": str(rank), "MLX_HOSTFILE": path}
 
 
-def port_problems(host: Host, ports: Sequence[RdmaPort]) -> list[str]:
+def port_problems(host: Host, ports: Sequence[DevicePort]) -> list[str]:
     """What of a host's devices is not as the hostfile has it, by `ibv_devinfo` there."""
     states = {one.device: one.state for one in ports}
     return [

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from bus.verbs import rdma_ports
+from conf.ports import port_of
 from gateway.cli.hostfile import (
     BadHostfile,
     Host,
@@ -21,13 +23,11 @@ from gateway.cli.hostfile import (
     ring,
 )
 from gateway.cli.problems import FAILED, Problem
-from gateway.cli.tool_words import rdma_ports
 from gateway.cli.verb import Invocation, verb
 
 SSH_S = 5
 PROBE_S = 20.0
-PORT = 24_182
-"""The first of shoal's own ring ports (`conf.ports`)."""
+PORT = port_of("ring", None)
 
 
 def register(app: typer.Typer) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from bus.thunderbolt import bridge_loops, bridge_service, ports_in
+from bus.verbs import rdma_enabled, rdma_ports
 from gateway.cli.finding import Check
 from gateway.cli.machine_findings import (
     SLEEP_TARGETS,
@@ -24,7 +25,7 @@ from gateway.cli.machine_findings import (
     rdma_check,
 )
 from gateway.cli.node_state import NodeState
-from gateway.cli.tool_words import logind_settings, mac_sleep, rdma_enabled, rdma_ports, shown
+from gateway.cli.tool_words import logind_settings, mac_sleep, shown
 
 TOOL_S = 20.0
 LOGIND = (

@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bus.ids import NodeId
 from bus.thunderbolt import BRIDGE, Port
+from bus.verbs import ACTIVE, DOWN, DevicePort
 from gateway.cli.finding import Check
-from gateway.cli.tool_words import ACTIVE, DOWN, MacSleep, RdmaPort, is_masked
+from gateway.cli.tool_words import MacSleep, is_masked
 
 RDMA_GIGABITS = 80
 """Thunderbolt 5; a slower cable or port carries the ring, and no RDMA."""
@@ -66,7 +67,7 @@ def clock_source_check(synchronized: str) -> Check | None:
 
 def rdma_check(
     enabled: bool | None,
-    rdma: Sequence[RdmaPort],
+    rdma: Sequence[DevicePort],
     cables: Sequence[Port],
     bridge: str | None,
     addressed: Collection[str] | None = None,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from bus.endpoints import host_of, is_loopback
+from bus.endpoints import WILDCARDS, host_of, is_loopback
 from bus.errors import BadKey
 from bus.keyring import read_keys
 from bus.keys import ClusterKeys
@@ -29,7 +29,6 @@ from gateway.cli.finding import Check
 from gateway.cli.network_findings import (
     GREETING_BYTES,
     SIGNATURE,
-    WILDCARDS,
     Outcome,
     PeerLook,
     clock_check,

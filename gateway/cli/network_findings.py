@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bus.endpoints import is_loopback
+from bus.endpoints import WILDCARDS, is_loopback
 from bus.keys import ClusterKeys
 from bus.messages.peers import PeerReading
 from bus.topology import NodeAddress, ranked
@@ -19,7 +19,6 @@ from gateway.cli.finding import Check
 
 CLOCK_S = 1.0
 """How far a peer's clock may be off: logs of several nodes are read together by their times."""
-WILDCARDS = ("0.0.0.0", "::", "*")
 GREETING_BYTES = 64
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
 """What makes a ZMTP 3 socket say its whole greeting: the signature and the major version."""

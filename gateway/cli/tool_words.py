@@ -1,8 +1,7 @@
-"""What the systems' own tools say about sleep, clocks and RDMA, read into facts.
+"""What the systems' own tools say about sleep and clocks, read into facts.
 
 Pure: a tool's output in, facts out; text that is not what the tool says gives no facts. Formats:
-pmset(1), systemd's `show` (NAME=VALUE), logind.conf(5), Apple's `rdma_ctl status`,
-`ibv_devinfo` of rdma-core.
+pmset(1), systemd's `show` (NAME=VALUE), logind.conf(5).
 """
 
 from __future__ import annotations
@@ -10,9 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-ACTIVE = "PORT_ACTIVE"
-DOWN = "PORT_DOWN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +51,3 @@ def logind_settings(*files: str) -> dict[str, str]:
     for text in files:
         found.update(re.findall(r"^\s*([A-Za-z]+)\s*=\s*(\S+)\s*$", text, re.MULTILINE))
     return found
-
-
-def rdma_enabled(status: str) -> bool | None:
-    """From `rdma_ctl status`; None where it says neither."""
-    words = status.lower().split()
-    if "enabled" in words:
-        return True
-    return False if "disabled" in words else None
-
-
-@dataclass(frozen=True, slots=True)
-class RdmaPort:
-    """A port of an RDMA device. `state` is ibverbs' name, without its number."""
-
-    device: str
-    port: int
-    state: str
-
-
-def rdma_ports(devinfo: str) -> tuple[RdmaPort, ...]:
-    """From `ibv_devinfo`, in its order."""
-    found: list[RdmaPort] = []
-    device, port = "", 0
-    for key, value in re.findall(r"^\s*(hca_id|port|state):\s+(\S+)", devinfo, re.MULTILINE):
-        if key == "hca_id":
-            device, port = value, 0
-        elif key == "port" and value.isdigit():
-            port = int(value)
-        elif key == "state" and device and port:
-            found.append(RdmaPort(device, port, value))
-    return tuple(found)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from bus.ids import NodeId
 from bus.instances import RankSeat
 from bus.messages.control import GroupSpec
+from bus.verbs import rdma_ports
 from gateway.cli.app import app
 from gateway.cli.hostfile import (
     BadHostfile,
@@ -27,7 +28,6 @@ from gateway.cli.hostfile import (
     ring,
 )
 from gateway.cli.hostfiles import PORT
-from gateway.cli.tool_words import rdma_ports
 from runner.formation import jaccl_devices, jaccl_environment, ring_environment, ring_hostfile
 from tests.harness.thunderbolt_samples import devinfo
 

@@ -6,6 +6,7 @@ import pytest
 
 from bus.ids import NodeId
 from bus.thunderbolt import ports_in
+from bus.verbs import DevicePort, rdma_enabled, rdma_ports
 from gateway.cli.machine_checks import addressed
 from gateway.cli.machine_findings import (
     SLEEP_TARGETS,
@@ -17,11 +18,8 @@ from gateway.cli.machine_findings import (
 )
 from gateway.cli.tool_words import (
     MacSleep,
-    RdmaPort,
     logind_settings,
     mac_sleep,
-    rdma_enabled,
-    rdma_ports,
     shown,
 )
 from tests.harness.thunderbolt_samples import bus, devinfo, profile
@@ -122,8 +120,8 @@ def test_rdma_ctl_is_understood(said: str, enabled: bool | None) -> None:
 def test_every_port_of_every_device_is_read() -> None:
     text = devinfo(("rdma_en1", "PORT_DOWN (1)"), ("rdma_en6", "PORT_ACTIVE (4)"))
     assert rdma_ports(text) == (
-        RdmaPort("rdma_en1", 1, "PORT_DOWN"),
-        RdmaPort("rdma_en6", 1, "PORT_ACTIVE"),
+        DevicePort("rdma_en1", 1, "PORT_DOWN"),
+        DevicePort("rdma_en6", 1, "PORT_ACTIVE"),
     )
     assert rdma_ports("No IB devices found\n") == ()
 

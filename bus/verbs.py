@@ -1,0 +1,45 @@
+"""RDMA as the system's tools tell of it: the ports of devices, and whether it is switched on.
+
+Pure: a tool's output in, facts out; text that is not what the tool says gives no facts. Formats:
+`ibv_devinfo` of rdma-core, Apple's `rdma_ctl status`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ACTIVE = "PORT_ACTIVE"
+DOWN = "PORT_DOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePort:
+    """A port of an RDMA device. `state` is ibverbs' name, without its number."""
+
+    device: str
+    port: int
+    state: str
+
+
+def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
+    """From `ibv_devinfo`, in its order."""
+    found: list[DevicePort] = []
+    device, port = "", 0
+    lines = re.findall(r"^\s*(hca_id|port|state|port_state):\s+(\S+)", devinfo, re.MULTILINE)
+    for key, value in lines:
+        if key == "hca_id":
+            device, port = value, 0
+        elif key == "port" and value.isdigit():
+            port = int(value)
+        elif key in ("state", "port_state") and device and port:
+            found.append(DevicePort(device, port, value))
+    return tuple(found)
+
+
+def rdma_enabled(status: str) -> bool | None:
+    """From `rdma_ctl status`; None where it says neither."""
+    words = status.lower().split()
+    if "enabled" in words:
+        return True
+    return False if "disabled" in words else None
