@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := bus master worker runner gateway telemetry conf
 PYTEST := $(BIN)/python -m pytest
+SIDE_BY_SIDE := --numprocesses logical --dist worksteal
 
 .PHONY: up down test check fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean
 
@@ -34,7 +35,8 @@ down: $(READY)
 	@$(BIN)/shoal down
 
 test: $(READY)
-	$(PYTEST) tests -m "not proof"
+	$(PYTEST) tests -m "not alone and not proof" $(SIDE_BY_SIDE)
+	$(PYTEST) tests -m "alone and not proof"
 
 check: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
@@ -42,7 +44,7 @@ check: $(READY)
 	$(BIN)/pyright
 	$(BIN)/python -m tests.harness.protocol_page --check
 	$(BIN)/python -m tests.harness.tour_page --check
-	$(PYTEST) tests --ignore=tests/processes --ignore=tests/clients -m "not slow and not proof"
+	$(PYTEST) tests -m "not alone and not slow and not proof" $(SIDE_BY_SIDE)
 
 fmt: $(READY)
 	$(BIN)/ruff format $(PACKAGES) tests
@@ -76,7 +78,7 @@ prove-properties: $(READY)
 		--ignore-glob='tests/runner/test_group*'
 
 prove-sim: $(READY)
-	$(PROVE) tests/sim
+	$(PROVE) tests/sim $(SIDE_BY_SIDE)
 
 prove-clients: $(READY)
 	$(PROVE) tests/clients

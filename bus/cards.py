@@ -26,8 +26,9 @@ class ModelCard(Message):
 
     `tensor_sizes` are the counts, by name, that a tensor-parallel degree has to divide; empty:
     the family does not shard. `tensor_splits_kv`: its KV is divided too. `unsplit_because` says
-    why the family cannot be a pipeline. `compatible_backends` (empty: any) and
-    `backend_preference` (best first) are `<engine>-<compute>` tags.
+    why the family cannot be a pipeline. `fetched_in_parts`: a stage of a pipeline fetches its own
+    layers alone. `compatible_backends` (empty: any) and `backend_preference` (best first) are
+    `<engine>-<compute>` tags.
     """
 
     model: ModelId
@@ -59,6 +60,7 @@ class ModelCard(Message):
     tensor_sizes: dict[str, int] = {}
     tensor_splits_kv: bool = True
     unsplit_because: str = ""
+    fetched_in_parts: bool = False
     compatible_backends: tuple[str, ...] = ()
     backend_preference: tuple[str, ...] = ()
 

@@ -7,7 +7,7 @@ between them has one type. Nodes of equal speed are told apart by what they woul
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -15,9 +15,9 @@ from typing import Literal
 from bus.cards import ModelCard
 from bus.instances import Sharding
 from master.bill import Appetite, Layered, Need, context_held, room_bytes
-from master.copies import Copy, Kind, Wish, room_now
+from master.copies import Copy, Kind, Room, Wish, room_now
 from master.groups import Field, Line, Member, line_of, pipeline_line, timed
-from master.seats import Seat, preference
+from master.seats import preference
 from master.speed import Links, read_s_per_byte
 from master.split import fits
 from master.tensor import tensor_line
@@ -27,8 +27,6 @@ NEAR = 1.10
 EXCHANGES = 16
 """How often a node with weights is tried in the place of a member that has none."""
 GROUP_ENGINE = "mlx-"
-
-Room = Callable[[Seat], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,15 @@ class Rank:
     reserved_bytes: int
     usable_bytes: int
     read_s: float
+
+    @property
+    def fetch_bytes(self) -> int:
+        """What has to come over the network first: all of the files, or, about, its layers'."""
+        copy, load = self.copy, self.copy.load
+        is_whole = self.last_layer - self.first_layer == load.layers
+        if is_whole or not copy.card.fetched_in_parts:
+            return copy.fetch_bytes
+        return round(copy.fetch_bytes * min(1.0, self.need.weights / max(1, load.whole_weights)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ class Placement:
 
     @property
     def fetch_bytes(self) -> int:
-        return sum(rank.copy.fetch_bytes for rank in self.ranks)
+        return sum(rank.fetch_bytes for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ class Ground:
 def best_single(ground: Ground) -> Placement | None:
     """The best node for a whole copy: one that has the weights, then one whose backend the card
     prefers, then the fastest, then the one with most room."""
-    found = [one for one in ground.copies if one.load.whole.total <= room_now(one.seat)]
+    found = [one for one in ground.copies if one.holds_whole(room_now)]
     if not found:
         return None
     ranked = min((not one.has_weights, preference(one.card, one.backend)) for one in found)
@@ -128,7 +135,7 @@ def by_hand(
     """What a manual split describes, or None where it does not fit."""
     if len(order) == 1:
         copy = order[0]
-        return single(ground, copy) if copy.load.whole.total <= room(copy.seat) else None
+        return single(ground, copy) if copy.holds_whole(room) else None
     field_ = _field(ground, order, room)
     bounds = [sum(counts[:stage]) for stage in range(len(counts) + 1)]
     if not fits(field_.load, bounds, [one.room for one in field_.members]):
@@ -177,16 +184,20 @@ def _alike(copies: Sequence[Copy]) -> list[list[Copy]]:
 
 def _field(ground: Ground, copies: Sequence[Copy], room: Room) -> Field:
     """Nodes of one machine share its memory, so each counts with its part of it in a group."""
+    rooms = [one.stage_room(room) for one in copies]
     members = [
         Member(one.seat, share, read_s_per_byte(one.seat, one.backend))
-        for one, share in zip(copies, _shares(copies, room), strict=True)
+        for one, share in zip(copies, _divided(copies, rooms), strict=True)
     ]
     return Field(_largest_load(copies), members, ground.links)
 
 
-def _shares(copies: Sequence[Copy], room: Room) -> list[int]:
+def _divided(copies: Sequence[Copy], bytes_: Sequence[int]) -> list[int]:
     crowd = Counter(one.seat.machine or one.seat.node for one in copies)
-    return [room(one.seat) // crowd[one.seat.machine or one.seat.node] for one in copies]
+    return [
+        each // crowd[one.seat.machine or one.seat.node]
+        for one, each in zip(copies, bytes_, strict=True)
+    ]
 
 
 def _largest_load(copies: Sequence[Copy]) -> Layered:
@@ -199,7 +210,11 @@ def _largest_load(copies: Sequence[Copy]) -> Layered:
 def _group(
     ground: Ground, copies: Sequence[Copy], kind: Kind, size: int, room: Room
 ) -> Placement | None:
-    roomy = [one for one in copies if room(one.seat) > 0]
+    roomy = [
+        one
+        for one in copies
+        if one.stage_room(room) > 0 and (kind == "pipeline" or one.disk_bytes is None)
+    ]
     if len(roomy) < size:
         return None
     field_ = _field(ground, roomy, room)
@@ -220,7 +235,7 @@ def _group(
 
 def _pipeline(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
     size, load = len(order), _largest_load(order)
-    shares = _shares(order, lambda seat: seat.usable_bytes)
+    shares = _divided(order, [one.seat.usable_bytes for one in order])
     ranks = [
         _rank(
             ground,
@@ -240,7 +255,7 @@ def _pipeline(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
 def _tensor(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
     load, size = _largest_load(order), len(order)
     need = load.slice(size, splits_kv=order[0].card.tensor_splits_kv)
-    shares = _shares(order, lambda seat: seat.usable_bytes)
+    shares = _divided(order, [one.seat.usable_bytes for one in order])
     ranks = tuple(
         _rank(ground, copy, number, 0, load.layers, need, usable=usable, share=1 / size)
         for number, (copy, usable) in enumerate(zip(order, shares, strict=True))

@@ -1,18 +1,20 @@
 """Which nodes could run a model, and as what: the card as it is there, and what must be fetched.
 
 Pure. A node that lacks the weights can fetch them from a node that has them, if its disk has
-room; the card then comes from any node that has the model. Without Metal, floating-point
-weights are cast to 32 bits, so a 16-bit card is counted twofold there.
+room: for all of them, or for those of its stage where the family is fetched in parts. The card
+then comes from any node that has the model. Without Metal, floating-point weights are cast to 32
+bits, so a 16-bit card is counted twofold there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from bus.cards import ModelCard
 from bus.ids import ModelId, NodeId
+from bus.messages.weights import DISK_MARGIN_BYTES
 from master.bill import Layered, layered
 from master.seats import Seat, resolve_backend
 from master.speed import read_s_per_byte
@@ -21,6 +23,7 @@ QUANTIZED_CAST = 1.15
 """Scales and biases of packed weights, cast to 32 bits."""
 
 Kind = Literal["pipeline", "tensor"]
+Room = Callable[[Seat], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +40,33 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A node that could run the model: the card as it is there, the backend it resolves to."""
+    """A node that could run the model: the card as it is there, the backend it resolves to.
+
+    `disk_bytes` is what its disk takes of the weights where that is not all of them: then the
+    node can be a stage of a pipeline and nothing else.
+    """
 
     seat: Seat
     card: ModelCard
     backend: str
     has_weights: bool
     load: Layered
+    disk_bytes: int | None = None
 
     @property
     def fetch_bytes(self) -> int:
         """What has to come over the network first: at most the whole of the files."""
         return 0 if self.has_weights else self.card.size_bytes
+
+    def stage_room(self, room: Room) -> int:
+        """What a stage of a pipeline may need here. Its files are no larger than that, for what it
+        needs in memory is its weights and more."""
+        there = room(self.seat)
+        return there if self.disk_bytes is None else min(there, self.disk_bytes)
+
+    def holds_whole(self, room: Room) -> bool:
+        """Whether a whole copy fits."""
+        return self.disk_bytes is None and self.load.whole.total <= room(self.seat)
 
     @property
     def kin(self) -> tuple[str, ...]:
@@ -94,16 +112,25 @@ def find_copies(
                 continue
             alike = [card for card in given if card.dtype == _dtype(backend)]
             donor = min(alike or given, key=lambda card: card.size_bytes)
-            if seat.disk_free_bytes is not None and seat.disk_free_bytes < donor.size_bytes:
-                blocked[seat.name] = "its disk has no room for the weights"
-                continue
+        disk_bytes = None if own is not None else _disk_bytes(seat, donor)
+        if disk_bytes is not None and (disk_bytes <= 0 or not donor.fetched_in_parts):
+            blocked[seat.name] = "its disk has no room for the weights"
+            continue
         key = (id(donor), backend, own is None)
         if key not in loads:
             card = donor if own is not None else as_computed(donor, backend)
             loads[key] = (card, layered(card, wish.context_tokens, backend))
         card, load = loads[key]
-        found.append(Copy(seat, card, backend, own is not None, load))
+        found.append(Copy(seat, card, backend, own is not None, load, disk_bytes))
     return tuple(found), blocked
+
+
+def _disk_bytes(seat: Seat, card: ModelCard) -> int | None:
+    """What the disk takes beside what is to stay free; None: the whole model, or not measured."""
+    if seat.disk_free_bytes is None:
+        return None
+    takes = seat.disk_free_bytes - DISK_MARGIN_BYTES
+    return None if takes >= card.size_bytes else takes
 
 
 def as_computed(card: ModelCard, backend: str) -> ModelCard:

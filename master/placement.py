@@ -18,13 +18,12 @@ from master.bill import Appetite
 from master.candidates import (
     Ground,
     Placement,
-    Room,
     best_group,
     best_of,
     best_single,
     by_hand,
 )
-from master.copies import Copy, Kind, Wish, find_copies, room_ever, room_now
+from master.copies import Copy, Kind, Room, Wish, find_copies, room_ever, room_now
 from master.groups import MAX_RANKS
 from master.refusals import (
     Crowded,
@@ -123,7 +122,7 @@ def _crowded(ground: Ground) -> Crowded | Refusal | None:
     """The node, else the group, that lacks least of what it would take. With unmeasured nodes
     that could hold it, the answer is to wait for their readings."""
     if 1 in _sizes(ground):
-        singles = [one for one in ground.copies if one.load.whole.total <= room_ever(one.seat)]
+        singles = [one for one in ground.copies if one.holds_whole(room_ever)]
         measured = [one for one in singles if one.seat.free_bytes is not None]
         if measured:
             model = ground.wish.model

@@ -95,7 +95,7 @@ def _rank(rank: Rank) -> dict[str, Any]:
         "need_bytes": need.total,
         "reserved_bytes": rank.reserved_bytes,
         "usable_bytes": rank.usable_bytes,
-        "fetch_bytes": rank.copy.fetch_bytes,
+        "fetch_bytes": rank.fetch_bytes,
         "stage_ms": round(1000 * rank.read_s, 3),
         "arithmetic": bill_text(need),
     }

@@ -190,6 +190,7 @@ def impossible(ground: Ground) -> Refusal:
             f"used holds it ({gb(together)} GB together, of which each rank takes 0.26 beside its "
             "share)"
         )
+    text += _disks_text(ground)
     field = "model"
     if ground.wish.sharding or ground.wish.min_nodes > 1:
         field = "sharding" if ground.wish.sharding else "min_nodes"
@@ -226,6 +227,16 @@ def no_group(ground: Ground, kind: Kind, size: int) -> Refusal:
         retry_after_s=BUSY_RETRY_S,
         facts={"usable_bytes": sum(rooms), "nodes": len(rooms)},
     )
+
+
+def _disks_text(ground: Ground) -> str:
+    """Which nodes can be no more than a stage of a pipeline, for want of disk."""
+    small = [
+        f"{one.seat.name} {gb(one.disk_bytes)} GB"
+        for one in ground.copies
+        if one.disk_bytes is not None
+    ]
+    return f"; of its files the disks take no more than: {', '.join(small)}" if small else ""
 
 
 def _ceiling_text(seat: Seat) -> str:

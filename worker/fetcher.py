@@ -20,7 +20,7 @@ from bus.ids import ModelId, NodeId
 from bus.logs import Log
 from bus.loops import Reactor
 from bus.messages.readings import FetchReading
-from bus.messages.weights import Manifest
+from bus.messages.weights import DISK_MARGIN_BYTES, Manifest
 from bus.transport import Change, Frames, Link
 from worker.fetch import Fetch
 from worker.fetch_actions import Action, Ask, Check, OpenStage, Publish, Write
@@ -33,7 +33,6 @@ from worker.stage import Stage, begun
 from worker.voice import Voice
 
 TICK_S = 0.25
-MARGIN_BYTES = 1 << 30
 SLICE = 4
 """Messages taken in before the loop turns to whatever else there is."""
 
@@ -76,7 +75,7 @@ class Fetcher:
         models: Path,
         log: Log,
         *,
-        margin_bytes: int = MARGIN_BYTES,
+        margin_bytes: int = DISK_MARGIN_BYTES,
     ) -> None:
         self._reactor = reactor
         self._open_link = open_link

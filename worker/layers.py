@@ -26,6 +26,12 @@ TENSOR_FAMILIES = frozenset({
     "solar_open", "step3p5",
 })  # fmt: skip
 """Families whose mlx-lm 0.32.2 model has a `shard` method."""
+FETCHED_IN_PARTS = frozenset({
+    "deepseek_v3", "gemma3_text", "llama", "mamba2", "mistral", "qwen2", "qwen3", "qwen3_moe",
+    "qwen3_next",
+})  # fmt: skip
+"""Those of which it was shown that a stage of a pipeline computes from its own bytes alone what it
+computes from all; of others the whole model is fetched."""
 _SHARES_KV = "its layers share KV with each other"
 _OTHER_CACHES = "it keeps another number of caches than it has layers"
 UNSPLIT: Mapping[str, str] = {

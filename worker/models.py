@@ -14,7 +14,15 @@ from typing import Any, cast
 
 from bus.cards import ModelCard
 from bus.ids import ModelId
-from worker.layers import UNSPLIT, Part, expert_share, layer_kv, parts_of, tensor_sizes
+from worker.layers import (
+    FETCHED_IN_PARTS,
+    UNSPLIT,
+    Part,
+    expert_share,
+    layer_kv,
+    parts_of,
+    tensor_sizes,
+)
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
@@ -128,6 +136,7 @@ def model_card(
         tensor_sizes=tensor_sizes(family, text, int(_quant(config).get("group_size") or 0)),
         tensor_splits_kv=not text.get("kv_lora_rank"),
         unsplit_because=UNSPLIT.get(family, ""),
+        fetched_in_parts=family in FETCHED_IN_PARTS,
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
     )

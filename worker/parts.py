@@ -23,13 +23,6 @@ from worker.manifest import piece_count
 
 LENGTH_BYTES = 8
 SUFFIX = ".safetensors"
-FAMILIES = frozenset({
-    "deepseek_v3", "gemma3_text", "llama", "mamba2", "mistral", "qwen2", "qwen3", "qwen3_moe",
-    "qwen3_next",
-})  # fmt: skip
-"""Those of which it was shown that a stage computes from its own bytes alone what it computes from
-all; of others the whole model is fetched."""
-
 Range = tuple[int, int]
 """Bytes of a file: first, and the one after the last."""
 
@@ -55,7 +48,7 @@ def is_covered(layers: Layers, held: Iterable[Range]) -> bool:
 def part_wanted(card: ModelCard, first: int, last: int) -> Layers | None:
     """The layers to fetch of a model for a stage of a pipeline; None: the whole model."""
     whole = first <= 0 and last >= card.layers
-    if whole or card.family not in FAMILIES or card.unsplit_because:
+    if whole or not card.fetched_in_parts:
         return None
     return Layers(first, last, card.layers)
 

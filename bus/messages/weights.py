@@ -16,6 +16,8 @@ from bus.messages.wire import Message
 
 PIECE_BYTES = 1 << 20
 """The unit of transfer: every piece of a file but its last has this length."""
+DISK_MARGIN_BYTES = 1 << 30
+"""What weights that are fetched leave free on a disk."""
 HASH_BYTES = 32
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bus.errors import Refusal
 from bus.ids import NodeId
+from bus.messages.weights import DISK_MARGIN_BYTES
 from bus.topology import Link
 from master.bill import Appetite
 from master.candidates import Placement
@@ -112,6 +113,42 @@ def test_a_node_whose_disk_is_full_cannot_fetch() -> None:
     verdict = put(nodes)
     assert isinstance(verdict, Refusal)
     assert verdict.reason == "insufficient_memory"
+
+
+def test_a_disk_with_room_for_some_layers_makes_a_stage_of_a_family_fetched_in_parts() -> None:
+    whole = CARD.model_copy(update={"fetched_in_parts": True})
+    holder = node(1, usable=24 * GB, models=(whole,))
+    small = node(2, usable=90 * GB, disk_free_bytes=13 * GB)
+    verdict = placed([holder, small])
+    assert {rank.copy.seat.node for rank in verdict.ranks} == {"n1", "n2"}
+    assert verdict.sharding == "pipeline"
+    (stage,) = [rank for rank in verdict.ranks if rank.copy.seat.node == "n2"]
+    assert stage.need.total <= 13 * GB - DISK_MARGIN_BYTES
+    assert stage.fetch_bytes == stage.need.weights < whole.size_bytes
+    assert put([holder, small], sharding="tensor") != verdict
+    alone = put([node(1, models=(whole,)), small], excluded_nodes=(NodeId("n1"),))
+    assert isinstance(alone, Refusal)
+    assert "of its files the disks take no more than: box2 11.9" in alone.message
+
+
+@given(st.data())
+def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
+    whole = CARD.model_copy(update={"fetched_in_parts": data.draw(st.booleans())})
+    free = data.draw(st.lists(st.none() | st.integers(0, 40 * GB), min_size=1, max_size=5))
+    nodes = [
+        node(i, usable=data.draw(st.integers(1, 40)) * GB, disk_free_bytes=room)
+        for i, room in enumerate(free)
+    ]
+    verdict = put([node(9, usable=12 * GB, models=(whole,)), *nodes])
+    if not isinstance(verdict, Placement):
+        return
+    for rank in verdict.ranks:
+        room = rank.copy.seat.disk_free_bytes
+        if rank.copy.has_weights or room is None:
+            continue
+        assert rank.fetch_bytes <= room - DISK_MARGIN_BYTES
+        is_whole = rank.last_layer - rank.first_layer == whole.layers
+        assert not is_whole or whole.size_bytes <= room - DISK_MARGIN_BYTES
 
 
 def test_weights_that_nobody_gives_to_others_stay_where_they_are() -> None:

@@ -132,6 +132,7 @@ def test_the_bundled_models_card_knows_its_parts() -> None:
     assert sum(card.layer_kv) == card.kv_bytes_per_token
     assert card.activation_bytes == config["hidden_size"] * 4
     assert card.tensor_sizes["KV heads"] == 4 and not card.unsplit_because
+    assert card.fetched_in_parts
 
 
 def test_notes_name_the_backends_that_can_run_a_model(tmp_path: Path) -> None:
@@ -150,3 +151,4 @@ def test_a_family_that_no_pipeline_can_split_says_why(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4)
     (card,) = Weights(Shelf({"gemma3n": folder}, (), None, True)).look()
     assert "share KV" in card.unsplit_because
+    assert not card.fetched_in_parts

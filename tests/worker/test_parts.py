@@ -147,11 +147,11 @@ def test_spans_cover_layers_together_and_gaps_do_not() -> None:
 def test_only_families_that_were_shown_and_true_parts_are_fetched_in_part() -> None:
     card = ModelCard(
         model=M, path="/x", family="llama", layers=8, weights_bytes=1, size_bytes=1,
-        kv_bytes_per_token=1, context_tokens=1, vocabulary=1,
+        kv_bytes_per_token=1, context_tokens=1, vocabulary=1, fetched_in_parts=True,
     )  # fmt: skip
     assert part_wanted(card, 2, 4) == Layers(2, 4, 8)
     assert part_wanted(card, 0, 8) is None
-    assert part_wanted(card.model_copy(update={"family": "gemma3n"}), 2, 4) is None
+    assert part_wanted(card.model_copy(update={"fetched_in_parts": False}), 2, 4) is None
 
 
 # --- pieces ---

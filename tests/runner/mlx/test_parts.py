@@ -15,8 +15,8 @@ from mlx_lm.utils import load_model, quantize_model, save_model
 
 from runner.mlx.load import load_weights
 from tests.harness.families import MODELS, SMALL, write_model
-from worker.layers import Place, place_of
-from worker.parts import FAMILIES, Layers, needs, tensor_ranges
+from worker.layers import FETCHED_IN_PARTS, Place, place_of
+from worker.parts import Layers, needs, tensor_ranges
 
 LAYERS = int(SMALL["num_hidden_layers"])
 SHOWN = {
@@ -93,7 +93,7 @@ def quantised(whole: Path, to: Path) -> Path:
     return to
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(FETCHED_IN_PARTS))
 def test_a_stage_needs_no_byte_but_its_own(family: str, tmp_path: Path) -> None:
     compare(write_model(tmp_path / "whole", SHOWN[family]), tmp_path)
 
