@@ -68,12 +68,13 @@ class ModelCard(Message):
 class PartialModel(Message):
     """Some layers of a model, on a node's disk: each of `layers` is the first and the one after
     the last of a span whose weights are all there. `have_bytes` of the `size_bytes` of its files
-    have come. It serves a stage of a pipeline, and is given to nobody."""
+    have come. It serves a stage of a pipeline, and is given to nobody. `path` is its folder."""
 
     model: ModelId
     layers: tuple[tuple[int, int], ...]
     have_bytes: int
     size_bytes: int
+    path: str = ""
 
 
 class NodeCard(Message):

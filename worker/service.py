@@ -242,6 +242,7 @@ class Worker:
                     layers=one.layers,
                     have_bytes=one.have_bytes,
                     size_bytes=one.size_bytes,
+                    path=str(one.folder.parent),
                 )
         return found
 

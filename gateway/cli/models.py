@@ -88,11 +88,11 @@ def rm(
     model: ModelName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a model's folder from this node's disk. It has to be unloaded first."""
+    """Delete a model, or the part of one, from this node's disk. It has to be unloaded first."""
     settings, screen = invocation.settings(), invocation.screen
     state = parse_state(invocation.api().get("/state"))
-    card = state.find_model(model)
-    if card.bundled:
+    card = state.on_disk(model)
+    if isinstance(card, ModelCard) and card.bundled:
         raise Problem(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
     held = [one.instance for one in state.instances if one.model == card.model]
     if held:
@@ -101,15 +101,16 @@ def rm(
             remedy=f"`shoal stop {card.model}` unloads it",
         )
     folder = own_folder(Path(card.path), settings.paths.models)
+    bytes_ = card.size_bytes if isinstance(card, ModelCard) else card.have_bytes
     if not yes:
         if screen.as_json or not screen.err.is_terminal:
             raise Problem(f"{folder} would be deleted", remedy="say so with --yes")
-        typer.confirm(f"Delete {folder} ({size(card.size_bytes)})?", abort=True, err=True)
+        typer.confirm(f"Delete {folder} ({size(bytes_)})?", abort=True, err=True)
     shutil.rmtree(folder)
     if folder.parent != settings.paths.models.resolve() and not any(folder.parent.iterdir()):
         folder.parent.rmdir()
-    screen.document({"model": card.model, "deleted": str(folder), "bytes": card.size_bytes})
-    screen.say(f"deleted {card.model} ({size(card.size_bytes)})")
+    screen.document({"model": card.model, "deleted": str(folder), "bytes": bytes_})
+    screen.say(f"deleted {card.model} ({size(bytes_)})")
     screen.note("the node notices within half a minute")
 
 

@@ -112,6 +112,16 @@ class NodeState:
         """Names of the nodes that have the model on disk."""
         return [c.name for c in self.cards if any(m.model == model for m in c.models)]
 
+    def on_disk(self, name: str) -> ModelCard | PartialModel:
+        """The model of that name as it lies on the asked node's disk, or a part of it there; else
+        what `find_model` says."""
+        names = (name, name.removesuffix(":latest"))
+        here = [card for card in self.cards if card.node == self.asked]
+        for found in (*(m for c in here for m in c.models), *(p for c in here for p in c.parts)):
+            if found.model in names:
+                return found
+        return self.find_model(name)
+
     def find_model(self, name: str) -> ModelCard:
         """The model of that name. Raises Problem, naming those there are."""
         known = self.models

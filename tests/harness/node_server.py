@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from bus.cards import ModelCard, NodeCard
+from bus.cards import ModelCard, NodeCard, PartialModel
 from bus.ids import InstanceId, ModelId, NodeId
 from bus.instances import Instance, RankReady, Shard
 from bus.messages.readings import RunnerReading
@@ -85,8 +85,13 @@ def reading(one: Instance) -> RunnerReading:
     )
 
 
-def state(cards: list[ModelCard], instances: list[Instance]) -> dict[str, Any]:
-    """`GET /state` of a node with these models on disk and in memory."""
+def state(
+    cards: list[ModelCard],
+    instances: list[Instance],
+    parts: tuple[PartialModel, ...] = (),
+    others: tuple[NodeCard, ...] = (),
+) -> dict[str, Any]:
+    """`GET /state` of a node with these models on disk and in memory, beside `others`."""
     node = NodeCard(
         node=NODE,
         name="desk",
@@ -98,6 +103,7 @@ def state(cards: list[ModelCard], instances: list[Instance]) -> dict[str, Any]:
         shoal_version="0",
         slots=8,
         models=tuple(cards),
+        parts=parts,
         announced_at_s=1.0,
     )
     held = ClusterState(term=1, holder=NODE, instances={str(i.instance): i for i in instances})
@@ -109,7 +115,7 @@ def state(cards: list[ModelCard], instances: list[Instance]) -> dict[str, Any]:
         "telemetry": {
             "nodes": {},
             "runners": [reading(one).model_dump(mode="json") for one in instances],
-            "cards": [node.model_dump(mode="json")],
+            "cards": [one.model_dump(mode="json") for one in (*others, node)],
             "demand": [],
             "peers": {},
         },

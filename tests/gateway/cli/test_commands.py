@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from bus.cards import NodeCard, PartialModel
+from bus.ids import ModelId, NodeId
 from bus.instances import Conditions, Instance
 from gateway.cli.app import app
 from tests.harness.node_server import card, instance, serving, state
@@ -52,6 +54,8 @@ class Desk:
             card("org/own", home / "data" / "models" / "org" / "own"),
             card("cached", Path("/elsewhere/cache")),
         ]
+        self.parts: tuple[PartialModel, ...] = ()
+        self.others: tuple[NodeCard, ...] = ()
         self.instances = [instance("shoal-tiny")]
         self.then: list[Instance] = []
         """What takes the instances' place after the next look at the state."""
@@ -60,7 +64,7 @@ class Desk:
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
         self.asked.append((method, path, body))
         if path == "/state":
-            found = 200, state(self.cards, self.instances)
+            found = 200, state(self.cards, self.instances, self.parts, self.others)
             self.instances = self.then or self.instances
             return found
         if path.startswith("/v1/chat"):
@@ -283,6 +287,35 @@ def test_rm_deletes_only_after_a_yes_and_only_here(shoal: Shoal) -> None:
     assert asked.exit_code == 1 and "--yes" in asked.stderr and folder.exists()
     assert shoal("rm", "org/own", "--yes").exit_code == 0
     assert not folder.parent.exists() and folder.parent.parent.exists()
+
+
+def test_rm_deletes_the_part_of_a_model_that_lies_here(shoal: Shoal) -> None:
+    stage = shoal.desk.home / "data" / "models" / ".staging" / "d1"
+    (stage / "files").mkdir(parents=True)
+    shoal.desk.parts = (
+        PartialModel(
+            model=ModelId("org/part"), layers=((0, 2),), have_bytes=7, size_bytes=9, path=str(stage)
+        ),
+    )
+    shoal.desk.instances = [instance("org/part")]
+    loaded = shoal("rm", "org/part", "--yes")
+    assert loaded.exit_code == 1 and "shoal stop org/part" in loaded.stderr and stage.exists()
+    shoal.desk.instances = []
+    assert shoal.json("rm", "org/part", "--yes")["bytes"] == 7
+    assert not stage.exists() and stage.parent.parent.exists()
+
+
+def test_rm_deletes_the_copy_of_its_own_node_wherever_else_there_is_one(shoal: Shoal) -> None:
+    folder = shoal.desk.home / "data" / "models" / "org" / "own"
+    folder.mkdir(parents=True)
+    elsewhere = NodeCard(
+        node=NodeId("n0"), name="other", platform="p", cores=1, memory_bytes=1, backends=(),
+        mlx_version="", shoal_version="", slots=1, announced_at_s=1.0,
+        models=(card("org/own", Path("/on/another/node")),),
+    )  # fmt: skip
+    shoal.desk.others = (elsewhere,)
+    assert shoal.json("rm", "org/own", "--yes")["deleted"] == str(folder)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
