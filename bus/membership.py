@@ -195,11 +195,11 @@ class Membership:
         )
 
     def strangers(self, now: float) -> tuple[str, ...]:
-        """Dialled addresses where no peer was found, with what was heard there."""
+        """Dialled addresses where no peer was ever found, or one refuses, with what was heard."""
         return tuple(
             f"{line.address}: {line.refused or 'nobody answers'}"
             for line in self.lines.values()
-            if line.refused or (line.node is None and line.is_silent(now))
+            if line.refused or (self._is_vain(line) and line.is_silent(now))
         )
 
     def known(self) -> tuple[KnownPeer, ...]:
@@ -211,6 +211,9 @@ class Membership:
         )
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _is_vain(self, line: Line) -> bool:
+        return line.node is None and self.leads.get(line.address) not in self.peers
 
     def _cannot_join(self, hello: PeerHello, now: float) -> PeerRefused | None:
         me = self.me

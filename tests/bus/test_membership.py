@@ -215,6 +215,23 @@ def test_a_node_that_says_goodbye_is_not_dialled_until_it_speaks_again() -> None
     assert net.linked("a") == {"b"}
 
 
+def test_a_seed_that_was_a_member_is_told_of_once_and_one_that_never_was_as_a_stranger() -> None:
+    net = Net()
+    net.add(myself("a"))
+    net.add(myself("b"), ["a:1", "nobody:1"])
+    net.run(3.0)
+    net.seats["a"].alive = False
+    net.run(60.0)
+    found = net.seats["b"].membership
+    assert net.status("b", "a") == "silent"
+    assert found.strangers(net.now) == ("nobody:1: nobody answers",)
+    goodbye = PeerGoodbye(node=NodeId("n-a"), boot=Boot("b1"))
+    net.do("b", found.heard_goodbye(goodbye, net.now))
+    net.run(60.0)
+    assert net.status("b", "a") == "left"
+    assert found.strangers(net.now) == ("nobody:1: nobody answers",)
+
+
 def test_a_late_goodbye_of_an_earlier_boot_changes_nothing() -> None:
     net = Net()
     net.add(myself("a"), ["b:1"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -155,6 +156,7 @@ def started_slot(
         if process.stdin is not None:
             process.stdin.close()
         worker.close()
+        shutil.rmtree(paths.runtime, ignore_errors=True)
 
 
 @dataclass
