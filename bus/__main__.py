@@ -28,6 +28,7 @@ def peer_settings(settings: Settings, *, has_key: bool) -> PeerSettings:
         seeds=cluster.peers,
         file=settings.paths.state / "peers.json",
         discovery=cluster.discovers(has_key=has_key),
+        measures=cluster.measure_links,
         look=lambda: announced_hosts(settings),
     )
 

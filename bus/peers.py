@@ -56,6 +56,7 @@ class PeerSettings:
     """What the composition root read. `listen` is a host, empty for a node that nobody may
     join; `addresses` are the hosts that others are told, best first; `port` is that of hellos,
     `seeds` are `host:port`s. `discovery`: whether to look for others by mDNS, and be found.
+    `measures`: whether links to others are measured from here.
     `look` finds the addresses afresh, for a machine that moves; None: they stay."""
 
     name: str
@@ -67,6 +68,7 @@ class PeerSettings:
     seeds: tuple[str, ...]
     file: Path
     discovery: bool = False
+    measures: bool = True
     look: Callable[[], tuple[str, ...]] | None = None
 
 

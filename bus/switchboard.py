@@ -175,14 +175,15 @@ class Switchboard:
                 self._publish_peers,
                 keyring,
             )
-            self.surveyor = Surveyor(
-                speaker,
-                reactor,
-                self.peers.ways,
-                self._busy_nodes,
-                self._publish_links,
-                self.peers.door_security,
-            )
+            if peer_settings.measures:
+                self.surveyor = Surveyor(
+                    speaker,
+                    reactor,
+                    self.peers.ways,
+                    self._busy_nodes,
+                    self._publish_links,
+                    self.peers.door_security,
+                )
             if peer_settings.listen:
                 self._open_abroad()
 

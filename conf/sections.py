@@ -48,6 +48,7 @@ class ClusterSettings(BaseModel):
     listen: str
     addresses: Words
     discovery: bool | Literal["auto"]
+    measure_links: bool
 
     def discovers(self, *, has_key: bool) -> bool:
         """Whether to look for others by mDNS, and be found: as it was said, else where others can

@@ -54,6 +54,14 @@ def test_linked_nodes_measure_each_other_and_everybody_hears_it(
         assert all(peer.status == "linked" for peer in board.peers.membership.peers.values())
 
 
+def test_a_node_that_is_not_to_measure_answers_others_all_the_same(cluster: Boards) -> None:
+    cluster.start("a", measures=False)
+    cluster.start("b", "a")
+    found = readings(cluster, "a")
+    cluster.until(lambda: found.get("n-b") and found["n-b"].links, "b has measured")
+    assert cluster.boards["a"].surveyor is None and "n-a" not in found
+
+
 def test_nobody_is_measured_while_a_runner_decodes_at_either_end(
     cluster: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:

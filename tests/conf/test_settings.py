@@ -153,6 +153,12 @@ def test_mdns_is_used_where_others_can_reach_a_node_with_a_key_or_as_it_is_said(
     assert load_settings(home=home).cluster.discovers(has_key=has_key) is discovers
 
 
+def test_links_are_measured_unless_that_is_turned_off(home: Path) -> None:
+    assert load_settings(home=home).cluster.measure_links
+    write(home, "[cluster]\nmeasure_links = false\n")
+    assert not load_settings(home=home).cluster.measure_links
+
+
 def test_discovery_is_told_by_the_environment_too(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

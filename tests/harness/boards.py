@@ -49,6 +49,7 @@ class Boards:
         namespace: str = "shoal",
         key: ClusterKey | None = None,
         discovery: bool = False,
+        measures: bool = True,
         look: Callable[[], tuple[str, ...]] | None = None,
         listen: str = "127.0.0.1",
         hosts: tuple[str, ...] = ("127.0.0.1",),
@@ -66,6 +67,7 @@ class Boards:
             seeds=tuple(f"127.0.0.1:{self.ports[seed]}" for seed in seeds),
             file=folder / "peers.json",
             discovery=discovery,
+            measures=measures,
             look=look,
         )
         self.logs[name] = io.StringIO()
