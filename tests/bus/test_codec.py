@@ -98,7 +98,7 @@ def test_oversized_messages_are_refused_before_they_are_read() -> None:
         unpack(b"\xc0" * (MAX_CONTROL_BYTES + 1))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_garbage_raises_bad_message_and_nothing_else(data: bytes) -> None:
     for open_up in (decode, unpack_to_runner, unpack_to_gateway):
@@ -117,7 +117,7 @@ PLAIN = st.recursive(
 TAGS = ["hello", "submit", "credit", "cancel", "ping", "step", "welcome", "refused", "pong"]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(TAGS), st.lists(PLAIN, max_size=6))
 def test_wellformed_nonsense_never_raises_anything_but_bad_message(
     tag: str, fields: list[Any]

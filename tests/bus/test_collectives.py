@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.collectives import (
@@ -62,7 +62,6 @@ def reading(
     return CollectiveReading.model_validate(fields | more)
 
 
-@settings(deadline=None)
 @given(st.lists(SECONDS, min_size=1, max_size=200))
 def test_a_trimmed_mean_leaves_out_the_slowest_tenth_and_nothing_else(seconds: list[float]) -> None:
     found = timing(seconds)
@@ -75,7 +74,6 @@ def test_a_trimmed_mean_leaves_out_the_slowest_tenth_and_nothing_else(seconds: l
     assert found.least_s <= found.median_s <= found.most_s
 
 
-@settings(deadline=None)
 @given(st.lists(SECONDS, min_size=10, max_size=50), st.randoms(use_true_random=False))
 def test_neither_the_order_nor_one_outlier_changes_a_trimmed_mean(
     seconds: list[float], dice: object
@@ -105,7 +103,6 @@ def test_bandwidth_is_judged_by_its_limits(bytes_per_s: float, said: str) -> Non
     assert judge_bandwidth(bytes_per_s) == said
 
 
-@settings(deadline=None)
 @given(SECONDS, SECONDS)
 def test_a_faster_link_is_never_judged_worse(one: float, other: float) -> None:
     order = ["excellent", "good", "fair", "poor"]
@@ -114,7 +111,6 @@ def test_a_faster_link_is_never_judged_worse(one: float, other: float) -> None:
     assert order.index(judge_bandwidth(1e9 / quick)) <= order.index(judge_bandwidth(1e9 / slow))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 10**9), st.integers(2, 32), SECONDS)
 def test_a_rank_sends_its_array_once_over_two_and_at_most_twice_over_many(
     elements: int, ranks: int, seconds: float
@@ -126,7 +122,6 @@ def test_a_rank_sends_its_array_once_over_two_and_at_most_twice_over_many(
     assert link_bytes_per_s(elements, ranks, 0.0) == 0.0
 
 
-@settings(deadline=None)
 @given(st.sampled_from(MODES), st.integers(-(10**9), 10**11))
 def test_what_is_not_skipped_fits_into_the_room_and_what_is_would_not(
     mode: Mode, room: int
@@ -152,7 +147,6 @@ def test_the_modes_are_as_promised() -> None:
 TEST = order_of("standard", 3 * 4 * 65_536)
 
 
-@settings(deadline=None)
 @given(st.lists(SECONDS, min_size=2, max_size=6))
 def test_a_group_is_as_fast_as_its_slowest_rank(seconds: list[float]) -> None:
     size = len(seconds)

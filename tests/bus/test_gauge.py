@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.gauge import BUDGET_S, ECHOES, FRAME_BYTES, MOST_BYTES, SERIES, Burst, Gauge, Gauged
@@ -25,7 +25,6 @@ def measure(latency_s: float, bytes_per_s: float, most: int) -> tuple[Gauged, li
 
 
 @given(latencies, speeds, st.sampled_from([16 << 10, 256 << 10, MOST_BYTES]))
-@settings(deadline=None)
 def test_a_link_is_never_measured_faster_than_it_is_nor_given_more_than_allowed(
     latency_s: float, bytes_per_s: float, most: int
 ) -> None:
@@ -41,7 +40,6 @@ def test_a_link_is_never_measured_faster_than_it_is_nor_given_more_than_allowed(
 
 
 @given(st.floats(1e-5, 1e-3), st.floats(1e6, 1e9))
-@settings(deadline=None)
 def test_a_local_link_is_measured_within_a_factor_of_two(latency_s: float, rate: float) -> None:
     found, _ = measure(latency_s, rate, MOST_BYTES)
     assert found.bytes_per_s is not None

@@ -56,7 +56,6 @@ def test_an_advert_is_read_as_it_was_written() -> None:
     st.lists(st.one_of(st.text(max_size=20), st.ip_addresses().map(str)), max_size=20),
     st.one_of(st.none(), st.integers(-5, 70_000)),
 )
-@settings(deadline=None)
 def test_no_record_however_strange_is_more_than_well_formed_addresses(
     name: str, properties: dict[bytes, bytes | None], ips: list[str], port: int | None
 ) -> None:
@@ -119,7 +118,7 @@ def test_a_restarted_node_is_tried_at_once_and_a_withdrawn_one_no_more() -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 3)), max_size=400), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_flood_is_bounded_and_what_was_dialled_is_hung_up(
     flood: list[tuple[int, int]], data: st.DataObject
 ) -> None:

@@ -54,9 +54,7 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     assert replayed(tmp_path) == state
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 3000))
 def test_a_torn_tail_costs_only_what_was_torn(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "events.log"

@@ -129,7 +129,7 @@ class Net:
 
 
 @given(st.integers(2, 9), st.integers(0, 10_000), st.sampled_from([0.0, 0.2, 0.4]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_seed_that_answers_is_enough_for_everybody(count: int, seed: int, loss: float) -> None:
     net = Net(seed, loss)
     names = [f"m{i}" for i in range(count)]
@@ -146,7 +146,7 @@ def test_one_seed_that_answers_is_enough_for_everybody(count: int, seed: int, lo
 
 
 @given(st.integers(2, 7), st.integers(0, 10_000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_adverts_alone_are_enough_however_many_of_them_are_stale_or_wrong(
     count: int, seed: int
 ) -> None:
@@ -358,7 +358,7 @@ def test_what_is_remembered_over_a_restart_finds_the_cluster_without_seeds() -> 
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_after_partitions_and_restarts_everybody_is_linked_again(seed: int) -> None:
     net = Net(seed, 0.1)
     names = ["a", "b", "c", "d"]

@@ -127,7 +127,7 @@ def body_for(kind: str, name: str, state: ClusterState) -> EventBody:
     return made[kind]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(BODIES, st.sampled_from("abc")), max_size=40),
     st.integers(0, 2**32),

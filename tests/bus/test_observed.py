@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.ids import NodeId
@@ -56,7 +56,6 @@ def test_the_measurement_of_the_best_way_counts_not_the_fastest_figure() -> None
 
 
 @given(st.sampled_from(RANKING), st.floats(1e3, 1e11), st.booleans())
-@settings(deadline=None)
 def test_a_lower_bound_never_makes_a_link_slower_than_its_prior(
     medium: str, rate: float, at_least: bool
 ) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.ids import Boot, NodeId
@@ -74,7 +74,6 @@ def test_beyond_what_is_kept_the_rest_begins_a_boot_of_its_own() -> None:
     assert [told.fact_id.seq for told in box.due(20_000.0)] == [KEPT + 1]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["add", "tell", "lose", "see", "fork", "swap"]), max_size=60))
 def test_whatever_logs_come_and_go_the_last_one_gets_every_fact(story: list[str]) -> None:
     box, logs, added = outbox(), [ClusterState(), ClusterState()], 0

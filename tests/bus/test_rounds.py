@@ -66,7 +66,7 @@ def test_each_address_has_its_turn_soon_and_then_every_few_minutes() -> None:
         max_size=60,
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nobody_busy_or_gone_is_measured_and_turns_are_apart(
     steps: list[tuple[float, frozenset[NodeId], frozenset[NodeId], bool, float]],
 ) -> None:

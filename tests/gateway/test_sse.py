@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import sse
@@ -16,7 +16,6 @@ def _cut(stream: bytes, cuts: list[int]) -> list[bytes]:
     return [stream[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(PAYLOADS, st.sampled_from([None, "message_start", "ping"])), max_size=6),
     st.lists(st.integers(0, 10_000), max_size=12),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.cards import NodeCard
@@ -133,7 +133,6 @@ def test_a_node_that_is_unknown_named_twice_or_full_is_named() -> None:
     assert "box3 is drained" in refused(FEW[:2], drained, nodes=["n1", "n3"]).message
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 8 * GB), min_size=2, max_size=6),
     st.sampled_from(["quick", "standard", "stress"]),

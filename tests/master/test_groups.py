@@ -53,13 +53,13 @@ def check(case: tuple[Field, int], factor: float) -> None:
     assert found.token_s <= factor * best.token_s * (1 + 1e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(case=grounds(st.integers(2, 6)))
 def test_among_few_nodes_the_fastest_pipeline_is_found(case: tuple[Field, int]) -> None:
     check(case, 1.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=grounds(st.just(7)))
 def test_among_more_nodes_a_pipeline_is_found_where_there_is_one_and_is_nearly_the_fastest(
     case: tuple[Field, int],
@@ -87,7 +87,7 @@ def test_a_slow_node_is_left_out_where_a_fast_one_will_do() -> None:
     assert {member.seat.node for member in found.members} == {"n0", "n2"}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(case=grounds(st.integers(2, 5)))
 def test_among_few_nodes_the_fastest_tensor_group_is_found(
     case: tuple[Field, int],

@@ -414,7 +414,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Seat], dict[str, Any]]:
     return nodes, wish
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(case=clusters())
 def test_a_placement_is_never_over_memory_and_covers_each_layer_once(
     case: tuple[list[Seat], dict[str, Any]],

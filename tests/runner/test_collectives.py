@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.collectives import ELEMENT_BYTES, is_skipped, order_of
@@ -73,7 +73,6 @@ TESTS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(TESTS, st.integers(2, 5))
 def test_progress_counts_up_to_exactly_what_was_promised(test: CollectiveTest, size: int) -> None:
     exchanges = Exchanges(size=size)
@@ -87,7 +86,6 @@ def test_progress_counts_up_to_exactly_what_was_promised(test: CollectiveTest, s
     assert exchanges.held == 0
 
 
-@settings(deadline=None)
 @given(TESTS, st.integers(2, 5))
 def test_what_was_found_never_changes_what_is_exchanged(test: CollectiveTest, size: int) -> None:
     right, wrong = Exchanges(size=size), Exchanges(size=size, wrong_in="sum 1")
@@ -97,7 +95,6 @@ def test_what_was_found_never_changes_what_is_exchanged(test: CollectiveTest, si
     assert sum(check.wrong for check in finding.checks) == 1
 
 
-@settings(deadline=None)
 @given(TESTS, st.integers(2, 5))
 def test_no_exchange_is_larger_than_the_cap(test: CollectiveTest, size: int) -> None:
     small = check_sizes(test, size)

@@ -124,7 +124,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_whatever_is_sampled_under_a_schema_parses_and_conforms(
     schema: dict[str, Any], seed: int

@@ -271,7 +271,7 @@ def storms(draw: st.DrawFn) -> list[tuple[int, str, int, int, int, int]]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     storm=storms(),
     kv_bytes=st.sampled_from([700, 1500, 4000, 1 << 20]),

@@ -300,7 +300,7 @@ REQUESTS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(REQUESTS, st.integers(1, 200), st.lists(st.integers(0, VOCABULARY + 9), max_size=20))
 def test_no_request_whatever_it_contains_raises(
     asked: GenerationRequest, context: int, tokens: list[int]
@@ -429,7 +429,6 @@ def test_required_calls_come_with_a_grammar_and_so_does_json() -> None:
     assert not held.reads_thinking
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab 🐟\n<", max_size=30), st.sampled_from(["b", "🐟a", "\n\n", "<t"]))
 def test_logprobs_and_token_counts_cover_the_text_exactly(text: str, stop: str) -> None:
     reader = TEXT.choice(ready(request(top_logprobs=1, stop=(stop,))), 0)

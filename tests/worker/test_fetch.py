@@ -447,7 +447,7 @@ def test_a_refused_manifest_is_named_and_never_staged() -> None:
     assert world.disk.files == {}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), loss=st.floats(0.0, 0.3), pieces=st.integers(0, 12))
 def test_lost_late_repeated_and_reordered_pieces_still_make_the_right_model(
     seed: int, loss: float, pieces: int
@@ -500,7 +500,7 @@ NOISE: st.SearchStrategy[Message] = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(noise=st.lists(st.tuples(st.floats(0.0, 1.0), NOISE), max_size=30))
 def test_noise_from_one_source_hinders_nobody_else(noise: list[tuple[float, Message]]) -> None:
     files = files_of()

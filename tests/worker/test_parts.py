@@ -83,7 +83,7 @@ LATE_SHOWN = manifest(LATE)
 # --- which bytes ---
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, COUNT - 1), st.integers(1, COUNT), st.booleans(), st.integers(1, 3_000_000))
 def test_every_byte_of_a_wanted_tensor_lies_in_a_wanted_piece_and_little_else(
     first: int, size: int, tied: bool, layer_bytes: int
@@ -183,7 +183,7 @@ def test_first_pieces_come_first_and_then_only_what_they_say_is_needed() -> None
             assert all((path, at // PIECE_BYTES) in got for at in range(start, end, 4096))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.randoms(use_true_random=False), st.integers(0, COUNT - 1))
 def test_no_piece_is_given_out_twice_however_late_the_first_ones_come(
     chance: random.Random, first: int

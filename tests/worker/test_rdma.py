@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.ids import NodeId
@@ -185,7 +185,6 @@ def test_a_receptacle_has_the_domains_of_both_ends_and_a_dock_none() -> None:
     }
 
 
-@settings(deadline=None)
 @given(
     st.text()
     | st.recursive(
@@ -221,7 +220,6 @@ def test_disabled_rdma_and_missing_tools_are_no_rdma() -> None:
     assert silent and devices_to(silent, {B: ports_of(ONE_CABLE[1])}) == {}
 
 
-@settings(deadline=None)
 @given(st.integers(2, 5))
 def test_a_full_mesh_of_cables_becomes_the_matrix_that_jaccl_reads(size: int) -> None:
     order = [NodeId(f"n{one}") for one in range(size)]

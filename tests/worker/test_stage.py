@@ -120,9 +120,7 @@ def test_old_stages_and_those_that_publishing_left_are_swept(tmp_path: Path) -> 
     sweep(tmp_path / "no such folder", 1e9)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     written=st.sets(st.sampled_from(pieces())),
     noted=st.sets(st.sampled_from(pieces())),

@@ -75,7 +75,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data())
 def test_any_body_is_understood_or_refused(desk: Any, data: Any) -> None:
     dialect, valid = data.draw(st.sampled_from(BODIES))
@@ -103,7 +103,6 @@ def test_the_bodies_above_are_valid(desk: Any, dialect: Dialect, body: dict[str,
     assert desk.parse(dialect, body).requests
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_any_bytes_are_an_object_or_refused(sent: bytes) -> None:
     try:

@@ -3,13 +3,12 @@ from __future__ import annotations
 import json
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes, token_bytes
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8")))
 def test_any_text_stays_on_one_line_and_comes_back(text: str) -> None:
     made = text_bytes(text)

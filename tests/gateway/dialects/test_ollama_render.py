@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ollama import ChatResponse, GenerateResponse
 
@@ -25,7 +25,6 @@ def _lines(stream: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.decode().splitlines()]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], data: Any) -> None:
     parsed = desk.parse(CHAT, CHAT_BODY)
@@ -45,7 +44,6 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
     assert {**last, "message": message} == whole
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_generate_says_the_same_streamed_or_not(
     desk: Any, answers: Callable[..., Any], data: Any

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -57,7 +57,6 @@ def _fold(chunks: list[dict[str, Any]], choice: int) -> dict[str, Any]:
     return made
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], data: Any) -> None:
     parsed = desk.parse(CHAT, {**WITH_USAGE, "n": data.draw(st.integers(1, 3))})
@@ -82,7 +81,6 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
     assert {chunk["id"] for chunk in chunks} == {whole["id"]}
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_how_entries_are_batched_changes_no_byte(
     desk: Any, answers: Callable[..., Any], data: Any
@@ -93,7 +91,6 @@ def test_how_entries_are_batched_changes_no_byte(
     assert desk.play(CHAT, parsed, entries, batch=1000) == one_by_one
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_the_official_types_accept_every_chunk_and_fold_them(
     desk: Any, answers: Callable[..., Any], data: Any
@@ -120,7 +117,6 @@ def test_the_official_types_accept_every_chunk_and_fold_them(
         assert [one["id"] for one in ours] == [one["id"] for one in theirs]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_deltas_have_no_nulls_and_usage_comes_only_at_the_end(
     desk: Any, answers: Callable[..., Any], data: Any

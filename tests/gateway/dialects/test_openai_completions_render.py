@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
 
@@ -23,7 +23,6 @@ def _chunks(stream: bytes) -> list[dict[str, Any]]:
     return [json.loads(frame) for frame in frames]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], data: Any) -> None:
     body = {

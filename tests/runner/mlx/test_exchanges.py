@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.mlx.exchanges import LOOK, PLACES, look, pattern, pattern_sum
@@ -22,14 +22,12 @@ def expected(start: int, stop: int) -> mx.array:
     return pattern(1, start, stop)
 
 
-@settings(deadline=None)
 @given(st.integers(0, SIZE - 1), st.sampled_from([-1.0, 1e9, float("nan"), float("inf")]))
 def test_one_wrong_element_anywhere_is_found(at: int, value: float) -> None:
     check = look("x", damaged(at, value), expected)
     assert (check.elements, check.wrong, check.first_wrong) == (SIZE, 1, at)
 
 
-@settings(deadline=None)
 @given(st.integers(0, SIZE - 2))
 def test_two_neighbours_that_changed_places_are_found(at: int) -> None:
     values = pattern(1, 0, SIZE).tolist()
