@@ -3,8 +3,7 @@
 Pure. Promises to clients, each of which breaks one when it is broken: `role` comes in the
 first delta of a choice and in no other; deltas have no null fields; a tool call's id and
 name come once, its arguments as fragments of text, always with `index`; a finish reason
-comes in a chunk of its own; usage comes only when asked, last, with `choices: []`; every
-stream ends with `[DONE]`. The delta of plain text is the hot path: bytes made at the start,
+comes in a chunk of its own. The delta of plain text is the hot path: bytes made at the start,
 one JSON string between them.
 """
 
@@ -13,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bus.messages.requests import Usage
 from bus.messages.tokens import (
     ChoiceEnd,
     Entry,
@@ -24,43 +22,32 @@ from bus.messages.tokens import (
     TokenLogprob,
     ToolCallDelta,
 )
-from gateway import sse
-from gateway.dialects import faults
 from gateway.dialects.collect import Collected, CollectedChoice
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes, token_bytes
-from gateway.dialects.faults import Fault
 from gateway.dialects.openai_shapes import (
     FINISH_REASONS,
     answer_head,
-    error_frames,
     timing_object,
-    usage_frame,
     usage_object,
 )
+from gateway.dialects.openai_stream import OpenAIStream
 
 CHUNK = "chat.completion.chunk"
 _DELTA_TAIL = b'},"finish_reason":null}]}\n\n'
 
 
-class ChatStream:
+class ChatStream(OpenAIStream):
     """The stream of one request's answer."""
 
     def __init__(self, parsed: Parsed) -> None:
-        self._parsed = parsed
-        self._usage: Usage | None = None
-        self._closed = False
-        start = sse.frame(json_bytes(answer_head(parsed, CHUNK)))[: -len(b"}\n\n")]
+        super().__init__(parsed, CHUNK)
+        start = self._start()
         self._starts = [
             start + b',"choices":[{"index":%d,"delta":{' % index for index in range(parsed.choices)
         ]
         self._texts = [one + b'"content":' for one in self._starts]
         self._reasonings = [one + b'"reasoning_content":' for one in self._starts]
-
-    @property
-    def ended(self) -> bool:
-        """Whether the terminal has been rendered."""
-        return self._closed or self._usage is not None
 
     def open(self) -> bytes:
         """Each choice's role."""
@@ -84,26 +71,6 @@ class ChatStream:
                 out.append(self._rare(entry))
         return b"".join(out)
 
-    def comment(self, text: str) -> bytes:
-        """A comment line."""
-        return b"" if self.ended else sse.comment(text)
-
-    def error(self, fault: Fault) -> bytes:
-        """The error and `[DONE]`."""
-        if self._closed:
-            return b""
-        self._closed = True
-        return error_frames(fault)
-
-    def close(self) -> bytes:
-        """Usage when it was asked for, then `[DONE]`."""
-        if self._closed:
-            return b""
-        self._closed = True
-        if self._parsed.include_usage and self._usage is not None:
-            return usage_frame(self._parsed, CHUNK, self._usage) + sse.DONE
-        return sse.DONE
-
     def _with_logprobs(self, entry: TokenDelta) -> bytes:
         return b"".join(
             (
@@ -123,15 +90,10 @@ class ChatStream:
             case ChoiceEnd():
                 reason = FINISH_REASONS[entry.finish_reason].encode()
                 return self._starts[entry.choice] + b'},"finish_reason":"%b"}]}\n\n' % reason
-            case PrefillProgress():
-                return sse.comment(f"prefill {entry.done}/{entry.total}")
-            case Finished():
-                self._usage = entry.usage
-                return b""
-            case Failed():
-                return self.error(faults.of_failed(entry))
             case TokenDelta():
                 return b""
+            case PrefillProgress() | Finished() | Failed():
+                return self._of_request(entry)
 
 
 def render_chat(parsed: Parsed, collected: Collected) -> bytes:

@@ -2,8 +2,7 @@
 
 Pure. The choices of several prompts are numbered through: choice c of prompt p is p * n + c.
 An echoed prompt comes first, in a chunk of its own. There is no channel for reasoning here:
-what a model thinks on a raw prompt is part of its text. Usage comes only when asked, last,
-with `choices: []`; every stream ends with `[DONE]`.
+what a model thinks on a raw prompt is part of its text.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.errors import FinishReason
-from bus.ids import RequestId
-from bus.messages.requests import Usage
 from bus.messages.tokens import (
     ChoiceEnd,
     Entry,
@@ -25,18 +22,11 @@ from bus.messages.tokens import (
     ToolCallDelta,
 )
 from gateway import sse
-from gateway.dialects import faults
 from gateway.dialects.collect import Collected, CollectedChoice, total
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes
-from gateway.dialects.faults import Fault
-from gateway.dialects.openai_shapes import (
-    answer_head,
-    error_frames,
-    timing_object,
-    usage_frame,
-    usage_object,
-)
+from gateway.dialects.openai_shapes import answer_head, timing_object, usage_object
+from gateway.dialects.openai_stream import OpenAIStream
 
 OBJECT = "text_completion"
 FINISH_REASONS: Mapping[FinishReason, str] = {
@@ -49,28 +39,21 @@ FINISH_REASONS: Mapping[FinishReason, str] = {
 _DELTA_TAIL = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
-class CompletionsStream:
+class CompletionsStream(OpenAIStream):
     """The stream of the answer to one or more prompts."""
 
     def __init__(self, parsed: Parsed) -> None:
-        self._parsed = parsed
-        self._usages: dict[RequestId, Usage] = {}
-        self._closed = False
+        super().__init__(parsed, OBJECT)
         self._first = {
             request.request_id: index * parsed.choices
             for index, request in enumerate(parsed.requests)
         }
-        start = sse.frame(json_bytes(answer_head(parsed, OBJECT)))[: -len(b"}\n\n")]
+        start = self._start()
         count = len(parsed.requests) * parsed.choices
         self._starts = [
             start + b',"choices":[{"index":%d,"text":' % index for index in range(count)
         ]
         self._offsets = [0] * count
-
-    @property
-    def ended(self) -> bool:
-        """Whether every request's terminal has been rendered, or an error."""
-        return self._closed or len(self._usages) == len(self._first)
 
     def open(self) -> bytes:
         """The echoed prompts; a comment when there are none, so that the head leaves now."""
@@ -98,27 +81,6 @@ class CompletionsStream:
                 out.append(self._rare(entry))
         return b"".join(out)
 
-    def comment(self, text: str) -> bytes:
-        """A comment line."""
-        return b"" if self.ended else sse.comment(text)
-
-    def error(self, fault: Fault) -> bytes:
-        """The error and `[DONE]`; the other prompts' answers end with it."""
-        if self._closed:
-            return b""
-        self._closed = True
-        return error_frames(fault)
-
-    def close(self) -> bytes:
-        """Usage when it was asked for, then `[DONE]`."""
-        if self._closed:
-            return b""
-        self._closed = True
-        if self._parsed.include_usage and self._usages:
-            usage = total(list(self._usages.values()))
-            return usage_frame(self._parsed, OBJECT, usage) + sse.DONE
-        return sse.DONE
-
     def _with_logprobs(self, entry: TokenDelta, index: int) -> bytes:
         shown, self._offsets[index] = logprobs_object(entry.logprobs, self._offsets[index])
         return b"".join(
@@ -139,15 +101,10 @@ class CompletionsStream:
                 return (
                     self._starts[index] + b'"","logprobs":null,"finish_reason":"%b"}]}\n\n' % reason
                 )
-            case PrefillProgress():
-                return sse.comment(f"prefill {entry.done}/{entry.total}")
-            case Finished():
-                self._usages[entry.request_id] = entry.usage
-                return b""
-            case Failed():
-                return self.error(faults.of_failed(entry))
             case TokenDelta() | ToolCallDelta():
                 return b""
+            case PrefillProgress() | Finished() | Failed():
+                return self._of_request(entry)
 
 
 def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
