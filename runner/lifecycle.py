@@ -65,7 +65,9 @@ def lost_peer(message: str) -> bool:
 
 def step_deadline_s(expected_s: float, steps_done: int) -> float:
     """How long the engine may take over what it has been given: 8 times what is expected,
-    5 s at the least, 10 s at most; 60 s for the first step, and while costs are learned."""
+    5 s at the least and 10 s at most, or twice what is expected where that is more (a device may
+    be that slow); 60 s for the first step, and while costs are learned."""
     if steps_done == 0:
         return FIRST_STEP_DEADLINE_S
-    return min(max(SHORTEST_STEP_DEADLINE_S, 8 * expected_s), LONGEST_STEP_DEADLINE_S)
+    patience_s = min(max(SHORTEST_STEP_DEADLINE_S, 8 * expected_s), LONGEST_STEP_DEADLINE_S)
+    return max(patience_s, 2 * expected_s)

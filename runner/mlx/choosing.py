@@ -99,9 +99,11 @@ class LeadingChooser:
         ]
         if not bound:
             return None
-        if self._company is not None:
+        if self._company is None:
+            mx.async_eval(after)
+        else:
             self._company.launch()
-        mx.async_eval(after)
+            self._company.give([after])
         masks: list[NDArray[np.bool_]] = []
         slots: list[int] = []
         for slot, row, matcher in bound:

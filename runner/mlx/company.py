@@ -6,7 +6,8 @@ Two laws. All exchanges of a process happen on one stream, in the order in which
 them, which is the same on every rank. And an exchange that takes nothing in (a `recv`) is given
 to the device by itself, after all that must come before it, for the device may begin independent
 parts of one graph in any order. A ring's first stage gives it only when what it brings is needed
-(`settle`), and until then computes what does not depend on it. After the first error of an
+(`settle`), and until then computes what does not depend on it. On a CPU it is given only once
+bytes are there, for the device would spin until then (`doorbell`). After the first error of an
 exchange there must not be another: it could wait for ever.
 """
 
@@ -35,8 +36,14 @@ from runner.formation import (
     stranger,
 )
 from runner.lockstep import Seat
+from runner.mlx.doorbell import Doorbell, ring_sockets
 
 AGAIN_S = 0.25
+PATIENCE_S = 10.0
+"""After so long without bytes, the device waits for them by itself."""
+
+_sockets: list[int] = []
+"""The ring's, for the life of the process, like MLX's group itself."""
 
 
 def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
@@ -60,6 +67,9 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, previous)
+    if group.backend == "ring":
+        ports = {int(address.partition(":")[2]) for seat in group.ranks for address in seat.ring}
+        _sockets[:] = ring_sockets(ports)
     if (found.rank(), found.size()) != (rank, len(group.ranks)):
         raise CannotForm(f"rank {rank} of {len(group.ranks)} became {found.rank()}")
 
@@ -95,8 +105,12 @@ class Company:
         end takes them: a ring's sockets buffer so much, of JACCL that is not known."""
         self.defers = self.is_first_stage and buffered
         self._due: deque[mx.array] = deque()
-        self._holds = self.leads and not mx.metal.is_available()
-        self._held: list[list[mx.array]] = []
+        on_cpu = not mx.metal.is_available()
+        self._holds = self.leads and on_cpu
+        self._held: list[tuple[mx.array | None, list[mx.array]]] = []
+        self._bell = Doorbell(_sockets) if self.pipes and on_cpu and _sockets else None
+        self._arriving: mx.array | None = None
+        self._received: mx.array | None = None
 
     def greet(self) -> None:
         """The first exchange: every rank proves that it belongs here, or CannotForm."""
@@ -111,8 +125,10 @@ class Company:
             raise CannotForm(f"rank {rank} of the ring is not the group's")
 
     def arrive(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-        """The hidden states of the stage before."""
-        return mx.distributed.recv(shape, dtype, self.seat.rank + 1, group=self.group)
+        """The hidden states of the stage before. What is computed from them, and nothing else, is
+        to be given to the device (`give`, `start`) before more arrive."""
+        self._arriving = mx.distributed.recv(shape, dtype, self.seat.rank + 1, group=self.group)
+        return self._arriving
 
     def depart(self, hidden: mx.array) -> mx.array:
         """Hand hidden states to the next stage; what is returned must be evaluated."""
@@ -137,27 +153,34 @@ class Company:
         return mx.distributed.all_sum(tokens, group=self.group)
 
     def start(self, arrays: list[mx.array]) -> None:
-        """Give a decode to the device, or hold it until `launch`.
+        """Give a part of a step to the device, or hold it until `launch`.
 
         Without Metal the device's queue is short, and whoever gives it a step waits until most
         of that step is computed. The lead would have the followers wait for their next plan just
         as long: it tells it first, and starts the step before it then.
         """
         if self._holds:
-            self._held.append(arrays)
+            self._held.append((self._arriving, arrays))
+            self._arriving = None
         else:
-            mx.async_eval(arrays)
+            self.give(arrays)
+
+    def give(self, arrays: list[mx.array]) -> None:
+        """Give the device what may depend on what arrives, once that is arriving."""
+        self._give(self._arriving, arrays)
+        self._arriving = None
 
     def launch(self) -> None:
         """Give the device what is held, in order. It must come before anything else does."""
         held, self._held = self._held, []
-        for arrays in held:
-            mx.async_eval(arrays)
+        for arriving, arrays in held:
+            self._give(arriving, arrays)
 
     def settle(self, heard: mx.array | None) -> None:
         """Have the device receive what is due up to `heard`, in order (None: all of it)."""
         while self._due and (heard is None or any(one is heard for one in self._due)):
-            mx.async_eval(self._due.popleft())
+            heard_now = self._due.popleft()
+            self._give(heard_now, [heard_now])
 
     def hear(self, count: int, out: mx.array) -> mx.array:
         """A follower's: `count` tokens that the lead samples from the forward that ended in
@@ -171,3 +194,11 @@ class Company:
             return heard
         after = cast(mx.array, mx.depends([none], [out])[0])
         return after if self.pipes else mx.distributed.all_sum(after, group=self.group)
+
+    def _give(self, arriving: mx.array | None, arrays: list[mx.array]) -> None:
+        if arriving is not None and self._bell is not None:
+            if self._received is not None:
+                mx.eval(self._received)
+            self._bell.wait(PATIENCE_S)
+            self._received = arriving
+        mx.async_eval(arrays)

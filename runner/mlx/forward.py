@@ -33,6 +33,10 @@ from runner.mlx.sampling import Drawn
 from runner.mlx.stage import Part
 from runner.mlx.traced import TracedDecode
 
+PART_TOKENS = 64
+"""A part of a group that a pipeline computes by itself has so many tokens or more: fewer cost
+hardly less."""
+
 Work = tuple[EngineRow, PrefillChunk]
 
 
@@ -99,9 +103,19 @@ class Forward:
     def prefill(self, group: Sequence[Work], outcome: Outcome) -> None:
         """Compute chunks; rows whose last one this is get their first token."""
         fit = [work for work in group if self._follows(work, outcome)]
-        together = self._trial.groups and len(fit) > 1
-        for part in [fit] if together else [[work] for work in fit]:
+        for part in self._parts(fit):
             self._prefill_part(part, outcome)
+
+    def _parts(self, fit: list[Work]) -> list[list[Work]]:
+        """Which chunks are computed together. Stages of a pipeline work at once only where there
+        are as many parts."""
+        if not self._trial.groups:
+            return [[work] for work in fit]
+        lanes = 1 if self._company is None else self._company.lanes
+        tokens = sum(chunk.stop - chunk.start for _, chunk in fit)
+        count = max(1, min(lanes, len(fit), tokens // PART_TOKENS))
+        size = max(1, -(-len(fit) // count))
+        return [fit[at : at + size] for at in range(0, len(fit), size)]
 
     def _follows(self, work: Work, outcome: Outcome) -> bool:
         row, chunk = work
@@ -118,8 +132,6 @@ class Forward:
         return False
 
     def _prefill_part(self, part: Sequence[Work], outcome: Outcome) -> None:
-        if not part:
-            return
         try:
             drawn, arrays = self._chunks(part, outcome)
         except Exception as error:
@@ -129,7 +141,12 @@ class Forward:
             outcome.failures.extend(RowFailure(row.name, "internal", message) for row, _ in part)
             return
         now = arrays if self._company is not None and self._company.defers else [*drawn, *arrays]
-        mx.async_eval(now)
+        if self._company is None:
+            mx.async_eval(now)
+        elif self._company.pipes:
+            self._company.start(now)
+        else:
+            self._company.give(now)
         outcome.prefilled.extend([*drawn, *arrays])
 
     def _chunks(
@@ -219,7 +236,9 @@ class Forward:
             self._company.settle(None)
         logits = self._model(row.token[None], cache=row.caches)[:, -1]
         drawn = self._chooser.choose([row], logits, outcome)
-        if self._company is None or not self._company.defers:
+        if self._company is None:
             mx.async_eval(drawn.arrays())
+        elif not self._company.defers:
+            self._company.give(drawn.arrays())
         row.token = drawn.tokens
         record(outcome.decoded, drawn, [(0, row)])

@@ -73,13 +73,13 @@ class Lane:
     ) -> None:
         """One token for exactly these rows."""
         self._seat(rows)
-        if self._company is not None and self._heard is not None:
-            self._company.settle(self._heard)
         self.batch.open_step()
         out = traced.logits(self.batch) if traced is not None else None
         if out is None:
             inputs = self.batch.tokens[:, None]
             out = self._model(inputs, cache=self.batch.caches())[:, -1]
+        if self._company is not None and self._heard is not None:
+            self._company.settle(self._heard)
         seated = list(self._in_batch.items())
         slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
         drawn = self._chooser.choose_again(slots, out, outcome)

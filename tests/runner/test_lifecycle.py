@@ -38,7 +38,8 @@ def test_a_step_has_a_deadline_between_five_and_ten_seconds_but_the_first_a_minu
     assert step_deadline_s(0.01, steps_done=0) == 60.0
     assert step_deadline_s(0.01, steps_done=1) == 5.0
     assert step_deadline_s(1.0, steps_done=1) == 8.0
-    assert step_deadline_s(9.0, steps_done=1) == 10.0
+    assert step_deadline_s(4.0, steps_done=1) == 10.0
+    assert step_deadline_s(9.0, steps_done=1) == 18.0, "slow is not stuck"
 
 
 def test_the_recorder_keeps_the_last_entries_in_order() -> None:
