@@ -143,7 +143,7 @@ def test_no_rank_starts_while_another_rank_has_yet_to_get_the_weights() -> None:
 
 LLAMA = ModelCard(
     model=M, path="/x", family="llama", layers=4, weights_bytes=1, size_bytes=1,
-    kv_bytes_per_token=1, context_tokens=1, vocabulary=1,
+    kv_bytes_per_token=1, context_tokens=1, vocabulary=1, fetched_in_parts=True,
 )  # fmt: skip
 ALL, SOME = frozenset({M}), frozenset[ModelId]()
 
