@@ -39,7 +39,7 @@ from runner.lockstep import Seat
 from runner.mlx.doorbell import Doorbell, ring_sockets
 
 AGAIN_S = 0.25
-PATIENCE_S = 10.0
+PATIENCE_S = 0.5
 """After so long without bytes, the device waits for them by itself."""
 
 _sockets: list[int] = []
@@ -106,7 +106,8 @@ class Company:
         self.defers = self.is_first_stage and buffered
         self._due: deque[mx.array] = deque()
         on_cpu = not mx.metal.is_available()
-        self._holds = self.leads and on_cpu
+        self.holds = self.leads and on_cpu
+        """Whether what is started waits for `launch`."""
         self._held: list[tuple[mx.array | None, list[mx.array]]] = []
         self._bell = Doorbell(_sockets) if self.pipes and on_cpu and _sockets else None
         self._arriving: mx.array | None = None
@@ -123,6 +124,11 @@ class Company:
         rank = stranger(seat.secret, seat.generation, greetings)
         if rank is not None:
             raise CannotForm(f"rank {rank} of the ring is not the group's")
+
+    @property
+    def arriving(self) -> list[mx.array]:
+        """What arrives for what is being built; empty where nothing does."""
+        return [] if self._arriving is None else [self._arriving]
 
     def arrive(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
         """The hidden states of the stage before. What is computed from them, and nothing else, is
@@ -159,16 +165,18 @@ class Company:
         of that step is computed. The lead would have the followers wait for their next plan just
         as long: it tells it first, and starts the step before it then.
         """
-        if self._holds:
-            self._held.append((self._arriving, arrays))
-            self._arriving = None
-        else:
+        if not self.holds:
             self.give(arrays)
+            return
+        arriving, self._arriving = self._arriving, None
+        self._held.append((arriving, arrays))
 
     def give(self, arrays: list[mx.array]) -> None:
-        """Give the device what may depend on what arrives, once that is arriving."""
-        self._give(self._arriving, arrays)
-        self._arriving = None
+        """Give the device what may depend on what arrives, once that is arriving, and before it
+        whatever is held."""
+        arriving, self._arriving = self._arriving, None
+        self.launch()
+        self._give(arriving, arrays)
 
     def launch(self) -> None:
         """Give the device what is held, in order. It must come before anything else does."""

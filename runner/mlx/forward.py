@@ -140,13 +140,17 @@ class Forward:
             message = f"{type(error).__name__}: {error}"
             outcome.failures.extend(RowFailure(row.name, "internal", message) for row, _ in part)
             return
-        now = arrays if self._company is not None and self._company.defers else [*drawn, *arrays]
-        if self._company is None:
-            mx.async_eval(now)
-        elif self._company.pipes:
-            self._company.start(now)
+        company = self._company
+        if company is None:
+            mx.async_eval([*drawn, *arrays])
+        elif company.pipes and company.holds:
+            awaited = drawn or company.arriving
+            company.start([*drawn, *arrays])
+            # Not the caches: they change in place, and the step that changes them may be held.
+            outcome.prefilled.extend(awaited)
+            return
         else:
-            self._company.give(now)
+            company.give(arrays if company.defers else [*drawn, *arrays])
         outcome.prefilled.extend([*drawn, *arrays])
 
     def _chunks(
