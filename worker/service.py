@@ -232,8 +232,7 @@ class Worker:
         if self._settings.weights is None:
             return {}
         found: dict[ModelId, PartialModel] = {}
-        held = parts_held(self._settings.weights.models)
-        for one in sorted(held, key=lambda part: part.have_bytes):
+        for one in sorted(parts_held(self._settings.weights.models), key=lambda p: p.have_bytes):
             card = None if one.model in whole else self._weights.part(one.model, one.folder)
             if card is not None:
                 self._part_cards[one.model] = card
