@@ -5,6 +5,8 @@ Pure. A card is a retained reading; the strictly newer one of two wins.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import Field
 
 from bus.ids import ModelId, NodeId
@@ -75,6 +77,16 @@ class PartialModel(Message):
     have_bytes: int
     size_bytes: int
     path: str = ""
+
+    def holds(self, first: int, last: int) -> bool:
+        """Whether layers `first` up to, not including, `last` are all there."""
+        return covers(self.layers, first, last)
+
+
+def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:
+    """Whether each of the layers `first` up to, not including, `last` is in one of the spans."""
+    held = tuple(spans)
+    return all(any(a <= layer < b for a, b in held) for layer in range(first, last))
 
 
 class NodeCard(Message):

@@ -11,6 +11,7 @@ on the instance and read from there by every rank and gateway.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
@@ -111,6 +112,20 @@ class Layered:
             kv_per_row=-(-self.kv_per_row[-1] // parts),
             context_tokens=self.context_tokens,
         )
+
+    def room_for(self, weights: int) -> int:
+        """Of which a stage can be sure: what needs no more than this in all has no more than so
+        many bytes of weights. KV counts by the layer that has least of it for its weights."""
+        kv = [context_kv / max(1, size) for context_kv, size in self._layers()]
+        beside = max(0, weights - self.embedding - self.head)
+        return int(weights * self.overhead) + FIXED_BYTES + int(min(kv, default=0.0) * beside)
+
+    def _layers(self) -> Iterator[tuple[int, int]]:
+        """(KV, weights) of each."""
+        for layer in range(self.layers):
+            size = self.weights[layer + 1] - self.weights[layer]
+            need = self.needs[layer + 1] - self.needs[layer]
+            yield need - ceil(size * self.overhead), size
 
     @property
     def edge_needs(self) -> tuple[int, int]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise, permutations
 from typing import Literal
 
 from bus.cards import ModelCard
@@ -26,6 +27,8 @@ NEAR = 1.10
 """Candidates whose tokens take up to this much longer count as equally fast."""
 EXCHANGES = 16
 """How often a node with weights is tried in the place of a member that has none."""
+MOST_HOLDERS = 6
+"""Of nodes that hold parts, so many are tried in every order."""
 GROUP_ENGINE = "mlx-"
 
 
@@ -46,10 +49,13 @@ class Rank:
     def fetch_bytes(self) -> int:
         """What has to come over the network first: all of the files, or, about, its layers'."""
         copy, load = self.copy, self.copy.load
+        if copy.has(self.first_layer, self.last_layer):
+            return 0
         is_whole = self.last_layer - self.first_layer == load.layers
         if is_whole or not copy.card.fetched_in_parts:
             return copy.fetch_bytes
-        return round(copy.fetch_bytes * min(1.0, self.need.weights / max(1, load.whole_weights)))
+        size = copy.card.size_bytes
+        return round(size * min(1.0, self.need.weights / max(1, load.whole_weights)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,8 @@ def best_group(ground: Ground, kind: Kind, size: int, room: Room) -> Placement |
     for copies in _alike(ground.copies):
         if why_unshardable(copies[0].card, kind, size) is None:
             placed = _group(ground, copies, kind, size, room)
+            if placed is None and kind == "pipeline":
+                placed = _as_it_lies(ground, copies, size, room)
             if placed is not None:
                 found.append(placed)
     return min(found, key=lambda one: one.token_s, default=None)
@@ -285,6 +293,32 @@ def _with_weights(
                 placed = _pipeline(ground, order, line)
                 break
     return placed
+
+
+def _as_it_lies(ground: Ground, copies: Sequence[Copy], size: int, room: Room) -> Placement | None:
+    """A pipeline of what is on the disks already, in some order, where they take no more."""
+    if all(one.part is None for one in copies):
+        return None
+    holders = [replace(one, disk_bytes=None) for one in copies if one.part or one.has_weights]
+    for order in permutations(holders[:MOST_HOLDERS], size):
+        rooms = _divided(order, [one.stage_room(room) for one in order])
+        bounds, layers = [0], order[0].load.layers
+        for stage, copy in enumerate(order):
+            most = layers - (size - 1 - stage)
+            bounds.append(_reach(copy, bounds[-1], most, rooms[stage]))
+        if bounds[-1] == layers and all(a < b for a, b in pairwise(bounds)):
+            return by_hand(ground, order, [b - a for a, b in pairwise(bounds)], room)
+    return None
+
+
+def _reach(copy: Copy, first: int, most: int, room: int) -> int:
+    """The farthest end, up to `most`, of a stage that begins with `first` and lies on the disk."""
+    last = first
+    while last < most:
+        if not copy.has(first, last + 1) or copy.load.stage(first, last + 1).total > room:
+            break
+        last += 1
+    return last
 
 
 def _line_of(ground: Ground, order: Sequence[Copy], room: Room) -> Line | None:

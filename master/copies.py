@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bus.cards import ModelCard
+from bus.cards import ModelCard, PartialModel
 from bus.ids import ModelId, NodeId
 from bus.messages.weights import DISK_MARGIN_BYTES
 from master.bill import Layered, layered
@@ -43,7 +43,7 @@ class Copy:
     """A node that could run the model: the card as it is there, the backend it resolves to.
 
     `disk_bytes` is what its disk takes of the weights where that is not all of them: then the
-    node can be a stage of a pipeline and nothing else.
+    node can be a stage of a pipeline and nothing else. `part` is what lies there already.
     """
 
     seat: Seat
@@ -52,17 +52,25 @@ class Copy:
     has_weights: bool
     load: Layered
     disk_bytes: int | None = None
+    part: PartialModel | None = None
 
     @property
     def fetch_bytes(self) -> int:
-        """What has to come over the network first: at most the whole of the files."""
-        return 0 if self.has_weights else self.card.size_bytes
+        """What has to come over the network first for a whole copy."""
+        have = 0 if self.part is None else self.part.have_bytes
+        return 0 if self.has_weights else max(0, self.card.size_bytes - have)
 
     def stage_room(self, room: Room) -> int:
-        """What a stage of a pipeline may need here. Its files are no larger than that, for what it
-        needs in memory is its weights and more."""
+        """What a stage of a pipeline may need here, so that its files fit, too. They are taken to
+        be as large as its weights in memory."""
         there = room(self.seat)
-        return there if self.disk_bytes is None else min(there, self.disk_bytes)
+        if self.disk_bytes is None:
+            return there
+        return min(there, self.load.room_for(self.disk_bytes)) if self.disk_bytes else 0
+
+    def has(self, first: int, last: int) -> bool:
+        """Whether these layers lie on its disk."""
+        return self.has_weights or (self.part is not None and self.part.holds(first, last))
 
     def holds_whole(self, room: Room) -> bool:
         """Whether a whole copy fits."""
@@ -112,8 +120,10 @@ def find_copies(
                 continue
             alike = [card for card in given if card.dtype == _dtype(backend)]
             donor = min(alike or given, key=lambda card: card.size_bytes)
+        part = None if own is not None else seat.part_of(wish.model)
         disk_bytes = None if own is not None else _disk_bytes(seat, donor)
-        if disk_bytes is not None and (disk_bytes <= 0 or not donor.fetched_in_parts):
+        is_full = disk_bytes is not None and disk_bytes <= 0 and part is None
+        if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
             blocked[seat.name] = "its disk has no room for the weights"
             continue
         key = (id(donor), backend, own is None)
@@ -121,7 +131,7 @@ def find_copies(
             card = donor if own is not None else as_computed(donor, backend)
             loads[key] = (card, layered(card, wish.context_tokens, backend))
         card, load = loads[key]
-        found.append(Copy(seat, card, backend, own is not None, load, disk_bytes))
+        found.append(Copy(seat, card, backend, own is not None, load, disk_bytes, part))
     return tuple(found), blocked
 
 
@@ -129,7 +139,7 @@ def _disk_bytes(seat: Seat, card: ModelCard) -> int | None:
     """What the disk takes beside what is to stay free; None: the whole model, or not measured."""
     if seat.disk_free_bytes is None:
         return None
-    takes = seat.disk_free_bytes - DISK_MARGIN_BYTES
+    takes = max(0, seat.disk_free_bytes - DISK_MARGIN_BYTES)
     return None if takes >= card.size_bytes else takes
 
 

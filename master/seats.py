@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bus.cards import ModelCard, NodeCard
+from bus.cards import ModelCard, NodeCard, PartialModel
 from bus.ids import ModelId, NodeId
 from bus.instances import Instance
 from bus.messages.readings import NodeReading
@@ -56,6 +56,7 @@ class Seat:
     rdma: Mapping[str, str] = field(default_factory=dict[str, str])
     gives_weights: bool = True
     rdma_ports: tuple[RdmaPort, ...] = ()
+    parts: tuple[PartialModel, ...] = ()
 
     @property
     def ceiling_bytes(self) -> int:
@@ -79,6 +80,10 @@ class Seat:
     def card_of(self, model: ModelId) -> ModelCard | None:
         """The card of a model on this node's disk."""
         return next((one for one in self.models if one.model == model), None)
+
+    def part_of(self, model: ModelId) -> PartialModel | None:
+        """What its disk has of a model that is not all there."""
+        return next((one for one in self.parts if one.model == model), None)
 
 
 def seats(
@@ -129,6 +134,7 @@ def seats(
             rdma=card.rdma,
             rdma_ports=card.rdma_ports,
             gives_weights=bool(card.weights_addresses),
+            parts=card.parts,
         )
         for node, card in sorted(cards.items())
     ]

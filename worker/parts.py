@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from bus.cards import ModelCard
+from bus.cards import ModelCard, covers
 from bus.messages.weights import PIECE_BYTES
 from worker.layers import Place, place_of
 from worker.manifest import piece_count
@@ -38,11 +38,7 @@ class Layers:
 
 def is_covered(layers: Layers, held: Iterable[Range]) -> bool:
     """Whether these spans of layers hold all of those."""
-    spans = list(held)
-    return all(
-        any(first <= layer < last for first, last in spans)
-        for layer in range(layers.first, layers.last)
-    )
+    return covers(held, layers.first, layers.last)
 
 
 def part_wanted(card: ModelCard, first: int, last: int) -> Layers | None:

@@ -1,7 +1,8 @@
 """Groups and the control plane, measured: `python -m tests.bench.cluster [--repeats N]`.
 
-Two ranks of a random-weight Qwen2 of about 30 M parameters, as tensor and as pipeline, through
-HTTP, against `mlx_lm.server`'s own distributed mode, interleaved; what lockstep costs a step,
+Two ranks of a random-weight Qwen2 of about 30 M parameters, as tensor and as pipeline, in float32
+and in 4 bits, through HTTP, against `mlx_lm.server`'s own distributed mode, interleaved; what
+lockstep costs a step,
 beside a bare loop over as many ranks (`lockstep`); the processor time that an idle group burns;
 how long a command takes until three nodes have applied it. Prints ratios within the run and
 writes bench-results/cluster.json.
@@ -47,6 +48,7 @@ from tests.harness.clusters import Cluster
 from tests.harness.nodes import ROOT, eventually
 
 MODEL = "bench-qwen2"
+WEIGHTS = {"float32": 0, "4 bits": 4}
 TOKENS = 64
 LEVELS = (1, 8)
 IDLE_S = 10.0
@@ -166,25 +168,31 @@ def measured(contestants: Sequence[Any], repeats: int) -> dict[str, Any]:
 def groups(repeats: int) -> dict[str, Any]:
     """Each way in turn, against its rival; the rivals share two cores, so one pair at a time."""
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
-        model = random_qwen2(Path(folder) / MODEL)
-        compile_kernels(model)
-        for sharding in ("tensor", "pipeline"):
-            cluster = Cluster(2, SHOAL_MODEL_FOLDERS=folder, SHOAL_RUNNER__MAX_WAITING="64")
-            rival: MlxDistributed | None = None
-            try:
-                cluster.up()
-                group = Group(cluster, sharding)
-                idle = {group.name: idle_cores(group.ranks())}
-                rival = MlxDistributed(model, Path(folder), pipeline=sharding == "pipeline")
-                idle[rival.name] = idle_cores(rival.ranks())
-                rival.rest()
-                found[sharding] = {"idle_cores": idle, "load": measured([group, rival], repeats)}
-            finally:
-                if rival is not None:
-                    rival.close()
-                cluster.close()
+    for weights, bits in WEIGHTS.items():
+        with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
+            model = random_qwen2(Path(folder) / MODEL, bits=bits)
+            compile_kernels(model)
+            found[weights] = {one: pair(model, one, repeats) for one in ("tensor", "pipeline")}
     return found
+
+
+def pair(model: Path, sharding: str, repeats: int) -> dict[str, Any]:
+    """One way and its rival's, in turn."""
+    folder = model.parent
+    cluster = Cluster(2, SHOAL_MODEL_FOLDERS=str(folder), SHOAL_RUNNER__MAX_WAITING="64")
+    rival: MlxDistributed | None = None
+    try:
+        cluster.up()
+        group = Group(cluster, sharding)
+        idle = {group.name: idle_cores(group.ranks())}
+        rival = MlxDistributed(model, folder, pipeline=sharding == "pipeline")
+        idle[rival.name] = idle_cores(rival.ranks())
+        rival.rest()
+        return {"idle_cores": idle, "load": measured([group, rival], repeats)}
+    finally:
+        if rival is not None:
+            rival.close()
+        cluster.close()
 
 
 class Watchers:
@@ -289,23 +297,36 @@ def show_lockstep(found: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
+def spread(row: dict[str, Any]) -> str:
+    """The median between the least and the most."""
+    return f"{row['tok_s']:.1f} ({row['tok_s_min']:.1f}-{row['tok_s_max']:.1f})"
+
+
+def show_groups(found: dict[str, Any], console: Console) -> None:
+    """Each pair's tokens a second, and what an idle group burns."""
+    aims = {"tensor": (1.0, 1.0), "pipeline": (1.0, 1.3)}
+    table = Table(
+        "2 ranks", "weights", "streams", "shoal tok/s", "mlx_lm.server tok/s", "ratio", "at least"
+    )
+    for weights, kinds in found.items():
+        for sharding, part in kinds.items():
+            ours, theirs = part["load"].values()
+            for level, aim in zip(LEVELS, aims[sharding], strict=True):
+                mine, rival = ours[str(level)]["tok_s"], theirs[str(level)]["tok_s"]
+                ratio = mine / rival if rival else float("nan")
+                cells = (spread(ours[str(level)]), spread(theirs[str(level)]))
+                table.add_row(sharding, weights, str(level), *cells, f"{ratio:.2f}", f"{aim:.1f}")
+            for name, cores in part["idle_cores"].items():
+                burnt = f"{100 * cores:.1f} % of a core"
+                console.print(f"idle, {weights}: {name} burns {burnt} (ours: at most 2)")
+    console.print(table)
+
+
 def show(found: dict[str, Any]) -> None:
     """Each figure beside its aim."""
-    aims = {"tensor": (1.0, 1.0), "pipeline": (1.0, 1.3)}
-    table = Table("2 ranks", "streams", "shoal tok/s", "mlx_lm.server tok/s", "ratio", "at least")
-    for sharding, part in found["groups"].items():
-        ours, theirs = part["load"].values()
-        for level, aim in zip(LEVELS, aims[sharding], strict=True):
-            mine, rival = ours[str(level)]["tok_s"], theirs[str(level)]["tok_s"]
-            ratio = mine / rival if rival else float("nan")
-            cells = (f"{mine:.1f}", f"{rival:.1f}", f"{ratio:.2f}", f"{aim:.1f}")
-            table.add_row(sharding, str(level), *cells)
     console = Console(width=120)
-    console.print(table)
+    show_groups(found["groups"], console)
     show_lockstep(found["lockstep"], console)
-    for part in found["groups"].values():
-        for name, cores in part["idle_cores"].items():
-            console.print(f"idle: {name} burns {100 * cores:.1f} % of a core (ours: at most 2)")
     plane = found["control"]
     console.print(
         f"command to applied by three nodes: p50 {plane['applied_ms_p50']:.1f} ms, "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mlx_lm.utils import load_model, quantize_model, save_model
 from safetensors.numpy import load_file, save_file
 
 from tests.harness.random_qwen3 import random_weights
@@ -48,9 +49,11 @@ def random_qwen3(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 
     return folder
 
 
-def random_qwen2(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 512) -> Path:
+def random_qwen2(
+    folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 512, bits: int = 0
+) -> Path:
     """A Qwen2 of about 30 M parameters, which mlx-lm can split as a pipeline, too (for that it
-    wants an index of the weights)."""
+    wants an index of the weights); packed into so many bits, 0 for none."""
     copy_tokenizer(folder)
     vocabulary = json.loads((TINY / "config.json").read_text())["vocab_size"]
     config = {
@@ -71,7 +74,17 @@ def random_qwen2(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "model.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     write_config(folder, config)
+    if bits:
+        pack(folder, bits)
     return folder
+
+
+def pack(folder: Path, bits: int) -> None:
+    """Quantise a model where it lies, in groups of 64."""
+    model, config = load_model(folder)
+    model, config = quantize_model(model, config, group_size=64, bits=bits)
+    save_model(folder, model)
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def copy_tokenizer(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.utils import _get_classes
+from mlx_lm.utils import _get_classes, quantize_model
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -112,20 +112,29 @@ MODELS: dict[str, dict[str, Any]] = {
         "residual_in_fp32": False,
     },
 }
+QUANTISED = {
+    f"{family}, 4 bits": MODELS[family] | {"quantization": {"group_size": 32, "bits": 4}}
+    for family in ("llama", "qwen3", "qwen3_moe")
+}
 
 
 def write_model(folder: Path, settings: dict[str, Any]) -> Path:
-    """A model directory with random float32 weights."""
+    """A model directory with random float32 weights, packed where the settings ask for it."""
     config = {**SMALL, **settings}
+    packed = config.pop("quantization", None)
     model_class, args_class = _get_classes(config)
     mx.random.seed(7)
     model = model_class(args_class.from_dict(config))
-    weights = {
-        name: 2.5 * mx.random.normal(array.shape) * array.shape[-1] ** -0.5
+    drawn = [
+        (name, 2.5 * mx.random.normal(array.shape) * array.shape[-1] ** -0.5)
         if array.ndim > 1
-        else array
+        else (name, array)
         for name, array in tree_flatten(model.parameters())
-    }
+    ]
+    model.load_weights(drawn)
+    if packed is not None:
+        model, config = quantize_model(model, config, **packed)
+    weights = dict(tree_flatten(model.parameters()))
     mx.eval(weights)
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "model.safetensors"), weights)

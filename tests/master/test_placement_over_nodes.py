@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.cards import PartialModel
 from bus.errors import Refusal
 from bus.ids import NodeId
 from bus.messages.weights import DISK_MARGIN_BYTES
@@ -123,7 +125,7 @@ def test_a_disk_with_room_for_some_layers_makes_a_stage_of_a_family_fetched_in_p
     assert {rank.copy.seat.node for rank in verdict.ranks} == {"n1", "n2"}
     assert verdict.sharding == "pipeline"
     (stage,) = [rank for rank in verdict.ranks if rank.copy.seat.node == "n2"]
-    assert stage.need.total <= 13 * GB - DISK_MARGIN_BYTES
+    assert stage.need.weights <= 13 * GB - DISK_MARGIN_BYTES < stage.need.total
     assert stage.fetch_bytes == stage.need.weights < whole.size_bytes
     assert put([holder, small], sharding="tensor") != verdict
     alone = put([node(1, models=(whole,)), small], excluded_nodes=(NodeId("n1"),))
@@ -131,12 +133,38 @@ def test_a_disk_with_room_for_some_layers_makes_a_stage_of_a_family_fetched_in_p
     assert "of its files the disks take no more than: box2 11.9" in alone.message
 
 
+def test_what_lies_on_a_full_disk_is_used_and_not_fetched_again() -> None:
+    whole = CARD.model_copy(update={"fetched_in_parts": True})
+    holder = node(1, usable=24 * GB, models=(whole,))
+    full = node(2, usable=90 * GB, disk_free_bytes=DISK_MARGIN_BYTES)
+    assert isinstance(put([holder, full]), Refusal)
+    part = PartialModel(model=MODEL, layers=((0, 5),), have_bytes=11 * GB, size_bytes=22 * GB)
+    verdict = placed([holder, replace(full, parts=(part,))])
+    (stage,) = [rank for rank in verdict.ranks if rank.copy.seat.node == "n2"]
+    assert (stage.first_layer, stage.last_layer, stage.fetch_bytes) == (0, 5, 0)
+    other = part.model_copy(update={"model": "another"})
+    assert isinstance(put([holder, replace(full, parts=(other,))]), Refusal)
+
+
+PARTS = st.tuples(st.integers(0, 9), st.integers(1, 10)).map(
+    lambda span: PartialModel(
+        model=MODEL, layers=((min(span), max(span)),), have_bytes=GB, size_bytes=22 * GB
+    )
+)
+
+
+@settings(max_examples=300)
 @given(st.data())
 def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
     whole = CARD.model_copy(update={"fetched_in_parts": data.draw(st.booleans())})
     free = data.draw(st.lists(st.none() | st.integers(0, 40 * GB), min_size=1, max_size=5))
     nodes = [
-        node(i, usable=data.draw(st.integers(1, 40)) * GB, disk_free_bytes=room)
+        node(
+            i,
+            usable=data.draw(st.integers(1, 40)) * GB,
+            disk_free_bytes=room,
+            parts=data.draw(st.just(()) | st.tuples(PARTS)),
+        )
         for i, room in enumerate(free)
     ]
     verdict = put([node(9, usable=12 * GB, models=(whole,)), *nodes])
@@ -144,7 +172,10 @@ def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
         return
     for rank in verdict.ranks:
         room = rank.copy.seat.disk_free_bytes
-        if rank.copy.has_weights or room is None:
+        if rank.copy.has(rank.first_layer, rank.last_layer):
+            assert rank.fetch_bytes == 0
+            continue
+        if room is None:
             continue
         assert rank.fetch_bytes <= room - DISK_MARGIN_BYTES
         is_whole = rank.last_layer - rank.first_layer == whole.layers

@@ -22,7 +22,7 @@ import pytest
 
 from bus.messages.tokens import Failed
 from runner.lifecycle import ENGINE_ERROR, GROUP_LOST
-from tests.harness.families import MODELS, write_model
+from tests.harness.families import MODELS, QUANTISED, write_model
 from tests.harness.rank_play import (
     NOISE,
     ROUGH_NOISE,
@@ -50,6 +50,7 @@ pytestmark = pytest.mark.slow
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 PROMPTS, DRAWN = (56, 24) if PROVING else (8, 5)
 FEW = 8
+FAMILIES = MODELS | QUANTISED
 TINY, BUNDLED = ROOT / "conf" / "tiny", "bundled"
 RESULTS = ROOT / "prove-results"
 LAYERS, OTHERS_LAYERS = 8, 4
@@ -86,7 +87,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
         if model not in known:
             folder = TINY
             if model != BUNDLED:
-                folder = write_model(tmp_path_factory.mktemp("parity") / model, MODELS[model])
+                folder = write_model(tmp_path_factory.mktemp("parity") / model, FAMILIES[model])
             greedy, drawn = hands(model)
             with one_gateway(folder) as gateway:
                 known[model] = folder, play_crowd(gateway, greedy), play_crowd(gateway, drawn)
@@ -129,8 +130,9 @@ def test_a_crowd_hears_from_a_group_what_one_rank_says(
         hold(BUNDLED, f"{sharding} {len(layers)}", gateway, one_rank)
 
 
-PIPELINES = ["llama", "qwen3_moe", "gemma3_text", "qwen3_next", "deepseek_v3", "mamba2"]
-TENSOR = ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3"]
+PACKED = ["llama, 4 bits", "qwen3_moe, 4 bits"]
+PIPELINES = ["llama", "qwen3_moe", "gemma3_text", "qwen3_next", "deepseek_v3", "mamba2", *PACKED]
+TENSOR = ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3", *PACKED]
 SHAPES = [("tensor", 2), ("pipeline", 2), ("pipeline", 3)]
 OTHERS = [
     pytest.param(name, sharding, ranks, id=f"{name}, {sharding} {ranks}")

@@ -18,7 +18,7 @@ from bus.messages.control import AskRunner, RunnerReport, SlotDrain
 from bus.messages.requests import GenerationRequest
 from bus.messages.tokens import Cancel, Failed, Finished
 from runner.lifecycle import GROUP_LOST, LOAD_FAILED, STOPPED
-from tests.harness.families import MODELS, write_model
+from tests.harness.families import MODELS, QUANTISED, write_model
 from tests.harness.rank_play import assert_same, endless, play, play_prefix, text_hand, token_hand
 from tests.harness.ranks import (
     Layers,
@@ -81,8 +81,10 @@ def test_a_group_says_what_one_rank_says(one_rank: Alone, sharding: str, layers:
         assert slots[0].process.poll() is None
 
 
+SETTINGS = MODELS | QUANTISED
 FAMILIES = [
     pytest.param("llama", [(2, 4), (0, 2)], id="llama"),
+    pytest.param("llama, 4 bits", [(1, 4), (0, 1)], id="llama, 4 bits"),
     pytest.param("qwen3_moe", [(1, 4), (0, 1)], id="qwen3_moe"),
     pytest.param("gemma3_text", [(2, 4), (0, 2)], id="gemma3_text"),
     pytest.param("gemma3_text", [(3, 4), (0, 3)], id="gemma3_text, one kind of layer in a rank"),
@@ -100,7 +102,7 @@ def family_alone(
 
     def outcomes(family: str) -> tuple[Path, Outcomes]:
         if family not in known:
-            folder = write_model(tmp_path_factory.mktemp("family") / family, MODELS[family])
+            folder = write_model(tmp_path_factory.mktemp("family") / family, SETTINGS[family])
             known[family] = folder, alone(folder, token_hand())
         return known[family]
 
@@ -129,7 +131,7 @@ def test_rows_enough_for_every_lane_say_what_they_say_on_one_rank(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["llama, 4 bits", "qwen3_moe", "deepseek_v3"])
 def test_tensor_ranks_of_a_family_say_what_one_rank_says(
     family_alone: Callable[[str], tuple[Path, Outcomes]], family: str
 ) -> None:
