@@ -29,6 +29,9 @@ LAPSED_S = 2.0
 VOTED_FOR_S = 10.0
 """A holder by votes outranks one that claimed alone, whatever their counters, until it has been
 silent for so long."""
+FORGOTTEN_S = 10.0
+"""A holder that claimed a higher term alone and has been silent for so long may have died, or lost
+its disk, before anybody else heard of that term: then another's lower one is followed."""
 RETRY_S = 0.5
 """A question that had no answer is asked again after this long."""
 
@@ -169,11 +172,12 @@ class Mirror:
         self.state = apply(self.state, event)
 
     def _is_older(self, counter: int, holder: NodeId, now: float) -> bool:
-        """A lower term; or another claim to the same counter, while its holder that we follow
-        lives: the two of them settle that."""
-        if counter != self.counter or self.holder in (None, holder):
-            return counter < self.counter
-        return now - self.heard_at < LAPSED_S
+        """A lower term, unless the higher one has been forgotten; or another claim to the same
+        counter, while its holder that we follow lives: the two of them settle that."""
+        if counter == self.counter and self.holder not in (None, holder):
+            return now - self.heard_at < LAPSED_S
+        forgotten = not self.voted and now - self.heard_at >= FORGOTTEN_S
+        return counter < self.counter and not forgotten
 
     def _is_lighter(self, beat: TermHeartbeat, now: float) -> bool:
         """Whether another claims whom fewer follow than the holder that we hear: it gives way."""

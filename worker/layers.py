@@ -33,17 +33,16 @@ FETCHED_IN_PARTS = frozenset({
 """Those of which it was shown that a stage of a pipeline computes from its own bytes alone what it
 computes from all; of others the whole model is fetched."""
 _SHARES_KV = "its layers share KV with each other"
-_OTHER_CACHES = "it keeps another number of caches than it has layers"
+_PASSES_MORE = "its layers pass on more than hidden states"
 UNSPLIT: Mapping[str, str] = {
     "gemma3n": _SHARES_KV,
     "gemma3n_text": _SHARES_KV,
-    "gemma4": _SHARES_KV,
-    "gemma4_text": _SHARES_KV,
-    "longcat_flash": _OTHER_CACHES,
-    "longcat_flash_ngram": _OTHER_CACHES,
-    "kimi_k3": _OTHER_CACHES,
+    "deepseek_v41": _PASSES_MORE,
+    "rwkv7": _PASSES_MORE,
+    "iquestloopcoder": "its forward goes through its layers twice",
 }
-"""Families that the generic pipeline cannot split, and why."""
+"""Families that the generic pipeline cannot split, and why. What is not known here is found out
+by the runner when it loads its stage, and refused with the reason."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _ELSEWHERE = re.compile(r"(?:^|\.)(?:vision|visual|audio|mtp)")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings)\.")
@@ -96,6 +95,13 @@ def parts_of(tensors: Sequence[Part], layers: int, expert_share: float) -> Parts
         embedding,
         rest + (projection or embedding),
     )
+
+
+def why_unsplit(family: str, text: Mapping[str, Any]) -> str:
+    """Why no pipeline can run it, as far as that is known from its configuration; else empty."""
+    if family in ("gemma4", "gemma4_text"):
+        return _SHARES_KV if text.get("num_kv_shared_layers", 1) else ""
+    return UNSPLIT.get(family, "")
 
 
 def place_of(name: str, layers: int) -> Place:

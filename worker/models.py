@@ -16,12 +16,12 @@ from bus.cards import ModelCard
 from bus.ids import ModelId
 from worker.layers import (
     FETCHED_IN_PARTS,
-    UNSPLIT,
     Part,
     expert_share,
     layer_kv,
     parts_of,
     tensor_sizes,
+    why_unsplit,
 )
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -135,7 +135,7 @@ def model_card(
         activation_bytes=int(text.get("hidden_size") or 0) * value_bytes,
         tensor_sizes=tensor_sizes(family, text, int(_quant(config).get("group_size") or 0)),
         tensor_splits_kv=not text.get("kv_lora_rank"),
-        unsplit_because=UNSPLIT.get(family, ""),
+        unsplit_because=why_unsplit(family, text),
         fetched_in_parts=family in FETCHED_IN_PARTS,
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,

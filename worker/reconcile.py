@@ -42,6 +42,8 @@ TERM_S = 10.0
 REPEAT_KILL_S = 2.0
 SEAT_S = 60.0
 """How long a rank waits for the seats of its group's others (J47)."""
+STRAY_S = 5.0
+"""How long a seat may be missing from the log while its rank runs."""
 SUSPECT_S = 4.0
 SILENT_S = 12.0
 SILENT_LOADING_S = 60.0
@@ -160,6 +162,8 @@ def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Tol
     if task is None or task not in wanted:
         return _unwanted(slot, desk)
     instance, shard = wanted[task]
+    if _is_stray(slot, task, instance, desk, told):
+        return [StopSlot(slot.name, "its seat in the group is in no log: that was lost")]
     if slot.life == "idle" or _missed_its_spec(slot, desk):
         return _given(slot, task, instance, shard, desk, told)
     if slot.life == "ready":
@@ -204,6 +208,15 @@ def _unseated(instance: Instance) -> list[Shard]:
         return []
     seated = {seat.rank for seat in instance.seats}
     return [shard for shard in instance.shards if shard.rank not in seated]
+
+
+def _is_stray(slot: Slot, task: Task, instance: Instance, desk: Desk, told: Told) -> bool:
+    """A rank that runs, whose seat this worker has not told and the state does not know: it was
+    given its spec by a log that is no more, and the others will never hear of its ports."""
+    if len(instance.shards) == 1 or task in told.seated or slot.life not in ("loading", "ready"):
+        return False
+    waited_s = desk.now - slot.since_at
+    return waited_s >= STRAY_S and all(seat.rank != task.rank for seat in instance.seats)
 
 
 def _missed_its_spec(slot: Slot, desk: Desk) -> bool:

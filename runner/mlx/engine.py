@@ -52,9 +52,10 @@ from runner.mlx.load import (
 )
 from runner.mlx.matching import Grammars
 from runner.mlx.outcome import Outcome, result_of
+from runner.mlx.passing import Unsplittable
 from runner.mlx.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.row import EngineRow, RowTrouble, admitted
-from runner.mlx.stage import Part, Unsplittable
+from runner.mlx.stage import Part
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64

@@ -22,8 +22,8 @@ from mlx_lm.utils import load_model
 
 from runner.engine import LoadProgress
 from runner.mlx.company import Company
+from runner.mlx.passing import Unsplittable
 from runner.mlx.shard import part_of, weights_of
-from runner.mlx.stage import Unsplittable
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 PART_BYTES = 64 << 20

@@ -17,7 +17,8 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from runner.mlx.company import Company
-from runner.mlx.stage import Part, Unsplittable
+from runner.mlx.passing import Unsplittable
+from runner.mlx.stage import Part
 
 HEADS = ("num_attention_heads", "num_key_value_heads", "n_head", "n_heads")
 

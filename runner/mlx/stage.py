@@ -22,10 +22,7 @@ from mlx import nn
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 from runner.mlx.company import Company
-
-
-class Unsplittable(Exception):
-    """The family cannot be shared between ranks like this; `args[0]` says why."""
+from runner.mlx.passing import MORE, Stream, Unsplittable, looks_elsewhere, passing_of, retype
 
 
 class Part:
@@ -43,11 +40,18 @@ class Part:
         self.rehearsing = False
         self._company = company
         layers = _layers(module)
-        kinds = _kinds(module, len(layers))
         if not 0 <= first < last <= len(layers):
             raise Unsplittable(f"layers {first} to {last} of {len(layers)}")
-        self._own = slice(first, last)
-        self._places = _places(kinds, first, last)
+        kinds = [_kind(cache) for cache in make_prompt_cache(module)]
+        self._caches = tuple(range(len(kinds)))
+        stream = Stream(0)
+        if company.pipes:
+            passing = passing_of(module, layers)
+            self._caches, stream = passing.caches_of(first, last), passing.stream
+        stand_ins = _stand_ins(kinds, self._caches)
+        if None in stand_ins and looks_elsewhere(module, layers, slice(first, last), stand_ins):
+            raise Unsplittable(f"layers {first} to {last} ask caches of layers of other kinds")
+        self._places = [None if at is None else self._caches.index(at) for at in stand_ins]
         self._inputs: mx.array | None = None
         self._given: mx.array | None = None
         self._is_inner = False
@@ -56,19 +60,20 @@ class Part:
         self.vocabulary = 0
         for index, layer in enumerate(layers):
             if not first <= index < last:
-                _empty(layer)
+                _empty(layer, stream)
         self._receives = company.pipes and first > 0
         before = self._arrive if self._receives else None
         after = None if company.leads else self._depart
         if before is not None:
-            _wrap(layers[first], before, None)
+            _wrap(layers[first], stream, before, None)
         if after is not None:
-            _wrap(layers[last - 1], None, after)
+            _wrap(layers[last - 1], stream, None, after)
         self.own_layers: list[Any] = layers[first:last]
 
     def make_cache(self) -> list[Any]:
         """mlx-lm's empty caches of the own layers."""
-        return make_prompt_cache(self.module)[self._own]
+        made = make_prompt_cache(self.module)
+        return [made[at] for at in self._caches]
 
     def __call__(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
         self._inputs, self._out = inputs, None
@@ -114,7 +119,7 @@ class Part:
 
     def _arrive(self, hidden: mx.array) -> mx.array:
         if not isinstance(hidden, mx.array):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise Unsplittable("its layers pass on more than hidden states")
+            raise Unsplittable(MORE)
         if self._is_inner:
             assert self._given is not None
             return self._given
@@ -127,7 +132,7 @@ class Part:
     def _depart(self, hidden: Any) -> Any:
         if not isinstance(hidden, mx.array):
             if self._company.pipes:
-                raise Unsplittable("its layers pass on more than hidden states")
+                raise Unsplittable(MORE)
             return hidden
         if not self._is_inner:
             hidden = self.hand_on(hidden)
@@ -147,13 +152,6 @@ def _layers(module: nn.Module) -> list[Any]:
     return layers
 
 
-def _kinds(module: nn.Module, layers: int) -> list[tuple[Any, ...]]:
-    caches = make_prompt_cache(module)
-    if len(caches) != layers:
-        raise Unsplittable(f"{layers} layers keep {len(caches)} caches (some share theirs)")
-    return [_kind(cache) for cache in caches]
-
-
 def _kind(cache: Any) -> tuple[Any, ...]:
     if isinstance(cache, CacheList):
         return (CacheList, *(_kind(inner) for inner in cache.caches))
@@ -161,43 +159,37 @@ def _kind(cache: Any) -> tuple[Any, ...]:
     return (type(cache), *settings)
 
 
-def _places(kinds: Sequence[tuple[Any, ...]], first: int, last: int) -> list[int | None]:
-    """For each layer of the model, which own cache its forward finds there."""
-    own = kinds[first:last]
-    places: list[int | None] = []
-    for index, kind in enumerate(kinds):
-        if first <= index < last:
-            places.append(index - first)
-        else:
-            places.append(own.index(kind) if kind in own else None)
-    return places
+def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int | None]:
+    """For each cache of the model, which own one its forward finds there."""
+    first_of = {kinds[at]: at for at in reversed(own)}
+    return [at if at in own else first_of.get(kind) for at, kind in enumerate(kinds)]
 
 
-def _empty(layer: Any) -> None:
-    """Let go of a layer's weights; it returns what it is given, and keeps its settings."""
-    for name in [n for n, value in layer.items() if not isinstance(value, tuple)]:
-        dict.pop(layer, name)
+def _empty(layer: Any, stream: Stream) -> None:
+    """Let go of a layer's weights; it returns the hidden states it is given, and keeps what else
+    is known of it, for forwards look there."""
+    for module in layer.modules():
+        for name in [name for name, value in module.items() if isinstance(value, mx.array)]:
+            dict.pop(module, name)
 
-    def passed_on(self: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
-        return hidden
+    def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return stream.returning(stream.given(args, kwargs))
 
-    _retype(layer, "Elsewhere", passed_on)
+    retype(layer, "Elsewhere", passed_on)
 
 
 def _wrap(
     layer: Any,
+    stream: Stream,
     before: Callable[[mx.array], mx.array] | None,
     after: Callable[[mx.array], mx.array] | None,
 ) -> None:
     inner = type(layer).__call__
 
-    def called(self: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
-        out = inner(self, hidden if before is None else before(hidden), *args, **kwargs)
-        return out if after is None else after(out)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            args, kwargs = stream.giving(before(stream.given(args, kwargs)), args, kwargs)
+        out = inner(self, *args, **kwargs)
+        return out if after is None else stream.returning(after(stream.returned(out)), out)
 
-    _retype(layer, "Edge", called)
-
-
-def _retype(layer: Any, prefix: str, call: Callable[..., Any]) -> None:
-    kind = type(layer)
-    layer.__class__ = type(prefix + kind.__name__, (kind,), {"__call__": call})
+    retype(layer, "Edge", called)

@@ -299,6 +299,24 @@ def test_a_holder_by_votes_outranks_one_that_claimed_alone_until_it_is_long_sile
     assert mirror.holder == NODE
 
 
+def test_a_higher_term_that_nobody_else_heard_of_is_forgotten_but_never_one_by_votes() -> None:
+    """Its holder may have died, and its disk with it, before it reached anybody but us."""
+    for voters in ((), (NODE, NodeId("n2"), NodeId("n3"))):
+        mirror = Mirror()
+        beat = TermHeartbeat(holder=NODE, counter=3, index=1, digest=1, addresses=(), voters=voters)
+        lower = beat.model_copy(update={"holder": NodeId("n2"), "counter": 2})
+        mirror.heard_heartbeat(beat, 1.0)
+        for now in (2.0, 10.9):
+            mirror.heard_heartbeat(lower, now)
+            assert (mirror.holder, mirror.counter) == (NODE, 3)
+        asked = mirror.heard_heartbeat(lower, 11.0)
+        if voters:
+            assert (mirror.holder, mirror.counter) == (NODE, 3)
+        else:
+            assert (mirror.holder, mirror.counter) == ("n2", 2)
+            assert isinstance(asked, AskSnapshot)
+
+
 def test_a_claim_that_fewer_follow_is_left_aside_while_the_holder_lives() -> None:
     mirror = Mirror()
     held = TermHeartbeat(holder=NODE, counter=3, index=1, digest=1, addresses=(), followers=2)

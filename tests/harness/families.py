@@ -117,6 +117,55 @@ QUANTISED = {
     for family in ("llama", "qwen3", "qwen3_moe")
 }
 
+TWO_KINDS = ["sliding_attention", "full_attention"] * 2
+ODD: dict[str, dict[str, Any]] = {
+    "talkie": {"model_type": "talkie", "num_key_value_heads": 4},
+    "muse_glimmer": {"model_type": "muse_glimmer", "layer_types": TWO_KINDS},
+    "gemma4_text": {
+        "model_type": "gemma4_text",
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 260,
+        "global_head_dim": 32,
+        "sliding_window": 32,
+        "layer_types": TWO_KINDS,
+        "use_double_wide_mlp": False,
+    },
+    "nemotron_h": {
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": ["M", "*", "M", "-"],
+        "attention_bias": False,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 32,
+        "mamba_proj_bias": False,
+        "ssm_state_size": 16,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "mlp_bias": False,
+        "layer_norm_epsilon": 1e-5,
+        "use_bias": False,
+        "use_conv_bias": True,
+    },
+    "bailing_hybrid": {
+        "model_type": "bailing_hybrid",
+        "moe_intermediate_size": 32,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "layer_group_size": 2,
+        "group_norm_size": 2,
+        "routed_scaling_factor": 1.0,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+    },
+}
+"""Families that pass on hidden states in ways of their own."""
+
 
 def write_model(folder: Path, settings: dict[str, Any]) -> Path:
     """A model directory with random float32 weights, packed where the settings ask for it."""

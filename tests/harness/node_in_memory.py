@@ -256,6 +256,7 @@ class NodeInMemory:
             phase=process.phase,  # type: ignore[arg-type]
             instance=process.task.instance if process.task else None,
             generation=process.task.generation if process.task else 0,
+            rank=process.task.rank if process.task else 0,
             addresses=(f"ipc://{process.pid}",) if process.phase == "ready" else (),
         )  # fmt: skip
         self._send(lambda: self._hello(hello))

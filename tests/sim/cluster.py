@@ -13,6 +13,8 @@ from tests.sim.machine import Machine
 from tests.sim.office import MODEL
 from tests.sim.world import Weather, World
 
+LATE_S = 2.0
+"""What was lost before everything healed may be missed for a lapse, and bring one campaign."""
 HEALED_S = 12.0
 """A lapse, some campaigns that miss each other, and the repair of every log."""
 WORKED_S = 40.0
@@ -182,7 +184,7 @@ class Cluster:
             machine.know()
 
     def settled(self) -> bool:
-        """One holder, and nobody who does not have its state."""
+        """One holder, nobody who does not have its state, and no command without an answer."""
         holders = [m for m in self.machines if m.candidate.holding]
         if len(holders) != 1:
             return False
@@ -190,7 +192,10 @@ class Cluster:
         if not all(m.keeper is None or m.keeper.matches() for m in self.machines):
             return False
         return all(
-            m.candidate.state == state and m.mirror.state == state and not m.outbox.waiting
+            m.candidate.state == state
+            and m.mirror.state == state
+            and not m.outbox.waiting
+            and not m.open
             for m in self.machines
         )
 
@@ -199,19 +204,27 @@ class Cluster:
         patience_s = WORKED_S if self.plan.workers else HEALED_S
         # Facts are taken in their order; where messages overtake each other, one a second is.
         patience_s += max(len(machine.outbox.waiting) for machine in self.machines)
-        end = self.world.now + patience_s
         for machine in self.machines:
             if machine.keeper is not None:
                 machine.keeper.world.crash_per_s = 0.0
-        while not self.settled():
-            if self.world.now >= end:
-                self.fail(f"not settled {patience_s:g} s after healing: {self.where()}")
-            self.world.run(self.world.now + 0.25)
+        underway_until = self.world.latest
+        self.world.run(self.world.now + LATE_S)
+        self._await(patience_s)
+        # What was sent before and comes as late as this may be a command that is still wanted.
+        self.world.run(max(self.world.now, underway_until))
+        self._await(patience_s)
         before = len(self.checks.terms)
         self.world.run(self.world.now + QUIET_S)
         if len(self.checks.terms) != before or not self.settled():
             self.fail(f"not quiet after it had settled: {self.where()}")
         self._check_end()
+
+    def _await(self, patience_s: float) -> None:
+        end = self.world.now + patience_s
+        while not self.settled():
+            if self.world.now >= end:
+                self.fail(f"not settled {patience_s:g} s after healing: {self.where()}")
+            self.world.run(self.world.now + 0.25)
 
     def where(self) -> str:
         """Where everybody is."""

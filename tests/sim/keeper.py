@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bus.messages.control import TellFact
 from tests.harness.node_in_memory import NodeInMemory, Worker
 from tests.sim.office import GB, MEMORY_BYTES, MODEL
+from worker.slots import Task
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
@@ -61,11 +62,12 @@ class Keeper(NodeInMemory):
         """What runs is what the state wants, all of it and nothing else."""
         state = self.machine.mirror.state
         mine = {
-            (i.instance, i.generation)
+            Task(i.instance, i.generation, shard.rank)
             for i in state.instances.values()
-            if i.shards[0].node == self.node and i.status == "ready"
+            for shard in i.shards
+            if shard.node == self.node and i.status == "ready"
         }
-        there = [(p.task.instance, p.task.generation) for p in self.living() if p.task is not None]
+        there = [p.task for p in self.living() if p.task is not None]
         settled = all(i.status in ("ready", "failed") for i in state.instances.values())
         return settled and len(there) == len(mine) and set(there) == mine
 

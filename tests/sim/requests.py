@@ -23,6 +23,8 @@ PING_S = 1.0
 UNPINGED_S = 3.0
 WAITS_S = 20.0
 LONGEST_S = 6.0
+OVERDUE_S = 8.0
+"""An answer to a submission is waited for so long while the runner answers pings."""
 
 
 @dataclass
@@ -35,6 +37,8 @@ class Request:
     asked_at: float
     work_s: float
     at: tuple[InstanceId, int, int] | None = None
+    given_at: float = 0.0
+    accepted: bool = False
     refusals: int = 0
     life: Liveness | None = None
     pinged_at: float = 0.0
@@ -112,6 +116,9 @@ class Requests:
             self._end(request, "runner_lost")
             return
         assert request.life is not None
+        if not request.accepted and self.world.now - request.given_at >= OVERDUE_S:
+            self._give_back(machine, request, instance)
+            return
         if self.world.now - request.pinged_at >= PING_S:
             request.pinged_at = self.world.now
             self._ping(machine, request)
@@ -127,7 +134,8 @@ class Requests:
         chosen = ready[request.number % len(ready)]
         request.at = (chosen.instance, chosen.generation, _pid(chosen))
         request.life = Liveness(machine.now, machine.now, machine.now)
-        request.pinged_at = self.world.now
+        request.pinged_at = request.given_at = self.world.now
+        request.accepted = False
         self._post(machine, chosen, lambda there, p: self._arrive(machine, request, there, p))
 
     def _ping(self, machine: Machine, request: Request) -> None:
@@ -152,9 +160,9 @@ class Requests:
 
     def _post(self, machine: Machine, instance: Instance, act: object) -> None:
         """To the process that leads an instance, or to where it was."""
-        lead = instance.ready[0]
-        there = self.cluster.at(lead.node)
-        if there is None or there.keeper is None:
+        lead = instance.lead
+        there = None if lead is None else self.cluster.at(lead.node)
+        if lead is None or there is None or there.keeper is None:
             return
         keeper, pid = there.keeper, lead.pid
 
@@ -178,6 +186,17 @@ class Requests:
             if request.number in self.working.get(str(other.boot) + str(there.node), {}):
                 self.cluster.fail(f"request {request.number} is worked on twice")
         self._of(there, process)[request.number] = Work(now + request.work_s, now)
+        self._answer(there, machine, lambda: setattr(request, "accepted", True))
+
+    def _give_back(self, machine: Machine, request: Request, instance: Instance) -> None:
+        """The submission or its answer was lost: cancelled there, and asked elsewhere."""
+
+        def cancelled(there: Machine, process: Process | None) -> None:
+            if process is not None:
+                self._of(there, process).pop(request.number, None)
+
+        self._post(machine, instance, cancelled)
+        self._refused(request)
 
     def _refused(self, request: Request) -> None:
         if request.ends:
@@ -208,4 +227,4 @@ class Requests:
 
 
 def _pid(instance: Instance) -> int:
-    return instance.ready[0].pid if instance.ready else 0
+    return instance.lead.pid if instance.lead is not None else 0

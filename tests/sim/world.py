@@ -28,6 +28,7 @@ class World:
         self.cut: set[tuple[str, str]] = set()
         self.story: list[str] = []
         self.sent = 0
+        self.latest = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
@@ -53,6 +54,7 @@ class World:
             delay_s = weather.delay_s * (0.5 + 0.5 * chance.random())
             if chance.random() < weather.late:
                 delay_s *= 10 + 90 * chance.random()
+            self.latest = max(self.latest, self.now + delay_s)
             self.later(delay_s, lambda: self._arrive(sender, to, deliver))
 
     def tell(self, what: str) -> None:

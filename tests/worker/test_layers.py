@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conf.paths import bundled_models
-from worker.layers import Part, expert_share, layer_kinds, layer_kv, parts_of, tensor_sizes
+from worker.layers import (
+    Part,
+    expert_share,
+    layer_kinds,
+    layer_kv,
+    parts_of,
+    tensor_sizes,
+    why_unsplit,
+)
 from worker.models import Notes, notes_from
 from worker.weights import Shelf, Weights
 
@@ -152,3 +160,10 @@ def test_a_family_that_no_pipeline_can_split_says_why(tmp_path: Path) -> None:
     (card,) = Weights(Shelf({"gemma3n": folder}, (), None, True)).look()
     assert "share KV" in card.unsplit_because
     assert not card.fetched_in_parts
+
+
+def test_whether_layers_share_kv_may_depend_on_the_size() -> None:
+    assert "share KV" in why_unsplit("gemma4", {"num_kv_shared_layers": 20})
+    assert "share KV" in why_unsplit("gemma4_text", {})
+    assert why_unsplit("gemma4", {"num_kv_shared_layers": 0}) == ""
+    assert why_unsplit("llama", {}) == ""

@@ -61,6 +61,26 @@ def idle(table: SlotTable, now: float) -> None:
     table.heard(hello, now)
 
 
+def test_a_rank_whose_seat_was_lost_with_a_log_makes_room_for_the_next_generation() -> None:
+    """The worker that told of the seat is gone, and so is the log that knew it."""
+    table = SlotTable()
+    hello = SlotHello(
+        slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="ready",
+        instance=NAME, generation=1, rank=0,
+    )  # fmt: skip
+    table.heard(hello, 1.0)
+    table.listed([Seen("00", True, 7, None)], 1.0)
+    known, lost = state(placed(), seat(0), seat(1)), state(placed(), seat(1))
+
+    def stopped(there: ClusterState, now: float, told: Told) -> bool:
+        return any(isinstance(one, StopSlot) for one in reconcile(there, table, desk(now), told))
+
+    assert not stopped(lost, 2.0, Told()), "it may still come"
+    assert not stopped(known, 9.0, Told())
+    assert not stopped(lost, 9.0, Told(seated={Task(NAME, 1, 0)})), "it is on its way"
+    assert stopped(lost, 9.0, Told())
+
+
 def test_a_rank_is_seated_at_once_and_given_its_spec_when_all_are() -> None:
     table, told = SlotTable(), Told()
     table.listed([Seen("00", False, 0, None)], 0.0)
