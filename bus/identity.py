@@ -6,11 +6,14 @@ for every process.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 from pathlib import Path
 
 from bus.ids import Boot, NodeId
+
+FILE = "node-id"
 
 
 def new_boot() -> Boot:
@@ -24,14 +27,22 @@ def new_name(prefix: str) -> str:
 
 
 def node_id(state: Path) -> NodeId:
-    """This node's id, from `<state>/node-id`; made there at the first call."""
-    path = state / "node-id"
+    """This node's id, from `<state>/node-id`; made there at the first call.
+
+    The processes of a node start together: the file has its name only once it has its content,
+    so that none of them reads an empty one. One that a power cut left empty is made again.
+    """
+    path = state / FILE
     state.mkdir(parents=True, exist_ok=True)
-    try:
-        with open(path, "x") as file:
-            file.write(f"n{secrets.token_hex(5)}\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        pass
-    return NodeId(path.read_text().strip())
+    with open(state / f"{FILE}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = path.read_text().strip() if path.exists() else ""
+        if not known:
+            known = f"n{secrets.token_hex(5)}"
+            draft = path.with_name(f"{FILE}.draft")
+            with open(draft, "w") as file:
+                file.write(f"{known}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+    return NodeId(known)

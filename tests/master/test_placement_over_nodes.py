@@ -12,7 +12,7 @@ from bus.errors import Refusal
 from bus.ids import NodeId
 from bus.messages.weights import DISK_MARGIN_BYTES
 from bus.topology import Link
-from master.bill import Appetite
+from master.bill import Appetite, layered
 from master.candidates import Placement
 from master.copies import Wish, as_computed
 from master.placement import Verdict, candidates, place, survey
@@ -144,6 +144,24 @@ def test_what_lies_on_a_full_disk_is_used_and_not_fetched_again() -> None:
     assert (stage.first_layer, stage.last_layer, stage.fetch_bytes) == (0, 5, 0)
     other = part.model_copy(update={"model": "another"})
     assert isinstance(put([holder, replace(full, parts=(other,))]), Refusal)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4 * GB), st.integers(0, 10**6)), min_size=1, max_size=6),
+    st.integers(0, 3 * GB),
+    st.integers(0, 3 * GB),
+    st.integers(0, 30 * GB),
+)
+def test_what_needs_no_more_memory_than_a_disk_has_room_for_fits_on_it(
+    layers: list[tuple[int, int]], embedding: int, head: int, disk: int
+) -> None:
+    sizes, kv = zip(*layers, strict=True)
+    card = model(sizes, embedding=embedding, head=head).model_copy(update={"layer_kv": kv})
+    load = layered(card, None, "mlx-metal")
+    for first in range(len(sizes)):
+        for last in range(first + 1, len(sizes) + 1):
+            stage = load.stage(first, last)
+            assert stage.weights <= disk or stage.total > load.room_for(disk)
 
 
 PARTS = st.tuples(st.integers(0, 9), st.integers(1, 10)).map(

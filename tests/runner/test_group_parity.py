@@ -22,7 +22,7 @@ import pytest
 
 from bus.messages.tokens import Failed
 from runner.lifecycle import ENGINE_ERROR, GROUP_LOST
-from tests.harness.families import MODELS, QUANTISED, write_model
+from tests.harness.families import MODELS, ODD, QUANTISED, write_model
 from tests.harness.rank_play import (
     NOISE,
     ROUGH_NOISE,
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.slow
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 PROMPTS, DRAWN = (56, 24) if PROVING else (8, 5)
 FEW = 8
-FAMILIES = MODELS | QUANTISED
+FAMILIES = MODELS | QUANTISED | ODD
 TINY, BUNDLED = ROOT / "conf" / "tiny", "bundled"
 RESULTS = ROOT / "prove-results"
 LAYERS, OTHERS_LAYERS = 8, 4
@@ -132,6 +132,7 @@ def test_a_crowd_hears_from_a_group_what_one_rank_says(
 
 PACKED = ["llama, 4 bits", "qwen3_moe, 4 bits"]
 PIPELINES = ["llama", "qwen3_moe", "gemma3_text", "qwen3_next", "deepseek_v3", "mamba2", *PACKED]
+PIPELINES += ["gemma4_text", "muse_glimmer", "nemotron_h", "talkie"]
 TENSOR = ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3", "llama, 4 bits"]
 SHAPES = [("tensor", 2), ("pipeline", 2), ("pipeline", 3)]
 OTHERS = [
