@@ -174,8 +174,10 @@ def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.arr
 
 
 def _narrowed(model: Any, shape: Shape, head: NarrowHead, row: list[int]) -> mx.array:
+    """The row's last logits with other tokens behind it: the last position would be another."""
     caches = new_caches(model, shape.plain, 0)
-    return head.logits(lambda: model(mx.array([row]), cache=caches), [0], [len(row) - 1])[0]
+    padded = mx.array([[*row, 0, 0, 0]])
+    return head.logits(lambda: model(padded, cache=caches), [0], [len(row) - 1])[0]
 
 
 def _agree(compute: Callable[[], Sequence[mx.array]], wanted: Sequence[mx.array]) -> bool:

@@ -150,6 +150,18 @@ def looks_elsewhere(
     return len(told[0]) != len(told[1]) or not all(map(_alike, *told))
 
 
+def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, stream: Stream) -> bool:
+    """Whether layers of this stage are told something that depends on the tokens, but for the
+    hidden states: their own embeddings of them, say."""
+    told: list[list[Any]] = []
+    for tokens in (TWO, ((2, 3),)):
+        calls = _noted(module, layers, tokens, make_prompt_cache(module))[own]
+        beside = [[one for at, one in call.given.items() if at != stream.key] for call in calls]
+        told.append([leaf for _, leaf in tree_flatten(beside) if isinstance(leaf, mx.array)])
+    pairs = zip(*told, strict=True)
+    return not all(bool(mx.array_equal(*pair, equal_nan=True).item()) for pair in pairs)
+
+
 def _alike(one: Any, other: Any) -> bool:
     """Whether two arguments say the same; hidden states and caches are not looked at."""
     if isinstance(one, mx.array) and isinstance(other, mx.array):

@@ -22,7 +22,15 @@ from mlx import nn
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 from runner.mlx.company import Company
-from runner.mlx.passing import MORE, Stream, Unsplittable, looks_elsewhere, passing_of, retype
+from runner.mlx.passing import (
+    MORE,
+    Stream,
+    Unsplittable,
+    asks_tokens,
+    looks_elsewhere,
+    passing_of,
+    retype,
+)
 
 
 class Part:
@@ -49,8 +57,14 @@ class Part:
             passing = passing_of(module, layers)
             self._caches, stream = passing.caches_of(first, last), passing.stream
         stand_ins = _stand_ins(kinds, self._caches)
-        if None in stand_ins and looks_elsewhere(module, layers, slice(first, last), stand_ins):
+        own = slice(first, last)
+        if None in stand_ins and looks_elsewhere(module, layers, own, stand_ins):
             raise Unsplittable(f"layers {first} to {last} ask caches of layers of other kinds")
+        if company.pipes and not company.hears and asks_tokens(module, layers, own, stream):
+            raise Unsplittable(
+                f"layers {first} to {last} look at the tokens, which a stage that is neither the "
+                "first nor the last does not hear; take two ranks"
+            )
         self._places = [None if at is None else self._caches.index(at) for at in stand_ins]
         self._inputs: mx.array | None = None
         self._given: mx.array | None = None

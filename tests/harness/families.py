@@ -184,6 +184,8 @@ def write_model(folder: Path, settings: dict[str, Any]) -> Path:
     if packed is not None:
         model, config = quantize_model(model, config, **packed)
     weights = dict(tree_flatten(model.parameters()))
+    for name in [name for name in weights if "embed_skip" in name]:
+        weights[name] = weights[name] + 0.5
     mx.eval(weights)
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / "model.safetensors"), weights)

@@ -140,7 +140,9 @@ OTHERS = [
     for name in dict.fromkeys(PIPELINES + TENSOR)
     for sharding, ranks in SHAPES
     if name in (TENSOR if sharding == "tensor" else PIPELINES)
+    and not (ranks == 3 and name in ("gemma4_text", "talkie"))
 ]
+"""Of the last two the middle of three stages is refused: its layers look at the tokens."""
 
 
 @pytest.mark.proof

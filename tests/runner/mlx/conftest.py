@@ -25,7 +25,7 @@ from runner.engine import (
     StepResult,
 )
 from runner.mlx.engine import MlxEngine, load_engine
-from tests.harness.families import MODELS, write_model
+from tests.harness.families import MODELS, ODD, write_model
 
 generate_step = sys.modules["mlx_lm.generate"].generate_step
 
@@ -36,7 +36,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory):
 
     def folder(name: str) -> Path:
         if name not in made:
-            made[name] = write_model(tmp_path_factory.mktemp("models") / name, MODELS[name])
+            made[name] = write_model(
+                tmp_path_factory.mktemp("models") / name, {**MODELS, **ODD}[name]
+            )
         return made[name]
 
     return folder

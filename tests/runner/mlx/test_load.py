@@ -44,6 +44,11 @@ def test_only_wanted_positions_are_projected(engine, name):
     assert engine(name).facts.extra["narrow_head"] is True
 
 
+def test_a_head_that_cannot_be_narrowed_is_known_as_such(engine):
+    """Talkie's is a plain matrix; beside a longer row the shorter one's last position counts."""
+    assert engine("talkie").facts.extra["narrow_head"] is False
+
+
 def test_sixteen_bit_weights_are_cast_where_there_is_no_metal(load, model_folder, tmp_path):
     folder = tmp_path / "half"
     shutil.copytree(model_folder("qwen3"), folder)

@@ -47,6 +47,7 @@ class Alone:
         return self.seat.first_layer == 0
 
     pipes = True
+    hears = True
 
 
 def out_of(folder: Path, first: int, last: int) -> mx.array:

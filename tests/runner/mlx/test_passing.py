@@ -17,7 +17,7 @@ from mlx_lm.utils import _get_classes
 
 from runner.mlx.passing import Unsplittable, passing_of
 from runner.mlx.stage import Part
-from tests.harness.families import ODD, SMALL
+from tests.harness.families import MODELS, ODD, SMALL
 from tests.runner.mlx.test_stage import Neighbours
 
 STEPS = 40
@@ -37,6 +37,8 @@ def built(settings: dict[str, Any]) -> list[nn.Module]:
         for name, array in tree_flatten(models[0].parameters())
         if array.ndim > 1 and mx.issubdtype(array.dtype, mx.floating)
     ]
+    named = tree_flatten(models[0].parameters())
+    weights += [(name, array + 0.5) for name, array in named if "embed_skip" in name]
     for model in models:
         model.load_weights(weights, strict=False)
         model.eval()
@@ -77,6 +79,18 @@ def test_two_stages_say_what_the_whole_says_or_are_refused(family: str, cut: int
         found = [part(tokens, own) for part, own in zip(parts, caches[1:], strict=True)][-1]
         assert not wire
         assert mx.allclose(wanted, found, rtol=1e-4, atol=1e-4), f"step {step}"
+
+
+@pytest.mark.parametrize("family", [*ODD, "llama"])
+def test_a_stage_that_hears_no_tokens_must_not_need_them(family: str) -> None:
+    """One between the first and the last knows of a decode step no more than hidden states."""
+    model = built({**ODD, "llama": MODELS["llama"]}[family])[0]
+    middle = Neighbours(deque(), leads=False, hears=False)
+    if family in ("talkie", "gemma4_text"):
+        with pytest.raises(Unsplittable, match="look at the tokens"):
+            Part(model, middle, 1, 3)
+    else:
+        Part(model, middle, 1, 3)
 
 
 class Layer(nn.Module):

@@ -19,9 +19,10 @@ STEPS = 70
 class Neighbours:
     """What a part knows of its company; hidden states pass through `wire`."""
 
-    def __init__(self, wire: deque[mx.array], *, leads: bool) -> None:
+    def __init__(self, wire: deque[mx.array], *, leads: bool, hears: bool = True) -> None:
         self.wire = wire
         self.leads = leads
+        self.hears = hears
         self.pipes = True
 
     def arrive(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
