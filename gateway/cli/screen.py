@@ -20,6 +20,8 @@ from rich.table import Table
 from gateway.cli.problems import Problem
 
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
+WIDEST = 10_000
+"""Columns of what is no terminal."""
 
 
 def _out() -> Console:
@@ -81,15 +83,21 @@ class Screen:
             self.err.print(text, end="", style="dim", markup=False)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A plain table; not with `--json`. Columns named with a leading `>` are right-aligned."""
+        """A plain table; not with `--json`. Columns named with a leading `>` are right-aligned.
+
+        A terminal's cells are folded where it is narrow, never cut; a pipe gets one line a row.
+        """
         if self.as_json:
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
             right = column.startswith(">")
-            table.add_column(column.lstrip(">"), justify="right" if right else "left")
+            side = "right" if right else "left"
+            table.add_column(column.lstrip(">"), justify=side, overflow="fold")
         for row in rows:
             table.add_row(*(escape(str(cell)) for cell in row))
+        if not self.out.is_terminal:
+            self.out.width = WIDEST
         self.out.print(table, soft_wrap=False)
 
     def problem(self, problem: Problem) -> None:
