@@ -142,7 +142,7 @@ def _models(card: NodeCard | None) -> list[str]:
 
 
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:
-    link = f"{one['link']} ({one['found_by']})" if one["found_by"] else one["link"]
+    link = one["link"]
     if one["link"] == "silent":
         link = f"silent for {span(one['silent_s'])}" if one["silent_s"] else one["why"] or "silent"
     return (
@@ -151,6 +151,7 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
         link,
         one["host"],
         _speed(one),
+        one["found_by"],
         "holds it" if one["holder"] else "",
         one["health"],
         size(one["memory_bytes"]) if one["memory_bytes"] else "",

@@ -95,7 +95,8 @@ class Screen:
             side = "right" if right else "left"
             table.add_column(column.lstrip(">"), justify=side, overflow="fold")
         for row in rows:
-            table.add_row(*(escape(str(cell)) for cell in row))
+            cells = zip(columns, row, strict=True)
+            table.add_row(*(escape(str(cell)) for _, cell in cells))
         if not self.out.is_terminal:
             self.out.width = WIDEST
         self.out.print(table, soft_wrap=False)
