@@ -212,8 +212,11 @@ def _unseated(instance: Instance) -> list[Shard]:
 
 def _is_stray(slot: Slot, task: Task, instance: Instance, desk: Desk, told: Told) -> bool:
     """A rank that runs, whose seat this worker has not told and the state does not know: it was
-    given its spec by a log that is no more, and the others will never hear of its ports."""
+    given its spec by a log that is no more, and the others will never hear of its ports. Once all
+    ranks are ready they have found each other, and nobody needs its seat any more."""
     if len(instance.shards) == 1 or task in told.seated or slot.life not in ("loading", "ready"):
+        return False
+    if instance.status != "placed":
         return False
     waited_s = desk.now - slot.since_at
     return waited_s >= STRAY_S and all(seat.rank != task.rank for seat in instance.seats)

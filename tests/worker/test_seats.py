@@ -79,6 +79,10 @@ def test_a_rank_whose_seat_was_lost_with_a_log_makes_room_for_the_next_generatio
     assert not stopped(known, 9.0, Told())
     assert not stopped(lost, 9.0, Told(seated={Task(NAME, 1, 0)})), "it is on its way"
     assert stopped(lost, 9.0, Told())
+    formed = {
+        name: one.model_copy(update={"status": "ready"}) for name, one in lost.instances.items()
+    }
+    assert not stopped(lost.model_copy(update={"instances": formed}), 9.0, Told())
 
 
 def test_a_rank_is_seated_at_once_and_given_its_spec_when_all_are() -> None:
