@@ -64,9 +64,9 @@ class Copy:
         """What a stage of a pipeline may need here, so that its files fit, too. They are taken to
         be as large as its weights in memory."""
         there = room(self.seat)
-        if self.disk_bytes is None:
-            return there
-        return min(there, self.load.room_for(self.disk_bytes)) if self.disk_bytes else 0
+        if not self.disk_bytes:
+            return there if self.disk_bytes is None else 0
+        return min(there, self.load.room_for(self.disk_bytes))
 
     def has(self, first: int, last: int) -> bool:
         """Whether these layers lie on its disk."""
@@ -122,7 +122,7 @@ def find_copies(
             donor = min(alike or given, key=lambda card: card.size_bytes)
         part = None if own is not None else seat.part_of(wish.model)
         disk_bytes = None if own is not None else _disk_bytes(seat, donor)
-        is_full = disk_bytes is not None and disk_bytes <= 0 and part is None
+        is_full = disk_bytes == 0 and part is None
         if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
             blocked[seat.name] = "its disk has no room for the weights"
             continue

@@ -3,11 +3,11 @@
 # (mlx.nn is partially typed)
 """Talks to MLX: how a model's forward hands hidden states from layer to layer, found by trying.
 
-For one forward, of which nothing is evaluated, every layer notes what it is given and returns new
-arrays of nothing but NaN. So it shows where among its arguments is what the layer before returned,
-whether each layer is called once and in order, whether the forward computes anything in between,
-and whether a layer takes anything else from those before it. Such a forward could be split only
-into wrong numbers.
+For one forward every layer notes what it is given and returns new arrays of nothing but NaN; of it
+nothing is evaluated but what layers are told beside hidden states. So it shows where among its
+arguments is what the layer before returned, whether each layer is called once and in order, whether
+the forward computes anything in between, and whether a layer takes anything else from those before
+it. Such a forward could be split only into wrong numbers.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bus.ids import InstanceId
 from bus.instances import Instance
+from gateway.connection import BUSY_ANSWER_S
 from gateway.liveness import Liveness
 from tests.harness.node_in_memory import Process
 
@@ -23,8 +24,6 @@ PING_S = 1.0
 UNPINGED_S = 3.0
 WAITS_S = 20.0
 LONGEST_S = 6.0
-OVERDUE_S = 8.0
-"""An answer to a submission is waited for so long while the runner answers pings."""
 
 
 @dataclass
@@ -116,7 +115,7 @@ class Requests:
             self._end(request, "runner_lost")
             return
         assert request.life is not None
-        if not request.accepted and self.world.now - request.given_at >= OVERDUE_S:
+        if not request.accepted and self.world.now - request.given_at >= BUSY_ANSWER_S:
             self._give_back(machine, request, instance)
             return
         if self.world.now - request.pinged_at >= PING_S:
