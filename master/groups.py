@@ -13,13 +13,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, permutations
 
 from bus.topology import Link, rdma_mesh
 from master.bill import FIXED_BYTES, Layered
 from master.seats import Seat
-from master.speed import Links, hop_s, pipeline_s
+from master.speed import TOKEN_BYTES, Links, hop_s, pipeline_s
 from master.split import next_ends, split
 
 MAX_RANKS = 32
@@ -36,9 +36,9 @@ SWAPS = 64
 CLIMBS = 4
 STEPS = 16
 """Rounds of improvement of the best pipeline, and neighbours that each of them times."""
-FEW, HOME = 4, 6
-"""Up to `FEW` ranks, every order of the best set is timed; among up to `HOME` nodes, of every
-set: there the answer is the best."""
+FEW, HOME, MOST_TIMED = 4, 10, 1000
+"""Up to `FEW` ranks, every order of the best set is timed; among up to `HOME` nodes, of every set,
+most promising first, but no more than `MOST_TIMED`: up to seven nodes the answer is the best."""
 EXACT = 6
 """Up to this many ranks, an order is looked for exactly when none of the chains fits."""
 
@@ -69,15 +69,14 @@ class Field:
     load: Layered
     members: Sequence[Member]
     links: Links
-    _hops: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    hop: Callable[[int, int], float] = field(init=False)
+    """Seconds for one token's activations from a member to another."""
 
-    def hop(self, one: int, other: int) -> float:
-        """Seconds for one token's activations from member `one` to `other`."""
-        known = self._hops.get((one, other))
-        if known is None:
-            known = hop_s(self.link(one, other), self.load.activation)
-            self._hops[one, other] = known
-        return known
+    def __post_init__(self) -> None:
+        self.hop = cache(self._hop_s)
+
+    def _hop_s(self, one: int, other: int) -> float:
+        return hop_s(self.link(one, other), self.load.activation)
 
     def link(self, one: int, other: int) -> Link:
         return self.links.between(self.members[one].seat, self.members[other].seat)
@@ -90,6 +89,8 @@ class Field:
 def pipeline_line(ground: Field, ranks: int) -> Line | None:
     """The fastest pipeline of `ranks` members that is found, or None when none fits."""
     load = ground.load
+    least = FIXED_BYTES + _smallest(load)
+    ground = Field(load, [one for one in ground.members if one.room >= least], ground.links)
     if not 1 < ranks <= min(load.layers, len(ground.members)):
         return None
     if not _may_hold(ground, ranks):
@@ -105,7 +106,9 @@ def pipeline_line(ground: Field, ranks: int) -> Line | None:
         found = _all_timed(ground, _any_order(ground, ranks))
     if not found:
         return None
-    return _climbed(ground, min(found, key=lambda line: line.token_s))
+    line = _climbed(ground, min(found, key=lambda line: line.token_s))
+    few = ranks <= FEW and len(ground.members) <= HOME
+    return _enumerated(ground, line) if few else line
 
 
 def timed(ground: Field, chain: Sequence[int]) -> Line | None:
@@ -166,6 +169,10 @@ def _all_needs(load: Layered) -> int:
     return load.needs[-1] + opening + closing - 2 * FIXED_BYTES
 
 
+def _smallest(load: Layered) -> int:
+    return min(after - before for before, after in pairwise(load.needs))
+
+
 def _rooms(ground: Field) -> list[int]:
     return [one.room - FIXED_BYTES for one in ground.members]
 
@@ -173,8 +180,7 @@ def _rooms(ground: Field) -> list[int]:
 def _may_hold(ground: Field, ranks: int) -> bool:
     """Whether the roomiest members could hold it, in bytes and in whole layers."""
     load, roomiest = ground.load, sorted(_rooms(ground), reverse=True)[:ranks]
-    smallest = min(after - before for before, after in pairwise(load.needs))
-    whole = sum(max(0, room) // max(1, smallest) for room in roomiest)
+    whole = sum(room // max(1, _smallest(load)) for room in roomiest)
     return sum(roomiest) >= _all_needs(load) and whole >= load.layers
 
 
@@ -194,11 +200,12 @@ def _pool(ground: Field, seed: int) -> list[int]:
 def _grown(ground: Field, seed: int, ranks: int) -> tuple[int, ...] | None:
     """The cycle that grows from a seed by cheapest insertion (Rosenkrantz, Stearns and Lewis,
     1977), reading time counted; None when the model cannot fit around it."""
-    members = ground.members
+    members, hop = ground.members, ground.hop
     pool = sorted(_pool(ground, seed), key=lambda i: -members[i].room)
     reading = {i: ground.load.read_bytes / ranks * members[i].read_s for i in pool}
-    detour = {i: (ground.hop(seed, i) + ground.hop(i, seed), seed) for i in pool}
-    after, missing = {seed: seed}, _all_needs(ground.load) - (members[seed].room - FIXED_BYTES)
+    detour = {i: (hop(seed, i) + hop(i, seed), seed) for i in pool}
+    after, direct = {seed: seed}, {seed: 0.0}
+    missing = _all_needs(ground.load) - (members[seed].room - FIXED_BYTES)
     while len(after) < ranks:
         fit = _that_leave_enough(ground, pool, ranks - len(after) - 1, missing)
         if not fit:
@@ -206,12 +213,14 @@ def _grown(ground: Field, seed: int, ranks: int) -> tuple[int, ...] | None:
         chosen = min(fit, key=lambda i: detour[i][0] + reading[i])
         before = detour[chosen][1]
         after[before], after[chosen] = chosen, after[before]
+        direct[before], direct[chosen] = hop(before, chosen), hop(chosen, after[chosen])
         pool.remove(chosen)
         missing -= members[chosen].room - FIXED_BYTES
         for i in pool:
-            edges = (before, chosen) if detour[i][1] != before else after
-            known = detour[i] if detour[i][1] != before else (float("inf"), before)
-            detour[i] = min(known, *((_added(ground, a, i, after[a]), a) for a in edges))
+            stays = detour[i][1] != before
+            edges = (before, chosen) if stays else after
+            added = [(hop(a, i) + hop(i, after[a]) - direct[a], a) for a in edges]
+            detour[i] = min(detour[i], *added) if stays else min(added)
     chain = [seed]
     while after[chain[-1]] != seed:
         chain.append(after[chain[-1]])
@@ -228,12 +237,6 @@ def _that_leave_enough(
         return ()
     count = sum(place <= more or without + room >= missing for place, room in enumerate(rooms))
     return pool[:count]
-
-
-def _added(ground: Field, before: int, node: int, after: int) -> float:
-    """Seconds that a node adds to the way around between two neighbours."""
-    direct = ground.hop(before, after) if before != after else 0.0
-    return ground.hop(before, node) + ground.hop(node, after) - direct
 
 
 # --- estimates and improvements ---
@@ -270,8 +273,7 @@ def _climbed(ground: Field, line: Line) -> Line:
         chain = tuple(number[member.seat.node] for member in line.members)
         near = sorted(_neighbours(ground, chain), key=lambda one: _estimate(ground, one))[:steps]
         if len(chain) <= FEW:
-            every = len(ground.members) <= HOME
-            near += permutations(range(len(ground.members)) if every else chain, len(chain))
+            near += permutations(chain)
         best = min(_all_timed(ground, near), key=lambda one: one.token_s, default=line)
         if best.token_s >= line.token_s:
             break
@@ -309,6 +311,27 @@ def _turned(chain: Sequence[int]) -> list[tuple[int, ...]]:
 def _all_timed(ground: Field, chains: Iterable[tuple[int, ...]]) -> list[Line]:
     lines = (timed(ground, chain) for chain in dict.fromkeys(chains))
     return [line for line in lines if line is not None]
+
+
+def _enumerated(ground: Field, line: Line) -> Line:
+    """The fastest of all orders of as many members that might be faster."""
+    every = permutations(range(len(ground.members)), len(line.members))
+    orders = sorted((_least_s(ground, one), one) for one in every)
+    for least_s, order in orders[:MOST_TIMED]:
+        if least_s >= line.token_s:
+            break
+        other = timed(ground, order)
+        if other is not None and other.token_s < line.token_s:
+            line = other
+    return line
+
+
+def _least_s(ground: Field, order: Sequence[int]) -> float:
+    """Seconds that a token takes at least: its hops, and reading by the fastest member alone."""
+    back = hop_s(ground.link(order[-1], order[0]), TOKEN_BYTES)
+    hops = sum(ground.hop(a, b) for a, b in pairwise(order))
+    fastest = min(ground.members[i].read_s for i in order)
+    return hops + back + ground.load.read_bytes * fastest
 
 
 def _any_order(ground: Field, ranks: int) -> list[tuple[int, ...]]:

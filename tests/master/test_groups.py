@@ -14,8 +14,8 @@ from tests.harness.fleet import GB, MB, field, load_of, model
 
 FACTOR = 2.0
 """How much slower than the best of all subsets and orders a pipeline of up to 4 ranks may be that
-the search finds among more than six nodes. (Of 7,000 random ones 99 % were the best itself; the
-worst took 1.82 times as long.)"""
+the search finds among more than seven nodes. (Of 340 random ones among 9 to 11, many of them
+tight, 99 % were the best itself; the worst took 1.04 times as long.)"""
 
 
 def best_line(ground: Field, ranks: int) -> Line | None:
@@ -54,17 +54,29 @@ def check(case: tuple[Field, int], factor: float) -> None:
 
 
 @settings(max_examples=80)
-@given(case=grounds(st.integers(2, 6)))
+@given(case=grounds(st.integers(2, 7)))
 def test_among_few_nodes_the_fastest_pipeline_is_found(case: tuple[Field, int]) -> None:
     check(case, 1.0)
 
 
-@settings(max_examples=40)
-@given(case=grounds(st.just(7)))
+@settings(max_examples=30)
+@given(case=grounds(st.sampled_from([8, 9, 11])))
 def test_among_more_nodes_a_pipeline_is_found_where_there_is_one_and_is_nearly_the_fastest(
     case: tuple[Field, int],
 ) -> None:
     check(case, FACTOR)
+
+
+def test_a_tight_fit_with_one_bad_link_still_finds_the_fastest_pipeline() -> None:
+    """Two nodes can open, one can close, three hold no layer at all; the bad link lies between
+    one of those that open and the one that closes."""
+    load = load_of(model([20 * MB] * 3, embedding=50 * MB, head=60 * MB, kv=1000))
+    rooms = [250, 250, 291, 356, 357, 433, 290]
+    hops = {(a, b): Link(25e-6, 4e9) for a in range(7) for b in range(a)}
+    hops[5, 4] = Link(2e-2, 0.01e9)
+    read_s = [1e-9 / speed for speed in (20, 20, 20, 20, 20, 20, 68)]
+    ground = field(load, [room * MB for room in rooms], read_s, hops)
+    check((ground, 3), 1.0)
 
 
 def test_a_pair_on_one_cable_is_preferred_to_faster_machines_far_away() -> None:
