@@ -71,12 +71,20 @@ class Field:
     links: Links
     hop: Callable[[int, int], float] = field(init=False)
     """Seconds for one token's activations from a member to another."""
+    holds: Sequence[float] = field(init=False)
+    """Bytes read per token of what each member can hold, about."""
 
     def __post_init__(self) -> None:
-        self.hop = cache(self._hop_s)
+        load, between = self.load, self.links.between
+        seats = [one.seat for one in self.members]
+        per_byte = load.read_bytes / max(1, _all_needs(load))
 
-    def _hop_s(self, one: int, other: int) -> float:
-        return hop_s(self.link(one, other), self.load.activation)
+        @cache
+        def hop(one: int, other: int) -> float:
+            return hop_s(between(seats[one], seats[other]), load.activation)
+
+        self.hop = hop
+        self.holds = [(one.room - FIXED_BYTES) * per_byte for one in self.members]
 
     def link(self, one: int, other: int) -> Link:
         return self.links.between(self.members[one].seat, self.members[other].seat)
@@ -245,24 +253,18 @@ def _that_leave_enough(
 def _estimate(ground: Field, chain: Sequence[int]) -> float:
     """Seconds per token if layers could be cut anywhere: each stage takes equal time, but for
     those that are full before; infinite when they do not hold the model."""
-    load, members = ground.load, ground.members
-    per_byte = load.read_bytes / max(1, _all_needs(load))
-    holds = [(members[i].room - FIXED_BYTES) * per_byte for i in chain]
-    read_s = [members[i].read_s for i in chain]
-    if sum(holds) < load.read_bytes:
+    members, holds, bytes_ = ground.members, ground.holds, ground.load.read_bytes
+    if sum(holds[i] for i in chain) < bytes_:
         return float("inf")
-    left, pace, total_s = float(load.read_bytes), sum(1.0 / each for each in read_s), 0.0
+    left, pace, total_s = float(bytes_), sum(1.0 / members[i].read_s for i in chain), 0.0
     open_ = len(chain)
-    for full_s, hold, each in sorted(
-        (hold * each, hold, each) for hold, each in zip(holds, read_s, strict=True)
-    ):
+    for full_s, i in sorted((holds[i] * members[i].read_s, i) for i in chain):
         if full_s * pace >= left:
             break
-        left, pace, total_s, open_ = left - hold, pace - 1.0 / each, total_s + full_s, open_ - 1
+        left, pace = left - holds[i], pace - 1.0 / members[i].read_s
+        total_s, open_ = total_s + full_s, open_ - 1
     stages = total_s + (open_ * left / pace if open_ and pace > 0 else 0.0)
-    return stages + sum(
-        ground.hop(a, b) for a, b in zip(chain, [*chain[1:], chain[0]], strict=True)
-    )
+    return stages + sum(map(ground.hop, chain, (*chain[1:], chain[0])))
 
 
 def _climbed(ground: Field, line: Line) -> Line:
