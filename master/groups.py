@@ -38,7 +38,8 @@ STEPS = 16
 """Rounds of improvement of the best pipeline, and neighbours that each of them times."""
 FEW, HOME, MOST_TIMED = 4, 10, 1000
 """Up to `FEW` ranks, every order of the best set is timed; among up to `HOME` nodes, of every set,
-most promising first, but no more than `MOST_TIMED`: up to seven nodes the answer is the best."""
+most promising first, but no more than `MOST_TIMED`: up to seven nodes the answer is the best.
+Beyond `HOME` nothing is promised of how near to the best it is."""
 EXACT = 6
 """Up to this many ranks, an order is looked for exactly when none of the chains fits."""
 
@@ -72,7 +73,7 @@ class Field:
     hop: Callable[[int, int], float] = field(init=False)
     """Seconds for one token's activations from a member to another."""
     holds: Sequence[float] = field(init=False)
-    """Bytes read per token of what each member can hold, about."""
+    """Bytes that each member would read per token if it held all that it has room for, about."""
 
     def __post_init__(self) -> None:
         load, between = self.load, self.links.between

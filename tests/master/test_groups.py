@@ -14,8 +14,9 @@ from tests.harness.fleet import GB, MB, field, load_of, model
 
 FACTOR = 2.0
 """How much slower than the best of all subsets and orders a pipeline of up to 4 ranks may be that
-the search finds among more than seven nodes. (Of 340 random ones among 9 to 11, many of them
-tight, 99 % were the best itself; the worst took 1.04 times as long.)"""
+the search finds among eight to ten nodes. (Of 1,203 random ones, many of them tight, the worst took
+1.12 times as long. Beyond, there is no bound: of 1,723 among eleven, 98 % were the best itself and
+one took 2.06 times as long.)"""
 
 
 def best_line(ground: Field, ranks: int) -> Line | None:
@@ -60,7 +61,7 @@ def test_among_few_nodes_the_fastest_pipeline_is_found(case: tuple[Field, int]) 
 
 
 @settings(max_examples=30)
-@given(case=grounds(st.sampled_from([8, 9, 11])))
+@given(case=grounds(st.integers(8, 10)))
 def test_among_more_nodes_a_pipeline_is_found_where_there_is_one_and_is_nearly_the_fastest(
     case: tuple[Field, int],
 ) -> None:
@@ -68,8 +69,8 @@ def test_among_more_nodes_a_pipeline_is_found_where_there_is_one_and_is_nearly_t
 
 
 def test_a_tight_fit_with_one_bad_link_still_finds_the_fastest_pipeline() -> None:
-    """Two nodes can open, one can close, three hold no layer at all; the bad link lies between
-    one of those that open and the one that closes."""
+    """One node can close, two others can open, three hold no layer at all; the bad link lies
+    between one of those that open and the one that closes."""
     load = load_of(model([20 * MB] * 3, embedding=50 * MB, head=60 * MB, kv=1000))
     rooms = [250, 250, 291, 356, 357, 433, 290]
     hops = {(a, b): Link(25e-6, 4e9) for a in range(7) for b in range(a)}
