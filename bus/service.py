@@ -189,40 +189,41 @@ def stack_sampler(endpoints: Endpoints, speaker: Speaker) -> Generator[None]:
     SIGUSR2 even while a C call holds the interpreter."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         faulthandler.register(signal.SIGUSR2, all_threads=True)
-    stop = threading.Event()
+    loop = PollReactor()
     thread = threading.Thread(
-        target=_sample, args=(endpoints, speaker, stop), name="stack-sampler", daemon=True
+        target=_sample, args=(endpoints, speaker, loop), name="stack-sampler", daemon=True
     )
     thread.start()
     try:
         yield
     finally:
-        stop.set()
+        loop.stop()
         thread.join(1.0)
 
 
-def _sample(endpoints: Endpoints, speaker: Speaker, stop: threading.Event) -> None:
+def _sample(endpoints: Endpoints, speaker: Speaker, loop: PollReactor) -> None:
     link = Link("router")
+
+    def asked(frames: list[bytes]) -> None:
+        try:
+            question = decode(frames[1]).message if len(frames) == 2 else None
+        except BadMessage:
+            return
+        if isinstance(question, AskStacks):
+            answer = StackSample(threads=tuple(own_stacks()))
+            envelope = Envelope(speaker.node, speaker.process, speaker.boot, 0, answer)
+            link.send(frames[0], encode(envelope))
+
     try:
         link.bind(endpoints.stacks(speaker.process))
-        while not stop.is_set():
-            if not link.socket.poll(250):
-                continue
-            frames = link.receive()
-            if frames is None or len(frames) != 2:
-                continue
-            try:
-                question = decode(frames[1]).message
-            except BadMessage:
-                continue
-            if isinstance(question, AskStacks):
-                answer = StackSample(threads=tuple(own_stacks()))
-                envelope = Envelope(speaker.node, speaker.process, speaker.boot, 0, answer)
-                link.send(frames[0], encode(envelope))
+        loop.watch(link, asked)
+        loop.run()
+        loop.unwatch(link)
     except AlreadyRunning:
-        return
+        pass
     finally:
         link.close()
+        loop.close()
 
 
 def own_stacks() -> list[dict[str, Any]]:

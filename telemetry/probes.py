@@ -160,6 +160,11 @@ def process(pid: int) -> ProcessSample | None:
         return None
 
 
+def is_there(pid: int) -> bool:
+    """Whether there is a process of this pid."""
+    return psutil.pid_exists(pid)
+
+
 def children(pid: int) -> list[int]:
     """The pids of a process's own children, oldest first; none when it is gone."""
     try:

@@ -40,6 +40,7 @@ from telemetry.window import Rates
 PERIOD_S = 1.0
 CABLES_S = 60.0
 CABLES_FRESH_S = 15.0
+CHILDREN_S = 10.0
 RATE_SPAN_S = 3.0
 GATEWAY = "gateway"
 
@@ -81,6 +82,9 @@ class Meter:
         self._rates = Rates(RATE_SPAN_S)
         self._cables: ThunderboltReading | None = None
         self._cables_at = -CABLES_S
+        self._http: tuple[int, ...] = ()
+        self._http_of = 0
+        self._http_at = -CHILDREN_S
 
     def measure(self) -> Measured:
         """Everything, now. Waits for supervisord."""
@@ -91,7 +95,7 @@ class Meter:
         for supervised in self._list_processes():
             processes.append(self._process(supervised.name, supervised, keys))
             if supervised.name == GATEWAY and supervised.pid:
-                for count, pid in enumerate(probes.children(supervised.pid), 1):
+                for count, pid in enumerate(self._http_processes(supervised.pid, at), 1):
                     child = _HttpProcess(f"{GATEWAY}/{count}", pid)
                     processes.append(self._process(child.name, child, keys))
         self._rates.keep(keys)
@@ -103,6 +107,15 @@ class Meter:
             processes=tuple(processes),
             thunderbolt=self._thunderbolt(at),
         )
+
+    def _http_processes(self, gateway: int, at: float) -> tuple[int, ...]:
+        """A gateway's children. Looking for them reads every process of the machine, so those
+        that were found count until one is gone, and for a while."""
+        stale = gateway != self._http_of or at - self._http_at >= CHILDREN_S or not self._http
+        if stale or not all(probes.is_there(child) for child in self._http):
+            self._http, self._http_of = tuple(probes.children(gateway)), gateway
+            self._http_at = at
+        return self._http
 
     def _thunderbolt(self, at: float) -> ThunderboltReading | None:
         if at - self._cables_at >= CABLES_S:

@@ -18,7 +18,7 @@ from bus.codec import decode
 from bus.errors import BadMessage, Refusal
 from bus.ids import ModelId, NodeId
 from bus.logs import Log
-from bus.loops import Reactor
+from bus.loops import Reactor, Timer
 from bus.messages.readings import FetchReading
 from bus.messages.weights import DISK_MARGIN_BYTES, Manifest
 from bus.transport import Change, Frames, Link
@@ -86,7 +86,7 @@ class Fetcher:
         self._margin_bytes = margin_bytes
         self._runs: dict[ModelId, _Run] = {}
         self._inbox: deque[tuple[_Run, Source, Frames]] = deque()
-        self._timer = reactor.every(TICK_S, self._tick)
+        self._timer: Timer | None = None
 
     def want(
         self,
@@ -115,6 +115,8 @@ class Fetcher:
             layers=layers,
         )
         self._runs[model] = run = _Run(attempt, fetch)
+        if self._timer is None:
+            self._timer = self._reactor.every(TICK_S, self._tick)
         self._do(run, fetch.tick(self._reactor.now()))
 
     def cancel(self, model: ModelId) -> None:
@@ -125,6 +127,9 @@ class Fetcher:
                 self._log.info("gives a fetch up", model=model)
             run.live = False
             self._hang_up(run)
+        if self._timer is not None and not self._runs:
+            self._timer.cancel()
+            self._timer = None
 
     def news(self) -> Mapping[ModelId, FetchNews]:
         """How each attempt stands; those that are over stay until cancelled."""
@@ -138,7 +143,6 @@ class Fetcher:
 
     def close(self) -> None:
         """Give all up; the stages stay."""
-        self._timer.cancel()
         for model in list(self._runs):
             self.cancel(model)
 

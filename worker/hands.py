@@ -22,7 +22,8 @@ from bus.logs import Log
 from bus.messages.control import GroupSpec, RunnerSpec, SlotDrain, SlotRefused
 from bus.messages.events import RankSeated, RunnerEnded
 from bus.messages.wire import Message
-from bus.processes import ProcessRefused, SupervisedProcess, Supervisor
+from bus.processes import ProcessRefused, Supervisor
+from bus.service import sweep_role
 from bus.transport import Link
 from worker.actions import (
     Action,
@@ -42,7 +43,7 @@ from worker.facts import Told, refused
 from worker.machine import addresses
 from worker.ports import PortPool
 from worker.rdma import device_row
-from worker.slots import SlotTable, Task
+from worker.slots import Seen, SlotTable, Task
 from worker.supply import Supply
 from worker.ways import Ways
 
@@ -108,6 +109,7 @@ class Hands:
     parts: Mapping[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
     """Models that lie here in part, each with the folder of what there is."""
     trouble: str = ""
+    swept: set[str] = field(default_factory=set[str])
 
     def do(self, action: Action, now: float) -> None:
         """Do one action; what supervisord refuses is logged and told where it matters."""
@@ -123,7 +125,7 @@ class Hands:
             if isinstance(action, StartSlot):
                 self._could_not_start(action, str(error), now)
 
-    def list_slots(self) -> list[SupervisedProcess] | None:
+    def list_slots(self) -> list[Seen] | None:
         """The runner slots as supervisord has them; None when it does not answer."""
         try:
             found = self.supervisor.list_processes()
@@ -135,7 +137,20 @@ class Hands:
             self.say_once(str(error))
             return None
         self.trouble = ""
-        return [process for process in found if process.name.startswith(GROUP)]
+        return [
+            Seen(p.name.removeprefix(GROUP), p.alive, p.pid, p.exit_code)
+            for p in found
+            if p.name.startswith(GROUP)
+        ]
+
+    def sweep(self, free: set[str]) -> None:
+        """A runner that was killed leaves its sockets: once for each slot that came free."""
+        for slot in sorted(free - self.swept):
+            left = sweep_role(self.client.endpoints, GROUP + slot)
+            if left:
+                files = ", ".join(left)
+                self.log.info("swept after a runner that was killed", slot=slot, files=files)
+        self.swept = free
 
     def last_words(self, slot: str) -> str:
         """The last line of a slot's log, readable."""

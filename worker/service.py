@@ -32,25 +32,16 @@ from bus.messages.readings import CardReading, NodeReading
 from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from bus.outbox import Outbox
 from bus.processes import Supervisor
-from bus.service import sweep_role
 from bus.state import ClusterState
-from bus.transport import Link
+from bus.transport import Change, Link
 from worker.diagnoses import OpenQuestions
 from worker.facts import Told, farewell
-from worker.hands import (
-    GROUP,
-    DataPorts,
-    Hands,
-    RingSecret,
-    RunnerDefaults,
-    identity_of,
-    open_secret,
-)
+from worker.hands import DataPorts, Hands, RingSecret, RunnerDefaults, identity_of, open_secret
 from worker.machine import free_bytes, node_card
 from worker.ports import PortPool
 from worker.rdma_watch import RdmaWatch
 from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
-from worker.slots import Gone, Seen, SlotTable
+from worker.slots import Gone, SlotTable
 from worker.stage import parts_held
 from worker.supply import Supply
 from worker.ways import Ways
@@ -58,7 +49,7 @@ from worker.weights import Weights
 from worker.weights_thread import WeightsSettings, WeightsThread, link_maker
 
 TICK_S = 0.25
-LIST_S = 0.5
+LIST_S, LIST_STEADY_S, REAPED_S = 0.5, 2.0, 0.1
 LOOK_S = 5.0
 CARD_S = 30.0
 STALL_S = 3.0
@@ -116,7 +107,7 @@ class Worker:
         self._measured: tuple[int, float] | None = None
         self._ticked_at = reactor.now()
         self._suspects: set[str] = set()
-        self._swept: set[str] = set()
+        self._listed_at = -LIST_STEADY_S
         self._link = Link("router")
         self._link.bind(client.endpoints.worker)
         ways = Ways(client.speaker.node)
@@ -139,6 +130,7 @@ class Worker:
             self._part_cards,
         )
         reactor.watch(self._link, self._received)
+        reactor.watch_changes(self._link, self._connection)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
         for kind in ("peers", "link"):
             client.hear(f"reading.{kind}", lambda _, one: ways.hear(one.message, reactor.now()))
@@ -146,7 +138,7 @@ class Worker:
         self._join()
         self._look()
         self._list()
-        reactor.every(LIST_S, self._list)
+        reactor.every(LIST_S, self._list_if_due)
         reactor.every(TICK_S, self._tick)
         reactor.every(LOOK_S, self._look)
 
@@ -302,28 +294,31 @@ class Worker:
 
     # --- what supervisord says ---
 
+    def _list_if_due(self) -> None:
+        """Often while a slot changes or supervisord is in trouble, now and then otherwise."""
+        restless = self._began_at is None or self._hands.trouble or not self.table.is_steady
+        if restless or self._reactor.now() - self._listed_at >= LIST_STEADY_S:
+            self._list()
+
+    def _connection(self, change: Change) -> None:
+        """A runner that dies drops its connection. The first call makes supervisord look after its
+        children, the second hears of it."""
+        if change == "lost":
+            for delay_s in (0.0, REAPED_S):
+                self._reactor.later(delay_s, self._list)
+
     def _list(self) -> None:
-        found = self._hands.list_slots()
-        if found is None:
+        self._listed_at = self._reactor.now()
+        seen = self._hands.list_slots()
+        if seen is None:
             return
         now = self._reactor.now()
         if self._began_at is None:
             self._began_at = now
-        seen = [Seen(p.name.removeprefix(GROUP), p.alive, p.pid, p.exit_code) for p in found]
         for gone in self.table.listed(seen, now):
             self._left(gone)
-        self._sweep({one.name for one in seen if not one.alive})
+        self._hands.sweep({one.name for one in seen if not one.alive})
         self._reconcile()
-
-    def _sweep(self, free: set[str]) -> None:
-        """A runner that was killed leaves its sockets: once for each slot that came free."""
-        for slot in sorted(free - self._swept):
-            left = sweep_role(self.client.endpoints, GROUP + slot)
-            if left:
-                self._log.info(
-                    "swept after a runner that was killed", slot=slot, files=", ".join(left)
-                )
-        self._swept = free
 
     def _left(self, gone: Gone) -> None:
         slot = gone.slot

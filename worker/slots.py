@@ -41,6 +41,9 @@ SAID: Mapping[str, Life] = {
 """What a hello's phase makes of a slot that was not told to go."""
 
 
+STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
+"""Lives that last until somebody wants something."""
+
 FORWARD: Mapping[Life, int] = {
     life: place
     for place, life in enumerate(
@@ -107,6 +110,11 @@ class SlotTable:
     """All slots by name (`00`, `01`, ...)."""
 
     slots: dict[str, Slot] = field(default_factory=_slots)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether no slot is on its way to another life."""
+        return all(slot.life in STEADY for slot in self.slots.values())
 
     def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
         """Take supervisord's list in; returns the slots whose process has gone since.

@@ -20,7 +20,7 @@ from bus.clock import wall
 from bus.errors import Exposed, PortTaken
 from bus.ids import ModelId, NodeId
 from bus.logs import Log
-from bus.loops import PollReactor
+from bus.loops import PollReactor, Timer
 from bus.security import Security
 from bus.transport import Link
 from worker.fetcher import Fetcher, FetchNews, OpenLink
@@ -96,10 +96,10 @@ class WeightsThread:
         self._news: Mapping[ModelId, FetchNews] = {}
         self._defect = ""
         self._trouble = ""
+        self._teller: Timer | None = None
         self._hashing.add(lambda _stopped: self._hashes.sweep(), self._swept)
         self._disk.add(lambda _stopped: sweep(settings.models, wall()), self._swept)
         self._bind()
-        self._reactor.every(NEWS_S, self._tell)
         self._thread = threading.Thread(target=self._run, name="weights", daemon=True)
         self._thread.start()
 
@@ -111,7 +111,7 @@ class WeightsThread:
         self, model: ModelId, attempt: int, sources: list[Source], layers: Layers | None = None
     ) -> None:
         """Have a model fetched; see `Fetcher.want`."""
-        self._reactor.call(partial(self._fetcher.want, model, attempt, sources, layers))
+        self._reactor.call(partial(self._want, model, attempt, sources, layers))
 
     def cancel(self, model: ModelId) -> None:
         """Give a fetch up, or forget its end."""
@@ -143,8 +143,18 @@ class WeightsThread:
         except Exception:
             self._defect = traceback.format_exc()
 
+    def _want(
+        self, model: ModelId, attempt: int, sources: list[Source], layers: Layers | None
+    ) -> None:
+        self._fetcher.want(model, attempt, sources, layers)
+        if self._teller is None:
+            self._teller = self._reactor.every(NEWS_S, self._tell)
+
     def _tell(self) -> None:
         self._news = self._fetcher.news()
+        if not self._news and self._teller is not None:
+            self._teller.cancel()
+            self._teller = None
 
     def _offers(self, models: Mapping[ModelId, Path]) -> None:
         self._models = models

@@ -45,6 +45,7 @@ def test_this_process_uses_something_and_a_dead_one_reads_as_none() -> None:
         gone.wait(30)
     assert probes.process(gone.pid) is None
     assert probes.children(gone.pid) == []
+    assert probes.is_there(os.getpid()) and not probes.is_there(gone.pid)
 
 
 def test_children_are_found_oldest_first() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import worker.service
 from bus.client import BusClient, Speaker
 from bus.codec import decode, encode
 from bus.endpoints import Endpoints
@@ -202,6 +203,16 @@ def test_a_slot_is_started_killed_replaced_adopted_and_drained(house: House) -> 
     house.asker.command(delete, lambda _: None)
     house.until(lambda: not house.asker.state.instances, "its removal")
     assert house.slots() == []
+
+
+def test_a_runner_that_dies_in_peace_and_quiet_is_missed_by_its_connection(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.service, "LIST_STEADY_S", 3600.0)
+    instance = house.place()
+    os.kill(house.pid(instance), signal.SIGKILL)
+    house.until(lambda: house.asker.state.instances[instance].generation == 2, "generation 2")
+    house.until(lambda: house.is_ready(instance), "its replacement")
 
 
 def test_a_runners_account_of_itself_is_fetched_through_the_worker(house: House) -> None:
