@@ -23,6 +23,9 @@ OnMessage = Callable[[NodeId | None, Frames], None]
 BUDGET = 256
 """Messages drained from one link before others get their turn."""
 RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
+SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
+"""How early a periodic timer of `PollReactor` may fire, of its period and at most: one that is
+nearly due goes with what woke the loop, for on an idle node waking is what costs."""
 
 
 class Timer:
@@ -39,6 +42,11 @@ class Timer:
     def cancel(self) -> None:
         """It will not be done (again)."""
         self.cancelled = True
+
+    @property
+    def slack_s(self) -> float:
+        """How early it may be done."""
+        return 0.0 if self.period_s is None else min(SLACK_RATIO * self.period_s, SLACK_MAX_S)
 
 
 class Reactor(Protocol):
@@ -65,7 +73,7 @@ class Reactor(Protocol):
         ...
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Now and then, first after `period_s`."""
+        """Now and then, first after `period_s`; perhaps a little early, on average not."""
         ...
 
     def now(self) -> float:
@@ -198,7 +206,7 @@ class PollReactor:
 
     def _run_timers(self) -> None:
         now = self.now()
-        while self._timers and self._timers[0][0] <= now:
+        while self._timers and self._timers[0][0] <= now + self._timers[0][2].slack_s:
             timer = heapq.heappop(self._timers)[2]
             if timer.cancelled:
                 continue
