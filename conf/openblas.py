@@ -2,7 +2,8 @@
 
 MLX's CPU backend on Linux multiplies float32 matrices with whatever `cblas_sgemm` the loader
 finds first; its own is some 40 times slower on prompts than OpenBLAS. Runners are therefore
-started with OpenBLAS preloaded, and with one thread of it, for MLX has threads of its own.
+started with OpenBLAS preloaded. MLX computes in one thread, so OpenBLAS's are all that can use more
+cores; they spin while they wait, so by default there is one (`runner.blas_threads`).
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ def find_openblas() -> Path | None:
     return _from_loader()
 
 
-def preload(library: Path | None) -> dict[str, str]:
+def preload(library: Path | None, threads: int = 1) -> dict[str, str]:
     """The variables that a runner is started with; none without a library."""
-    return {} if library is None else {"LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
+    if library is None:
+        return {}
+    return {"LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": str(threads)}
 
 
 def _from_loader() -> Path | None:

@@ -36,6 +36,7 @@ class RunnerSettings(BaseModel):
     default_max_tokens: int = Field(ge=1)
     drop_idle_s: float = Field(gt=0.0)
     load_deadline_s: float = Field(gt=0.0)
+    blas_threads: int = Field(ge=1, le=256)
 
 
 class ClusterSettings(BaseModel):

@@ -83,7 +83,8 @@ def render(
         _section("supervisorctl", {"serverurl": f"unix://{socket}", "prompt": "shoal"}),
     ]
     sections += [_service(settings, program, python, environment) for program in PROGRAMS]
-    runners = {**environment, **preload(openblas), "TMPDIR": str(paths.kernels)}
+    blas = preload(openblas, settings.runner.blas_threads)
+    runners = {**environment, **blas, "TMPDIR": str(paths.kernels)}
     sections.append(_runners(settings, python, runners))
     return "\n".join(sections)
 

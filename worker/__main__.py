@@ -40,7 +40,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         node_name=settings.node_name,
         slots=settings.slots,
         memory_bytes=settings.memory_bytes,
-        runner=RunnerDefaults(**runner.model_dump()),
+        runner=RunnerDefaults(**runner.model_dump(exclude={"blas_threads"})),
         data=DataPorts(
             listen=settings.cluster.listen,
             port=settings.port_of("data"),

@@ -49,7 +49,8 @@ from worker.weights import Weights
 from worker.weights_thread import WeightsSettings, WeightsThread, link_maker
 
 TICK_S = 0.25
-LIST_S, LIST_STEADY_S, REAPED_S = 0.5, 2.0, 0.1
+LIST_S, LIST_STEADY_S = 0.5, 2.0
+REAPED_S, RESTLESS_S = 0.1, 2.0
 LOOK_S = 5.0
 CARD_S = 30.0
 STALL_S = 3.0
@@ -107,7 +108,7 @@ class Worker:
         self._measured: tuple[int, float] | None = None
         self._ticked_at = reactor.now()
         self._suspects: set[str] = set()
-        self._listed_at = -LIST_STEADY_S
+        self._listed_at = self._lost_at = -LIST_STEADY_S
         self._link = Link("router")
         self._link.bind(client.endpoints.worker)
         ways = Ways(client.speaker.node)
@@ -295,15 +296,18 @@ class Worker:
     # --- what supervisord says ---
 
     def _list_if_due(self) -> None:
-        """Often while a slot changes or supervisord is in trouble, now and then otherwise."""
+        """Often while a slot changes, one has just dropped its connection or supervisord is in
+        trouble; now and then otherwise."""
+        now = self._reactor.now()
         restless = self._began_at is None or self._hands.trouble or not self.table.is_steady
-        if restless or self._reactor.now() - self._listed_at >= LIST_STEADY_S:
+        if restless or now - self._lost_at < RESTLESS_S or now - self._listed_at >= LIST_STEADY_S:
             self._list()
 
     def _connection(self, change: Change) -> None:
         """A runner that dies drops its connection. The first call makes supervisord look after its
         children, the second hears of it."""
         if change == "lost":
+            self._lost_at = self._reactor.now()
             for delay_s in (0.0, REAPED_S):
                 self._reactor.later(delay_s, self._list)
 

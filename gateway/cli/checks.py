@@ -94,14 +94,16 @@ def _mlx(_settings: Settings, _running: bool) -> Check:
     return Check("mlx", "ok", f"{version} on {device}")
 
 
-def _blas(_settings: Settings, _running: bool) -> Check:
+def _blas(settings: Settings, _running: bool) -> Check:
     if sys.platform != "linux":
         return Check("OpenBLAS", "ok", "not needed here")
     library = find_openblas()
     if library is None:
         found = "not found: prompts are read some 40 times slower without it"
         return Check("OpenBLAS", "warn", found, INSTALL_HINT)
-    return Check("OpenBLAS", "ok", str(library))
+    threads = settings.runner.blas_threads
+    told = f"{library}; runner.blas_threads = {threads} on {os.cpu_count()} cores"
+    return Check("OpenBLAS", "ok", told)
 
 
 def _disk(settings: Settings, _running: bool) -> Check:

@@ -36,6 +36,8 @@ def read_back(folder: Path, text: str) -> dict[str, object]:
 
 def test_supervisord_reads_back_what_was_meant_even_with_a_percent_sign(tmp_path: Path) -> None:
     home = tmp_path / "a b%c"
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "shoal.toml").write_text("[runner]\nblas_threads = 6\n")
     settings = load_settings(home=home, flags={"slots": 3, "log_level": "debug"})
     make_folders(settings.paths)
     text = render(settings, python="/opt/my python/bin/python", openblas=Path("/lib/o.so"))
@@ -48,6 +50,7 @@ def test_supervisord_reads_back_what_was_meant_even_with_a_percent_sign(tmp_path
     assert "LD_PRELOAD" not in bus.environment  # type: ignore[attr-defined]
     assert bus.stdout_logfile == str(home / "state/logs/bus.log")  # type: ignore[attr-defined]
     assert slot.environment["LD_PRELOAD"] == "/lib/o.so"  # type: ignore[attr-defined]
+    assert slot.environment["OPENBLAS_NUM_THREADS"] == "6"  # type: ignore[attr-defined]
     assert slot.environment["SHOAL_SLOT"] == "02"  # type: ignore[attr-defined]
     assert slot.stdout_logfile.endswith("logs/runner-02.log")  # type: ignore[attr-defined]
     assert (slot.autostart, slot.startsecs) == (False, 0)  # type: ignore[attr-defined]
