@@ -166,13 +166,19 @@ def _start(nodes: list[LabNode], screen: Screen) -> None:
             child.kill()
             said = "it did not come up in time"
         if child.returncode != 0:
-            failed = failed or f"{node.name}: {said.strip()}"
+            lines = said.strip().splitlines()
+            told = "\n".join(line for line in lines if not line.startswith("next: "))
+            failed = failed or f"{node.name}: {told}"
         else:
             screen.detail(f"{node.name} is up at {node.url}")
     if failed:
         for node in nodes:
             _take_down(node.home, screen)
-        raise Problem("the lab could not be started", details=failed)
+        raise Problem(
+            "the lab could not be started",
+            details=failed,
+            remedy="where a port is taken, `--base-port N` moves the whole lab",
+        )
 
 
 def _formed(nodes: list[LabNode]) -> float:
