@@ -5,6 +5,7 @@ Pure. Meanings are in default.toml.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -14,11 +15,16 @@ from bus.endpoints import is_loopback
 
 LOOPBACK = ("127.", "localhost", "::1")
 Words = Annotated[tuple[str, ...], NoDecode]
-"""A list of words: in TOML an array, in the environment separated by commas."""
+"""A list of words: in TOML an array, in the environment separated by commas (or a JSON array)."""
 
 
 def words(value: Any) -> Any:
-    """A list from text with commas; anything else as it is."""
+    """A list from text with commas, or from a JSON array; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError("neither words with commas nor a JSON array") from None
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     return value

@@ -136,7 +136,8 @@ def _limits(_settings: Settings, _running: bool) -> Check:
     return Check("limits", "ok", f"{files} open files")
 
 
-def _folders(settings: Settings, _running: bool) -> Check:
+def folders(settings: Settings, _running: bool) -> Check:
+    """Whether this node may write where it has to, and finds the folders it was told of."""
     paths = settings.paths
     for folder in (paths.state, paths.data, paths.runtime):
         there = folder
@@ -145,6 +146,10 @@ def _folders(settings: Settings, _running: bool) -> Check:
         if not os.access(there, os.W_OK | os.X_OK):
             remedy = f"let this user write to {there}, or choose `--home DIR`"
             return Check("folders", "error", f"{folder} cannot be written", remedy)
+    gone = [one for one in settings.model_folders if not Path(one).expanduser().is_dir()]
+    if gone:
+        found = f"model_folders names what is no folder: {', '.join(gone)}"
+        return Check("folders", "warn", found, "make it, or take it out of the settings")
     return Check("folders", "ok", f"state in {paths.state}")
 
 
@@ -229,7 +234,7 @@ CHECKS: tuple[Callable[[Settings, bool], Check], ...] = (
     _disk,
     _memory,
     _limits,
-    _folders,
+    folders,
     _ports,
     _supervisord,
     _locks,

@@ -167,3 +167,15 @@ def test_discovery_is_told_by_the_environment_too(
     monkeypatch.setenv("SHOAL_CLUSTER__DISCOVERY", "sometimes")
     with pytest.raises(ConfigError, match=r"cluster\.discovery"):
         load_settings(home=home)
+
+
+def test_a_list_in_a_variable_has_commas_or_is_a_json_array(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("/a, /b", '["/a", "/b"]'):
+        monkeypatch.setenv("SHOAL_MODEL_FOLDERS", text)
+        assert load_settings(home=home).model_folders == ("/a", "/b")
+    for text in ('["/a"', '["/a", 3]'):
+        monkeypatch.setenv("SHOAL_MODEL_FOLDERS", text)
+        with pytest.raises(ConfigError, match="model_folders"):
+            load_settings(home=home)

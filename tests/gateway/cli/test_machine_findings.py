@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bus.ids import NodeId
 from bus.thunderbolt import ports_in
 from bus.verbs import DevicePort, rdma_enabled, rdma_ports
+from conf.settings import load_settings
+from gateway.cli import checks
 from gateway.cli.machine_checks import addressed
 from gateway.cli.machine_findings import (
     SLEEP_TARGETS,
@@ -177,3 +181,15 @@ def test_a_ring_of_bridges_names_its_nodes() -> None:
     found = bridge_check([[NodeId("n1"), NodeId("n2"), NodeId("n3")]], names)
     assert found.level == "warn" and "attic, desk, n3" in found.found
     assert bridge_check([], names).level == "ok"
+
+
+def test_a_model_folder_that_is_none_is_named(tmp_path: Path) -> None:
+    """A mistyped folder would otherwise only show as models that are missing."""
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    there.mkdir()
+    home = tmp_path / "home"
+    settings = load_settings(home=home, flags={"model_folders": [str(there), str(gone)]})
+    found = checks.folders(settings, False)
+    assert found.level == "warn" and str(gone) in found.found and str(there) not in found.found
+    settings = load_settings(home=home, flags={"model_folders": [str(there)]})
+    assert checks.folders(settings, False).level == "ok"
