@@ -18,7 +18,7 @@ from bus.errors import Unavailable
 from gateway.keys import hashed
 from gateway.listener import open_listener
 from tests.harness.http_clients import Reader, answered, body, cancels_of, chat, ready, send_raw
-from tests.harness.stage import ROOT, eventually, free_port, stage
+from tests.harness.stage import ROOT, Stage, eventually, free_port, stage
 
 pytestmark = pytest.mark.slow
 
@@ -122,20 +122,31 @@ def test_keys_are_asked_for_in_the_words_of_the_dialect() -> None:
         assert httpx.get(f"{made.url}/health").status_code == 200
 
 
+def cancelled_dozen(made: Stage) -> set[str]:
+    """Twelve streams, listed and cancelled by whichever process is asked; returns which processes
+    had them."""
+    readers = [Reader(made, "tokens=1000000 every_ms=10") for _ in range(12)]
+    for reader in readers:
+        reader.wait_lines(3)
+    names = [reader.chunks[0]["id"] for reader in readers]
+    assert len(httpx.get(f"{made.url}/queue").json()["requests"]) == 12
+    for name in names:
+        assert httpx.post(f"{made.url}/v1/cancel/{name}").status_code == 200
+    for reader in readers:
+        reader.wait_end(5)
+    return {name.split("-")[3] for name in names}
+
+
 def test_two_http_processes_share_cancels_lists_and_counts() -> None:
     with stage(processes=2) as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
-        readers = [Reader(made, "tokens=1000000 every_ms=10") for _ in range(12)]
-        for reader in readers:
-            reader.wait_lines(3)
-        names = [reader.chunks[0]["id"] for reader in readers]
-        assert {name.split("-")[3] for name in names} == {"h0", "h1"}
-        assert len(httpx.get(f"{made.url}/queue").json()["requests"]) == 12
-        for name in names:
-            assert httpx.post(f"{made.url}/v1/cancel/{name}").status_code == 200
-        for reader in readers:
-            reader.wait_end(5)
+        asked, took = 0, set[str]()
+        while took != {"h0", "h1"}:
+            # Which process takes a connection is the kernel's choice, so one dozen may go to one.
+            asked += 12
+            assert asked <= 120, f"all went to {took}"
+            took = cancelled_dozen(made)
         text = httpx.get(f"{made.url}/metrics").text
         row = next(r for r in text.splitlines() if r.startswith("shoal_requests_total"))
-        assert float(row.rpartition(" ")[2]) == 12
+        assert float(row.rpartition(" ")[2]) == asked
