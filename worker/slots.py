@@ -40,7 +40,6 @@ SAID: Mapping[str, Life] = {
 }
 """What a hello's phase makes of a slot that was not told to go."""
 
-
 STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
 """Lives that last until somebody wants something."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import worker.reconcile
 import worker.service
 from bus.client import BusClient, Speaker
 from bus.codec import decode, encode
@@ -209,6 +210,7 @@ def test_a_runner_that_dies_in_peace_and_quiet_is_missed_by_its_connection(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.service, "LIST_STEADY_S", 3600.0)
+    monkeypatch.setattr(worker.reconcile, "SILENT_S", 3600.0)
     instance = house.place()
     os.kill(house.pid(instance), signal.SIGKILL)
     house.until(lambda: house.asker.state.instances[instance].generation == 2, "generation 2")
