@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from bus.identity import node_id
-from bus.messages.peers import PeerPorts
-from bus.peers import PeerSettings
+from bus.membership.peer_links import PeerSettings
+from bus.process.identity import node_id
 from bus.service import Shell, run_service
-from bus.switchboard import Switchboard
+from bus.switchboard.switchboard import Switchboard
+from bus.wire.messages.peers import PeerPorts
 from conf.addresses import announced_hosts
 from conf.settings import Settings, load_settings
 

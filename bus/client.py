@@ -11,14 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bus.codec import Envelope, decode, encode
-from bus.endpoints import Endpoints
-from bus.errors import BadMessage, Refusal
-from bus.ids import Boot, CommandId, NodeId
-from bus.logs import Log
-from bus.loops import Reactor
-from bus.messages.commands import Acknowledged, Command, CommandRefused
-from bus.messages.control import (
+from bus.links.reactor import Reactor
+from bus.links.security import Security
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.replica.mirror import Mirror
+from bus.replica.outbox import Outbox
+from bus.replica.state import ClusterState
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import BadMessage, Refusal
+from bus.wire.ids import Boot, CommandId, NodeId
+from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
+from bus.wire.messages.control import (
     AskCommand,
     EventsFound,
     FactTaken,
@@ -26,14 +31,9 @@ from bus.messages.control import (
     Snapshot,
     TermHeartbeat,
 )
-from bus.messages.events import Event, Fact
-from bus.messages.wire import Message
-from bus.mirror import Mirror
-from bus.outbox import Outbox
-from bus.security import Security
-from bus.state import ClusterState
-from bus.topics import event_topic, rule_for
-from bus.transport import Link
+from bus.wire.messages.events import Event, Fact
+from bus.wire.messages.wire import Message
+from bus.wire.topics import event_topic, rule_for
 
 OnEnvelope = Callable[[str, Envelope], None]
 OnAnswer = Callable[[Acknowledged | CommandRefused], None]

@@ -26,17 +26,17 @@ from typing import Any, Protocol
 import setproctitle
 
 from bus.client import Speaker
-from bus.codec import Envelope, decode, encode
-from bus.endpoints import Endpoints
-from bus.errors import AlreadyRunning, BadKey, BadMessage, Exposed
-from bus.identity import new_boot
-from bus.ids import NodeId
-from bus.keyring import KeyFiles, Keyring, open_keyring
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.messages.control import AskStacks, StackSample
-from bus.security import Security
-from bus.transport import Link
+from bus.links.keyring import KeyFiles, Keyring, open_keyring
+from bus.links.reactor import PollReactor
+from bus.links.security import Security
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.process.identity import new_boot
+from bus.process.logs import Log
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import AlreadyRunning, BadKey, BadMessage, Exposed
+from bus.wire.ids import NodeId
+from bus.wire.messages.control import AskStacks, StackSample
 
 EXIT_FAILED = 1
 EXIT_ROLE_TAKEN = 3

@@ -6,7 +6,7 @@ import socket
 
 import psutil
 
-from bus.endpoints import WILDCARDS
+from bus.process.endpoints import WILDCARDS
 from conf.settings import Settings
 
 

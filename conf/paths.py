@@ -24,7 +24,7 @@ from pathlib import Path
 
 import platformdirs
 
-from bus.errors import ConfigError
+from bus.wire.errors import ConfigError
 
 HOME_VARIABLE = "SHOAL_HOME"
 PRIVATE = 0o700

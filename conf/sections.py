@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import NoDecode
 
-from bus.endpoints import is_loopback
+from bus.process.endpoints import is_loopback
 
 LOOPBACK = ("127.", "localhost", "::1")
 Words = Annotated[tuple[str, ...], NoDecode]

@@ -28,9 +28,9 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from bus.endpoints import Endpoints
-from bus.errors import ConfigError
-from bus.keyring import KeyFiles
+from bus.links.keyring import KeyFiles
+from bus.process.endpoints import Endpoints
+from bus.wire.errors import ConfigError
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words, words

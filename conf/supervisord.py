@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bus.errors import ConfigError
+from bus.wire.errors import ConfigError
 from conf.openblas import find_openblas, preload
 from conf.paths import HOME_VARIABLE, make_folders
 from conf.settings import Settings, environment_of

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bus.errors import ShoalError
-from bus.identity import node_id
-from bus.logs import Log
+from bus.process.identity import node_id
+from bus.process.logs import Log
 from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
+from bus.wire.errors import ShoalError
 from conf.settings import Settings, load_settings
-from gateway.http_process import serve
-from gateway.keys import check_exposure
-from gateway.options import Options
+from gateway.cluster.options import Options
+from gateway.http.auth import check_exposure
+from gateway.http.server import serve
 
 
 def options_of(settings: Settings) -> Options:

@@ -14,30 +14,30 @@ from collections.abc import Iterator
 from typing import Any
 
 from bus.client import BusClient, Speaker
-from bus.clock import wall
-from bus.codec import Envelope
-from bus.errors import Refusal
-from bus.heap import keep, tidy
-from bus.identity import new_boot, new_name
-from bus.ids import CommandId, ModelId, NodeId, RequestId, owner_of, request_id
-from bus.keyring import open_keyring
-from bus.logs import Log
-from bus.loops import AsyncioReactor
-from bus.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
-from bus.messages.peers import PeersReading
+from bus.links.keyring import open_keyring
+from bus.links.reactor import AsyncioReactor
+from bus.process.clock import wall
+from bus.process.identity import new_boot, new_name
+from bus.process.logs import Log
+from bus.process.memory import keep, tidy
 from bus.service import stack_sampler
-from bus.topics import reading_topic
-from gateway.client import RunnerClients
+from bus.wire.codec import Envelope
+from bus.wire.errors import Refusal
+from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, owner_of, request_id
+from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
+from bus.wire.messages.peers import PeersReading
+from bus.wire.topics import reading_topic
+from gateway.cluster.cancels import Abroad, OwnerSilent, Stopped
+from gateway.cluster.counters import Tally
+from gateway.cluster.http_processes import ANSWER_S, Siblings
+from gateway.cluster.metrics import FLUSH_S, Ended, Metrics
+from gateway.cluster.options import Options
+from gateway.cluster.readings import View
 from gateway.dialects.dialect import Limits, ParseContext
+from gateway.dialects.fault_raised import Faulted
 from gateway.dialects.faults import of_refusal, owner_silent
-from gateway.dispatch import Dispatcher, Exchange
-from gateway.faulted import Faulted
-from gateway.metrics import FLUSH_S, Ended, Metrics
-from gateway.options import Options
-from gateway.siblings import ANSWER_S, Siblings
-from gateway.stops import Abroad, OwnerSilent, Stopped
-from gateway.tally import Tally
-from gateway.view import View
+from gateway.requests.dispatcher import Dispatcher, Exchange
+from gateway.runners.pool import RunnerClients
 
 KNOWN_S = 3.0
 """A starting process lets its first requests wait this long for the state and the cards."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 
 from bus.client import BusClient
-from bus.identity import node_id
-from bus.ids import ModelId, NodeId
+from bus.process.identity import node_id
 from bus.service import Shell, run_service
+from bus.wire.ids import ModelId, NodeId
 from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
-from master.bill import Appetite
-from master.decide import Policy
-from master.office import Seat
+from master.consensus.shell import Seat
+from master.decisions.decide import Policy
+from master.placement.memory_cost import Appetite
 from master.service import Master, MasterSettings
 
 

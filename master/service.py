@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from bus.client import BusClient
-from bus.clock import wall
-from bus.codec import Envelope, decode, encode
-from bus.errors import BadMessage, PortTaken, Refusal
-from bus.identity import new_name
-from bus.ids import CommandId, InstanceId, NodeId
-from bus.logs import Log
-from bus.loops import Reactor
-from bus.messages.commands import Acknowledged, Command, CommandRefused
-from bus.messages.control import (
+from bus.links.reactor import Reactor
+from bus.links.transport import Link
+from bus.process.clock import wall
+from bus.process.identity import new_name
+from bus.process.logs import Log
+from bus.replica.state import ClusterState
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import BadMessage, PortTaken, Refusal
+from bus.wire.ids import CommandId, InstanceId, NodeId
+from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
+from bus.wire.messages.control import (
     AppendAck,
     AskCommand,
     AskEvents,
@@ -34,7 +36,7 @@ from bus.messages.control import (
     TermHeartbeat,
     Vote,
 )
-from bus.messages.events import (
+from bus.wire.messages.events import (
     Event,
     EventBody,
     InstanceRemoved,
@@ -43,21 +45,19 @@ from bus.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from bus.messages.peers import PeersReading
-from bus.messages.wire import Message
-from bus.state import ClusterState
-from bus.topics import reading_topic
-from bus.transport import Link
-from master.breaker import Breaker
-from master.collectives import see_off
-from master.decide import Decided, Decision, Known, Later, Policy, Scene, decide
-from master.evict import SETTLE_S
-from master.office import Office, Seat
-from master.peers import OpenLink, candidates_in
-from master.planner import Memory, follow_up, idle, remember, repairs, wishes
-from master.prune import SETTLE_GRACE_S, Watch, bereft, silent
-from master.sequencer import fact_event, judge, next_event
-from master.view import View
+from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.wire import Message
+from bus.wire.topics import reading_topic
+from master.consensus.candidate_links import OpenLink, candidates_in
+from master.consensus.shell import Office, Seat
+from master.decisions.collective_tests import see_off
+from master.decisions.crash_loop import Breaker
+from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
+from master.decisions.evict import SETTLE_S
+from master.decisions.observations import View
+from master.decisions.planner import Memory, follow_up, idle, remember, repairs, wishes
+from master.decisions.prune import SETTLE_GRACE_S, Watch, bereft, silent
+from master.log.sequencer import fact_event, judge, next_event
 
 PLAN_S = 0.5
 BIND_RETRY_S = 5.0

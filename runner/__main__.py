@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from bus.identity import node_id
-from bus.messages.control import GroupSpec, RunnerSpec
+from bus.process.identity import node_id
+from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.settings import load_settings
-from runner.collectives import Exchanges
-from runner.lockstep import Seat
-from runner.part import Makers, Progressed
-from runner.prepared import TextWorks
+from runner.group.collectives import Exchanges
+from runner.group.lockstep import Seat
+from runner.roles.role import Makers, Progressed
 from runner.service import run_slot
+from runner.text.prepared import TextWorks
 
 if TYPE_CHECKING:
     from runner.mlx.engine import MlxEngine
@@ -44,21 +44,21 @@ def load_engine(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> Ml
 
 def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
     """In a group MLX is first met here, in the main thread."""
-    from runner.mlx.company import form
+    from runner.mlx.ranks.comm import form
 
     form(group, rank, deadline_s)
 
 
 def open_exchanges(spec: RunnerSpec, seat: Seat) -> Exchanges:
     """One rank's end of a group that tests its collectives."""
-    from runner.mlx.exchanges import open_exchanges as open_with_mlx
+    from runner.mlx.ranks.collective_checks import open_exchanges as open_with_mlx
 
     return open_with_mlx(seat, spec.memory_limit_bytes)
 
 
 def load_text(spec: RunnerSpec) -> TextWorks:
-    from runner.text import Text
-    from runner.tokenizer import ModelTokenizer
+    from runner.text.text import Text
+    from runner.text.tokenizer import ModelTokenizer
 
     return Text(ModelTokenizer(Path(spec.path)), thinking_by_default=spec.thinking)
 

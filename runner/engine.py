@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
 
-from bus.ids import TokenId
-from bus.messages.requests import Sampling
+from bus.wire.ids import TokenId
+from bus.wire.messages.requests import Sampling
 
 RowId = NewType("RowId", int)
 """One choice of one request, or one resumed life of it; never reused within a generation."""
@@ -217,8 +217,10 @@ class Engine(Protocol):
 
 
 class FollowingEngine(Protocol):
-    """A follower's engine: it computes the plans that its lead tells (`runner.lockstep`). What
-    is not said here is as for an `Engine`. `hears`: its results hold what was sampled."""
+    """Computes the plans that its lead tells (`runner.group.lockstep`), as a follower's engine.
+
+    What is not said here is as for an `Engine`. `hears`: its results hold what was sampled.
+    """
 
     facts: EngineFacts
 

@@ -11,13 +11,15 @@ import os
 import signal
 
 from bus.client import BusClient
-from bus.clock import wall
-from bus.codec import decode, encode
-from bus.endpoints import Endpoints
-from bus.errors import BadMessage, FailReason
-from bus.ids import NodeId
-from bus.keyring import KeyFiles
-from bus.messages.control import (
+from bus.links.keyring import KeyFiles
+from bus.links.transport import Link
+from bus.process.clock import wall
+from bus.process.endpoints import Endpoints
+from bus.service import Shell, run_service
+from bus.wire.codec import decode, encode
+from bus.wire.errors import BadMessage, FailReason
+from bus.wire.ids import NodeId
+from bus.wire.messages.control import (
     AskRunner,
     Phase,
     RunnerReport,
@@ -26,15 +28,11 @@ from bus.messages.control import (
     SlotEnded,
     SlotRefused,
 )
-from bus.messages.readings import RunnerReading, TokenTap
-from bus.messages.tokens import Entry, TokenDelta
-from bus.messages.wire import Message
-from bus.service import Shell, run_service
-from bus.topics import reading_topic
-from bus.transport import Link
-from runner.following import Following
-from runner.formation import CannotForm
-from runner.leading import Leading
+from bus.wire.messages.readings import RunnerReading, TokenTap
+from bus.wire.messages.tokens import Entry, TokenDelta
+from bus.wire.messages.wire import Message
+from bus.wire.topics import reading_topic
+from runner.group.group_config import CannotForm
 from runner.lifecycle import (
     EXIT_CODES,
     GROUP_LOST,
@@ -46,10 +44,12 @@ from runner.lifecycle import (
     Signal,
     signalled,
 )
-from runner.measuring import Measuring
-from runner.part import Makers, Part
 from runner.recorder import FlightRecorder
-from runner.reports import Me, runner_report, slot_hello
+from runner.roles.collective_test import Measuring
+from runner.roles.follower import Following
+from runner.roles.lead import Leading
+from runner.roles.reports import Me, runner_report, slot_hello
+from runner.roles.role import Makers, Part
 
 BEAT_S = 1.0
 WATCH_S = 0.25

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from bus.identity import node_id
-from bus.processes import Supervisor
+from bus.process.identity import node_id
+from bus.process.supervisor import Supervisor
 from bus.service import run_service
 from conf.settings import load_settings
 from telemetry.service import Telemetry

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from bus.errors import ShoalError
+from bus.wire.errors import ShoalError
 
 Format = Literal["speedscope", "flamegraph"]
 CONTENT_TYPES: dict[Format, str] = {

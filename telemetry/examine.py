@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from bus.client import Speaker
-from bus.codec import Envelope, decode, encode
-from bus.endpoints import Endpoints
-from bus.errors import BadMessage
-from bus.messages.control import (
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import BadMessage
+from bus.wire.messages.control import (
     AskDiagnosis,
     AskStacks,
     Diagnosis,
     DiagnosisRefused,
     StackSample,
 )
-from bus.transport import Link
 from telemetry import diagnose
 from telemetry.diagnose import Capability, CaptureFailed
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bus.ids import NodeId
-from bus.messages.readings import HealthFinding, ProcessReading
+from bus.wire.ids import NodeId
+from bus.wire.messages.readings import HealthFinding, ProcessReading
 
 DISK_FULL_BYTES = 2 << 30
 DISK_LOW_BYTES = 10 << 30

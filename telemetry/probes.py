@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from bus.messages.readings import ThunderboltReading
-from bus.thunderbolt import reading_of
+from bus.hardware.thunderbolt import reading_of
+from bus.wire.messages.readings import ThunderboltReading
 
 VM_STAT_TIMEOUT_S = 2.0
 PROFILER_TIMEOUT_S = 20.0

@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Protocol
 
 from bus.client import BusClient
-from bus.clock import now as clock_now
-from bus.clock import wall
-from bus.codec import Envelope, decode, encode
-from bus.errors import BadMessage, ShoalError
-from bus.ids import NodeId
-from bus.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
-from bus.messages.readings import (
+from bus.hardware.thunderbolt import bridge_loops
+from bus.links.transport import Link
+from bus.process.clock import now as clock_now
+from bus.process.clock import wall
+from bus.process.supervisor import ProcessRefused
+from bus.service import Shell
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import BadMessage, ShoalError
+from bus.wire.ids import NodeId
+from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
+from bus.wire.messages.readings import (
     FetchReading,
     NodeReading,
     ProcessReading,
     ThunderboltReading,
     WeightsReading,
 )
-from bus.processes import ProcessRefused
-from bus.service import Shell
-from bus.thunderbolt import bridge_loops
-from bus.topics import reading_topic
-from bus.transport import Link
+from bus.wire.topics import reading_topic
 from telemetry import diagnose, probes
 from telemetry.examine import Examiner, Target
 from telemetry.health import UNREACHABLE_S, NodeFacts, SilentPeer, findings

@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 
 from bus.client import BusClient
-from bus.identity import node_id
-from bus.processes import Supervisor
+from bus.process.identity import node_id
+from bus.process.supervisor import Supervisor
 from bus.service import Shell, run_service
 from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
 from conf.ports import TABLE
 from conf.settings import LAUNCHED_BY, Settings, load_settings
-from worker.hands import DataPorts, RunnerDefaults, open_secret
-from worker.machine import has_metal
+from worker.machine.node_card import has_metal
+from worker.models.weights import Shelf, Weights, hugging_face_cache
 from worker.service import Worker, WorkerSettings
-from worker.weights import Shelf, Weights, hugging_face_cache
-from worker.weights_thread import WeightsSettings
+from worker.slots.executor import DataPorts, RunnerDefaults, open_secret
+from worker.transfer.thread import WeightsSettings
 
 
 def weights_settings(settings: Settings) -> WeightsSettings:

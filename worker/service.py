@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.cards import ModelCard, PartialModel
 from bus.client import BusClient
-from bus.clock import wall
-from bus.codec import Envelope, decode
-from bus.errors import BadMessage
-from bus.identity import new_boot
-from bus.ids import InstanceId, ModelId
-from bus.logs import Log
-from bus.loops import Reactor
-from bus.messages.control import (
+from bus.links.reactor import Reactor
+from bus.links.transport import Change, Link
+from bus.process.clock import wall
+from bus.process.identity import new_boot
+from bus.process.logs import Log
+from bus.process.supervisor import Supervisor
+from bus.replica.outbox import Outbox
+from bus.replica.state import ClusterState
+from bus.wire.cards import ModelCard, PartialModel
+from bus.wire.codec import Envelope, decode
+from bus.wire.errors import BadMessage
+from bus.wire.ids import InstanceId, ModelId
+from bus.wire.messages.control import (
     AskRunner,
     DiagnosisRefused,
     RunnerReport,
@@ -27,26 +31,36 @@ from bus.messages.control import (
     SlotHello,
     SlotRefused,
 )
-from bus.messages.events import NodeJoined
-from bus.messages.readings import CardReading, NodeReading
-from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
-from bus.outbox import Outbox
-from bus.processes import Supervisor
-from bus.state import ClusterState
-from bus.transport import Change, Link
-from worker.diagnoses import OpenQuestions
-from worker.facts import Told, farewell
-from worker.hands import DataPorts, Hands, RingSecret, RunnerDefaults, identity_of, open_secret
-from worker.machine import free_bytes, node_card
-from worker.ports import PortPool
-from worker.rdma_watch import RdmaWatch
-from worker.reconcile import SUSPECT_S, Desk, instance_slot, is_settled, reconcile, silent_ones
-from worker.slots import Gone, SlotTable
-from worker.stage import parts_held
-from worker.supply import Supply
-from worker.ways import Ways
-from worker.weights import Weights
-from worker.weights_thread import WeightsSettings, WeightsThread, link_maker
+from bus.wire.messages.events import NodeJoined
+from bus.wire.messages.readings import CardReading, NodeReading
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from worker.machine.node_card import free_bytes, node_card
+from worker.machine.ports import PortPool
+from worker.machine.rank_addresses import Ways
+from worker.machine.rdma_watch import RdmaWatch
+from worker.models.weights import Weights
+from worker.slots.diagnoses import OpenQuestions
+from worker.slots.executor import (
+    DataPorts,
+    Hands,
+    RingSecret,
+    RunnerDefaults,
+    identity_of,
+    open_secret,
+)
+from worker.slots.facts import Told, farewell
+from worker.slots.reconcile import (
+    SUSPECT_S,
+    Desk,
+    instance_slot,
+    is_settled,
+    reconcile,
+    silent_ones,
+)
+from worker.slots.table import Gone, SlotTable
+from worker.transfer.downloads import Supply
+from worker.transfer.staging import parts_held
+from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 
 TICK_S = 0.25
 LIST_S, LIST_STEADY_S = 0.5, 2.0

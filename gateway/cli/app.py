@@ -8,29 +8,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from gateway.cli import (
-    bench,
-    cluster_info,
-    config,
-    doctor,
-    down,
-    hostfiles,
-    instances,
-    keys,
-    lab,
-    logs,
-    models,
-    nodes,
-    place,
-    rdma_test,
-    service,
-    status,
-    talk,
-    tap,
-    up,
-)
-from gateway.cli.problems import EXIT_CODES
-from gateway.cli.verb import options
+from gateway.cli.doctor import doctor
+from gateway.cli.output.command import options
+from gateway.cli.output.errors import EXIT_CODES
+from gateway.cli.verbs.cluster import cluster_info, hostfile, keys, nodes, rdma_test
+from gateway.cli.verbs.models import bench, chat, instances, models, place
+from gateway.cli.verbs.node import config, down, lab, logs, service, status, tap, up
 
 MEANT = {
     "start": "up",
@@ -80,8 +63,8 @@ app = typer.Typer(
 app.callback()(options)
 THEMES = (
     (up, down, status, nodes, cluster_info, lab, service),
-    (talk, instances, place, models),
-    (tap, logs, doctor, bench, rdma_test, config, keys, hostfiles),
+    (chat, instances, place, models),
+    (tap, logs, doctor, bench, rdma_test, config, keys, hostfile),
 )
 for theme in (one for themes in THEMES for one in themes):
     theme.register(app)

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
 
-from bus.errors import BadRequest
+from bus.wire.errors import BadRequest
 from gateway.dialects.dialect import Extras, Limits
 
 PRIORITIES: Mapping[str, int] = {"urgent": 1, "high": 5, "normal": 10, "low": 20, "batch": 50}

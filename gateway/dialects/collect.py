@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from bus.errors import FinishReason
-from bus.ids import RequestId
-from bus.messages.requests import GenerationRequest, Usage
-from bus.messages.tokens import (
+from bus.wire.errors import FinishReason
+from bus.wire.ids import RequestId
+from bus.wire.messages.requests import GenerationRequest, Usage
+from bus.wire.messages.tokens import (
     ChoiceEnd,
     Entry,
     Failed,

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from bus.ids import RequestId
-from bus.messages.requests import GenerationRequest
-from bus.messages.tokens import Entry
+from bus.wire.ids import RequestId
+from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.tokens import Entry
 from gateway.dialects.collect import Collected
 from gateway.dialects.faults import Fault
 

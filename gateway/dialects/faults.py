@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.errors import BadRequest, ContextOverflow, FailReason, Refusal, RefusalReason
-from bus.messages.tokens import Failed
+from bus.wire.errors import BadRequest, ContextOverflow, FailReason, Refusal, RefusalReason
+from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
 """Said with a full queue, when the refusal does not know better."""

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.errors import BadRequest
+from bus.wire.errors import BadRequest
 from gateway.dialects.body import read_object, take_extras, validate
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.ollama_bodies import SHOW_TABLE, OllamaShowBody
-from gateway.dialects.ollama_fields import model_of
-from gateway.dialects.ollama_render import date
+from gateway.dialects.ollama.bodies import SHOW_TABLE, OllamaShowBody
+from gateway.dialects.ollama.fields import model_of
+from gateway.dialects.ollama.render import date
 
 OWNER = "shoal"
 OLLAMA_VERSION = "0.13.0"

@@ -24,7 +24,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
-from bus.heap import give_back, hold
+from bus.process.memory import give_back, hold
 from runner.engine import (
     EngineFacts,
     EngineMemory,
@@ -36,13 +36,13 @@ from runner.engine import (
     StepPlan,
     StepResult,
 )
-from runner.lockstep import RankFacts, Seat, SharedPlan
-from runner.mlx.company import Company
-from runner.mlx.facts import Shape, Trial, measure, try_out
+from runner.group.lockstep import RankFacts, Seat, SharedPlan
 from runner.mlx.forward import Forward
-from runner.mlx.head import NarrowHead
-from runner.mlx.kernels import KernelCache, Outlook
-from runner.mlx.load import (
+from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
+from runner.mlx.model.capabilities import Shape, Trial, measure, try_out
+from runner.mlx.model.kernels import KernelCache, Outlook
+from runner.mlx.model.last_token_head import NarrowHead
+from runner.mlx.model.load import (
     LoadedModel,
     Precision,
     UnloadableModel,
@@ -50,12 +50,12 @@ from runner.mlx.load import (
     end_tokens,
     load_weights,
 )
-from runner.mlx.matching import Grammars
-from runner.mlx.outcome import Outcome, result_of
-from runner.mlx.passing import Unsplittable
-from runner.mlx.prefixes import PrefixStore, copy_of, evaluated
-from runner.mlx.row import EngineRow, RowTrouble, admitted
-from runner.mlx.stage import Part
+from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.layer_probe import Unsplittable
+from runner.mlx.ranks.pipeline_stage import Part
+from runner.mlx.sampling.grammar_mask import Grammars
+from runner.mlx.sampling.pending_step import Outcome, result_of
+from runner.mlx.sampling.row import EngineRow, RowTrouble, admitted
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64

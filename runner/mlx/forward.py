@@ -20,18 +20,18 @@ import mlx.core as mx
 import numpy as np
 
 from runner.engine import PrefillChunk, RowFailure
-from runner.mlx.choosing import Chooser, FollowingChooser, LeadingChooser
-from runner.mlx.company import Company
-from runner.mlx.facts import Shape, Trial, new_caches, trace_agrees
-from runner.mlx.group import GroupKV, GroupShape
-from runner.mlx.head import NarrowHead
-from runner.mlx.lane import Lane, lane_for, record
-from runner.mlx.outcome import Outcome
-from runner.mlx.prefixes import evaluated
-from runner.mlx.row import EngineRow
-from runner.mlx.sampling import Drawn
-from runner.mlx.stage import Part
-from runner.mlx.traced import TracedDecode
+from runner.mlx.kv.padded_batch import GroupKV, GroupShape
+from runner.mlx.kv.prefixes import evaluated
+from runner.mlx.microbatch import Lane, lane_for, record
+from runner.mlx.model.capabilities import Shape, Trial, new_caches, trace_agrees
+from runner.mlx.model.compiled_decode import TracedDecode
+from runner.mlx.model.last_token_head import NarrowHead
+from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.pipeline_stage import Part
+from runner.mlx.sampling.draws import Drawn
+from runner.mlx.sampling.pending_step import Outcome
+from runner.mlx.sampling.row import EngineRow
+from runner.mlx.sampling.sampler import Chooser, FollowingChooser, LeadingChooser
 
 PART_TOKENS = 64
 """A part of a group that a pipeline computes by itself has so many tokens or more: fewer cost

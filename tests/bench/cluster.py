@@ -33,11 +33,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bus.client import BusClient, Speaker
-from bus.identity import new_boot, new_name
-from bus.ids import CommandId, NodeId
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.messages.commands import Acknowledged, CommandRefused, RenameNode
+from bus.links.reactor import PollReactor
+from bus.process.identity import new_boot, new_name
+from bus.process.logs import Log
+from bus.wire.ids import CommandId, NodeId
+from bus.wire.messages.commands import Acknowledged, CommandRefused, RenameNode
 from conf.settings import load_settings
 from tests.bench.contestants import cpu_s, environment
 from tests.bench.load import Job, Timing, median_of, run, summary

@@ -27,8 +27,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.models import qwen3
 from mlx_lm.utils import load_model
 
-from bus.ids import TokenId
-from bus.messages.requests import Sampling
+from bus.wire.ids import TokenId
+from bus.wire.messages.requests import Sampling
 from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan
 from runner.mlx.engine import MlxEngine, load_engine
 

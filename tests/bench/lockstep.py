@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from bus.messages.requests import TokensPrompt
+from bus.wire.messages.requests import TokensPrompt
 from tests.bench.contestants import cpu_s, environment
 from tests.harness.nodes import ROOT
 from tests.harness.ranks import free_ports, ready_group, stages
@@ -112,7 +112,7 @@ class Ours:
 
 def compile_kernels(model: Path) -> None:
     """What a runner's child does once for a model and machine; here it would disturb a turn."""
-    command = [sys.executable, "-m", "runner.mlx.kernels", str(model)]
+    command = [sys.executable, "-m", "runner.mlx.model.kernels", str(model)]
     subprocess.run(command, cwd=ROOT, env=environment(), check=True)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 
-from bus.clock import now
-from bus.codec import Envelope, decode, encode
-from bus.ids import Boot, InstanceId, NodeId
-from bus.messages.control import Snapshot
-from bus.messages.events import Event, KeepAliveSet, RunnerReady
-from bus.mirror import Mirror
-from bus.state import ClusterState
-from tests.bus.test_mirror import placed
+from bus.process.clock import now
+from bus.replica.mirror import Mirror
+from bus.replica.state import ClusterState
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.ids import Boot, InstanceId, NodeId
+from bus.wire.messages.control import Snapshot
+from bus.wire.messages.events import Event, KeepAliveSet, RunnerReady
+from tests.bus.replica.test_mirror import placed
 
 COUNT = 50_000
 

@@ -11,16 +11,16 @@ import json
 import random
 import time
 
-from bus.cards import ModelCard
-from bus.errors import Refusal
-from bus.ids import ModelId, NodeId
-from bus.topology import Link
-from master.bill import Appetite
-from master.candidates import Placement
-from master.copies import Wish
-from master.placement import candidates, place, survey
-from master.seats import Seat
-from master.speed import Links
+from bus.wire.cards import ModelCard
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.topology import Link
+from master.placement.availability import Wish
+from master.placement.capacity import Seat
+from master.placement.memory_cost import Appetite
+from master.placement.place import candidates, place, survey
+from master.placement.search import Placement
+from master.placement.speed import Links
 from tests.harness.fleet import GB, MB, MODEL, model, node
 
 TARGETS_MS = {64: 100.0, 1000: 2000.0}

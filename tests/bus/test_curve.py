@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from bus.errors import Exposed
-from bus.ids import NodeId
-from bus.keyring import DOOR_MAX_BYTES, new_key, write_keys
-from bus.keys import ClusterKey, ClusterKeys
-from bus.loops import RENEW_S, AsyncioReactor
-from bus.transport import Change, Frames, Link
+from bus.links.cluster_key import ClusterKey, ClusterKeys
+from bus.links.keyring import DOOR_MAX_BYTES, new_key, write_keys
+from bus.links.reactor import RENEW_S, AsyncioReactor
+from bus.links.transport import Change, Frames, Link
+from bus.wire.errors import Exposed
+from bus.wire.ids import NodeId
 from tests.harness.secure_site import ANY, Site
 
 pytestmark = pytest.mark.slow
@@ -314,10 +314,10 @@ def test_an_asyncio_loop_has_secure_links_too(site: Site) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from bus.ids import NodeId
-from bus.keyring import KeyFiles, open_keyring
-from bus.logs import Log
-from bus.transport import Link
+from bus.wire.ids import NodeId
+from bus.links.keyring import KeyFiles, open_keyring
+from bus.process.logs import Log
+from bus.links.transport import Link
 
 home = Path(sys.argv[1])
 log = Log(node="na", process="test")

@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bus.clock import now
-from bus.ids import NodeId
-from bus.keys import ClusterKey, ClusterKeys
-from bus.transport import Link
+from bus.links.cluster_key import ClusterKey, ClusterKeys
+from bus.links.transport import Link
+from bus.process.clock import now
+from bus.wire.ids import NodeId
 from tests.harness.secure_site import Site
 
 pytestmark = pytest.mark.slow

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from bus.codec import Envelope, decode, encode
-from bus.endpoints import Endpoints
-from bus.errors import AlreadyRunning
-from bus.ids import Boot, NodeId
-from bus.messages.control import AskStacks, StackSample
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
 from bus.service import EXIT_ROLE_TAKEN, role_lock, sweep_role
-from bus.transport import Link
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import AlreadyRunning
+from bus.wire.ids import Boot, NodeId
+from bus.wire.messages.control import AskStacks, StackSample
 from tests.harness.nodes import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
-from bus.endpoints import Endpoints
-from bus.ids import NodeId
+from bus.process.endpoints import Endpoints
+from bus.wire.ids import NodeId
 from bus.service import run_service
 
 class Idle:

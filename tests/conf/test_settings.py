@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.errors import ConfigError
+from bus.wire.errors import ConfigError
 from conf.settings import (
     DEFAULTS_FILE,
     RunnerSettings,

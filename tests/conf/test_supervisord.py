@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from supervisor.options import ServerOptions  # pyright: ignore[reportMissingTypeStubs]
 
-from bus.errors import ConfigError
+from bus.wire.errors import ConfigError
 from conf.paths import find_paths, make_folders
 from conf.ports import HIGHEST_BASE_PORT, SPAN, TABLE, port_of
 from conf.settings import load_settings

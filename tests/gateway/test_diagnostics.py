@@ -14,25 +14,25 @@ from falcon import testing
 from falcon.asgi import App
 
 from bus.client import Speaker
-from bus.codec import Envelope, decode, encode
-from bus.endpoints import Endpoints
-from bus.errors import BadRequest, Unavailable
-from bus.ids import Boot, InstanceId, NodeId
-from bus.loops import AsyncioReactor
-from bus.messages.control import (
+from bus.links.reactor import AsyncioReactor
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.replica.state import ClusterState
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import BadRequest, Unavailable
+from bus.wire.ids import Boot, InstanceId, NodeId
+from bus.wire.messages.control import (
     AskDiagnosis,
     AskRunner,
     Diagnosis,
     DiagnosisRefused,
     RunnerReport,
 )
-from bus.messages.readings import HealthFinding, NodeReading, ProcessReading
-from bus.messages.wire import Message
-from bus.state import ClusterState
-from bus.transport import Link
-from gateway.asking import Asker
-from gateway.faulted import Faulted
-from gateway.resources import diagnostics
+from bus.wire.messages.readings import HealthFinding, NodeReading, ProcessReading
+from bus.wire.messages.wire import Message
+from gateway.dialects.fault_raised import Faulted
+from gateway.http.ask import Asker
+from gateway.http.resources import diagnostics
 from tests.harness.node_server import instance, reading
 
 NODE = NodeId("n1")

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from bus.clock import now
-from bus.ids import InstanceId, ModelId
-from bus.messages.events import GenerationOpened, InstanceRemoved
+from bus.process.clock import now
+from bus.wire.ids import InstanceId, ModelId
+from bus.wire.messages.events import GenerationOpened, InstanceRemoved
 from tests.harness.http_clients import Reader, chat, ready
 from tests.harness.stage import MODEL, eventually, stage
 

@@ -13,10 +13,10 @@ import httpx
 import psutil
 import pytest
 
-from bus.clock import now
-from bus.errors import Unavailable
-from gateway.keys import hashed
-from gateway.listener import open_listener
+from bus.process.clock import now
+from bus.wire.errors import Unavailable
+from gateway.http.auth import hashed
+from gateway.http.listener import open_listener
 from tests.harness.http_clients import Reader, answered, body, cancels_of, chat, ready, send_raw
 from tests.harness.stage import ROOT, Stage, eventually, free_port, stage
 

@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bus.client import BusClient, Speaker
-from bus.clock import now
-from bus.endpoints import Endpoints
-from bus.identity import new_boot
-from bus.ids import NodeId
-from bus.keyring import KeyFiles, open_keyring, write_keys
-from bus.keys import ClusterKey, ClusterKeys
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.messages.peers import PeerPorts
-from bus.peers import PeerSettings
-from bus.switchboard import Switchboard
+from bus.links.cluster_key import ClusterKey, ClusterKeys
+from bus.links.keyring import KeyFiles, open_keyring, write_keys
+from bus.links.reactor import PollReactor
+from bus.membership.peer_links import PeerSettings
+from bus.process.clock import now
+from bus.process.endpoints import Endpoints
+from bus.process.identity import new_boot
+from bus.process.logs import Log
+from bus.switchboard.switchboard import Switchboard
+from bus.wire.ids import NodeId
+from bus.wire.messages.peers import PeerPorts
 
 PATIENCE_S = 20.0
 

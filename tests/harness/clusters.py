@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from bus.keyring import new_key, write_keys
-from bus.keys import ClusterKeys
+from bus.links.cluster_key import ClusterKeys
+from bus.links.keyring import new_key, write_keys
 from conf.ports import SPAN
 from tests.harness.nodes import MODEL, Node, eventually, free_base_port
 from tests.harness.wires import Wires

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from bus.identity import node_id
-from bus.messages.control import RunnerSpec
+from bus.process.identity import node_id
+from bus.wire.messages.control import RunnerSpec
 from conf.settings import load_settings
 from runner import __main__ as real
 from runner.engine import (
@@ -27,13 +27,13 @@ from runner.engine import (
     StepPlan,
     StepResult,
 )
-from runner.lockstep import Seat
-from runner.part import Makers, Progressed
-from runner.prepared import TextWorks
+from runner.group.lockstep import Seat
+from runner.roles.role import Makers, Progressed
 from runner.service import run_slot
-from runner.text import Text
-from runner.tokenizer import ModelTokenizer
-from runner.warm_up import LENGTHS
+from runner.serving.warm_up import LENGTHS
+from runner.text.prepared import TextWorks
+from runner.text.text import Text
+from runner.text.tokenizer import ModelTokenizer
 from tests.harness.engine import FakeEngine, facts
 
 STEPS_BEFORE = 2

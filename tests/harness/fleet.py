@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.cards import ModelCard
-from bus.ids import ModelId, NodeId
-from bus.topology import Link, Medium, NodeAddress
-from master.bill import Layered, layered
-from master.groups import Field, Member
-from master.seats import Seat
-from master.speed import Links
+from bus.wire.cards import ModelCard
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.topology import Link, Medium, NodeAddress
+from master.placement.capacity import Seat
+from master.placement.memory_cost import Layered, layered
+from master.placement.pipeline_search import Field, Member
+from master.placement.speed import Links
 
 GB = 10**9
 MB = 10**6

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 
-from bus.endpoints import Endpoints
-from bus.errors import ShoalError
-from bus.ids import NodeId
-from bus.logs import Log
-from gateway.http_process import serve
-from gateway.options import Options
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.wire.errors import ShoalError
+from bus.wire.ids import NodeId
+from gateway.cluster.options import Options
+from gateway.http.server import serve
 
 
 def main() -> int:

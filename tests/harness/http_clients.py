@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from bus.clock import now
+from bus.process.clock import now
 from tests.harness.stage import MODEL, Runner, Stage, eventually
 
 

@@ -12,10 +12,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bus.ids import Boot, InstanceId, ModelId, NodeId
-from bus.instances import Instance, RankSeat, Shard
-from bus.messages.control import SlotHello, TellFact
-from bus.messages.events import (
+from bus.replica.outbox import Outbox
+from bus.replica.state import ClusterState, apply
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, RankSeat, Shard
+from bus.wire.messages.control import SlotHello, TellFact
+from bus.wire.messages.events import (
     EventBody,
     InstanceDraining,
     InstancePlaced,
@@ -24,12 +26,10 @@ from bus.messages.events import (
     RunnerEnded,
     RunnerUnloaded,
 )
-from bus.outbox import Outbox
-from bus.state import ClusterState, apply
-from master.breaker import Breaker
-from master.planner import follow_up, repairs
-from master.sequencer import fact_event, judge, next_event
-from worker.actions import (
+from master.decisions.crash_loop import Breaker
+from master.decisions.planner import follow_up, repairs
+from master.log.sequencer import fact_event, judge, next_event
+from worker.slots.actions import (
     Action,
     DrainSlot,
     GiveSpec,
@@ -40,9 +40,9 @@ from worker.actions import (
     StopSlot,
     Tell,
 )
-from worker.facts import Told, farewell
-from worker.reconcile import Desk, is_settled, reconcile, silent_ones
-from worker.slots import Gone, Seen, SlotTable, Task
+from worker.slots.facts import Told, farewell
+from worker.slots.reconcile import Desk, is_settled, reconcile, silent_ones
+from worker.slots.table import Gone, Seen, SlotTable, Task
 
 NODE = NodeId("n1")
 MODEL = ModelId("m")

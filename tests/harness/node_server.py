@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from bus.cards import ModelCard, NodeCard, PartialModel
-from bus.ids import InstanceId, ModelId, NodeId
-from bus.instances import Instance, RankReady, Shard
-from bus.messages.readings import RunnerReading
-from bus.state import ClusterState
+from bus.replica.state import ClusterState
+from bus.wire.cards import ModelCard, NodeCard, PartialModel
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, RankReady, Shard
+from bus.wire.messages.readings import RunnerReading
 
 NODE = NodeId("n1")
 COUNTS = (

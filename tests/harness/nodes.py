@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import psutil
 
-from bus.processes import Supervisor
+from bus.process.supervisor import Supervisor
 from conf.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,11 +9,11 @@ import sys
 import typing
 from pathlib import Path
 
-from bus import codec
-from bus.errors import FailReason, FinishReason, RefusalReason
-from bus.messages import tokens
-from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from bus.topics import TABLE
+from bus.wire import codec
+from bus.wire.errors import FailReason, FinishReason, RefusalReason
+from bus.wire.messages import tokens
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.wire.topics import TABLE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 HEAD = f"""# Protocol
@@ -35,7 +35,7 @@ def first_paragraph(thing: object) -> str:
 def type_name(annotation: object) -> str:
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     text = re.sub(r"Optional\[(.*)\]$", r"\1 | None", text)
-    for noise in ("typing.", "bus.messages.", "bus.", "<class '", "'>"):
+    for noise in ("typing.", "bus.wire.messages.", "bus.", "<class '", "'>"):
         text = text.replace(noise, "")
     return text.replace("|", "\\|")
 

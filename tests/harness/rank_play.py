@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bus.messages.requests import (
+from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
     GenerationRequest,
@@ -23,7 +23,7 @@ from bus.messages.requests import (
     TextPrompt,
     TokensPrompt,
 )
-from bus.messages.tokens import Finished, Refused
+from bus.wire.messages.tokens import Finished, Refused
 from tests.harness.slot import FakeGateway, Stream, request
 
 STORY = "Tell a story about a fish and a boat. " * 12

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bus.messages.control import GroupSpec, RankSeat
+from bus.wire.messages.control import GroupSpec, RankSeat
 from tests.harness.slot import FakeGateway, Slot, started_slot
 
 Layers = Sequence[tuple[int, int]]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bus.errors import Refusal
-from bus.ids import ModelId, RequestId, TokenId
-from bus.messages.requests import GenerationRequest, TextPrompt
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, RequestId, TokenId
+from bus.wire.messages.requests import GenerationRequest, TextPrompt
 from runner.engine import EngineFacts, StepPlan
-from runner.prepared import PreparedChoice, PreparedRequest
-from runner.rows import RowEvent, RowFailed, RowFinished, RowKey, RowToken
-from runner.schedule import Placed, Scheduler
-from runner.schedule_rows import ScheduleSettings
+from runner.schedule.rows import RowEvent, RowFailed, RowFinished, RowKey, RowToken
+from runner.schedule.scheduler import Placed, Scheduler
+from runner.schedule.table import ScheduleSettings
+from runner.text.prepared import PreparedChoice, PreparedRequest
 from tests.harness.engine import FakeEngine, StepCosts
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bus.clock import now
-from bus.ids import NodeId
-from bus.keyring import KeyFiles, Keyring, open_keyring, write_keys
-from bus.keys import ClusterKeys
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.security import Security
-from bus.transport import Frames, Kind, Link
+from bus.links.cluster_key import ClusterKeys
+from bus.links.keyring import KeyFiles, Keyring, open_keyring, write_keys
+from bus.links.reactor import PollReactor
+from bus.links.security import Security
+from bus.links.transport import Frames, Kind, Link
+from bus.process.clock import now
+from bus.process.logs import Log
+from bus.wire.ids import NodeId
 
 ANY = "tcp://127.0.0.1:*"
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bus.codec import Envelope, decode, encode
-from bus.endpoints import Endpoints
-from bus.frames import pack_to_runner, unpack_to_gateway
-from bus.ids import Boot, InstanceId, ModelId, NodeId, RequestId
-from bus.messages.control import RunnerSpec, SlotEnded, SlotHello
-from bus.messages.requests import GenerationRequest, TextPrompt
-from bus.messages.tokens import (
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, RequestId
+from bus.wire.messages.control import RunnerSpec, SlotEnded, SlotHello
+from bus.wire.messages.requests import GenerationRequest, TextPrompt
+from bus.wire.messages.tokens import (
     Accepted,
     ChoiceEnd,
     Entry,
@@ -33,8 +34,7 @@ from bus.messages.tokens import (
     TokenDelta,
     ToRunner,
 )
-from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from bus.transport import Link
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from conf.paths import find_paths, make_folders
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,10 +9,10 @@ from typing import Any
 
 import psutil
 
-from bus.errors import ShoalError
-from bus.journal import MAX_LOG_BYTES
+from bus.wire.errors import ShoalError
 from conf.ports import SPAN
 from conf.settings import load_settings
+from master.log.journal import MAX_LOG_BYTES
 from tests.harness.clusters import Cluster, view_of
 from tests.harness.nodes import SERVICES, Node, eventually
 

@@ -22,19 +22,22 @@ from typing import Any
 
 import httpx
 
-from bus.cards import ModelCard, NodeCard
 from bus.client import BusClient, Speaker, topic_of
-from bus.clock import now, wall
-from bus.codec import decode, encode
-from bus.endpoints import Endpoints
-from bus.errors import Refusal
-from bus.identity import new_boot
-from bus.ids import InstanceId, ModelId, NodeId
-from bus.instances import Instance, RankReady, Shard
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
-from bus.messages.control import (
+from bus.links.reactor import PollReactor
+from bus.links.transport import Link
+from bus.process.clock import now, wall
+from bus.process.endpoints import Endpoints
+from bus.process.identity import new_boot
+from bus.process.logs import Log
+from bus.replica.state import ClusterState, apply, digest
+from bus.switchboard.switchboard import Switchboard
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.codec import decode, encode
+from bus.wire.errors import Refusal
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, RankReady, Shard
+from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
+from bus.wire.messages.control import (
     AskCommand,
     AskEvents,
     AskSnapshot,
@@ -42,11 +45,8 @@ from bus.messages.control import (
     Snapshot,
     TermHeartbeat,
 )
-from bus.messages.events import Event, EventBody, InstancePlaced, TermOpened
-from bus.messages.readings import CardReading, DemandReading
-from bus.state import ClusterState, apply, digest
-from bus.switchboard import Switchboard
-from bus.transport import Link
+from bus.wire.messages.events import Event, EventBody, InstancePlaced, TermOpened
+from bus.wire.messages.readings import CardReading, DemandReading
 
 ROOT = Path(__file__).parents[2]
 NODE = NodeId("n1")

@@ -11,12 +11,14 @@ import signal
 import sys
 
 from bus.client import Speaker
-from bus.codec import Envelope, decode, encode
-from bus.endpoints import Endpoints
-from bus.identity import new_boot
-from bus.ids import NodeId
-from bus.loops import PollReactor
-from bus.messages.control import (
+from bus.links.reactor import PollReactor
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.process.identity import new_boot
+from bus.service import die_with_supervisor
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.ids import NodeId
+from bus.wire.messages.control import (
     AskRunner,
     Phase,
     RunnerReport,
@@ -26,9 +28,7 @@ from bus.messages.control import (
     SlotHello,
     SlotRefused,
 )
-from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from bus.service import die_with_supervisor
-from bus.transport import Link
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 HELLO_S = 0.2
 

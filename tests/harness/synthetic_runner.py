@@ -14,13 +14,14 @@ import json
 import sys
 from dataclasses import dataclass, field
 
-from bus.errors import BadMessage, Refusal
-from bus.frames import pack_to_gateway, unpack_to_runner
-from bus.identity import new_boot
-from bus.ids import InstanceId, RequestId
-from bus.loops import PollReactor
-from bus.messages.requests import ChatPrompt, GenerationRequest, TextPrompt, Usage
-from bus.messages.tokens import (
+from bus.links.reactor import PollReactor
+from bus.links.transport import Link
+from bus.process.identity import new_boot
+from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
+from bus.wire.errors import BadMessage, Refusal
+from bus.wire.ids import InstanceId, RequestId
+from bus.wire.messages.requests import ChatPrompt, GenerationRequest, TextPrompt, Usage
+from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
     ChoiceEnd,
@@ -39,7 +40,6 @@ from bus.messages.tokens import (
     ToolCallDelta,
     Welcome,
 )
-from bus.transport import Link
 
 WORDS = ("one ", "two ", "three ", "four ", "five ", "six ", "seven ", "eight ")
 

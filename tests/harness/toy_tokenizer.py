@@ -1,7 +1,7 @@
 """Talks to the file system: a real tokenizer, small enough to be trained in a test.
 
 Byte-level BPE with ChatML and Qwen3's markers for thinking and tool calls, in a directory that
-`runner.tokenizer` opens like any model's.
+`runner.text.tokenizer` opens like any model's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from runner.tokenizer import ModelTokenizer
+from runner.text.tokenizer import ModelTokenizer
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]

@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bus.client import Speaker
-from bus.errors import PortTaken
-from bus.ids import Boot, ModelId, NodeId
-from bus.logs import Log
-from bus.loops import PollReactor
-from worker.fetcher import Fetcher, FetchNews
-from worker.holdings import Hashes
-from worker.jobs import Jobs
-from worker.parts import Layers
-from worker.source import Source
-from worker.store import Store
-from worker.voice import Voice
-from worker.weights_thread import open_link
+from bus.links.reactor import PollReactor
+from bus.process.logs import Log
+from bus.wire.errors import PortTaken
+from bus.wire.ids import Boot, ModelId, NodeId
+from worker.models.file_hashes import Hashes
+from worker.models.layer_bytes import Layers
+from worker.transfer.disk_thread import Jobs
+from worker.transfer.downloader import Fetcher, FetchNews
+from worker.transfer.envelopes import Voice
+from worker.transfer.source import Source
+from worker.transfer.store import Store
+from worker.transfer.thread import open_link
 
 
 class StoreNode:

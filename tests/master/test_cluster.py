@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from bus.client import BusClient, Speaker
-from bus.endpoints import Endpoints
-from bus.ids import Boot, CommandId, InstanceId, ModelId, NodeId
-from bus.instances import Instance, Shard
-from bus.journal import Journal
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.messages.commands import Acknowledged, CommandRefused, ForgetNode, KeepAlive
-from bus.messages.events import InstancePlaced, NodeJoined, RunnerReady
-from bus.state import ClusterState, apply
-from bus.switchboard import Switchboard
-from master.ballot import LAPSE_S
-from master.office import Seat
+from bus.links.reactor import PollReactor
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.replica.state import ClusterState, apply
+from bus.switchboard.switchboard import Switchboard
+from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, Shard
+from bus.wire.messages.commands import Acknowledged, CommandRefused, ForgetNode, KeepAlive
+from bus.wire.messages.events import InstancePlaced, NodeJoined, RunnerReady
+from master.consensus.shell import Seat
+from master.consensus.term_file import read_term
+from master.consensus.types import LAPSE_S
+from master.log.journal import Journal
 from master.service import Master, MasterSettings
-from master.terms import read_term
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from bus.ids import CommandId, InstanceId, NodeId
-from bus.messages.commands import ForgetNode, KeepAlive
-from bus.mirror import Mirror
-from bus.state import ClusterState
-from master.ballot import (
+from bus.replica.mirror import Mirror
+from bus.replica.state import ClusterState
+from bus.wire.ids import CommandId, InstanceId, NodeId
+from bus.wire.messages.commands import ForgetNode, KeepAlive
+from master.consensus.candidate import Candidate
+from master.consensus.election import stimulate
+from master.consensus.types import (
     DOUBT_S,
     LAPSE_S,
     AckHeard,
@@ -34,9 +36,7 @@ from master.ballot import (
     VoteAsked,
     VoteHeard,
 )
-from master.candidate import Candidate
-from master.election import stimulate
-from master.history import History
+from master.log.recent_events import History
 
 A, B, C, X = NodeId("a"), NodeId("b"), NodeId("c"), NodeId("x")
 VOTERS = frozenset({A, B, C})

@@ -7,25 +7,31 @@ from typing import Any
 
 import pytest
 
-from bus.cards import ModelCard, NodeCard
-from bus.errors import Refusal, RefusalReason
-from bus.ids import CommandId, InstanceId, ModelId, NodeId
-from bus.instances import Instance
-from bus.messages.commands import PlaceModel
-from bus.messages.events import EventBody, InstanceRemoved, LoadRefused, NodeJoined, RunnerReady
-from bus.messages.readings import (
+from bus.replica.state import ClusterState, apply
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.errors import Refusal, RefusalReason
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance
+from bus.wire.messages.commands import PlaceModel
+from bus.wire.messages.events import (
+    EventBody,
+    InstanceRemoved,
+    LoadRefused,
+    NodeJoined,
+    RunnerReady,
+)
+from bus.wire.messages.readings import (
     CardReading,
     LinkReading,
     MeasuredLink,
     NodeReading,
     RunnerReading,
 )
-from bus.state import ClusterState, apply
-from master.breaker import Breaker
-from master.decide import Decided, Decision, Known, Later, Policy, Scene, decide
-from master.planner import RETRY_FAILED_S, Memory, follow_up, remember, wishes
-from master.sequencer import next_event
-from master.view import View
+from master.decisions.crash_loop import Breaker
+from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
+from master.decisions.observations import View
+from master.decisions.planner import RETRY_FAILED_S, Memory, follow_up, remember, wishes
+from master.log.sequencer import next_event
 from tests.harness.fleet import GB, MODEL, model
 
 COUNTS = (

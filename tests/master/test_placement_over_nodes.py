@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.cards import PartialModel
-from bus.errors import Refusal
-from bus.ids import NodeId
-from bus.messages.weights import DISK_MARGIN_BYTES
-from bus.topology import Link
-from master.bill import Appetite, layered
-from master.candidates import Placement
-from master.copies import Wish, as_computed
-from master.placement import Verdict, candidates, place, survey
-from master.plans import plan_of, preview_of
-from master.refusals import Crowded
-from master.seats import Seat, limit_bytes
-from master.speed import Links
+from bus.wire.cards import PartialModel
+from bus.wire.errors import Refusal
+from bus.wire.ids import NodeId
+from bus.wire.messages.weights import DISK_MARGIN_BYTES
+from bus.wire.topology import Link
+from master.placement.availability import Wish, as_computed
+from master.placement.capacity import Seat, limit_bytes
+from master.placement.explain import Crowded
+from master.placement.memory_cost import Appetite, layered
+from master.placement.place import Verdict, candidates, place, survey
+from master.placement.preview import plan_of, preview_of
+from master.placement.search import Placement
+from master.placement.speed import Links
 from tests.harness.fleet import GB, MB, MODEL, model, node
 
 CARD = model((2 * GB,) * 10, embedding=GB, head=GB)
@@ -302,7 +302,7 @@ def test_nodes_of_one_machine_share_its_memory() -> None:
 
 
 def test_what_a_device_may_give_is_as_it_says_else_three_quarters_of_the_memory() -> None:
-    from bus.cards import NodeCard
+    from bus.wire.cards import NodeCard
 
     card = NodeCard(
         node=NodeId("n"), name="n", platform="", cores=1, memory_bytes=64 * GB,

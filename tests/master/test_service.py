@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from bus.cards import ModelCard, NodeCard
 from bus.client import BusClient, Speaker
-from bus.endpoints import Endpoints
-from bus.ids import Boot, CommandId, InstanceId, ModelId, NodeId
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
-from bus.messages.events import NodeJoined, RunnerEnded, RunnerReady, RunnerUnloaded
-from bus.messages.readings import CardReading, NodeReading
-from bus.switchboard import Switchboard
-from master.ballot import Kept
-from master.decide import Policy
-from master.office import Seat
+from bus.links.reactor import PollReactor
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.switchboard.switchboard import Switchboard
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
+from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
+from bus.wire.messages.events import NodeJoined, RunnerEnded, RunnerReady, RunnerUnloaded
+from bus.wire.messages.readings import CardReading, NodeReading
+from master.consensus.shell import Seat
+from master.consensus.term_file import keep_term, read_term
+from master.consensus.types import Kept
+from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
-from master.terms import keep_term, read_term
 
 NODE = NodeId("n1")
 TINY = ModelId("tiny")

@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from conf.paths import bundled_models
-from gateway.cli.lab import LabNode, formation_s
+from gateway.cli.verbs.node.lab import LabNode, formation_s
 from tests.harness.clusters import Cluster, running_cluster, view_of
 from tests.harness.nodes import Node, Stream, eventually, kill
 from tests.processes.conftest import PROVING, Ledger
-from worker.stage import parts_held
+from worker.transfer.staging import parts_held
 
 ROUNDS = 20 if PROVING else 1
 LONG = {"max_tokens": 900, "ignore_eos": True}

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from bus.tap import listen
+from bus.switchboard.tap_client import listen
 from conf.settings import load_settings
 from tests.harness.nodes import MODEL, SERVICES, Node, Stream, eventually, kill, running_node
 from tests.processes.conftest import Ledger

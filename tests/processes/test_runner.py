@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bus.ids import RequestId
-from bus.messages.control import AskRunner, RunnerReport, SlotDrain
-from bus.messages.requests import TokensPrompt
-from bus.messages.tokens import (
+from bus.wire.ids import RequestId
+from bus.wire.messages.control import AskRunner, RunnerReport, SlotDrain
+from bus.wire.messages.requests import TokensPrompt
+from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
     Credit,

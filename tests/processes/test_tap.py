@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bus.tap import listen
+from bus.switchboard.tap_client import listen
 from conf.settings import load_settings
 from tests.harness.nodes import ROOT, Node
 

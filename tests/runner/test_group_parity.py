@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from bus.messages.requests import TokensPrompt
-from bus.messages.tokens import Failed
+from bus.wire.messages.requests import TokensPrompt
+from bus.wire.messages.tokens import Failed
 from runner.lifecycle import ENGINE_ERROR, GROUP_LOST
 from tests.harness.families import MODELS, ODD, QUANTISED, write_model
 from tests.harness.rank_play import (

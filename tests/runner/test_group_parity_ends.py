@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bus.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
-from bus.messages.tokens import Cancel, Failed, Finished
+from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
+from bus.wire.messages.tokens import Cancel, Failed, Finished
 from tests.harness.rank_play import STORY, Outcome, assert_same, endless, said, text_hand
 from tests.harness.ranks import Layers, one_gateway, ready_group, stages
 from tests.harness.slot import ROOT, FakeGateway, request

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from bus.messages.control import AskRunner, RunnerReport, SlotDrain
-from bus.messages.requests import GenerationRequest
-from bus.messages.tokens import Cancel, Failed, Finished
+from bus.wire.messages.control import AskRunner, RunnerReport, SlotDrain
+from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.tokens import Cancel, Failed, Finished
 from runner.lifecycle import GROUP_LOST, LOAD_FAILED, STOPPED
 from tests.harness.families import MODELS, QUANTISED, write_model
 from tests.harness.rank_play import assert_same, endless, play, play_prefix, text_hand, token_hand

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import product
 from typing import get_args
 
-from bus.ids import Boot
-from bus.messages.control import Phase
-from bus.messages.tokens import Hello
-from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
-from runner.gateways import Gateways
+from bus.wire.ids import Boot
+from bus.wire.messages.control import Phase
+from bus.wire.messages.tokens import Hello
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from runner.lifecycle import EXIT_CODES, NEXT, Signal, signalled, step_deadline_s
 from runner.recorder import KEPT, FlightRecorder
+from runner.serving.clients import Gateways
 
 ORDER: tuple[Phase, ...] = get_args(Phase)
 

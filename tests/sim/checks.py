@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bus.ids import CommandId, NodeId
-from bus.messages.commands import Acknowledged
-from bus.messages.events import Event, InstancePlaced
-from bus.state import ClusterState
+from bus.replica.state import ClusterState
+from bus.wire.ids import CommandId, NodeId
+from bus.wire.messages.commands import Acknowledged
+from bus.wire.messages.events import Event, InstancePlaced
 from tests.sim.office import overbooked
 
 if TYPE_CHECKING:

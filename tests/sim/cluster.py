@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bus.ids import CommandId, InstanceId, NodeId
-from bus.messages.commands import Command, DeleteInstance, ForgetNode, PlaceModel
-from bus.messages.events import NodeJoined
+from bus.wire.ids import CommandId, InstanceId, NodeId
+from bus.wire.messages.commands import Command, DeleteInstance, ForgetNode, PlaceModel
+from bus.wire.messages.events import NodeJoined
 from tests.sim.checks import Checks
 from tests.sim.machine import Machine
 from tests.sim.office import MODEL

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from bus.messages.control import TellFact
+from bus.wire.messages.control import TellFact
 from tests.harness.node_in_memory import NodeInMemory, Worker
 from tests.sim.office import GB, MEMORY_BYTES, MODEL
-from worker.slots import Task
+from worker.slots.table import Task
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bus.ids import Boot, CommandId, NodeId
-from bus.messages.commands import Acknowledged, Command
-from bus.messages.control import (
+from bus.replica.mirror import Mirror
+from bus.replica.outbox import Outbox
+from bus.replica.state import ClusterState
+from bus.wire.ids import Boot, CommandId, NodeId
+from bus.wire.messages.commands import Acknowledged, Command
+from bus.wire.messages.control import (
     AskEvents,
     AskSnapshot,
     EventsFound,
@@ -20,7 +23,7 @@ from bus.messages.control import (
     TellFact,
     TermHeartbeat,
 )
-from bus.messages.events import (
+from bus.wire.messages.events import (
     Event,
     EventBody,
     LoadRefused,
@@ -29,12 +32,9 @@ from bus.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from bus.mirror import Mirror
-from bus.outbox import Outbox
-from bus.state import ClusterState
-from master.acks import Answers
-from master.acts import Act, Append, Publish, Replace, Send, Spread
-from master.ballot import (
+from master.consensus.actions import Act, Append, Publish, Replace, Send, Spread
+from master.consensus.candidate import Candidate
+from master.consensus.types import (
     Beat,
     Kept,
     OpenTerm,
@@ -43,13 +43,13 @@ from master.ballot import (
     StepDown,
     SwitchboardUp,
 )
-from master.breaker import Breaker
-from master.candidate import Candidate
-from master.decide import Decided, Known
-from master.planner import follow_up, repairs
-from master.prune import Watch, silent
-from master.sequencer import fact_event, judge, next_event
-from master.view import View
+from master.decisions.crash_loop import Breaker
+from master.decisions.decide import Decided, Known
+from master.decisions.observations import View
+from master.decisions.planner import follow_up, repairs
+from master.decisions.prune import Watch, silent
+from master.log.replication import Answers
+from master.log.sequencer import fact_event, judge, next_event
 from tests.sim.keeper import Keeper
 from tests.sim.office import decided, read, scene_of
 
@@ -235,7 +235,7 @@ class Machine:
                 self.index(body)
 
     def do(self, actions: list[Act]) -> None:
-        """A candidate's actions, in order, as `master.office` does them."""
+        """A candidate's actions, in order, as `master.consensus.shell` does them."""
         disk = self.disk
         for action in actions:
             match action:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bus.cards import ModelCard, NodeCard
-from bus.errors import Refusal
-from bus.ids import InstanceId, ModelId
-from bus.instances import Instance, Shard
-from bus.messages.commands import Command, ForgetNode
-from bus.messages.events import InstancePlaced, NodeForgotten, NodeRemembered
-from bus.messages.readings import CardReading, NodeReading
-from master.decide import Decided, Decision, Known, Policy, Scene, decide
-from master.seats import MEMORY_SHARE
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.errors import Refusal
+from bus.wire.ids import InstanceId, ModelId
+from bus.wire.instances import Instance, Shard
+from bus.wire.messages.commands import Command, ForgetNode
+from bus.wire.messages.events import InstancePlaced, NodeForgotten, NodeRemembered
+from bus.wire.messages.readings import CardReading, NodeReading
+from master.decisions.decide import Decided, Decision, Known, Policy, Scene, decide
+from master.placement.capacity import MEMORY_SHARE
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine

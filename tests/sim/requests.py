@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bus.ids import InstanceId
-from bus.instances import Instance
-from gateway.connection import BUSY_ANSWER_S
-from gateway.liveness import Liveness
+from bus.wire.ids import InstanceId
+from bus.wire.instances import Instance
+from gateway.runners.connection import BUSY_ANSWER_S
+from gateway.runners.liveness import Liveness
 from tests.harness.node_in_memory import Process
 
 if TYPE_CHECKING:

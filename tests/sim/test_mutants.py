@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from bus.mirror import Mirror
-from bus.outbox import Outbox
-from master import acks, votes
-from master.acks import Acks, Standing
-from master.candidate import Candidate
+from bus.replica.mirror import Mirror
+from bus.replica.outbox import Outbox
+from master.consensus import votes
+from master.consensus.candidate import Candidate
+from master.log import replication
+from master.log.replication import Acks, Standing
 from tests.sim.cluster import PLANS, Broken, run_schedule
 from tests.sim.machine import Machine
 
@@ -55,7 +56,7 @@ def test_an_acknowledgement_before_the_disk_has_it_is_caught(
 def test_an_answer_that_does_not_wait_for_the_majority_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def hasty(self: Standing, index: int, waited_s: float) -> acks.Durability:
+    def hasty(self: Standing, index: int, waited_s: float) -> replication.Durability:
         return "majority"
 
     monkeypatch.setattr(Standing, "worth", hasty)

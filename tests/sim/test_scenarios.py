@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bus.ids import CommandId, NodeId
-from bus.messages.commands import PlaceModel
-from bus.messages.control import AskVote, Vote
+from bus.wire.ids import CommandId, NodeId
+from bus.wire.messages.commands import PlaceModel
+from bus.wire.messages.control import AskVote, Vote
 from tests.sim.cluster import PLANS, Cluster
 from tests.sim.machine import Machine
 from tests.sim.office import MODEL

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from bus.client import Speaker
-from bus.endpoints import Endpoints
-from bus.ids import Boot, NodeId
-from bus.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
+from bus.process.endpoints import Endpoints
 from bus.service import stack_sampler
+from bus.wire.ids import Boot, NodeId
+from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 from telemetry import diagnose
 from telemetry.diagnose import Capability
 from telemetry.examine import Answer, Examiner, Target

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bus.ids import NodeId
-from bus.messages.readings import ProcessReading
+from bus.wire.ids import NodeId
+from bus.wire.messages.readings import ProcessReading
 from telemetry.health import CODES, NodeFacts, SilentPeer, findings
 
 GB = 1 << 30

@@ -12,25 +12,25 @@ from pathlib import Path
 import pytest
 
 from bus.client import BusClient, Speaker
-from bus.clock import now
-from bus.codec import Envelope, decode, encode
-from bus.endpoints import Endpoints
-from bus.errors import Unavailable
-from bus.identity import new_boot
-from bus.ids import ModelId, NodeId
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.messages.control import AskDiagnosis, AskSnapshot, DiagnosisRefused
-from bus.messages.readings import (
+from bus.links.reactor import PollReactor
+from bus.links.transport import Link
+from bus.process.clock import now
+from bus.process.endpoints import Endpoints
+from bus.process.identity import new_boot
+from bus.process.logs import Log
+from bus.service import Shell
+from bus.switchboard.switchboard import Switchboard
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import Unavailable
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.control import AskDiagnosis, AskSnapshot, DiagnosisRefused
+from bus.wire.messages.readings import (
     FetchReading,
     NodeReading,
     ThunderboltReading,
     WeightsReading,
 )
-from bus.messages.wire import Message
-from bus.service import Shell
-from bus.switchboard import Switchboard
-from bus.transport import Link
+from bus.wire.messages.wire import Message
 from telemetry.service import Supervised, Telemetry
 
 NODE = NodeId("n1")

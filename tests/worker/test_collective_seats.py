@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bus.collectives import order_of
-from bus.ids import Boot, InstanceId, ModelId, NodeId
-from bus.instances import Instance, RankSeat, Shard
-from bus.messages.collectives import TEST_MODEL
-from bus.messages.control import SlotHello
-from bus.messages.events import LoadRefused
-from bus.state import ClusterState
-from worker.actions import GiveSpec, SeatRank, StartSlot, StopSlot, Tell
-from worker.facts import Told
-from worker.reconcile import Desk, reconcile
-from worker.slots import Seen, SlotTable
+from bus.hardware.collective_test import order_of
+from bus.replica.state import ClusterState
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, RankSeat, Shard
+from bus.wire.messages.collectives import TEST_MODEL
+from bus.wire.messages.control import SlotHello
+from bus.wire.messages.events import LoadRefused
+from worker.slots.actions import GiveSpec, SeatRank, StartSlot, StopSlot, Tell
+from worker.slots.facts import Told
+from worker.slots.reconcile import Desk, reconcile
+from worker.slots.table import Seen, SlotTable
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
 BYTES = 300 << 20

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bus.cards import ModelCard, NodeCard, PartialModel
-from bus.errors import Refusal
-from bus.ids import Boot, InstanceId, ModelId, NodeId
-from bus.instances import Instance, RankReady, Shard
-from bus.messages.control import SlotHello
-from bus.messages.events import LoadRefused
-from bus.state import ClusterState
-from worker.actions import Action, CancelFetch, FetchModel, RefuseSlot, StartSlot, Tell
-from worker.facts import Told
-from worker.parts import Layers
-from worker.reconcile import Desk, reconcile
-from worker.slots import Seen, SlotTable
-from worker.source import Source
-from worker.sources import Sources, is_store_address
+from bus.replica.state import ClusterState
+from bus.wire.cards import ModelCard, NodeCard, PartialModel
+from bus.wire.errors import Refusal
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, RankReady, Shard
+from bus.wire.messages.control import SlotHello
+from bus.wire.messages.events import LoadRefused
+from worker.models.layer_bytes import Layers
+from worker.slots.actions import Action, CancelFetch, FetchModel, RefuseSlot, StartSlot, Tell
+from worker.slots.facts import Told
+from worker.slots.reconcile import Desk, reconcile
+from worker.slots.table import Seen, SlotTable
+from worker.transfer.source import Source
+from worker.transfer.sources import Sources, is_store_address
 
 ME, OTHER, THIRD = NodeId("n1"), NodeId("n2"), NodeId("n3")
 M = ModelId("m")

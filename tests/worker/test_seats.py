@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from bus.errors import PortTaken
-from bus.ids import Boot, InstanceId, ModelId, NodeId
-from bus.instances import Instance, RankSeat, Shard
-from bus.messages.control import SlotHello
-from bus.messages.events import Event, GenerationOpened, InstancePlaced, RankSeated
-from bus.state import ClusterState, apply
-from worker.actions import GiveSpec, SeatRank, StartSlot, StopSlot
-from worker.facts import Told
-from worker.ports import PortPool
-from worker.reconcile import SEAT_S, Desk, reconcile
-from worker.slots import Seen, SlotTable, Task
+from bus.replica.state import ClusterState, apply
+from bus.wire.errors import PortTaken
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, RankSeat, Shard
+from bus.wire.messages.control import SlotHello
+from bus.wire.messages.events import Event, GenerationOpened, InstancePlaced, RankSeated
+from worker.machine.ports import PortPool
+from worker.slots.actions import GiveSpec, SeatRank, StartSlot, StopSlot
+from worker.slots.facts import Told
+from worker.slots.reconcile import SEAT_S, Desk, reconcile
+from worker.slots.table import Seen, SlotTable, Task
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
 NAME = InstanceId("i")

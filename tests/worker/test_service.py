@@ -14,28 +14,28 @@ from pathlib import Path
 
 import pytest
 
-import worker.reconcile
 import worker.service
 from bus.client import BusClient, Speaker
-from bus.codec import decode, encode
-from bus.endpoints import Endpoints
-from bus.ids import Boot, CommandId, InstanceId, ModelId, NodeId
-from bus.logs import Log
-from bus.loops import PollReactor
-from bus.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
-from bus.messages.control import AskRunner, DiagnosisRefused, RunnerReport
-from bus.messages.readings import NodeReading
-from bus.messages.wire import Message
-from bus.processes import SupervisedProcess, Supervisor
-from bus.switchboard import Switchboard
-from bus.transport import Link
-from master.decide import Policy
-from master.office import Seat
+from bus.links.reactor import PollReactor
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.process.supervisor import SupervisedProcess, Supervisor
+from bus.switchboard.switchboard import Switchboard
+from bus.wire.codec import decode, encode
+from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
+from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
+from bus.wire.messages.control import AskRunner, DiagnosisRefused, RunnerReport
+from bus.wire.messages.readings import NodeReading
+from bus.wire.messages.wire import Message
+from master.consensus.shell import Seat
+from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
-from tests.worker.test_weights import write_model
-from worker.hands import DataPorts, RunnerDefaults
+from tests.worker.models.test_weights import write_model
+from worker.models.weights import Shelf, Weights
 from worker.service import Worker, WorkerSettings
-from worker.weights import Shelf, Weights
+from worker.slots import reconcile as reconcile_module
+from worker.slots.executor import DataPorts, RunnerDefaults
 
 pytestmark = pytest.mark.slow
 
@@ -210,7 +210,7 @@ def test_a_runner_that_dies_in_peace_and_quiet_is_missed_by_its_connection(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker.service, "LIST_STEADY_S", 3600.0)
-    monkeypatch.setattr(worker.reconcile, "SILENT_S", 3600.0)
+    monkeypatch.setattr(reconcile_module, "SILENT_S", 3600.0)
     instance = house.place()
     os.kill(house.pid(instance), signal.SIGKILL)
     house.until(lambda: house.asker.state.instances[instance].generation == 2, "generation 2")

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from bus.client import Speaker
-from bus.ids import Boot, ModelId, NodeId
-from bus.keyring import KeyFiles, NodeSecurity, new_key, open_keyring, write_keys
-from bus.keys import ClusterKey, ClusterKeys
-from bus.logs import Log
-from bus.security import Security
-from tests.worker.test_store import big_model, content
-from tests.worker.test_weights_thread import phase, until
-from worker.source import Source
-from worker.weights_thread import WeightsSettings, WeightsThread, link_maker
+from bus.links.cluster_key import ClusterKey, ClusterKeys
+from bus.links.keyring import KeyFiles, NodeSecurity, new_key, open_keyring, write_keys
+from bus.links.security import Security
+from bus.process.logs import Log
+from bus.wire.ids import Boot, ModelId, NodeId
+from tests.worker.transfer.test_store import big_model, content
+from tests.worker.transfer.test_thread import phase, until
+from worker.transfer.source import Source
+from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from bus.cards import NodeCard, PartialModel
-from bus.ids import ModelId, NodeId
-from bus.instances import Conditions, Instance
+from bus.wire.cards import NodeCard, PartialModel
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.instances import Conditions, Instance
 from gateway.cli.app import app
 from tests.harness.node_server import card, instance, serving, state
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from bus.errors import BadRequest
-from bus.ids import RequestId
-from bus.messages.requests import GenerationRequest, Usage
-from bus.messages.tokens import (
+from bus.wire.errors import BadRequest
+from bus.wire.ids import RequestId
+from bus.wire.messages.requests import GenerationRequest, Usage
+from bus.wire.messages.tokens import (
     ChoiceEnd,
     Entry,
     Finished,

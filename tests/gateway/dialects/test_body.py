@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.errors import BadRequest
+from bus.wire.errors import BadRequest
 from gateway.dialects.body import path_of, read_object
 from gateway.dialects.dialect import Dialect, Limits, Parsed
-from gateway.dialects.ollama import OllamaChat, OllamaGenerate
-from gateway.dialects.openai_chat import OpenAIChat
-from gateway.dialects.openai_completions import OpenAICompletions
+from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.openai.chat import OpenAIChat
+from gateway.dialects.openai.completions import OpenAICompletions
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from bus.messages.requests import Usage
-from bus.messages.tokens import Failed, PrefillProgress, TokenDelta, TokenLogprob
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import Failed, PrefillProgress, TokenDelta, TokenLogprob
 from gateway.dialects.collect import Collector, total
-from gateway.dialects.openai_chat import OpenAIChat
-from gateway.dialects.openai_completions import OpenAICompletions
+from gateway.dialects.openai.chat import OpenAIChat
+from gateway.dialects.openai.completions import OpenAICompletions
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

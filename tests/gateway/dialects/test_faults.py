@@ -5,14 +5,14 @@ from typing import get_args
 
 import pytest
 
-from bus.errors import BadRequest, ContextOverflow, FailReason, Refusal, RefusalReason
-from bus.ids import RequestId
-from bus.messages.tokens import Failed
+from bus.wire.errors import BadRequest, ContextOverflow, FailReason, Refusal, RefusalReason
+from bus.wire.ids import RequestId
+from bus.wire.messages.tokens import Failed
 from gateway.dialects import faults
 from gateway.dialects.dialect import Dialect
-from gateway.dialects.ollama import OllamaChat, OllamaGenerate
-from gateway.dialects.openai_chat import OpenAIChat
-from gateway.dialects.openai_completions import OpenAICompletions
+from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.openai.chat import OpenAIChat
+from gateway.dialects.openai.completions import OpenAICompletions
 
 DIALECTS: list[Dialect] = [OpenAIChat(), OpenAICompletions(), OllamaChat(), OllamaGenerate()]
 

@@ -7,7 +7,7 @@ import pytest
 from ollama import ListResponse, ProcessResponse, ShowResponse
 from openai.types import Model
 
-from bus.errors import BadRequest
+from bus.wire.errors import BadRequest
 from gateway.dialects import listing
 from gateway.dialects.dialect import Limits
 from gateway.dialects.listing import LoadedModel, ModelListing

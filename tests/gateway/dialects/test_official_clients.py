@@ -16,9 +16,9 @@ import ollama
 import openai
 import pytest
 
-from bus.errors import BadRequest
-from bus.ids import RequestId
-from bus.messages.tokens import (
+from bus.wire.errors import BadRequest
+from bus.wire.ids import RequestId
+from bus.wire.messages.tokens import (
     ChoiceEnd,
     Entry,
     Failed,
@@ -32,9 +32,9 @@ from gateway.dialects import faults, listing
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, ParseContext, Parsed
 from gateway.dialects.listing import LoadedModel, ModelListing
-from gateway.dialects.ollama import OllamaChat, OllamaGenerate
-from gateway.dialects.openai_chat import OpenAIChat
-from gateway.dialects.openai_completions import OpenAICompletions
+from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.openai.chat import OpenAIChat
+from gateway.dialects.openai.completions import OpenAICompletions
 
 NOW_S = 1_763_640_000.0
 TINY = ModelListing("shoal-tiny", 1, NOW_S, loaded=(LoadedModel(1, 1, 4096),))
@@ -94,7 +94,7 @@ def fail(parsed: Parsed) -> list[Entry]:
 
 
 def _usage() -> Any:
-    from bus.messages.requests import Usage
+    from bus.wire.messages.requests import Usage
 
     return Usage(prompt_tokens=3, completion_tokens=2, prefill_s=0.5, decode_s=1.0)
 

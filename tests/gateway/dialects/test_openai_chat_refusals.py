@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from bus.errors import BadRequest
+from bus.wire.errors import BadRequest
 from gateway.dialects.dialect import Limits
-from gateway.dialects.openai_bodies import REFUSED_CHAT
-from gateway.dialects.openai_chat import OpenAIChat
+from gateway.dialects.openai.bodies import REFUSED_CHAT
+from gateway.dialects.openai.chat import OpenAIChat
 
 CHAT = OpenAIChat()
 USER = {"role": "user", "content": "hi"}

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from gateway.dialects import faults, ollama_bodies, openai_bodies
+from gateway.dialects import faults
 from gateway.dialects.body import PRIORITIES
+from gateway.dialects.ollama import bodies as ollama_bodies
+from gateway.dialects.openai import bodies as openai_bodies
 
 PAGE = (Path(__file__).parents[3] / "docs/operations/http-api.md").read_text()
 OPENAI, OLLAMA = PAGE.split("## Ollama", maxsplit=1)

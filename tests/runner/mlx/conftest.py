@@ -13,8 +13,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.utils import load_model
 
-from bus.ids import TokenId
-from bus.messages.requests import Sampling
+from bus.wire.ids import TokenId
+from bus.wire.messages.requests import Sampling
 from runner.engine import (
     PrefillChunk,
     RowFailure,

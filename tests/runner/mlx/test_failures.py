@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.messages.requests import Sampling
+from bus.wire.messages.requests import Sampling
 from runner.engine import EntryId, PrefillChunk, PrefixHit
 
 BAD = {

@@ -8,9 +8,9 @@ import pytest
 from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
-from bus.messages.requests import Sampling
+from bus.wire.messages.requests import Sampling
 from runner.engine import GrammarSpec, PrefillChunk
-from runner.mlx.matching import DeadEnd, Grammars
+from runner.mlx.sampling.grammar_mask import DeadEnd, Grammars
 
 SCHEMA = {
     "type": "object",

@@ -11,10 +11,10 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
-from runner.mlx.load import load_weights
+from runner.mlx.model.load import load_weights
 from tests.harness.families import MODELS, QUANTISED, SMALL, write_model
-from worker.layers import FETCHED_IN_PARTS, Place, place_of
-from worker.parts import Layers, needs, tensor_ranges
+from worker.models.layer_bytes import Layers, needs, tensor_ranges
+from worker.models.layers import FETCHED_IN_PARTS, Place, place_of
 
 LAYERS = int(SMALL["num_hidden_layers"])
 SHOWN = {

@@ -1,0 +1,237 @@
+"""The arithmetic of the collective test: sizes, trimmed means, bandwidth, verdicts, the report.
+
+Pure. Bandwidth is what one direction of a rank's link carries: an `all_sum` of S bytes over n
+ranks sends 2 (n - 1) / n x S from each (NCCL's "bus bandwidth"), which for two ranks is S. A group
+is as fast as its slowest rank, and right only when every rank found every element right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Literal
+
+from bus.wire.ids import NodeId
+from bus.wire.messages.collectives import (
+    Backend,
+    Check,
+    CollectiveReading,
+    CollectiveTest,
+    Mode,
+    Timing,
+)
+from bus.wire.messages.wire import Message
+
+ELEMENT_BYTES = 4
+SIZES = (1_024, 65_536, 1_048_576, 16_777_216)
+STRESS_SIZES = (*SIZES, 33_554_432, 67_108_864, 134_217_728)
+"""The last is 512 MB."""
+TRIMMED = 0.10
+ARRAYS = 3
+"""How many arrays of the largest size a rank may hold at once: what it gives, what it gets, and
+what the backend or the check needs beside."""
+
+Verdict = Literal["excellent", "good", "fair", "poor"]
+LATENCY_S: tuple[tuple[float, Verdict], ...] = ((100e-6, "excellent"), (500e-6, "good"))
+BYTES_PER_S: tuple[tuple[float, Verdict], ...] = (
+    (5e9, "excellent"),
+    (2e9, "good"),
+    (0.5e9, "fair"),
+)
+DEADLINE_S: dict[Mode, float] = {"quick": 180.0, "standard": 600.0, "stress": 3600.0}
+
+
+class SizeReport(Message):
+    """One size over all ranks: `mean_s` is the slowest rank's. None where it was skipped."""
+
+    elements: int
+    bytes: int
+    skipped: bool
+    mean_s: float | None = None
+    bytes_per_s: float | None = None
+
+
+class RankReport(Message):
+    """One rank's part of the report."""
+
+    rank: int
+    node: NodeId
+    process: str
+    pid: int
+    mlx_version: str
+    device: str
+    passed: bool
+    latency_s: float | None
+    peak_bytes: int
+
+
+class WrongCheck(Message):
+    """An exchange that gave a rank wrong elements."""
+
+    rank: int
+    node: NodeId
+    check: Check
+
+
+class CollectiveReport(Message):
+    """The whole test. `latency_s` is the slowest rank's trimmed mean, `bytes_per_s` the best
+    size's; verdicts are None where nothing was measured. `beside` are the models that were in
+    memory on the same nodes."""
+
+    passed: bool
+    mode: Mode
+    backend: Backend
+    ranks: tuple[RankReport, ...]
+    checks: int
+    elements: int
+    wrong: tuple[WrongCheck, ...]
+    latency_s: float | None
+    latency_verdict: Verdict | None
+    sizes: tuple[SizeReport, ...]
+    bytes_per_s: float | None
+    bandwidth_verdict: Verdict | None
+    beside: tuple[str, ...]
+
+
+def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> CollectiveTest:
+    """What a test of this mode does where each rank may hold arrays of `room_bytes` in all."""
+    sizes = STRESS_SIZES if mode == "stress" else SIZES
+    rounds = {"quick": 5, "standard": 20, "stress": 100}[mode]
+    return CollectiveTest(
+        mode=mode,
+        sizes=sizes,
+        latency_warm_ups=5,
+        latency_rounds=5 if mode == "quick" else 100 if mode == "stress" else 50,
+        warm_ups=3,
+        rounds=rounds,
+        cap_bytes=min(max(0, room_bytes) // ARRAYS, sizes[-1] * ELEMENT_BYTES),
+        deadline_s=DEADLINE_S[mode],
+        beside=tuple(beside),
+    )
+
+
+def is_skipped(test: CollectiveTest, elements: int) -> bool:
+    """Whether an array of so many elements is over the cap."""
+    return elements * ELEMENT_BYTES > test.cap_bytes
+
+
+def timing(seconds: Sequence[float]) -> Timing:
+    """Of at least one round: the slowest tenth (rounded down) does not count in the mean."""
+    ordered = sorted(seconds)
+    kept = len(ordered) - int(len(ordered) * TRIMMED)
+    return Timing(
+        rounds=len(ordered),
+        kept=kept,
+        mean_s=min(max(fmean(ordered[:kept]), ordered[0]), ordered[kept - 1]),
+        median_s=median(ordered),
+        least_s=ordered[0],
+        most_s=ordered[-1],
+    )
+
+
+def link_bytes_per_s(elements: int, ranks: int, seconds: float) -> float:
+    """What each direction of a rank's link carried in an `all_sum`; 0 for no time at all."""
+    sent = 2 * (ranks - 1) / ranks * elements * ELEMENT_BYTES
+    return sent / seconds if seconds > 0 else 0.0
+
+
+def judge_latency(seconds: float) -> Verdict:
+    """Below 100 us is excellent, below 500 us good."""
+    for limit, verdict in LATENCY_S:
+        if seconds < limit:
+            return verdict
+    return "poor"
+
+
+def judge_bandwidth(bytes_per_s: float) -> Verdict:
+    """Above 5, 2 and 0.5 GB/s."""
+    for limit, verdict in BYTES_PER_S:
+        if bytes_per_s > limit:
+            return verdict
+    return "poor"
+
+
+def rounds_of(test: CollectiveTest, checks: int) -> int:
+    """All exchanges of a test with so many checks, for progress."""
+    sizes = sum(not is_skipped(test, size) for size in test.sizes)
+    latency = test.latency_warm_ups + test.latency_rounds
+    return checks + latency + sizes * (test.warm_ups + test.rounds)
+
+
+def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
+    """What the ranks found together; there is at least one reading, of each rank the latest.
+
+    It has `passed` when all ranks are here and done and no element of any check was wrong.
+    """
+    ranks = sorted(readings, key=lambda one: one.rank)
+    first, test = ranks[0], ranks[0].test
+    wrong = tuple(
+        WrongCheck(rank=one.rank, node=one.node, check=check)
+        for one in ranks
+        for check in one.finding.checks
+        if check.wrong
+    )
+    whole = [one.rank for one in ranks] == list(range(first.size))
+    done = whole and all(one.phase == "done" for one in ranks)
+    latency_s = _slowest([one.finding.latency for one in ranks]) if whole else None
+    sizes = tuple(_size(ranks, elements) for elements in test.sizes) if whole else ()
+    best = max((one.bytes_per_s for one in sizes if one.bytes_per_s is not None), default=None)
+    checks = [check for one in ranks for check in one.finding.checks]
+    return CollectiveReport(
+        passed=done and bool(checks) and not wrong,
+        mode=test.mode,
+        backend=first.backend,
+        ranks=tuple(_rank(one) for one in ranks),
+        checks=len(checks),
+        elements=sum(check.elements for check in checks),
+        wrong=wrong,
+        latency_s=latency_s,
+        latency_verdict=None if latency_s is None else judge_latency(latency_s),
+        sizes=sizes,
+        bytes_per_s=best,
+        bandwidth_verdict=None if best is None else judge_bandwidth(best),
+        beside=test.beside,
+    )
+
+
+def culprit(why: str) -> tuple[int, str] | None:
+    """The rank that a test failed for, and its node, from the words of its end: the last that
+    is named, for who tells of another comes first."""
+    named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
+    return (int(named[-1][0]), named[-1][1]) if named else None
+
+
+def _slowest(timings: Sequence[Timing | None]) -> float | None:
+    """The longest mean, None unless every rank has one."""
+    means = [one.mean_s for one in timings if one is not None]
+    return max(means) if len(means) == len(timings) else None
+
+
+def _size(ranks: Sequence[CollectiveReading], elements: int) -> SizeReport:
+    test, size = ranks[0].test, ranks[0].size
+    found = [s for one in ranks for s in one.finding.sizes if s.elements == elements]
+    timings = [one.timing for one in found]
+    mean_s = _slowest(timings) if len(timings) == len(ranks) else None
+    return SizeReport(
+        elements=elements,
+        bytes=elements * ELEMENT_BYTES,
+        skipped=is_skipped(test, elements),
+        mean_s=mean_s,
+        bytes_per_s=None if mean_s is None else link_bytes_per_s(elements, size, mean_s),
+    )
+
+
+def _rank(one: CollectiveReading) -> RankReport:
+    checks, latency = one.finding.checks, one.finding.latency
+    return RankReport(
+        rank=one.rank,
+        node=one.node,
+        process=one.process,
+        pid=one.pid,
+        mlx_version=one.mlx_version,
+        device=one.device,
+        passed=one.phase == "done" and bool(checks) and not any(check.wrong for check in checks),
+        latency_s=None if latency is None else latency.mean_s,
+        peak_bytes=one.finding.peak_bytes,
+    )

@@ -1,0 +1,73 @@
+"""Which way from node to node is the best of those that were seen to work, and what it is worth.
+
+Pure. A way was seen to work when a hello was answered there (`PeersReading`), or a measurement
+(`LinkReading`); what it lies on is known from the card of the node at its end. The ring of a
+group and the arithmetic of placement choose by the same ranking (`bus.wire.topology`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bus.wire.ids import NodeId
+from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.readings import LinkReading, MeasuredLink
+from bus.wire.topology import RANKING, Link, NodeAddress, Reach, medium_of, prior
+
+Cards = Mapping[NodeId, Sequence[NodeAddress]]
+"""The addresses of each node, by its own account."""
+
+
+def address_at(host: str, ips: Iterable[NodeAddress]) -> NodeAddress:
+    """What `host` lies on by the account of its own node, else by its looks alone."""
+    for one in ips:
+        if one.ip == host:
+            return one
+    try:
+        return NodeAddress(ip=host, medium=medium_of(host, ""))
+    except ValueError:
+        return NodeAddress(ip=host, medium="unknown")
+
+
+def reaches(
+    node: NodeId,
+    peer: NodeId,
+    ips: Sequence[NodeAddress],
+    *,
+    peers: PeersReading | None = None,
+    links: LinkReading | None = None,
+) -> list[Reach]:
+    """Where `node` was seen to reach `peer`, whose own addresses are `ips`, by its readings: the
+    address in use first, then the measured ones, fastest first."""
+    hosts: list[str] = []
+    if peers is not None and peers.node == node:
+        hosts += [one.host for one in peers.peers if one.node == peer and one.status == "linked"]
+    if links is not None and links.node == node:
+        fastest = sorted(links.links, key=lambda one: -one.bytes_per_s)
+        hosts += [one.host for one in fastest if one.peer == peer]
+    return [
+        Reach(node=node, peer=peer, ip=host, medium=address_at(host, ips).medium)
+        for host in dict.fromkeys(hosts)
+        if host
+    ]
+
+
+def measured_links(reading: LinkReading, cards: Cards) -> dict[NodeId, Link]:
+    """What a node measured towards each peer, on the way that a ring would take."""
+    ways: dict[NodeId, list[tuple[MeasuredLink, NodeAddress]]] = {}
+    for one in sorted(reading.links, key=lambda one: -one.bytes_per_s):
+        at = address_at(one.host, cards.get(one.peer, ()))
+        ways.setdefault(one.peer, []).append((one, at))
+    return {peer: believed(*min(some, key=_badness)) for peer, some in ways.items()}
+
+
+def _badness(way: tuple[MeasuredLink, NodeAddress]) -> int:
+    return RANKING.index(way[1].medium)
+
+
+def believed(measured: MeasuredLink, address: NodeAddress) -> Link:
+    """A measurement as a link; a lower bound counts only where it is above the prior."""
+    rate = measured.bytes_per_s
+    if measured.at_least:
+        rate = max(rate, prior(address).bytes_per_s)
+    return Link(measured.latency_s, rate)

@@ -1,0 +1,115 @@
+"""Thunderbolt as macOS's tools tell of it: cables to other Macs, the bridge, and loops in it.
+
+Pure: text of the tools in, facts out. `system_profiler SPThunderboltDataType -json` lists a
+bus for each port, each with a domain UUID; a Mac at the other end of its cable is listed below it
+with the UUID of its own bus, which is how two machines' reports fit together. The Thunderbolt
+Bridge joins all ports of a Mac into one Ethernet segment: where more than two Macs are cabled in
+a ring and every one bridges, frames go round for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from bus.wire.ids import NodeId
+from bus.wire.messages.readings import ThunderboltReading
+
+BRIDGE = "Thunderbolt Bridge"
+FEWEST_IN_A_LOOP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One Thunderbolt port. `domain` is its bus's; `peers` are the domains of the Macs that its
+    cable leads to; `gigabits` is the speed of a cable that is in, 0 without one."""
+
+    receptacle: str
+    domain: str
+    peers: tuple[str, ...]
+    gigabits: int
+
+
+def ports_in(profile: str) -> tuple[Port, ...]:
+    """The ports in `system_profiler`'s JSON, in its order; none where it is not that."""
+    try:
+        buses: Any = json.loads(profile)["SPThunderboltDataType"]
+    except (ValueError, KeyError, TypeError):
+        return ()
+    found = cast(list[Any], buses) if isinstance(buses, list) else []
+    return tuple(_port(cast(dict[str, Any], one)) for one in found if isinstance(one, dict))
+
+
+def _port(bus: Mapping[str, Any]) -> Port:
+    plug = next((value for key, value in bus.items() if key.startswith("receptacle_")), None)
+    receptacle = cast(dict[str, Any], plug) if isinstance(plug, dict) else {}
+    joined = receptacle.get("receptacle_status_key") == "receptacle_connected"
+    speed = re.search(r"(\d+) Gb/s", str(receptacle.get("current_speed_key", "")))
+    items = bus.get("_items")
+    below = cast(list[Any], items) if isinstance(items, list) else []
+    devices = [cast(dict[str, Any], one) for one in below if isinstance(one, dict)]
+    return Port(
+        receptacle=str(receptacle.get("receptacle_id_key", "")),
+        domain=str(bus.get("domain_uuid_key", "")),
+        peers=tuple(str(one["domain_uuid_key"]) for one in devices if "domain_uuid_key" in one),
+        gigabits=int(speed.group(1)) if joined and speed else 0,
+    )
+
+
+def bridge_service(order: str) -> str | None:
+    """The name of the bridge's network service in `networksetup -listnetworkserviceorder`: an
+    operator may have given it another. None where there is none, or it is switched off."""
+    for mark, name, port in re.findall(
+        r"^\((\d+|\*)\) (.+)\n\(Hardware Port: (.+?), Device: \S*\)$", order, flags=re.MULTILINE
+    ):
+        if port == BRIDGE and mark != "*":
+            return name
+    return None
+
+
+def reading_of(profile: str, order: str) -> ThunderboltReading:
+    """What a node tells of its Thunderbolt ports, from the two tools' words."""
+    ports = ports_in(profile)
+    return ThunderboltReading(
+        bridged=bridge_service(order) is not None,
+        domains=tuple(port.domain for port in ports if port.domain),
+        peers=tuple(domain for port in ports for domain in port.peers),
+    )
+
+
+def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[NodeId, ...], ...]:
+    """Groups of more than two nodes that are cabled in a ring and all bridge, by node id.
+
+    A node with fewer than two cabled neighbours that bridge is on no ring; without such
+    nodes, again and again, rings remain (the graph's 2-core), and what lies between two of them.
+    """
+    links = _links({node: one for node, one in readings.items() if one.bridged})
+    while loose := [node for node, near in links.items() if len(near) < 2]:
+        for node in loose:
+            for near in links.pop(node):
+                links.get(near, set[NodeId]()).discard(node)
+    loops: list[tuple[NodeId, ...]] = []
+    while links:
+        group, fresh = set[NodeId](), {next(iter(links))}
+        while fresh:
+            node = fresh.pop()
+            group.add(node)
+            fresh |= links.pop(node) - group
+        loops.append(tuple(sorted(group)))
+    return tuple(sorted(one for one in loops if len(one) >= FEWEST_IN_A_LOOP))
+
+
+def _links(readings: Mapping[NodeId, ThunderboltReading]) -> dict[NodeId, set[NodeId]]:
+    """Who is cabled to whom; one end's word is enough."""
+    owner = {domain: node for node, one in readings.items() for domain in one.domains}
+    links: dict[NodeId, set[NodeId]] = {node: set() for node in readings}
+    for node, one in readings.items():
+        for domain in one.peers:
+            near = owner.get(domain)
+            if near is not None and near != node:
+                links[node].add(near)
+                links[near].add(node)
+    return links

@@ -1,0 +1,137 @@
+"""Talks to ZeroMQ in a thread of its own: decides who is admitted (ZAP, rfc.zeromq.org/spec/27).
+
+One thread and one socket per process, there from the first link that serves with keys to the
+last. Each ZAP domain has its gate. Who is not admitted gets 400, and so is told (at 300 libzmq
+says nothing and both sides wait for the handshake's deadline); a link asks again in a second, for
+it may be known then. Without this thread nobody is admitted: every such link enforces its
+domain. What a link with keys binds over ipc asks here too, and is plain.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ipaddress
+import os
+import threading
+from collections.abc import Mapping, Sequence
+
+from bus.links.reactor import BUDGET
+from bus.links.security import Gate
+from bus.links.transport import READABLE, Link, Poller
+
+ADDRESS = "inproc://zeromq.zap.01"
+VERSION = b"1.0"
+KEY_BYTES = 32
+
+
+class Authenticator:
+    """The gates of this process by domain, and the thread that asks them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gates: dict[str, Gate] = {}
+        self._users: dict[str, int] = {}
+        self._thread: threading.Thread | None = None
+        self._link: Link | None = None
+        self._wake = -1
+
+    def enter(self, domain: str, gate: Gate) -> None:
+        """Ask `gate` about clients of `domain`; once for each socket that serves there."""
+        with self._lock:
+            self._users[domain] = self._users.get(domain, 0) + 1
+            self._gates[domain] = gate
+            if self._thread is None:
+                self._start()
+
+    def leave(self, domain: str) -> None:
+        """One socket less; with the last of all the thread ends."""
+        with self._lock:
+            left = self._users.get(domain, 0) - 1
+            if left > 0:
+                self._users[domain] = left
+                return
+            self._users.pop(domain, None)
+            self._gates.pop(domain, None)
+            if not self._users:
+                self._stop()
+
+    def close(self) -> None:
+        """End the thread now, whoever still serves."""
+        with self._lock:
+            self._users.clear()
+            self._gates.clear()
+            self._stop()
+
+    def _start(self) -> None:
+        self._link = link = Link("router")
+        link.bind(ADDRESS)
+        read, self._wake = os.pipe()
+        self._thread = threading.Thread(
+            target=self._serve, args=(link, read), name="authenticator", daemon=True
+        )
+        self._thread.start()
+
+    def _stop(self) -> None:
+        if self._thread is None:
+            return
+        os.close(self._wake)
+        self._thread.join()
+        self._thread = self._link = None
+
+    def _serve(self, link: Link, wake: int) -> None:
+        poller = Poller()
+        poller.register(link.socket, READABLE)
+        poller.register(wake, READABLE)
+        try:
+            while wake not in dict(poller.poll()):
+                for _ in range(BUDGET):
+                    frames = link.receive()
+                    if frames is None:
+                        break
+                    reply = answer(frames, self._gates)
+                    if reply is not None:
+                        link.send(*reply)
+        finally:
+            link.unbind(ADDRESS)
+            link.close()
+            os.close(wake)
+
+
+def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | None:
+    """The reply to one ZAP request as a ROUTER gets it, or None for what is none."""
+    if len(frames) < 8 or frames[2] != VERSION:
+        return None
+    client, empty, version, request, domain, address, _, mechanism, *credentials = frames
+
+    def reply(code: bytes, text: bytes, user: str = "") -> list[bytes]:
+        return [client, empty, version, request, code, text, user.encode(), b""]
+
+    gate = gates.get(domain.decode(errors="replace"))
+    if gate is not None and mechanism == b"NULL" and not _is_remote(address):
+        return reply(b"200", b"this machine")
+    if gate is None or mechanism != b"CURVE" or [len(one) for one in credentials] != [KEY_BYTES]:
+        return reply(b"400", b"not admitted")
+    try:
+        user = gate.admit(credentials[0])
+    except Exception as error:
+        gate.refused(address.decode(errors="replace"), f"a defect: {type(error).__name__}")
+        return reply(b"400", b"not admitted")
+    if user is None:
+        why = "a member of the cluster that is not known here"
+        gate.refused(address.decode(errors="replace"), why)
+        return reply(b"400", b"not admitted")
+    return reply(b"200", b"admitted", user)
+
+
+def _is_remote(address: bytes) -> bool:
+    """Whether a ZAP address is a network's; over ipc it is empty or `:uid:gid:pid`."""
+    try:
+        ipaddress.ip_address(address.decode())
+    except ValueError:
+        return False
+    return True
+
+
+AUTHENTICATOR = Authenticator()
+"""This process's. It starts nothing before the first socket that serves with keys."""
+atexit.register(AUTHENTICATOR.close)

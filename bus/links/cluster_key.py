@@ -1,0 +1,217 @@
+"""Cluster keys: one secret, what is derived from it, and what people see of it.
+
+Pure. A cluster key is 32 random bytes and the one root of trust: whoever has it can be any node
+of the cluster, and nobody else can be one. What is derived comes from HKDF-SHA256 (RFC 5869),
+each use under its own label, so that no derived secret tells anything of another or of the key.
+People and files meet a key as text (Crockford's base32 with a checksum); logs, errors and other
+machines meet its fingerprint alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bus.wire.errors import BadKey
+from bus.wire.ids import InstanceId, NodeId
+
+KEY_BYTES = 32
+CHECK_BYTES = 3
+TEXT_CHARACTERS = (KEY_BYTES + CHECK_BYTES) * 8 // 5
+GROUP = 8
+PREFIX = "shoal1"
+LABEL = b"shoal key 1"
+HEADER = "# The keys of a shoal cluster. Whoever reads this file can join it: keep it private.\n"
+_RFC4648 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_WRITTEN = str.maketrans(_RFC4648, _CROCKFORD)
+_READ = str.maketrans(_CROCKFORD + "OIL", _RFC4648 + "ABB")
+"""Crockford's alphabet has no I, L, O, U; who reads them aloud or types them means 1, 1, 0."""
+
+Phase = Literal["settled", "prepared", "switched"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """One cluster key. Its `repr` shows the fingerprint; `text` alone shows the secret."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != KEY_BYTES:
+            raise BadKey(f"a cluster key has {KEY_BYTES} bytes, not {len(self.secret)}")
+
+    def __repr__(self) -> str:
+        return f"ClusterKey({self.fingerprint})"
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that name the key in public; also the cluster's id."""
+        return derive(self, "fingerprint", length=8).hex()
+
+    @property
+    def text(self) -> str:
+        """`shoal1-` and seven groups of eight characters, the last five of them a checksum."""
+        raw = base64.b32encode(self.secret + _check(self.secret)).decode().translate(_WRITTEN)
+        groups = (raw[at : at + GROUP] for at in range(0, len(raw), GROUP))
+        return "-".join((PREFIX, *groups))
+
+
+def parse_key(text: str) -> ClusterKey:
+    """The key that `text` shows, however it was typed: case, blanks, dashes, the prefix, and O for
+    0, I or L for 1 do not matter.
+
+    Raises BadKey, which says what is wrong without repeating any of it.
+    """
+    body = re.sub(r"[\s\-]+", "", text).upper()
+    if len(body) == len(PREFIX) + TEXT_CHARACTERS and body.startswith(PREFIX.upper()):
+        body = body.removeprefix(PREFIX.upper())
+    if len(body) != TEXT_CHARACTERS:
+        raise BadKey(
+            f"a cluster key has {TEXT_CHARACTERS} characters after `{PREFIX}-`, not {len(body)}"
+        )
+    strange = sum(character not in _CROCKFORD + "OIL" for character in body)
+    if strange:
+        raise BadKey(f"{strange} of the characters cannot be part of a cluster key")
+    raw = base64.b32decode(body.translate(_READ))
+    secret, check = raw[:KEY_BYTES], raw[KEY_BYTES:]
+    if not hmac.compare_digest(check, _check(secret)):
+        raise BadKey("the key's checksum does not fit: a character is mistyped")
+    return ClusterKey(secret)
+
+
+def hkdf(secret: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:
+    """HKDF-SHA256 (RFC 5869): `length` bytes, at most 8160, of a secret for one use."""
+    extracted = hmac.digest(salt or bytes(32), secret, "sha256")
+    found, block = b"", b""
+    for count in range(1, -(-length // 32) + 1):
+        block = hmac.digest(extracted, block + info + bytes([count]), "sha256")
+        found += block
+    return found[:length]
+
+
+def derive(key: ClusterKey, use: str, *parts: str, length: int = KEY_BYTES) -> bytes:
+    """The secret of one use of `key`. `parts` say whose or what for; none may contain NUL."""
+    if any("\0" in part for part in parts):
+        raise ValueError("a part of a key's use contains NUL")
+    info = b"\0".join(part.encode() for part in (use, *parts))
+    return hkdf(key.secret, salt=LABEL, info=info, length=length)
+
+
+def node_secret(key: ClusterKey, node: NodeId) -> bytes:
+    """The Curve25519 secret of a node: its identity as a server and as a client."""
+    return derive(key, "node", node)
+
+
+def door_secret(key: ClusterKey) -> bytes:
+    """The Curve25519 secret that all members share, for those who do not know each other yet."""
+    return derive(key, "door")
+
+
+def ring_secret(keys: ClusterKeys | None, instance: InstanceId, generation: int) -> str:
+    """The secret of MLX's ring for one generation, 64 hexadecimal digits.
+
+    Of the oldest valid key, so that nodes in different steps of a rotation agree. Without keys it
+    keeps generations apart, and nobody out.
+    """
+    key = keys.oldest if keys is not None else ClusterKey(bytes(KEY_BYTES))
+    return derive(key, "ring", instance, str(generation)).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKeys:
+    """The keys that are valid at one node: one, or two while the cluster changes its key.
+
+    `current` is what this node serves with and tries first; `coming` is prepared, `past` is on its
+    way out, and never are both there. A CURVE server has exactly one key, so a rotation takes
+    three steps, each done at every node before the next (decision 0010).
+    """
+
+    current: ClusterKey
+    coming: ClusterKey | None = None
+    past: ClusterKey | None = None
+
+    def __post_init__(self) -> None:
+        if self.coming is not None and self.past is not None:
+            raise BadKey("a key is coming while another is still on its way out")
+        if len({key.fingerprint for key in self.valid}) != len(self.valid):
+            raise BadKey("the same key stands there twice")
+
+    @property
+    def valid(self) -> tuple[ClusterKey, ...]:
+        """Every valid key, in the order to try them."""
+        return tuple(k for k in (self.current, self.coming, self.past) if k is not None)
+
+    @property
+    def oldest(self) -> ClusterKey:
+        """The key that every node has until the rotation is finished."""
+        return self.past if self.past is not None else self.current
+
+    @property
+    def phase(self) -> Phase:
+        """How far a rotation is."""
+        if self.coming is not None:
+            return "prepared"
+        return "switched" if self.past is not None else "settled"
+
+    def prepare(self, coming: ClusterKey) -> ClusterKeys:
+        """Begin a rotation. Raises BadKey while another is under way."""
+        if self.phase != "settled":
+            raise BadKey("a rotation is under way already; finish it first")
+        return ClusterKeys(self.current, coming=coming)
+
+    def switch(self) -> ClusterKeys:
+        """Serve with the coming key. Raises BadKey when there is none."""
+        if self.coming is None:
+            raise BadKey("no key is prepared")
+        return ClusterKeys(self.coming, past=self.current)
+
+    def finish(self) -> ClusterKeys:
+        """Forget the past key. Raises BadKey when there is none."""
+        if self.past is None:
+            raise BadKey("no key is on its way out")
+        return ClusterKeys(self.current)
+
+    def is_kin(self, other: ClusterKeys) -> bool:
+        """Whether both belong to one cluster: they share a valid key."""
+        mine = {key.fingerprint for key in self.valid}
+        return any(key.fingerprint in mine for key in other.valid)
+
+
+_LINES = ("current", "coming", "past")
+
+
+def render_keys(keys: ClusterKeys) -> str:
+    """The text of a key file: a line for each key, `current shoal1-...`."""
+    named = ((name, getattr(keys, name)) for name in _LINES)
+    return HEADER + "".join(f"{name} {key.text}\n" for name, key in named if key is not None)
+
+
+def parse_keys(text: str) -> ClusterKeys:
+    """The keys of a key file, or of one bare key. Raises BadKey, naming the line at fault."""
+    found: dict[str, ClusterKey] = {}
+    lines = [line.strip() for line in text.splitlines()]
+    written = [line for line in lines if line and not line.startswith("#")]
+    if len(written) == 1 and written[0].partition(" ")[0] not in _LINES:
+        return ClusterKeys(parse_key(written[0]))
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        name, _, key = line.partition(" ")
+        if name not in _LINES or name in found:
+            raise BadKey(f"line {number} does not begin with one of {', '.join(_LINES)}, each once")
+        try:
+            found[name] = parse_key(key)
+        except BadKey as error:
+            raise BadKey(f"line {number}: {error}") from None
+    if "current" not in found:
+        raise BadKey("there is no current key")
+    return ClusterKeys(**found)
+
+
+def _check(secret: bytes) -> bytes:
+    return hashlib.sha256(LABEL + secret).digest()[:CHECK_BYTES]

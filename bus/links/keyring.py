@@ -1,0 +1,325 @@
+"""Talks to the disk: the cluster's keys as this node has them, followed while they change.
+
+The key file is 0600, written whole or not at all. It is read again whenever it has changed, so
+every step of a rotation reaches running processes. Another file lists the nodes that this node
+has met: a node's public key follows from its id, so to know the id is to know the key. The `bus`
+process writes the list; every process of the node admits by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bus.links.authenticator import AUTHENTICATOR
+from bus.links.cluster_key import (
+    KEY_BYTES,
+    ClusterKey,
+    ClusterKeys,
+    door_secret,
+    node_secret,
+    parse_keys,
+    render_keys,
+    ring_secret,
+)
+from bus.links.security import Reach
+from bus.links.transport import MAX_MESSAGE_BYTES, public_key
+from bus.process.clock import now
+from bus.process.logs import Log
+from bus.wire.errors import BadKey
+from bus.wire.ids import InstanceId, NodeId
+
+PRIVATE = 0o600
+MAX_KNOWN = 1024
+SAY_AGAIN_S = 3600.0
+DOOR_MAX_BYTES = 64 << 10
+_NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_count = itertools.count(1)
+_Stamp = tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """The key file, which need not be there, and the list of nodes that this one has met."""
+
+    key: Path
+    known: Path
+
+
+def new_key() -> ClusterKey:
+    """A fresh key, from the system's randomness."""
+    return ClusterKey(secrets.token_bytes(KEY_BYTES))
+
+
+def read_keys(file: Path) -> ClusterKeys | None:
+    """The keys of a key file, None where there is none.
+
+    Raises BadKey when others than its owner may read it, or when it holds no keys.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadKey(f"{file} cannot be read: {error.strerror}") from None
+    with open(descriptor) as opened:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if mode & 0o077:
+            raise BadKey(
+                f"{file} can be read by others (mode {mode:04o}); if nobody did, "
+                f"`chmod 600 {file}`, else make a new key with `shoal keys rotate`"
+            )
+        try:
+            return parse_keys(opened.read())
+        except (BadKey, UnicodeDecodeError) as error:
+            why = str(error) if isinstance(error, BadKey) else "it is not text"
+            raise BadKey(f"{file}: {why}") from None
+
+
+def write_keys(file: Path, keys: ClusterKeys, *, replace: bool) -> None:
+    """Write a key file, 0600, whole or not at all. Raises BadKey when there is one already and
+    it is not to be replaced."""
+    _write(file, render_keys(keys), replace=replace)
+
+
+def _write(file: Path, text: str, *, replace: bool) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+    try:
+        with open(descriptor, "w") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(descriptor)
+        if replace:
+            os.replace(draft, file)
+        else:
+            os.link(draft, file)
+    except FileExistsError:
+        raise BadKey(f"{file} is there already") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft)
+
+
+def _stamp(file: Path) -> _Stamp:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+
+
+class Keyring:
+    """This node's keys. `node` and `door` are what links take as `security`. From any thread."""
+
+    def __init__(
+        self, keys: ClusterKeys, *, file: Path, known_file: Path, node: NodeId, log: Log
+    ) -> None:
+        self.file = file
+        self.known_file = known_file
+        self.me = node
+        self._log = log
+        self._keys = keys
+        self._read = (_stamp(file), _stamp(self.known_file))
+        self._known = _read_known(self.known_file)
+        self._pairs: dict[bytes, bytes] = {}
+        self._admitted: dict[bytes, NodeId] = {}
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        self._lock = threading.Lock()
+        self.node = NodeSecurity(self)
+        self.door = DoorSecurity(self)
+
+    @property
+    def keys(self) -> ClusterKeys:
+        """The keys as they stand on the disk now."""
+        self._follow()
+        return self._keys
+
+    @property
+    def cluster_ids(self) -> tuple[str, ...]:
+        """The fingerprints of the valid keys, current first: under which the cluster is met."""
+        return tuple(key.fingerprint for key in self.keys.valid)
+
+    @property
+    def known(self) -> frozenset[NodeId]:
+        """The nodes that are admitted by name, this one included."""
+        self._follow()
+        return self._known | {self.me}
+
+    def introduce(self, nodes: Iterable[NodeId]) -> None:
+        """Admit these nodes by name, in every process of this node, until `forget`. For the `bus`
+        process alone. Raises BadKey for what is no node id, or for too many."""
+        self._rewrite(lambda known: known | set(nodes))
+
+    def forget(self, node: NodeId) -> None:
+        """Admit a node no longer, until it is introduced again. It still has the key: only a
+        rotation shuts it out."""
+        self._rewrite(lambda known: known - {node})
+
+    def ring_secret(self, instance: InstanceId, generation: int) -> str:
+        """The secret of MLX's ring for one generation; see `bus.links.cluster_key.ring_secret`."""
+        return ring_secret(self.keys, instance, generation)
+
+    def pair(self, secret: bytes) -> tuple[bytes, bytes]:
+        """(public, secret), computed once."""
+        if secret not in self._pairs:
+            self._pairs[secret] = public_key(secret)
+        return self._pairs[secret], secret
+
+    def name_of(self, public: bytes) -> NodeId | None:
+        """The known node whose key this is, under any valid key."""
+        self._follow()
+        with self._lock:
+            if not self._admitted:
+                self._admitted = {
+                    self.pair(node_secret(key, node))[0]: node
+                    for key in self._keys.valid
+                    for node in self._known | {self.me}
+                }
+            return self._admitted.get(public)
+
+    def say_refused(self, address: str, why: str) -> None:
+        """Log a refusal, at most once an hour for each address and reason: a warning, but while
+        two keys are valid, when it is what a client meets that tries them."""
+        with self._lock:
+            at, count = self._said.get((address, why), (0.0, 0))
+            if count and now() < at + SAY_AGAIN_S:
+                self._said[address, why] = (at, count + 1)
+                return
+            if len(self._said) > MAX_KNOWN:
+                self._said.clear()
+            self._said[address, why] = (now(), 1)
+        say = self._log.warning if self._keys.phase == "settled" else self._log.info
+        say("refused a connection", address=address, why=why, so_far=count + 1, key=self.named)
+
+    @property
+    def named(self) -> str:
+        """The fingerprint of the current key."""
+        return self._keys.current.fingerprint
+
+    def _follow(self) -> None:
+        if (_stamp(self.file), _stamp(self.known_file)) == self._read:
+            return
+        with self._lock:
+            stamps = (_stamp(self.file), _stamp(self.known_file))
+            if stamps != self._read:
+                self._known = _read_known(self.known_file)
+                self._admitted = {}
+                self._follow_keys()
+                self._read = stamps
+
+    def _follow_keys(self) -> None:
+        try:
+            found = read_keys(self.file)
+        except BadKey as error:
+            self._log.error("goes on with the keys it had", why=str(error), key=self.named)
+            return
+        if found is None:
+            self._log.error("goes on with the keys it had", why=f"{self.file} is gone")
+        elif found != self._keys:
+            self._keys = found
+            self._log.info("keys changed", key=self.named, phase=found.phase)
+
+    def _rewrite(self, change: Callable[[frozenset[NodeId]], Iterable[NodeId]]) -> None:
+        known = _read_known(self.known_file)
+        wanted = frozenset(change(known)) - {self.me}
+        if wanted == known:
+            return
+        if len(wanted) > MAX_KNOWN:
+            raise BadKey(f"over {MAX_KNOWN} nodes are known; forget some")
+        for node in wanted:
+            if not _NODE_ID.fullmatch(node):
+                raise BadKey(f"{node[:80]!r} is no node id")
+        _write(self.known_file, "".join(f"{node}\n" for node in sorted(wanted)), replace=True)
+        self._follow()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeSecurity:
+    """As this node, to nodes: each side proves its id, and a server admits those it knows."""
+
+    ring: Keyring
+    domain: str = field(default_factory=lambda: f"node-{next(_count)}")
+    max_bytes: int = MAX_MESSAGE_BYTES
+
+    def enter(self) -> None:
+        AUTHENTICATOR.enter(self.domain, self)
+
+    def leave(self) -> None:
+        AUTHENTICATOR.leave(self.domain)
+
+    def serving(self) -> bytes:
+        return node_secret(self.ring.keys.current, self.ring.me)
+
+    def reaching(self, peer: NodeId | None) -> Sequence[Reach]:
+        if peer is None:
+            raise ValueError("a secure connection has to name the node that it is to reach")
+        return [
+            Reach(
+                self.ring.pair(node_secret(key, peer))[0],
+                *self.ring.pair(node_secret(key, self.ring.me)),
+            )
+            for key in self.ring.keys.valid
+        ]
+
+    def admit(self, public: bytes) -> str | None:
+        return self.ring.name_of(public)
+
+    def refused(self, address: str, why: str) -> None:
+        self.ring.say_refused(address, why)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DoorSecurity:
+    """As a member, to members whose ids are not known yet: both sides prove that they have the
+    cluster key, neither proves a name. For first hellos alone."""
+
+    ring: Keyring
+    domain: str = field(default_factory=lambda: f"door-{next(_count)}")
+    max_bytes: int = DOOR_MAX_BYTES
+
+    def enter(self) -> None:
+        AUTHENTICATOR.enter(self.domain, self)
+
+    def leave(self) -> None:
+        AUTHENTICATOR.leave(self.domain)
+
+    def serving(self) -> bytes:
+        return door_secret(self.ring.keys.current)
+
+    def reaching(self, peer: NodeId | None) -> Sequence[Reach]:
+        pairs = [self.ring.pair(door_secret(key)) for key in self.ring.keys.valid]
+        return [Reach(public, public, secret) for public, secret in pairs]
+
+    def admit(self, public: bytes) -> str | None:
+        mine = (self.ring.pair(door_secret(key))[0] for key in self.ring.keys.valid)
+        return "" if public in mine else None
+
+    def refused(self, address: str, why: str) -> None:
+        self.ring.say_refused(address, why)
+
+
+def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:
+    """The keyring of a key file, None where there is no file: the node then stays on loopback.
+    Raises BadKey for a file that is there and wrong."""
+    keys = read_keys(files.key)
+    if keys is None:
+        return None
+    return Keyring(keys, file=files.key, known_file=files.known, node=node, log=log)
+
+
+def _read_known(file: Path) -> frozenset[NodeId]:
+    try:
+        lines = file.read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return frozenset()
+    return frozenset(NodeId(line) for line in lines if _NODE_ID.fullmatch(line))

@@ -1,0 +1,321 @@
+"""Talks to the event loops: `PollReactor` for the services, `AsyncioReactor` for a gateway.
+
+`Reactor` is the seam between a service and its loop: it calls back with messages, timers and
+changes of connection, always in one thread. No callback may wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from bus.links.transport import READABLE, Change, Frames, Link, Poller, fileno_of
+from bus.process.clock import now as clock_now
+from bus.wire.ids import NodeId
+
+OnFrames = Callable[[Frames], None]
+OnMessage = Callable[[NodeId | None, Frames], None]
+BUDGET = 256
+"""Messages drained from one link before others get their turn."""
+RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
+SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
+"""How early a periodic timer of `PollReactor` may fire, of its period and at most: one that is
+nearly due goes with what woke the loop, for on an idle node waking is what costs."""
+
+
+class Timer:
+    """Something to be done at a time. `cancel` is enough to forget it."""
+
+    __slots__ = ("action", "at", "cancelled", "period_s")
+
+    def __init__(self, at: float, action: Callable[[], None], period_s: float | None) -> None:
+        self.at = at
+        self.action = action
+        self.period_s = period_s
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """It will not be done (again)."""
+        self.cancelled = True
+
+    @property
+    def slack_s(self) -> float:
+        """How early it may be done."""
+        return 0.0 if self.period_s is None else min(SLACK_RATIO * self.period_s, SLACK_MAX_S)
+
+
+class Reactor(Protocol):
+    """What a service needs of a loop. All callbacks run in the loop's one thread."""
+
+    def watch(self, link: Link, on_frames: OnFrames) -> None:
+        """Call back with each message of the link."""
+        ...
+
+    def watch_from(self, link: Link, on_message: OnMessage) -> None:
+        """Call back with each message and the node that its key proved (`Link.receive_from`)."""
+        ...
+
+    def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
+        """Call back when a connection of the link is made or lost."""
+        ...
+
+    def unwatch(self, link: Link) -> None:
+        """Stop calling back; to be called before the link is closed."""
+        ...
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        """Once, after `delay_s`."""
+        ...
+
+    def every(self, period_s: float, action: Callable[[], None]) -> Timer:
+        """Now and then, first after `period_s`; perhaps a little early, on average not."""
+        ...
+
+    def now(self) -> float:
+        """The monotonic clock of `bus.process.clock`."""
+        ...
+
+
+class PollReactor:
+    """A loop over `Poller`, for the services. `run` returns after `stop`."""
+
+    def __init__(self) -> None:
+        self._poller = Poller()
+        self._watched: dict[Any, Callable[[], bool]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._count = itertools.count()
+        self._running = False
+        self._more = False
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        self._calls: list[Callable[[], None]] = []
+        self._closed = False
+        self._pipe_lock = threading.RLock()  # a signal handler may come in between
+        self._poller.register(self._wake_r, READABLE)
+
+    def now(self) -> float:
+        return clock_now()
+
+    def watch(self, link: Link, on_frames: OnFrames) -> None:
+        self._watch(link, lambda: _pass_on(link, on_frames))
+
+    def watch_from(self, link: Link, on_message: OnMessage) -> None:
+        self._watch(link, lambda: _pass_on_from(link, on_message))
+
+    def _watch(self, link: Link, take: Callable[[], bool]) -> None:
+        def drain() -> bool:
+            return all(not link.socket.closed and take() for _ in range(BUDGET))
+
+        self._watched[link.socket] = drain
+        self._poller.register(link.socket, READABLE)
+        if link.security is not None:
+            self._read_changes(link)
+            _keep_renewed(self, link)
+
+    def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
+        link.listeners.append(on_change)
+        self._read_changes(link)
+
+    def _read_changes(self, link: Link) -> None:
+        def drain() -> bool:
+            link.read_changes()
+            return False
+
+        monitor = link.monitor()
+        self._watched[monitor] = drain
+        self._poller.register(monitor, READABLE)
+
+    def unwatch(self, link: Link) -> None:
+        for socket in link.sockets:
+            if self._watched.pop(socket, None) is not None:
+                self._poller.unregister(socket)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        return self._add(Timer(self.now() + delay_s, action, None))
+
+    def every(self, period_s: float, action: Callable[[], None]) -> Timer:
+        return self._add(Timer(self.now() + period_s, action, period_s))
+
+    def call(self, action: Callable[[], None]) -> None:
+        """From any thread: have the loop do this soon; nothing happens once it is closed."""
+        with self._pipe_lock:
+            if self._closed:
+                return
+            self._calls.append(action)
+            try:
+                os.write(self._wake_w, b"!")
+            except BlockingIOError:
+                return
+
+    def stop(self) -> None:
+        """From any thread: `run` returns after the current turn."""
+        self.call(self._stop)
+
+    def run(self) -> None:
+        """Serve links and timers until stopped. An exception of a callback ends the loop."""
+        self._running = True
+        while self._running:
+            self.turn(self._patience())
+
+    def turn(self, timeout_s: float | None = 0.0) -> None:
+        """One turn: wait at most `timeout_s` (None: until something happens)."""
+        wait = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
+        ready = dict(self._poller.poll(0 if self._more else wait))
+        self._more = False
+        if self._wake_r in ready:
+            self._run_calls()
+        for watched in list(ready):
+            drain = self._watched.get(watched)
+            if drain is not None and drain():
+                self._more = True
+        self._run_timers()
+
+    def close(self) -> None:
+        """Give up the wake-up pipe; the links are their owners' to close."""
+        with self._pipe_lock:
+            self._closed = True
+            os.close(self._wake_r)
+            os.close(self._wake_w)
+
+    def _stop(self) -> None:
+        self._running = False
+
+    def _run_calls(self) -> None:
+        try:
+            while os.read(self._wake_r, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        while self._calls:
+            self._calls.pop(0)()
+
+    def _add(self, timer: Timer) -> Timer:
+        heapq.heappush(self._timers, (timer.at, next(self._count), timer))
+        return timer
+
+    def _patience(self) -> float | None:
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - self.now()) if self._timers else None
+
+    def _run_timers(self) -> None:
+        now = self.now()
+        while self._timers and self._timers[0][0] <= now + self._timers[0][2].slack_s:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.cancelled:
+                continue
+            timer.action()
+            if timer.period_s is not None and not timer.cancelled:
+                timer.at = max(timer.at + timer.period_s, now)
+                self._add(timer)
+
+
+class AsyncioReactor:
+    """The same over an asyncio (or uvloop) loop, draining ZMQ_FD by hand: `zmq.asyncio` costs
+    ten times as much per message (measured). A send can swallow the edge of ZMQ_FD, so each
+    send on a watched link schedules a drain."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._filenos: set[int] = set()
+
+    def now(self) -> float:
+        return clock_now()
+
+    def watch(self, link: Link, on_frames: OnFrames) -> None:
+        self._watch(link, lambda: _pass_on(link, on_frames))
+
+    def watch_from(self, link: Link, on_message: OnMessage) -> None:
+        self._watch(link, lambda: _pass_on_from(link, on_message))
+
+    def _watch(self, link: Link, take: Callable[[], bool]) -> None:
+        due = False
+
+        def drain() -> None:
+            nonlocal due
+            due = False
+            for _ in range(BUDGET):
+                if link.socket.closed or not take():
+                    return
+            soon()
+
+        def soon() -> None:
+            nonlocal due
+            if not due:
+                due = True
+                self._loop.call_soon(drain)
+
+        link.on_sent = soon
+        self._add(fileno_of(link.socket), drain)
+        if link.security is not None:
+            self._add(fileno_of(link.monitor()), link.read_changes)
+            _keep_renewed(self, link)
+
+    def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
+        link.listeners.append(on_change)
+        self._add(fileno_of(link.monitor()), link.read_changes)
+
+    def unwatch(self, link: Link) -> None:
+        link.on_sent = None
+        for socket in link.sockets:
+            fileno = fileno_of(socket)
+            if fileno in self._filenos:
+                self._filenos.discard(fileno)
+                self._loop.remove_reader(fileno)
+
+    def _add(self, fileno: int, drain: Callable[[], None]) -> None:
+        self._filenos.add(fileno)
+        self._loop.add_reader(fileno, drain)
+        self._loop.call_soon(drain)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(self.now() + delay_s, action, None)
+        self._loop.call_later(delay_s, self._fire, timer)
+        return timer
+
+    def every(self, period_s: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(self.now() + period_s, action, period_s)
+        self._loop.call_later(period_s, self._fire, timer)
+        return timer
+
+    def _fire(self, timer: Timer) -> None:
+        if timer.cancelled:
+            return
+        timer.action()
+        if timer.period_s is not None and not timer.cancelled:
+            self._loop.call_later(timer.period_s, self._fire, timer)
+
+
+def _pass_on(link: Link, on_frames: OnFrames) -> bool:
+    """One message of the link, if there is one."""
+    frames = link.receive()
+    if frames is None:
+        return False
+    on_frames(frames)
+    return True
+
+
+def _pass_on_from(link: Link, on_message: OnMessage) -> bool:
+    found = link.receive_from()
+    if found is None:
+        return False
+    on_message(*found)
+    return True
+
+
+def _keep_renewed(reactor: Reactor, link: Link) -> None:
+    """Follow the cluster's keys with what the link serves with, for as long as it is open."""
+
+    def renew() -> None:
+        if link.socket.closed:
+            timer.cancel()
+        elif not link.renew():
+            reactor.later(RENEW_AGAIN_S, renew)
+
+    timer = reactor.every(RENEW_S, renew)

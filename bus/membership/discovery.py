@@ -1,0 +1,165 @@
+"""Talks to the local network by mDNS, and is zeroconf's only home: who else is here, as they say.
+
+What is heard are hints (`bus.membership.mdns_hints`). Zeroconf waits for the network when it
+registers, so it has a thread of its own; the switchboard takes what was heard when it likes.
+Nothing secret is said: namespace, node id, port, addresses, and fingerprints of the cluster's keys.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zeroconf import (
+    Error,
+    InterfaceChoice,
+    IPVersion,
+    ServiceBrowser,
+    ServiceInfo,
+    ServiceListener,
+    Zeroconf,
+)
+
+from bus.membership.mdns_hints import SERVICE, Advert, node_in, parse_advert
+from bus.process.endpoints import WILDCARDS
+from bus.process.logs import Log
+from bus.wire.ids import NodeId
+
+REFRESH_S = 5.0
+RETRY_S = 30.0
+ASK_MS = 1_000
+TTL_S = 120
+"""How long others keep the record of a node that was killed."""
+MAX_NAMES = 256
+"""Services of other nodes that are followed; more are not asked about."""
+LAST_WORDS_S = 2.0
+
+Heard = tuple[NodeId, Advert | None]
+"""What a node says now; None: it says nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this node listens: `listen` is a host, all of them when it is a wildcard."""
+
+    listen: str
+    port: int
+
+
+class Discovery:
+    """Says that this node is here, and hears of others, until it is closed. `advert` is asked
+    now and then, from a thread, for what to say."""
+
+    def __init__(self, place: Place, advert: Callable[[], Advert], log: Log) -> None:
+        self._place = place
+        self._advert = advert
+        self._log = log
+        self._heard: deque[Heard] = deque(maxlen=MAX_NAMES)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
+        self._thread.start()
+
+    def heard(self) -> list[Heard]:
+        """What was heard since the last call, oldest first; if it was much, the latest of it."""
+        return [self._heard.popleft() for _ in range(len(self._heard))]
+
+    def close(self) -> None:
+        """Take the advert back, and wait for that a moment."""
+        self._stop.set()
+        self._thread.join(LAST_WORDS_S)
+
+    def _run(self) -> None:
+        said = ""
+        while not self._stop.is_set():
+            try:
+                self._serve()
+            except (OSError, Error, RuntimeError) as error:
+                if said != str(error):
+                    said = str(error)
+                    self._log.warning("cannot be found by mDNS; tries again", why=said)
+            self._stop.wait(RETRY_S)
+
+    def _serve(self) -> None:
+        mine = self._advert()
+        every = self._place.listen in WILDCARDS
+        listen = InterfaceChoice.All if every else [socket.gethostbyname(self._place.listen)]
+        zeroconf = Zeroconf(interfaces=listen, ip_version=IPVersion.V4Only)
+        try:
+            ServiceBrowser(zeroconf, SERVICE, listener=Ears(mine.node, self._heard))
+            said = self._say(zeroconf, mine, first=True)
+            while not self._stop.wait(REFRESH_S):
+                if every:
+                    zeroconf.update_interfaces()
+                now = self._advert()
+                if now != mine:
+                    mine = now
+                    said = self._say(zeroconf, mine, first=not said) or said
+        finally:
+            zeroconf.close()
+
+    def _say(self, zeroconf: Zeroconf, advert: Advert, *, first: bool) -> bool:
+        """Whether there was anything to say."""
+        hosts = (address.rpartition(":")[0] for address in advert.addresses)
+        ips = [host for host in hosts if _is_ipv4(host)]
+        if not ips:
+            self._log.warning("is not found by mDNS: no address of this node is IPv4")
+            return False
+        info = ServiceInfo(
+            SERVICE,
+            advert.service_name,
+            port=self._place.port,
+            properties=advert.properties(),
+            server=f"{advert.node}.local.",
+            addresses=[socket.inet_aton(ip) for ip in ips],
+            host_ttl=TTL_S,
+            other_ttl=TTL_S,
+        )
+        if first:
+            # The name is ours alone, so that nobody has to be asked for it (1.7 s).
+            zeroconf.register_service(info, cooperating_responders=True)
+        else:
+            zeroconf.update_service(info)
+        return True
+
+
+class Ears(ServiceListener):
+    """Gets zeroconf's calls, in the browser's thread."""
+
+    def __init__(self, me: NodeId, heard: deque[Heard]) -> None:
+        self._me = me
+        self._heard = heard
+        self._names: set[NodeId] = set()
+
+    def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        node = node_in(name)
+        if node is None or node == self._me:
+            return
+        if node not in self._names and len(self._names) >= MAX_NAMES:
+            return
+        self._names.add(node)
+        info = zc.get_service_info(type_, name, timeout=ASK_MS)
+        if info is None:
+            return
+        ips = info.parsed_addresses(IPVersion.V4Only)
+        self._heard.append((node, parse_advert(name, info.properties, ips, info.port)))
+
+    def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        self.add_service(zc, type_, name)
+
+    def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        node = node_in(name)
+        if node is not None and node in self._names:
+            self._names.discard(node)
+            self._heard.append((node, None))
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True

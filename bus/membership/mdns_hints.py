@@ -1,0 +1,169 @@
+"""What nodes say of themselves on the local network, and which of it is worth a try.
+
+Pure: time arrives as `now`. An advert (mDNS, RFC 6762 and 6763) is a hint and proves nothing:
+anybody can send one, and that of a killed node outlives it. It makes no voter and no member;
+it is an address that `bus.membership.membership` dials as it would a seed that may be wrong.
+Adverts of other namespaces or keys are not dialled. Few are remembered, an address is tried for a
+moment, then again after ever longer rests, and forgotten after `MAX_TRIES`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from bus.membership.member_types import SILENT_S
+from bus.wire.ids import NodeId
+
+SERVICE = "_shoal._tcp.local."
+MAX_HINTS = 64
+MAX_ADDRESSES = 8
+"""Of one advert."""
+MAX_TRIED = 8
+"""Addresses that are tried at the same time."""
+MAX_TRIES = 10
+TRY_S = SILENT_S
+REST_S, MAX_REST_S = 5.0, 300.0
+MAX_KEYS = 4
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_NAMESPACE_LENGTH = 64
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Advert:
+    """A node that says where it listens. `keys` are the fingerprints of its cluster's valid keys,
+    none where it has none; `addresses` are `ip:port`s of its `peers` port."""
+
+    node: NodeId
+    namespace: str
+    keys: tuple[str, ...]
+    boot: str
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def service_name(self) -> str:
+        """What mDNS calls it: the node id makes it unique."""
+        return f"{self.node}.{SERVICE}"
+
+    def properties(self) -> dict[str, str]:
+        """The TXT record. A boot is named so that a restarted node is heard of afresh."""
+        return {"ns": self.namespace, "keys": ",".join(self.keys), "boot": self.boot}
+
+    def is_kin(self, other: Advert) -> bool:
+        """Whether both are of one cluster, as far as they say."""
+        shared = bool(set(self.keys) & set(other.keys)) or not (self.keys or other.keys)
+        return self.namespace == other.namespace and shared
+
+
+def node_in(service_name: str) -> NodeId | None:
+    """The node of a service's name, None where it is none of ours."""
+    name = service_name.removesuffix("." + SERVICE)
+    return NodeId(name) if name != service_name and _NODE.fullmatch(name) else None
+
+
+def parse_advert(
+    service_name: str,
+    properties: Mapping[bytes, bytes | None],
+    ips: Iterable[str],
+    port: int | None,
+) -> Advert | None:
+    """What a record says, None where it is not well formed. Nothing in it is believed."""
+    node = node_in(service_name)
+    said = {key: (properties.get(key) or b"") for key in (b"ns", b"keys", b"boot")}
+    if node is None or port is None or not 0 < port < 65536:
+        return None
+    try:
+        namespace, keys, boot = (said[key].decode() for key in (b"ns", b"keys", b"boot"))
+    except UnicodeDecodeError:
+        return None
+    named = tuple(keys.split(",")) if keys else ()
+    if not 0 < len(namespace) <= _NAMESPACE_LENGTH or len(named) > MAX_KEYS:
+        return None
+    if any(not _FINGERPRINT.fullmatch(one) for one in named):
+        return None
+    addresses = tuple(dict.fromkeys(f"{ip}:{port}" for ip in ips if _is_dialled(ip)))
+    if not addresses:
+        return None
+    return Advert(node, namespace, named, boot[:64], addresses[:MAX_ADDRESSES])
+
+
+def _is_dialled(ip: str) -> bool:
+    """IPv4 addresses of one machine."""
+    try:
+        found = ipaddress.IPv4Address(ip)
+    except ValueError:
+        return False
+    return not (found.is_multicast or found.is_unspecified or ip == "255.255.255.255")
+
+
+@dataclass(slots=True)
+class Hint:
+    """What was last heard of a node, and how its addresses were tried."""
+
+    advert: Advert
+    tries: int = 0
+    next_at: float = 0.0
+    tried: str | None = None
+    until: float = 0.0
+
+
+class Hints:
+    """Adverts that were not tried in vain too often, at most `MAX_HINTS`."""
+
+    def __init__(self) -> None:
+        self.of: dict[NodeId, Hint] = {}
+
+    def hear(self, advert: Advert, now: float) -> None:
+        """An advert of our own cluster. One that says something new is tried at once."""
+        known = self.of.get(advert.node)
+        if known is not None and known.advert == advert:
+            return
+        if known is None and len(self.of) >= MAX_HINTS:
+            worst = max(self.of.values(), key=lambda hint: hint.tries)
+            if not worst.tries:
+                return
+            del self.of[worst.advert.node]
+        until, tried = (0.0, None) if known is None else (known.until, known.tried)
+        self.of[advert.node] = Hint(advert, next_at=now, tried=tried, until=until)
+
+    def lose(self, node: NodeId) -> None:
+        """An advert was withdrawn, or ran out. What is being tried is tried to its end."""
+        hint = self.of.get(node)
+        if hint is not None:
+            hint.tries, hint.next_at = MAX_TRIES, hint.until
+
+    def named(self, address: str) -> bool:
+        """Whether an advert that is remembered has this address."""
+        return any(address in hint.advert.addresses for hint in self.of.values())
+
+    def tired(self, now: float, met: Collection[NodeId]) -> list[str]:
+        """Addresses to try no longer: for a while, or for good where the node is among `met`
+        or was tried too often. To be called before `due`."""
+        found: list[str] = []
+        for node, hint in list(self.of.items()):
+            if hint.tried is not None and (now >= hint.until or node in met):
+                found.append(hint.tried)
+                hint.tried = None
+            if node in met or (hint.tried is None and hint.tries >= MAX_TRIES):
+                del self.of[node]
+        return found
+
+    def due(self, now: float) -> list[str]:
+        """Addresses to try now, each for `TRY_S`."""
+        room = MAX_TRIED - sum(hint.tried is not None for hint in self.of.values())
+        found: list[str] = []
+        for hint in self.of.values():
+            if hint.tried is not None or now < hint.next_at:
+                continue
+            if room <= 0:
+                break
+            room -= 1
+            addresses = hint.advert.addresses
+            hint.tried, hint.until = addresses[hint.tries % len(addresses)], now + TRY_S
+            hint.next_at = hint.until + min(MAX_REST_S, REST_S * 2**hint.tries)
+            hint.tries += 1
+            found.append(hint.tried)
+        return found

@@ -1,0 +1,79 @@
+"""Talks to standard error: structured JSON lines, or readable ones on a terminal.
+
+One line per record, with node, process and whatever fields the caller gives (request,
+generation, ...). Prompt text has no place here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TextIO
+
+from bus.process.clock import wall
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+Field = str | int | float | bool | None
+
+
+class Log:
+    """A process's log. `bind` gives one with more fixed fields."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        process: str,
+        level: str = "info",
+        stream: TextIO | None = None,
+        **fields: Field,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._fixed: dict[str, Field] = {"node": node, "process": process, **fields}
+        self._level = LEVELS.index(level)
+        self.readable = self._stream.isatty()
+
+    def bind(self, **fields: Field) -> Log:
+        """The same log with these fields on every line."""
+        bound = Log(node="", process="", level=LEVELS[self._level], stream=self._stream)
+        bound._fixed = {**self._fixed, **fields}
+        return bound
+
+    def debug(self, message: str, **fields: Field) -> None:
+        """For developers."""
+        self._write("debug", message, fields)
+
+    def info(self, message: str, **fields: Field) -> None:
+        """What an operator may want to know."""
+        self._write("info", message, fields)
+
+    def warning(self, message: str, **fields: Field) -> None:
+        """Something is off, and was coped with."""
+        self._write("warning", message, fields)
+
+    def error(self, message: str, **fields: Field) -> None:
+        """Something failed."""
+        self._write("error", message, fields)
+
+    def critical(self, message: str, **fields: Field) -> None:
+        """Something failed that an operator has to mend."""
+        self._write("critical", message, fields)
+
+    def _write(self, level: str, message: str, fields: dict[str, Field]) -> None:
+        if LEVELS.index(level) < self._level:
+            return
+        now = wall()
+        if self.readable:
+            extra = " ".join(f"{key}={value}" for key, value in fields.items())
+            who = self._fixed.get("process", "")
+            line = f"{level:8} {who:12} {message} {extra}".rstrip()
+        else:
+            line = json.dumps(
+                {"at": round(now, 3), "level": level, "message": message, **self._fixed, **fields},
+                default=str,
+            )
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (BrokenPipeError, ValueError):
+            return

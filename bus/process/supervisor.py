@@ -1,0 +1,234 @@
+"""Talks to supervisord over its unix socket (XML-RPC): list, start, stop, signal.
+
+Every call has a deadline. What was already so is not an error: starting a running process and
+stopping a stopped one are answered as done. Faults come back as `ProcessRefused` with their
+reason; a supervisord that cannot be reached raises `Unavailable`. Calls block for some
+milliseconds (start without waiting 5 ms, list 3 ms), so a service may make them in its loop;
+`stop` waits for the process's end and belongs into a thread of its own.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# (supervisor carries no type information)
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+import xmlrpc.client
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from supervisor.xmlrpc import Faults, SupervisorTransport
+
+from bus.wire.errors import ShoalError, Unavailable
+
+Status = Literal[
+    "stopped", "starting", "running", "backoff", "stopping", "exited", "fatal", "unknown"
+]
+Reason = Literal["unknown_name", "shutting_down", "spawn_failed", "not_running", "failed"]
+Signal = Literal["TERM", "KILL", "INT", "HUP", "USR1", "USR2", "STOP", "CONT"]
+
+CALL_DEADLINE_S = 5.0
+STOP_DEADLINE_S = 30.0
+ALIVE: frozenset[Status] = frozenset({"starting", "running", "stopping"})
+
+_STATUS: dict[int, Status] = {
+    0: "stopped",
+    10: "starting",
+    20: "running",
+    30: "backoff",
+    40: "stopping",
+    100: "exited",
+    200: "fatal",
+}
+_REASON: dict[int, Reason] = {
+    Faults.BAD_NAME: "unknown_name",
+    Faults.SHUTDOWN_STATE: "shutting_down",
+    Faults.SPAWN_ERROR: "spawn_failed",
+    Faults.ABNORMAL_TERMINATION: "spawn_failed",
+    Faults.NO_FILE: "spawn_failed",
+    Faults.NOT_EXECUTABLE: "spawn_failed",
+    Faults.NOT_RUNNING: "not_running",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedProcess:
+    """One entry of supervisord. `name` is `bus` or `runner:03`; `pid` 0 when it does not run.
+
+    Instants are seconds since the epoch, 0 for never. `exit_code` is of the last life (-1: killed
+    by a signal) and None while it runs or has never run.
+    """
+
+    name: str
+    status: Status
+    pid: int
+    started_at_s: int
+    stopped_at_s: int
+    exit_code: int | None
+    description: str
+    log_path: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is (or is about to be) a process."""
+        return self.status in ALIVE
+
+
+class ProcessRefused(ShoalError):
+    """supervisord would not: `reason` says why, the text what it said."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str, deadline_s: float) -> None:
+        super().__init__("localhost", timeout=deadline_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Supervisor:
+    """supervisord at its unix socket. Calls from several threads take turns."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._path = socket_path
+        self._turn = threading.Lock()
+
+    def list_processes(self) -> list[SupervisedProcess]:
+        """Every process that it knows, running or not, in its own order."""
+        found = self._call(lambda rpc: rpc.supervisor.getAllProcessInfo())
+        return [_process(cast(dict[str, Any], row)) for row in found]
+
+    def is_up(self) -> bool:
+        """Whether supervisord answers."""
+        try:
+            self._call(lambda rpc: rpc.supervisor.getState(), deadline_s=2.0)
+        except (Unavailable, ProcessRefused):
+            return False
+        return True
+
+    def pid(self) -> int:
+        """supervisord's own process id."""
+        return int(self._call(lambda rpc: rpc.supervisor.getPID()))
+
+    def start(self, name: str) -> bool:
+        """Start a process without waiting for it to prove itself. False: it ran already."""
+        full = _full_name(name)
+        return self._unless(
+            Faults.ALREADY_STARTED, lambda rpc: rpc.supervisor.startProcess(full, False)
+        )
+
+    def stop(self, name: str, *, wait: bool = True) -> bool:
+        """SIGTERM, then SIGKILL after its `stopwaitsecs`. False: it did not run."""
+        full = _full_name(name)
+        return self._unless(
+            Faults.NOT_RUNNING,
+            lambda rpc: rpc.supervisor.stopProcess(full, wait),
+            deadline_s=STOP_DEADLINE_S if wait else CALL_DEADLINE_S,
+        )
+
+    def signal(self, name: str, signal: Signal) -> bool:
+        """Send a signal to the process itself. False: it does not run."""
+        full = _full_name(name)
+        return self._unless(
+            Faults.NOT_RUNNING, lambda rpc: rpc.supervisor.signalProcess(full, signal)
+        )
+
+    def last_words(self, name: str, length_bytes: int = 2_000) -> str:
+        """The end of a process's log, or nothing where there is none."""
+        full = _full_name(name)
+        try:
+            found = self._call(
+                lambda rpc: rpc.supervisor.tailProcessStdoutLog(full, 0, length_bytes)
+            )
+        except ProcessRefused:
+            return ""
+        return str(found[0])
+
+    def shutdown(self, *, first: Sequence[str] = ("gateway",)) -> None:
+        """Stop `first` (so that what is open ends in words), then everything else at once,
+        then supervisord itself; returns when it has agreed to. It would stop one after the
+        other, each at its own pace."""
+        for name in first:
+            with contextlib.suppress(ProcessRefused):
+                self.stop(name)
+        self._call(lambda rpc: rpc.supervisor.stopAllProcesses(False))
+        self._call(lambda rpc: rpc.supervisor.shutdown())
+
+    def _unless(
+        self, fault: int, call: Callable[[Any], Any], *, deadline_s: float = CALL_DEADLINE_S
+    ) -> bool:
+        try:
+            self._call(call, deadline_s=deadline_s, but=fault)
+        except _AlreadySo:
+            return False
+        return True
+
+    def _call(
+        self,
+        call: Callable[[Any], Any],
+        *,
+        deadline_s: float = CALL_DEADLINE_S,
+        but: int | None = None,
+    ) -> Any:
+        transport = SupervisorTransport(None, None, f"unix://{self._path}")
+        cast(Any, transport)._get_connection = lambda: _Connection(self._path, deadline_s)
+        rpc = xmlrpc.client.ServerProxy("http://localhost", transport=cast(Any, transport))
+        with self._turn:
+            try:
+                return call(rpc)
+            except xmlrpc.client.Fault as fault:
+                if fault.faultCode == but:
+                    raise _AlreadySo from None
+                reason = _REASON.get(fault.faultCode, "failed")
+                raise ProcessRefused(reason, f"supervisord: {fault.faultString}") from None
+            except TimeoutError as error:
+                raise Unavailable(
+                    f"supervisord at {self._path} did not answer within {deadline_s:g} s"
+                ) from error
+            except (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
+                raise Unavailable(f"supervisord at {self._path}: {error}") from error
+            finally:
+                transport.close()
+
+
+def read_supervisor_pid(path: Path) -> int | None:
+    """The pid in supervisord's pidfile, or None."""
+    try:
+        return int(path.read_text().strip())
+    except (OSError, ValueError):
+        return None
+
+
+class _AlreadySo(Exception):
+    """The process is already as it was asked to be."""
+
+
+def _full_name(name: str) -> str:
+    return name if ":" in name else f"{name}:{name}"
+
+
+def _process(row: dict[str, Any]) -> SupervisedProcess:
+    group, name = str(row["group"]), str(row["name"])
+    status = _STATUS.get(int(row["state"]), "unknown")
+    ran = int(row["stop"]) > 0 and status not in ALIVE
+    return SupervisedProcess(
+        name=name if group == name else f"{group}:{name}",
+        status=status,
+        pid=int(row["pid"]),
+        started_at_s=int(row["start"]),
+        stopped_at_s=int(row["stop"]),
+        exit_code=int(row["exitstatus"]) if ran else None,
+        description=str(row["description"]),
+        log_path=str(row["logfile"]),
+    )

@@ -1,0 +1,239 @@
+"""The cluster's state and how events change it: `apply(state, event)`.
+
+Pure and total: any event can be applied to any state, and one that no longer fits (an unknown
+instance, an older generation, a fact seen before) changes nothing but the index. Every
+mirror that has applied the same events holds the same state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, assert_never
+from zlib import crc32
+
+from pydantic import Field
+
+from bus.wire.ids import InstanceId, NodeId
+from bus.wire.instances import ENDING, Instance, RankReady, signalled
+from bus.wire.messages.events import (
+    Event,
+    FactId,
+    GenerationOpened,
+    InstanceDraining,
+    InstanceFailed,
+    InstancePlaced,
+    InstanceRemoved,
+    KeepAliveSet,
+    LoadRefused,
+    NodeDrained,
+    NodeForgotten,
+    NodeJoined,
+    NodeRemembered,
+    NodeRenamed,
+    RankSeated,
+    RunnerEnded,
+    RunnerReady,
+    RunnerUnloaded,
+    TermOpened,
+)
+from bus.wire.messages.wire import Message
+
+MAX_FAILURES = 8
+"""Endings of past generations that are remembered per instance."""
+MAX_COMMANDS = 256
+"""Commands whose answers are remembered, so that a repeat gets the first answer."""
+
+
+class NodeSeat(Message):
+    """A node that has joined: its name (the operator's, where one was given: `renamed`) and
+    where it is reached. `draining`: it gets no new work."""
+
+    node: NodeId
+    name: str
+    renamed: bool = False
+    draining: bool = False
+    addresses: tuple[str, ...] = ()
+
+
+class ClusterState(Message):
+    """What every node agrees on. `facts` holds, per witness (node/process), its boot and the
+    highest sequence number indexed; `commands` the index at which each recent command took
+    effect, oldest first."""
+
+    term: int = 0
+    holder: NodeId | None = None
+    index: int = 0
+    nodes: dict[str, NodeSeat] = Field(default_factory=dict[str, NodeSeat])
+    instances: dict[str, Instance] = Field(default_factory=dict[str, Instance])
+    forgotten: tuple[NodeId, ...] = ()
+    facts: dict[str, tuple[str, int]] = Field(default_factory=dict[str, tuple[str, int]])
+    commands: dict[str, tuple[int, str | None]] = Field(
+        default_factory=dict[str, tuple[int, str | None]]
+    )
+
+
+def apply(state: ClusterState, event: Event) -> ClusterState:
+    """Return the state after `event`. Events come in index order (`replica.mirror` sees to it)."""
+    changes: dict[str, Any] = {"index": event.index, "term": max(state.term, event.term)}
+    if event.command_id is not None:
+        changes["commands"] = _remembered(state, event)
+    if event.fact is not None:
+        if is_known(state, event.fact):
+            return state.model_copy(update=changes)
+        witness = f"{event.fact.node}/{event.fact.process}"
+        changes["facts"] = {**state.facts, witness: (event.fact.boot, event.fact.seq)}
+    changes.update(_changed(state, event))
+    return state.model_copy(update=changes)
+
+
+def is_known(state: ClusterState, fact: FactId) -> bool:
+    """Whether this fact (or a later one of the same boot) is indexed already."""
+    seen = state.facts.get(f"{fact.node}/{fact.process}")
+    return seen is not None and seen[0] == fact.boot and seen[1] >= fact.seq
+
+
+def digest(state: ClusterState) -> int:
+    """CRC-32 of the state in one canonical form; equal states have equal digests."""
+    text = json.dumps(state.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return crc32(text.encode())
+
+
+def _remembered(state: ClusterState, event: Event) -> dict[str, tuple[int, str | None]]:
+    body = event.body
+    target: str | None = None
+    if isinstance(body, InstancePlaced):
+        target = body.instance.instance
+    elif isinstance(body, InstanceDraining | KeepAliveSet):
+        target = body.instance
+    kept = dict(list(state.commands.items())[-(MAX_COMMANDS - 1) :])
+    kept[event.command_id or ""] = (event.index, target)
+    return kept
+
+
+def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
+    body = event.body
+    match body:
+        case TermOpened(holder=holder):
+            return {"holder": holder}
+        case NodeJoined(node=node, name=name, addresses=addresses):
+            known = state.nodes.get(node) or NodeSeat(node=node, name=name)
+            fresh = {"name": known.name if known.renamed else name, "addresses": addresses}
+            return {"nodes": {**state.nodes, node: known.model_copy(update=fresh)}}
+        case NodeRenamed() | NodeDrained() | NodeForgotten() | NodeRemembered():
+            return _with_node(state, body)
+        case InstancePlaced(instance=instance):
+            return {"instances": {**state.instances, instance.instance: instance}}
+        case InstanceRemoved(instance=gone):
+            rest = {key: value for key, value in state.instances.items() if key != gone}
+            return {"instances": rest}
+        case (
+            RankSeated()
+            | RunnerReady()
+            | RunnerEnded()
+            | LoadRefused()
+            | RunnerUnloaded()
+            | GenerationOpened()
+            | InstanceDraining()
+            | InstanceFailed()
+            | KeepAliveSet()
+        ):
+            return _with_instance(state, body.instance, body)
+        case _:
+            assert_never(body)
+
+
+def _with_node(
+    state: ClusterState, news: NodeRenamed | NodeDrained | NodeForgotten | NodeRemembered
+) -> Mapping[str, Any]:
+    node = news.node
+    others = tuple(one for one in state.forgotten if one != node)
+    match news:
+        case NodeForgotten():
+            rest = {key: seat for key, seat in state.nodes.items() if key != node}
+            return {"nodes": rest, "forgotten": (*others, node)}
+        case NodeRemembered():
+            return {"forgotten": others}
+        case NodeRenamed(name=name):
+            fresh: dict[str, Any] = {"name": name, "renamed": True}
+        case NodeDrained(draining=draining):
+            fresh = {"draining": draining}
+    seat = state.nodes.get(node)
+    return {} if seat is None else {"nodes": {**state.nodes, node: seat.model_copy(update=fresh)}}
+
+
+InstanceNews = (
+    RankSeated
+    | RunnerReady
+    | RunnerEnded
+    | LoadRefused
+    | RunnerUnloaded
+    | GenerationOpened
+    | InstanceDraining
+    | InstanceFailed
+    | KeepAliveSet
+)
+
+
+def _with_instance(state: ClusterState, name: InstanceId, news: InstanceNews) -> Mapping[str, Any]:
+    instance = state.instances.get(name)
+    if instance is None:
+        return {}
+    changed = _news(instance, news)
+    return {} if changed is instance else {"instances": {**state.instances, name: changed}}
+
+
+def _news(instance: Instance, news: InstanceNews) -> Instance:
+    match news:
+        case GenerationOpened(generation=generation, why=why):
+            if generation <= instance.generation and instance.status != "failed":
+                return instance
+            status = signalled(instance.status, "reopened")
+            fresh = {"generation": generation, "status": status, "why": why}
+            return instance.model_copy(update={**fresh, "ready": (), "seats": ()})
+        case InstanceDraining(deadline_s=deadline_s, why=why):
+            status = signalled(instance.status, "drain")
+            update = {"status": status, "drain_deadline_s": deadline_s, "why": why}
+            return instance.model_copy(update=update)
+        case InstanceFailed(why=why, place_again=again):
+            status = signalled(instance.status, "gave_up")
+            update = {"status": status, "why": why, "ready": (), "place_again": again}
+            return instance.model_copy(update=update)
+        case KeepAliveSet(keep_alive_s=keep_alive_s):
+            return instance.model_copy(update={"keep_alive_s": keep_alive_s})
+        case RankSeated(generation=generation, seat=seat):
+            if generation != instance.generation:
+                return instance
+            others = [one for one in instance.seats if one.rank != seat.rank]
+            seats = tuple(sorted([*others, seat], key=lambda one: one.rank))
+            return instance.model_copy(update={"seats": seats})
+        case RunnerReady() | RunnerEnded() | LoadRefused() | RunnerUnloaded():
+            if news.generation != instance.generation:
+                return instance
+            return _rank_news(instance, news)
+        case _:
+            assert_never(news)
+
+
+def _rank_news(
+    instance: Instance, news: RunnerReady | RunnerEnded | LoadRefused | RunnerUnloaded
+) -> Instance:
+    others = tuple(r for r in instance.ready if r.rank != news.rank)
+    if isinstance(news, RunnerReady):
+        rank = RankReady(
+            rank=news.rank,
+            node=news.node,
+            process=news.process,
+            addresses=news.addresses,
+            pid=news.pid,
+        )
+        ready = tuple(sorted((*others, rank), key=lambda r: r.rank))
+        complete = len(ready) == len(instance.shards)
+        status = signalled(instance.status, "all_ready") if complete else instance.status
+        return instance.model_copy(update={"ready": ready, "status": status})
+    update: dict[str, Any] = {"ready": others, "status": signalled(instance.status, "rank_lost")}
+    if not isinstance(news, RunnerUnloaded):
+        said = news.message if isinstance(news, RunnerEnded) else news.refusal.message
+        ending = f"{ENDING} {news.generation} rank {news.rank}: {said}"
+        update["failures"] = (*instance.failures, ending)[-MAX_FAILURES:]
+    return instance.model_copy(update=update)

@@ -1,0 +1,1 @@
+"""The node's switchboard: both planes forwarded, retained values kept, taps served."""

@@ -1,0 +1,58 @@
+"""Which retained values a switchboard keeps: the latest per (origin, topic), until they expire.
+
+Pure. A later boot of the same process replaces an earlier one; within a boot the higher
+sequence number wins. Expired values are given to nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bus.wire.ids import Boot
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One value as it came, and when it expires (None: never)."""
+
+    boot: Boot
+    seq: int
+    payload: bytes
+    expires_at: float | None
+
+
+@dataclass(slots=True)
+class Retained:
+    """The values of one plane. Keys are (topic, origin)."""
+
+    values: dict[tuple[str, str], Kept] = field(default_factory=dict[tuple[str, str], Kept])
+
+    def keep(self, topic: str, origin: str, value: Kept) -> bool:
+        """Keep a value unless a later one of the same boot is kept. Whether it was."""
+        known = self.values.get((topic, origin))
+        if known is not None and known.boot == value.boot and known.seq >= value.seq:
+            return False
+        self.values[topic, origin] = value
+        return True
+
+    def matching(self, prefix: str, now: float, origin: str = "") -> list[tuple[str, bytes]]:
+        """(topic, payload) of every living value whose topic begins with `prefix`, and whose
+        origin with `origin`."""
+        return [
+            (topic, kept.payload)
+            for (topic, by), kept in self.values.items()
+            if topic.startswith(prefix)
+            and by.startswith(origin)
+            and (kept.expires_at is None or now < kept.expires_at)
+        ]
+
+    def expire(self, now: float) -> int:
+        """Forget what has expired; returns how many."""
+        gone = [
+            key
+            for key, kept in self.values.items()
+            if kept.expires_at is not None and now >= kept.expires_at
+        ]
+        for key in gone:
+            del self.values[key]
+        return len(gone)

@@ -1,0 +1,284 @@
+"""Talks to every local service and to peers: forwards both planes, keeps retained values.
+
+Each plane is its own pair of sockets, so that a flood of telemetry never delays an event. A
+new subscriber alone is given the retained values that match, as one *bundle*: [prefix, topic,
+payload, topic, payload, ...], an odd number of frames, where all else has two. The tap has a
+socket of its own that drops when its reader lags. What local services publish also goes out to
+peers, on a TCP socket for each plane; what peers publish goes to local services alone. Topics
+*on demand* (tokens) are asked for upstream only while somebody subscribes to them.
+"""
+
+from __future__ import annotations
+
+from bus.client import Speaker
+from bus.links.keyring import Keyring
+from bus.links.reactor import Reactor
+from bus.links.transport import Link
+from bus.membership.peer_links import BIND_RETRY_S, HEARTBEAT_MS, Peers, PeerSettings
+from bus.process.clock import now as clock_now
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.survey.link_survey import Surveyor
+from bus.survey.probe_schedule import busy_nodes
+from bus.switchboard.retained import Kept, Retained
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import BadMessage, PortTaken
+from bus.wire.ids import NodeId
+from bus.wire.messages.events import Event, NodeForgotten, NodeRemembered
+from bus.wire.messages.readings import LinkReading
+from bus.wire.messages.wire import Message
+from bus.wire.topics import TABLE, event_topic, reading_topic, rule_for
+
+PLANES = ("control", "telemetry")
+TAP_HIGH_WATER = 1_000
+MEMBERS = frozenset(event_topic(kind) for kind in ("node_forgotten", "node_remembered"))
+EXPIRE_S = 5.0
+
+
+class PlaneForwarder:
+    """One plane: what comes in at XSUB goes out at XPUB and to the tap."""
+
+    def __init__(self, plane: str, board: Switchboard) -> None:
+        self.plane = plane
+        self.board = board
+        self.retained = Retained()
+        self.incoming = Link("xsub", high_water=50_000)
+        self.outgoing = Link("xpub", high_water=50_000)
+        self.outgoing.manual_subscriptions()
+        self.incoming.bind(board.endpoints.plane_in(plane))
+        self.outgoing.bind(board.endpoints.plane_out(plane))
+        self.incoming.send(b"\x01")
+        self.abroad: Link | None = None
+        board.reactor.watch(self.incoming, self._forward)
+        board.reactor.watch(self.outgoing, lambda f: self._subscription(self.outgoing, f))
+
+    def open_abroad(self, address: str) -> None:
+        """Publish to peers, too. Raises PortTaken."""
+        security = None if self.board.keyring is None else self.board.keyring.node
+        link = Link("xpub", high_water=50_000, heartbeat_ms=HEARTBEAT_MS, security=security)
+        link.manual_subscriptions()
+        try:
+            link.bind(address)
+        except PortTaken:
+            link.close()
+            raise
+        self.abroad = link
+        self.board.reactor.watch(link, lambda frames: self._subscription(link, frames))
+
+    def ask_upstream(self, prefix: str, *, wanted: bool) -> None:
+        """Pass the wish for an on-demand topic on to the publishers."""
+        self.incoming.send((b"\x01" if wanted else b"\x00") + prefix.encode())
+
+    def from_peer(self, frames: list[bytes]) -> None:
+        """What a peer published: one message, or a bundle of retained values."""
+        if len(frames) % 2:
+            for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
+                self._deliver([topic, payload])
+        else:
+            self._deliver(frames)
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """As a local service does."""
+        self._forward([topic.encode(), payload])
+
+    def close(self) -> None:
+        """Close the sockets."""
+        links = [self.incoming, self.outgoing, *([] if self.abroad is None else [self.abroad])]
+        for link in links:
+            self.board.reactor.unwatch(link)
+            link.close()
+
+    def _forward(self, frames: list[bytes]) -> None:
+        if self._deliver(frames) and self.abroad is not None:
+            self.abroad.send(*frames)
+
+    def _deliver(self, frames: list[bytes]) -> bool:
+        """Give a message to local services and the tap; False where it was not fit to be."""
+        if len(frames) != 2:
+            self.board.refuse(self.plane, "a message of other than two frames")
+            return False
+        topic = frames[0].decode(errors="replace")
+        rule = rule_for(topic)
+        if rule is None or rule.plane != self.plane:
+            self.board.refuse(self.plane, f"topic {topic[:60]!r} is not in the table")
+            return False
+        if rule.retained and not self._keep(topic, frames[1], rule.ttl_s):
+            return False
+        self.outgoing.send(*frames)
+        self.board.tap.send(*frames)
+        if topic in MEMBERS:
+            self.board.member_changed(frames[1])
+        return True
+
+    def _keep(self, topic: str, payload: bytes, ttl_s: float) -> bool:
+        try:
+            envelope = decode(payload)
+        except BadMessage as error:
+            self.board.refuse(self.plane, str(error)[:120])
+            return False
+        expires_at = clock_now() + ttl_s if ttl_s > 0 else None
+        kept = Kept(envelope.boot, envelope.seq, payload, expires_at)
+        return self.retained.keep(topic, f"{envelope.node}/{envelope.process}", kept)
+
+    def _subscription(self, link: Link, frames: list[bytes]) -> None:
+        if not frames or frames[0][:1] not in (b"\x00", b"\x01"):
+            return
+        wanted, raw = frames[0][:1] == b"\x01", frames[0][1:]
+        link.accept(raw, wanted=wanted)
+        prefix = raw.decode(errors="replace")
+        bundle = [raw]
+        me = self.board.speaker
+        origin = "" if link is self.outgoing or me is None else f"{me.node}/"
+        if wanted:
+            for topic, payload in self.retained.matching(prefix, clock_now(), origin):
+                bundle += [topic.encode(), payload]
+        # Exactly one send follows every subscription message: see decision 0001.
+        link.send(*bundle)
+        self.board.demand(self.plane, prefix, wanted=wanted, here=link is self.outgoing)
+
+
+class Switchboard:
+    """Both planes and the tap of one node, and its peers where it is told of any."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        reactor: Reactor,
+        log: Log,
+        speaker: Speaker | None = None,
+        peer_settings: PeerSettings | None = None,
+        keyring: Keyring | None = None,
+    ) -> None:
+        self.keyring = keyring
+        self.speaker = speaker
+        self.endpoints = endpoints
+        self.reactor = reactor
+        self.log = log
+        self.refused = 0
+        self._measured = 0
+        self.wishes: dict[tuple[str, bool], int] = {}
+        self.tap = Link("xpub", high_water=TAP_HIGH_WATER)
+        self.tap.bind(endpoints.tap)
+        self.planes = {plane: PlaneForwarder(plane, self) for plane in PLANES}
+        reactor.watch(self.tap, self._tapped)
+        reactor.every(EXPIRE_S, self._expire)
+        self._settings = peer_settings
+        self.peers: Peers | None = None
+        self.surveyor: Surveyor | None = None
+        if speaker is not None and peer_settings is not None:
+            self.peers = Peers(
+                speaker,
+                peer_settings,
+                reactor,
+                log,
+                self._from_peer,
+                self._publish_peers,
+                keyring,
+            )
+            if peer_settings.measures:
+                self.surveyor = Surveyor(
+                    speaker,
+                    reactor,
+                    self.peers.ways,
+                    self._busy_nodes,
+                    self._publish_links,
+                    self.peers.door_security,
+                )
+            if peer_settings.listen:
+                self._open_abroad()
+
+    def refuse(self, plane: str, why: str) -> None:
+        """Count what is dropped; say so at the 1st, 10th, 100th, ... time."""
+        self.refused += 1
+        if str(self.refused).strip("0") == "1":
+            self.log.warning("dropped a message", plane=plane, why=why, so_far=self.refused)
+
+    def demand(self, plane: str, prefix: str, *, wanted: bool, here: bool = True) -> None:
+        """Count who wants an on-demand topic, on this node (`here`) and abroad; tell the
+        publishers at the first and last, and peers of those here."""
+        for rule in TABLE:
+            if not rule.on_demand or rule.plane != plane or not _overlap(prefix, rule.prefix):
+                continue
+            before, abroad = self.wishes.get((rule.prefix, here), 0), (rule.prefix, not here)
+            after = max(0, before + (1 if wanted else -1))
+            self.wishes[rule.prefix, here] = after
+            if (before == 0) == (after == 0):
+                continue
+            if not self.wishes.get(abroad, 0):
+                self.planes[plane].ask_upstream(rule.prefix, wanted=after > 0)
+            if here and self.peers is not None:
+                self.peers.want(rule.prefix, wanted=after > 0)
+
+    def member_changed(self, payload: bytes) -> None:
+        """The operator has let a node go, or back in."""
+        try:
+            event = decode(payload).message
+        except BadMessage as error:
+            self.refuse("control", str(error)[:120])
+            return
+        if self.peers is None or not isinstance(event, Event):
+            return
+        if isinstance(event.body, NodeForgotten):
+            self.peers.forget(event.body.node)
+        elif isinstance(event.body, NodeRemembered):
+            self.peers.remember(event.body.node)
+
+    def _tapped(self, frames: list[bytes]) -> None:
+        if not frames or frames[0][:1] not in (b"\x00", b"\x01"):
+            return
+        wanted, raw = frames[0][:1] == b"\x01", frames[0][1:]
+        for plane in self.planes:
+            self.demand(plane, raw.decode(errors="replace"), wanted=wanted)
+
+    def _from_peer(self, plane: str, frames: list[bytes]) -> None:
+        self.planes[plane].from_peer(frames)
+
+    def _publish_peers(self, topic: str, payload: bytes) -> None:
+        self.planes["telemetry"].publish(topic, payload)
+
+    def _publish_links(self, reading: LinkReading) -> None:
+        speaker = self.speaker
+        assert speaker is not None, "only a node with peers measures links"
+        self._measured += 1
+        envelope = Envelope(speaker.node, speaker.process, speaker.boot, self._measured, reading)
+        self.planes["telemetry"].publish(reading_topic("link", speaker.node), encode(envelope))
+
+    def _busy_nodes(self) -> set[NodeId]:
+        kept = self.planes["telemetry"].retained
+        found: list[Message] = []
+        for prefix in ("reading.runner", "reading.weights"):
+            found += [decode(one).message for _, one in kept.matching(prefix, clock_now())]
+        return busy_nodes(found)
+
+    def _open_abroad(self) -> None:
+        settings = self._settings
+        assert settings is not None, "peers are configured"
+        ports = {"control": settings.ports.control, "telemetry": settings.ports.telemetry}
+        try:
+            for plane, forwarder in self.planes.items():
+                if forwarder.abroad is None:
+                    forwarder.open_abroad(f"tcp://{settings.listen}:{ports[plane]}")
+        except PortTaken as error:
+            self.log.error("cannot publish to other nodes; tries again", why=str(error))
+            self.reactor.later(BIND_RETRY_S, self._open_abroad)
+
+    def _expire(self) -> None:
+        for forwarder in self.planes.values():
+            forwarder.retained.expire(clock_now())
+
+    def close(self) -> None:
+        """Take leave of peers; close every socket and remove its file."""
+        if self.surveyor is not None:
+            self.surveyor.close()
+        if self.peers is not None:
+            self.peers.close()
+        for forwarder in self.planes.values():
+            forwarder.close()
+        self.reactor.unwatch(self.tap)
+        self.tap.close()
+
+
+def _overlap(prefix: str, topic: str) -> bool:
+    """Whether a subscription to `prefix` asks for `topic` by name: the empty one does not, so
+    that watching everything does not make tokens flow."""
+    return prefix != "" and (prefix.startswith(topic) or topic.startswith(prefix))

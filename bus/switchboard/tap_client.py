@@ -1,0 +1,79 @@
+"""Talks to the tap: the operator's stethoscope on both planes.
+
+`listen` yields what crosses the switchboard and matches a shell-style pattern, decoded. A tap
+never slows anybody: when it lags, the switchboard drops what it would have been sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.wire.codec import decode
+from bus.wire.errors import BadMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """One message. `fields` is the message as plain data; `error` says why it is not."""
+
+    topic: str
+    node: str
+    process: str
+    boot: str
+    seq: int
+    fields: dict[str, Any]
+    payload: bytes
+    error: str | None = None
+
+
+def literal_prefix(pattern: str) -> str:
+    """What every topic that matches the pattern begins with: what to subscribe to."""
+    for position, char in enumerate(pattern):
+        if char in "*?[":
+            return pattern[:position]
+    return pattern
+
+
+def listen(
+    endpoints: Endpoints, pattern: str, *, patience_s: float | None = None
+) -> Generator[Tapped | None]:
+    """Messages whose topic matches `pattern`; None whenever nothing came for `patience_s`
+    (for ever silent when that is None). Ends when the caller closes the iterator."""
+    link = Link("sub", high_water=1_000)
+    try:
+        link.connect(endpoints.tap)
+        link.subscribe(literal_prefix(pattern))
+        while True:
+            if not link.socket.poll(None if patience_s is None else int(patience_s * 1000)):
+                yield None
+                continue
+            frames = link.receive()
+            if frames is None or len(frames) != 2:
+                continue
+            topic = frames[0].decode(errors="replace")
+            if fnmatchcase(topic, pattern) or topic == pattern:
+                yield decoded(topic, frames[1])
+    finally:
+        link.close()
+
+
+def decoded(topic: str, payload: bytes) -> Tapped:
+    """A payload opened up, or its error."""
+    try:
+        envelope = decode(payload)
+    except BadMessage as error:
+        return Tapped(topic, "", "", "", 0, {}, payload, str(error))
+    return Tapped(
+        topic,
+        envelope.node,
+        envelope.process,
+        envelope.boot,
+        envelope.seq,
+        envelope.message.model_dump(mode="json"),
+        payload,
+    )

@@ -1,0 +1,131 @@
+"""Capability cards: what a node can do, and which models lie on its disk.
+
+Pure. A card is a retained reading; the strictly newer one of two wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import Field
+
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.wire import Message
+from bus.wire.topology import NodeAddress, RdmaPort
+
+
+class ModelCard(Message):
+    """One model on disk, with what placement needs to know before it is loaded.
+
+    Bytes are of the weights as they will lie in memory (after the cast to `dtype`).
+    `kv_bytes_per_token` is for the whole model; `kv_bytes_fixed` per row. `size_bytes` is on disk.
+
+    Parts, for splitting it: `layer_bytes` of each layer's weights, `layer_active_bytes` of those
+    that one token reads (a mixture reads some of its experts), `layer_kv` and `layer_kv_fixed`
+    as above by layer; `embedding_bytes` lie with the first layers, `head_bytes` (final norm and
+    output projection, which may be the embedding again) with the last. Empty: unknown, taken as
+    equal. `activation_bytes` of one token travel between layers.
+
+    `tensor_sizes` are the counts, by name, that a tensor-parallel degree has to divide; empty:
+    the family does not shard. `tensor_splits_kv`: its KV is divided too. `unsplit_because` says
+    why the family cannot be a pipeline. `fetched_in_parts`: a stage of a pipeline fetches its own
+    layers alone. `compatible_backends` (empty: any) and `backend_preference` (best first) are
+    `<engine>-<compute>` tags.
+    """
+
+    model: ModelId
+    path: str
+    family: str
+    layers: int
+    weights_bytes: int
+    size_bytes: int
+    kv_bytes_per_token: int
+    kv_bytes_fixed: int = 0
+    context_tokens: int
+    vocabulary: int
+    quantization: str = "none"
+    dtype: str = "float32"
+    parameters: int = 0
+    digest: str = ""
+    modified_at_s: int = 0
+    capabilities: tuple[str, ...] = ("completion",)
+    keep_alive_s: float | None = None
+    thinking: bool = False
+    bundled: bool = False
+    layer_bytes: tuple[int, ...] = ()
+    layer_active_bytes: tuple[int, ...] = ()
+    layer_kv: tuple[int, ...] = ()
+    layer_kv_fixed: tuple[int, ...] = ()
+    embedding_bytes: int = 0
+    head_bytes: int = 0
+    activation_bytes: int = 0
+    tensor_sizes: dict[str, int] = {}
+    tensor_splits_kv: bool = True
+    unsplit_because: str = ""
+    fetched_in_parts: bool = False
+    compatible_backends: tuple[str, ...] = ()
+    backend_preference: tuple[str, ...] = ()
+
+
+class PartialModel(Message):
+    """Some layers of a model, on a node's disk: each of `layers` is the first and the one after
+    the last of a span whose weights are all there. `have_bytes` of the `size_bytes` of its files
+    have come. It serves a stage of a pipeline, and is given to nobody. `path` is its folder."""
+
+    model: ModelId
+    layers: tuple[tuple[int, int], ...]
+    have_bytes: int
+    size_bytes: int
+    path: str = ""
+
+    def holds(self, first: int, last: int) -> bool:
+        """Whether layers `first` up to, not including, `last` are all there."""
+        return covers(self.layers, first, last)
+
+
+def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:
+    """Whether each of the layers `first` up to, not including, `last` is in one of the spans."""
+    held = tuple(spans)
+    return all(any(a <= layer < b for a, b in held) for layer in range(first, last))
+
+
+class NodeCard(Message):
+    """A node's announcement of itself. `ttl_s` > 0; expired strictly after it.
+
+    `chip` is the processor's name. `working_set_bytes` is what the device recommends to use (0:
+    cannot be read); `vram_bytes` and `gtt_bytes` are of a GPU of its own, or of an APU.
+    `memory_bytes_per_s` 0: not measured. `machine` is alike on nodes of one machine. `rdma` names
+    the device whose active port leads to each peer, by node id; `rdma_ports` are all there are.
+    `os_version` names the system and its version; `launched_by` is who started the node
+    (`shoal up`, `systemd`, `launchd`, ...). Empty: not known.
+    `weights_addresses` are where its worker gives the files of `models` to other nodes, best
+    first; none: it does not. `parts` are models of which it has some layers only.
+    """
+
+    node: NodeId
+    name: str
+    platform: str
+    cores: int
+    memory_bytes: int
+    backends: tuple[str, ...]
+    mlx_version: str
+    shoal_version: str
+    slots: int
+    models: tuple[ModelCard, ...] = ()
+    parts: tuple[PartialModel, ...] = ()
+    weights_addresses: tuple[str, ...] = ()
+    announced_at_s: float
+    ttl_s: float = Field(default=120.0, gt=0)
+    chip: str = ""
+    working_set_bytes: int = 0
+    vram_bytes: int = 0
+    gtt_bytes: int = 0
+    memory_bytes_per_s: float = 0.0
+    machine: str = ""
+    ips: tuple[NodeAddress, ...] = ()
+    rdma: dict[str, str] = {}
+    os_version: str = ""
+    python_version: str = ""
+    mlx_lm_version: str = ""
+    launched_by: str = ""
+    rdma_ports: tuple[RdmaPort, ...] = ()

@@ -1,0 +1,115 @@
+"""Bytes to messages and back: msgpack, size-capped, validated against closed types.
+
+Pure, and the only home of msgpack. Two forms:
+- *envelopes* (control and telemetry): an array [version, kind, node, process, boot, seq,
+  body map], validated by pydantic;
+- *data frames* (tokens): arrays [tag, *fields] of the dataclasses in `bus.wire.messages.tokens`.
+Anything else raises `BadMessage` with a text that names what was wrong. Nothing is unpickled.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# (msgpack carries no type information)
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgpack
+from pydantic import TypeAdapter, ValidationError
+
+from bus.wire.errors import BadMessage
+from bus.wire.ids import Boot, NodeId
+from bus.wire.messages import collectives, commands, control, events, peers, readings, weights
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+
+MAX_CONTROL_BYTES = 64 << 20
+"""Snapshots are the largest; anything else is far below."""
+MAX_DATA_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message and who sent it. `seq` grows by one for each message of a boot."""
+
+    node: NodeId
+    process: str
+    boot: Boot
+    seq: int
+    message: Message
+
+
+def _kinds() -> dict[str, type[Message]]:
+    found: dict[str, type[Message]] = {}
+    for module in (collectives, commands, control, events, peers, readings, weights):
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Message):
+                kind = value.model_fields.get("kind")
+                if kind is not None and isinstance(kind.default, str):
+                    found[kind.default] = value
+    return found
+
+
+KINDS: dict[str, type[Message]] = _kinds()
+"""Every kind that may travel in an envelope."""
+_ADAPTERS = {kind: TypeAdapter(cls) for kind, cls in KINDS.items()}
+
+
+def pack(value: Any) -> bytes:
+    """msgpack of plain data (maps, arrays, text, bytes, numbers, booleans, null)."""
+    return cast(bytes, msgpack.packb(value, use_bin_type=True))
+
+
+def unpack(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Any:
+    """Plain data from msgpack, or `BadMessage`."""
+    if len(data) > limit_bytes:
+        raise BadMessage(f"message of {len(data)} bytes is over the limit of {limit_bytes}")
+    try:
+        return cast(Any, msgpack.unpackb(data, raw=False, strict_map_key=False))
+    except Exception as error:  # msgpack raises many types on garbage
+        raise BadMessage(f"not msgpack: {error}") from error
+
+
+def encode(envelope: Envelope) -> bytes:
+    """An envelope as one frame."""
+    message = envelope.message
+    body = message.model_dump()
+    kind = cast(str, getattr(message, "kind"))  # noqa: B009 - only tagged messages travel
+    body.pop("kind", None)
+    return pack(
+        [PROTOCOL_MAX, kind, envelope.node, envelope.process, envelope.boot, envelope.seq, body]
+    )
+
+
+def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
+    """One frame as an envelope with a validated message, or `BadMessage`."""
+    raw = unpack(data, limit_bytes=limit_bytes)
+    if not isinstance(raw, list) or len(cast(list[Any], raw)) != 7:
+        raise BadMessage("an envelope is an array of 7")
+    version, kind, node, process, boot, seq, body = cast(list[Any], raw)
+    if not isinstance(version, int) or not PROTOCOL_MIN <= version <= PROTOCOL_MAX:
+        raise BadMessage(
+            f"protocol {version!r} is outside of ours ({PROTOCOL_MIN} to {PROTOCOL_MAX})"
+        )
+    if not (isinstance(node, str) and isinstance(process, str) and isinstance(boot, str)):
+        raise BadMessage("node, process and boot of an envelope must be text")
+    if not isinstance(seq, int) or not isinstance(body, dict):
+        raise BadMessage("an envelope's seq must be a number and its body a map")
+    return Envelope(NodeId(node), process, Boot(boot), seq, decode_body(kind, cast(Any, body)))
+
+
+def decode_body(kind: object, body: object) -> Message:
+    """A message of `kind` from its map; an unknown kind or field is refused by name."""
+    adapter = _ADAPTERS.get(kind) if isinstance(kind, str) else None
+    if adapter is None:
+        raise BadMessage(f"unknown kind {kind!r}")
+    try:
+        return adapter.validate_python(body)
+    except ValidationError as error:
+        raise BadMessage(f"{kind}: {first_problem(error)}") from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing pydantic found, as `field: problem`."""
+    detail = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in detail["loc"]) or "message"
+    return f"{where}: {detail['msg']}"

@@ -1,0 +1,45 @@
+"""Identifiers, as types. They are made once and never reused.
+
+Pure: an id that needs chance is made in `bus.process.identity`; here ids are only composed
+and taken apart. A request id names the node and the HTTP process that own it, so that
+any gateway process can pass a cancel or a look-up on to its owner.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+Boot = NewType("Boot", str)
+"""One life of one process: new at every start, so that old messages can be told from new."""
+ProcessName = NewType("ProcessName", str)
+"""A process within its node, as supervisord names it: `gateway`, `runner:03`."""
+InstanceId = NewType("InstanceId", str)
+ModelId = NewType("ModelId", str)
+RequestId = NewType("RequestId", str)
+CommandId = NewType("CommandId", str)
+TokenId = NewType("TokenId", int)
+Term = tuple[int, NodeId]
+"""(counter, holder): ordered by counter, then by node id."""
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+MODEL_ID_PATTERN = re.compile(rf"^{_NAME}(?:/{_NAME})?(?::[A-Za-z0-9._-]+)?$")
+
+
+def request_id(node: NodeId, http_process: str, boot: Boot, count: int) -> RequestId:
+    """`req-<node>-<http process>-<boot>-<count>`, unique for as long as node ids are."""
+    return RequestId(f"req-{node}-{http_process}-{boot}-{count:x}")
+
+
+def owner_of(request: RequestId) -> tuple[NodeId, str] | None:
+    """(node, http process) that owns a request, or None when the id is not one of ours."""
+    parts = request.split("-")
+    if len(parts) != 5 or parts[0] != "req":
+        return None
+    return NodeId(parts[1]), parts[2]
+
+
+def is_model_id(text: str) -> bool:
+    """Whether `text` may name a model: no path tricks, at most 200 characters."""
+    return len(text) <= 200 and ".." not in text and MODEL_ID_PATTERN.match(text) is not None

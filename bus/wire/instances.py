@@ -1,0 +1,148 @@
+"""The life of an instance: a loaded copy of a model, in numbered generations.
+
+Pure. A generation is one attempt to hold the model: new processes, new ports, new group. A
+fact about an older generation changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.messages.collectives import CollectiveTest
+from bus.wire.messages.wire import Message
+
+Status = Literal["placed", "ready", "draining", "failed"]
+Signal = Literal["all_ready", "rank_lost", "reopened", "drain", "gave_up"]
+
+NEXT: Mapping[Status, Mapping[Signal, Status]] = {
+    "placed": {
+        "all_ready": "ready",
+        "rank_lost": "placed",
+        "reopened": "placed",
+        "drain": "draining",
+        "gave_up": "failed",
+    },
+    "ready": {
+        "rank_lost": "placed",
+        "reopened": "placed",
+        "drain": "draining",
+        "gave_up": "failed",
+    },
+    "draining": {},
+    "failed": {"reopened": "placed", "drain": "draining"},
+}
+"""`placed` waits for its ranks; `draining` ends only by removal."""
+
+
+Sharding = Literal["none", "pipeline", "tensor"]
+
+
+class Shard(Message):
+    """One rank's part: layers [first_layer, last_layer) on one node, all of them under tensor
+    sharding. `backend` is the resolved `<engine>-<compute>` tag."""
+
+    rank: int
+    node: NodeId
+    first_layer: int
+    last_layer: int
+    bytes_reserved: int
+    backend: str = "mlx-cpu"
+
+
+class Conditions(Message):
+    """Under what an instance was asked for, so that it can be placed again under the same.
+
+    `layers` by node, in the order of the stages: a split by hand.
+    """
+
+    context_tokens: int | None = None
+    excluded_nodes: tuple[NodeId, ...] = ()
+    min_nodes: int = Field(default=1, ge=1)
+    sharding: Literal["pipeline", "tensor"] | None = None
+    layers: dict[str, int] = {}
+
+
+class RankSeat(Message):
+    """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
+    listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
+    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding.
+    `rdma` (JACCL only) are the devices by which it reaches each rank, in rank order, "" itself."""
+
+    rank: int
+    node: NodeId
+    first_layer: int
+    last_layer: int
+    ring: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
+    rdma: tuple[str, ...] = ()
+
+
+class RankReady(Message):
+    """What a rank announced when it was ready. `addresses` are candidates, best first."""
+
+    rank: int
+    node: NodeId
+    process: str
+    addresses: tuple[str, ...]
+    pid: int
+
+
+class Instance(Message):
+    """Desired state of one loaded copy, and what is known of its ranks.
+
+    `context_tokens` was computed once, at placement; every rank and gateway reads it
+    here. `seats` are where the ranks of a group of this generation are met, as their workers
+    said. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
+    endings of past generations, newest last, at most eight. `backend` is that of rank 0;
+    `collectives` is what joins the ranks. `place_again`: it was given up, and is to be placed
+    anew under these conditions. `test`: it holds no model, its ranks test their collectives.
+    """
+
+    instance: InstanceId
+    model: ModelId
+    shards: tuple[Shard, ...]
+    sharding: Sharding = "none"
+    backend: str = "mlx-cpu"
+    generation: int = 1
+    status: Status = "placed"
+    context_tokens: int
+    keep_alive_s: float
+    pinned: bool = False
+    priority: int = 10
+    seats: tuple[RankSeat, ...] = ()
+    ready: tuple[RankReady, ...] = ()
+    failures: tuple[str, ...] = ()
+    drain_deadline_s: float | None = None
+    why: str = ""
+    collectives: Literal["ring", "jaccl"] = "ring"
+    conditions: Conditions = Conditions()
+    place_again: Conditions | None = None
+    test: CollectiveTest | None = None
+
+    @property
+    def lead(self) -> RankReady | None:
+        """Rank 0's announcement, once every rank is ready."""
+        if self.status not in ("ready", "draining"):
+            return None
+        return next((r for r in self.ready if r.rank == 0), None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a rank of the present generation has ended, and no other was opened yet."""
+        said = f"{ENDING} {self.generation} rank "
+        return (
+            self.status == "placed" and bool(self.failures) and self.failures[-1].startswith(said)
+        )
+
+
+ENDING = "generation"
+"""How each entry of `failures` begins: `generation <n> rank <r>: <what was said>`."""
+
+
+def signalled(status: Status, signal: Signal) -> Status:
+    """The next status; a signal that the table does not list changes nothing."""
+    return NEXT[status].get(signal, status)

@@ -1,0 +1,136 @@
+"""Commands want. Each is sent to the holder and answered once: acknowledged or refused.
+
+Pure. A command carries its own id and may be repeated safely: the holder answers a repeat
+with the first answer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from bus.wire.errors import Refusal
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.wire.messages.collectives import Backend, Mode
+from bus.wire.messages.wire import Message
+
+
+class PlaceModel(Message):
+    """Load a copy of a model. With `dry_run` nothing changes and the plan is answered.
+
+    `if_absent`: an existing placed or ready instance of the model is the answer instead.
+    `sharding` is forced where given. `layers` by node (id or name), in the order of the stages,
+    is a split by hand. `previews`: a dry run's plan tells of every candidate.
+    """
+
+    kind: Literal["place_model"] = "place_model"
+    command_id: CommandId
+    model: ModelId
+    context_tokens: int | None = Field(default=None, ge=1)
+    keep_alive_s: float | None = None
+    pinned: bool = False
+    priority: int = 10
+    excluded_nodes: tuple[NodeId, ...] = ()
+    min_nodes: int = Field(default=1, ge=1)
+    if_absent: bool = True
+    dry_run: bool = False
+    sharding: Literal["pipeline", "tensor"] | None = None
+    layers: dict[str, int] = {}
+    previews: bool = False
+
+
+class DeleteInstance(Message):
+    """Drain, then unload. Open requests may finish for `drain_s` seconds, then they end with
+    a terminal error; nothing is cut without one."""
+
+    kind: Literal["delete_instance"] = "delete_instance"
+    command_id: CommandId
+    instance: InstanceId
+    drain_s: float = Field(default=0.0, ge=0.0, le=3600.0)
+    why: str = "asked to"
+
+
+class KeepAlive(Message):
+    """Change how long an idle instance stays; below 0 means for ever."""
+
+    kind: Literal["keep_alive"] = "keep_alive"
+    command_id: CommandId
+    instance: InstanceId
+    keep_alive_s: float
+
+
+class RenameNode(Message):
+    """Call a node by another name, whatever its own settings say."""
+
+    kind: Literal["rename_node"] = "rename_node"
+    command_id: CommandId
+    node: NodeId
+    name: str = Field(min_length=1, max_length=64)
+
+
+class DrainNode(Message):
+    """Give a node no new work and let what it holds go elsewhere (`draining`), or undo it."""
+
+    kind: Literal["drain_node"] = "drain_node"
+    command_id: CommandId
+    node: NodeId
+    draining: bool = True
+    drain_s: float = Field(default=60.0, ge=0.0, le=3600.0)
+
+
+class ForgetNode(Message):
+    """Have a node that is gone no longer belong to the cluster (`forgotten`), or let a
+    forgotten one come back. A node that lives is not forgotten."""
+
+    kind: Literal["forget_node"] = "forget_node"
+    command_id: CommandId
+    node: NodeId
+    forgotten: bool = True
+
+
+class RunCollectiveTest(Message):
+    """Test the collectives between nodes, one rank on each, in the order given (none: every
+    node that may have new work). The answer names the instance, which removes itself when it
+    is done. `backend` None: JACCL where the nodes are a full RDMA mesh, else the ring.
+    `memory_bytes`: no rank takes more, even where there is more room."""
+
+    kind: Literal["run_collective_test"] = "run_collective_test"
+    command_id: CommandId
+    nodes: tuple[NodeId, ...] = ()
+    mode: Mode = "standard"
+    backend: Backend | None = None
+    memory_bytes: int | None = Field(default=None, ge=1)
+
+
+Command = Annotated[
+    PlaceModel
+    | DeleteInstance
+    | KeepAlive
+    | RenameNode
+    | DrainNode
+    | ForgetNode
+    | RunCollectiveTest,
+    Field(discriminator="kind"),
+]
+
+
+class Acknowledged(Message):
+    """The command's effect has this place in the log. `durability` says what that is worth:
+    `majority`, `replicated`, `local` (this node's disk) or `volatile` (journal degraded)."""
+
+    kind: Literal["acknowledged"] = "acknowledged"
+    command_id: CommandId
+    term: int
+    index: int
+    durability: Literal["majority", "replicated", "local", "volatile"]
+    instance: InstanceId | None = None
+    plan: dict[str, Any] | None = None
+
+
+class CommandRefused(Message):
+    """The command changed nothing, and why."""
+
+    kind: Literal["command_refused"] = "command_refused"
+    command_id: CommandId
+    refusal: Refusal

@@ -1,0 +1,385 @@
+"""Control-plane talk that is neither command nor event: the term, snapshots, slots.
+
+Pure. `Ask*` go DEALER -> ROUTER and get exactly one answer each; `Slot*` pass between a worker
+and the runner slots of its own node.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, RequestId
+from bus.wire.instances import RankSeat
+from bus.wire.messages.collectives import CollectiveTest
+from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
+from bus.wire.messages.events import Event, Fact, FactId
+from bus.wire.messages.wire import Message
+
+# --- the term ------------------------------------------------------------------------
+
+
+class TermHeartbeat(Message):
+    """The holder lives: its term, the last index, a digest of the state at that index, and
+    where to ask (candidate addresses, best first). Every 0.5 s; silent for 2 s is lapsed.
+
+    `voters` are those whose majority gave it the term, none where there are no voters; what is
+    up to and including `committed` a majority of them has on disk (0 where there are none).
+    `followers` is how many other candidates answered its heartbeats within a lapse."""
+
+    kind: Literal["term_heartbeat"] = "term_heartbeat"
+    holder: NodeId
+    counter: int
+    index: int
+    digest: int
+    addresses: tuple[str, ...]
+    voters: tuple[NodeId, ...] = ()
+    committed: int = 0
+    followers: int = Field(default=0, ge=0)
+
+
+# --- between candidates --------------------------------------------------------------
+
+
+class Candidacy(Message):
+    """A candidate lives, and how good it is: where its journal ends, its configured priority,
+    the counter of its term. `fit` False: its journal only counts or was lost, so it neither
+    votes nor holds while another can. `led`: it holds the term or hears who does. `settled`: it
+    has been up for a lapse and may claim. `addresses` are those of its ROUTER, best first. To every
+    other candidate, every 0.5 s."""
+
+    kind: Literal["candidacy"] = "candidacy"
+    node: NodeId
+    last_term: int
+    last_index: int
+    priority: int
+    counter: int
+    fit: bool = True
+    led: bool = True
+    settled: bool = True
+    addresses: tuple[str, ...] = ()
+
+
+class AskVote(Message):
+    """Give me the term `counter`: my journal ends at (last_term, last_index). A `trial` binds
+    nobody; it only asks whether the vote would be given (Raft's pre-vote)."""
+
+    kind: Literal["ask_vote"] = "ask_vote"
+    node: NodeId
+    counter: int
+    trial: bool
+    last_term: int
+    last_index: int
+    voters: tuple[NodeId, ...]
+
+
+class Vote(Message):
+    """The answer. `counter` and `trial` are those of the question; `known_counter` is the
+    highest that the voter knows."""
+
+    kind: Literal["vote"] = "vote"
+    node: NodeId
+    counter: int
+    trial: bool
+    granted: bool
+    known_counter: int
+
+
+class AppendAck(Message):
+    """To the holder of the term `counter`: I hear you, and its log is on my disk up to `index`
+    (0: not known to be the same log yet). After each heartbeat and whenever the journal grew."""
+
+    kind: Literal["append_ack"] = "append_ack"
+    node: NodeId
+    counter: int
+    index: int
+
+
+# --- asking the holder ---------------------------------------------------------------
+
+
+class AskSnapshot(Message):
+    """The whole state, please."""
+
+    kind: Literal["ask_snapshot"] = "ask_snapshot"
+
+
+class AskEvents(Message):
+    """Events first..last (both included), at most 1,000 at a time.
+
+    With `after_term` (the term, and its holder, of the asker's event first - 1) they are only
+    found where that event is of the answerer's log too (Raft's consistency check)."""
+
+    kind: Literal["ask_events"] = "ask_events"
+    first: int
+    last: int
+    after_term: int | None = None
+    after_holder: NodeId | None = None
+
+
+class AskCommand(Message):
+    """Do this."""
+
+    kind: Literal["ask_command"] = "ask_command"
+    command: Command
+
+
+class TellFact(Message):
+    """A fact to be indexed. Answered at once; the outbox waits for the index itself."""
+
+    kind: Literal["tell_fact"] = "tell_fact"
+    fact: Fact
+    fact_id: FactId
+
+
+class Snapshot(Message):
+    """State at `index`, as `ClusterState.model_dump`, from the holder of `term`."""
+
+    kind: Literal["snapshot"] = "snapshot"
+    term: int
+    index: int
+    state: dict[str, Any]
+    holder: NodeId | None = None
+
+
+class EventsFound(Message):
+    """The events asked for, in order; `complete` False when some are no longer kept, and a
+    snapshot has to be asked for. `term` and `holder` are the answerer's."""
+
+    kind: Literal["events_found"] = "events_found"
+    events: tuple[Event, ...]
+    complete: bool
+    term: int | None = None
+    holder: NodeId | None = None
+
+
+class FactTaken(Message):
+    """The fact is indexed (or was before)."""
+
+    kind: Literal["fact_taken"] = "fact_taken"
+    fact_id: FactId
+
+
+class NotHolder(Message):
+    """Ask elsewhere: this candidate does not hold the term."""
+
+    kind: Literal["not_holder"] = "not_holder"
+    holder: NodeId | None = None
+
+
+HolderQuestion = Annotated[
+    AskSnapshot | AskEvents | AskCommand | TellFact, Field(discriminator="kind")
+]
+HolderAnswer = Annotated[
+    Snapshot | EventsFound | FactTaken | NotHolder | Acknowledged | CommandRefused,
+    Field(discriminator="kind"),
+]
+
+
+# --- worker and runner slots ---------------------------------------------------------
+
+
+class GroupSpec(Message):
+    """How the ranks of one generation find each other. `ranks` are in rank order; rank 0 is
+    the lead, and in a pipeline the last stage. `secret` (hexadecimal) is the key of the HMAC that
+    the first collective exchanges. All ranks are joined within `form_deadline_s` or the
+    generation has failed. `coordinator` (JACCL only) is the `ip:port` that rank 0 listens on."""
+
+    sharding: Literal["pipeline", "tensor"]
+    backend: Literal["ring", "jaccl"] = "ring"
+    ranks: tuple[RankSeat, ...]
+    secret: str
+    form_deadline_s: float = 20.0
+    coordinator: str = ""
+
+
+class RunnerSpec(Message):
+    """What a slot is to be: one rank of one generation. Everything a runner reads.
+
+    `addresses` are those its data ROUTER binds; `announced` what it tells others to dial for
+    them, in the same order (an address may stand for several). `group` is None for one rank.
+    With a `test` there is no model: the group tests its collectives.
+    Times in seconds, sizes in bytes.
+    """
+
+    kind: Literal["runner_spec"] = "runner_spec"
+    instance: InstanceId
+    generation: int
+    rank: int
+    size: int
+    model: ModelId
+    path: str
+    dtype: str
+    first_layer: int
+    last_layer: int
+    context_tokens: int
+    addresses: tuple[str, ...]
+    announced: tuple[tuple[str, ...], ...] = ()
+    memory_limit_bytes: int
+    max_rows: int = 32
+    max_waiting: int = 8
+    prefill_share: float = 0.7
+    prefix_cache_bytes: int = 512 << 20
+    default_max_tokens: int = 4096
+    thinking: bool = False
+    load_deadline_s: float = 300.0
+    drop_idle_s: float = 60.0
+    group: GroupSpec | None = None
+    test: CollectiveTest | None = None
+
+
+Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]
+
+
+class SlotHello(Message):
+    """A slot's runner speaks: at its start (`phase` idle, no instance), each second after,
+    and at once when its phase changes. A worker that restarts finds its runners by it.
+
+    `done_bytes` of `total_bytes` tell how far loading is. `open_requests` counts what it owes.
+    """
+
+    kind: Literal["slot_hello"] = "slot_hello"
+    slot: str
+    pid: int
+    boot: Boot
+    protocol_min: int
+    protocol_max: int
+    phase: Phase
+    instance: InstanceId | None = None
+    generation: int = 0
+    rank: int = 0
+    addresses: tuple[str, ...] = ()
+    done_bytes: int = 0
+    total_bytes: int = 0
+    open_requests: int = 0
+    step: int = 0
+    message: str = ""
+
+
+class SlotDrain(Message):
+    """Refuse new work, end when empty or after `deadline_s`; open requests then end with
+    `model_unavailable` and `why`."""
+
+    kind: Literal["slot_drain"] = "slot_drain"
+    instance: InstanceId
+    generation: int
+    deadline_s: float
+    why: str
+
+
+class SlotEnded(Message):
+    """A runner's last word: its exit code and why, sent before it exits."""
+
+    kind: Literal["slot_ended"] = "slot_ended"
+    slot: str
+    boot: Boot
+    instance: InstanceId | None
+    generation: int
+    rank: int
+    exit_code: int
+    message: str
+
+
+class SlotRefused(Message):
+    """The worker has nothing for this runner (silent too long, unknown generation, protocol
+    without overlap): it ends itself."""
+
+    kind: Literal["slot_refused"] = "slot_refused"
+    message: str
+
+
+SlotTalk = Annotated[
+    RunnerSpec | SlotHello | SlotDrain | SlotEnded | SlotRefused, Field(discriminator="kind")
+]
+
+
+# --- between gateways ----------------------------------------------------------------
+
+
+class CancelAsked(Message):
+    """Stop a request that the gateway of another node owns. `question` is new for each time
+    somebody asks and the same in its repeats; the answer goes to the gateways of `asker`."""
+
+    kind: Literal["cancel_asked"] = "cancel_asked"
+    question: str
+    asker: NodeId
+    request: RequestId
+
+
+class CancelAnswered(Message):
+    """The owner's word. `found` False: it was neither open there nor stopped before."""
+
+    kind: Literal["cancel_answered"] = "cancel_answered"
+    question: str
+    found: bool
+
+
+# --- questions between services of one node ------------------------------------------
+
+
+class AskDiagnosis(Message):
+    """Ask a node's telemetry for stacks or a profile of one supervised process.
+
+    `format` speedscope or flamegraph applies to profiles; `seconds` 0.1..30.
+    """
+
+    kind: Literal["ask_diagnosis"] = "ask_diagnosis"
+    want: Literal["stacks", "profile", "capability"]
+    process: str = ""
+    seconds: float = Field(default=2.0, ge=0.1, le=30.0)
+    rate_hz: int = Field(default=100, ge=1, le=1000)
+    format: Literal["speedscope", "flamegraph"] = "speedscope"
+
+
+class Diagnosis(Message):
+    """What was found. `method` says how (`py-spy` or `in-process`), `note` why not better."""
+
+    kind: Literal["diagnosis"] = "diagnosis"
+    method: str
+    note: str = ""
+    content_type: str = "application/json"
+    content: bytes = b""
+
+
+class DiagnosisRefused(Message):
+    """No diagnosis, and why. `status` is the HTTP status that fits."""
+
+    kind: Literal["diagnosis_refused"] = "diagnosis_refused"
+    status: int
+    message: str
+
+
+class AskRunner(Message):
+    """Ask a runner for its own diagnostics (flight recorder, memory), on its data socket's
+    control twin, through its worker."""
+
+    kind: Literal["ask_runner"] = "ask_runner"
+    instance: InstanceId
+
+
+class RunnerReport(Message):
+    """A runner's account of itself."""
+
+    kind: Literal["runner_report"] = "runner_report"
+    slot: str
+    pid: int
+    instance: InstanceId | None
+    generation: int
+    phase: Phase
+    recorder: tuple[dict[str, Any], ...] = ()
+    memory: dict[str, int] = {}
+    facts: dict[str, Any] = {}
+
+
+class StackSample(Message):
+    """In-process stacks of one's own threads: the fallback where ptrace is forbidden."""
+
+    kind: Literal["stack_sample"] = "stack_sample"
+    threads: tuple[dict[str, Any], ...]
+
+
+class AskStacks(Message):
+    """Sample your own threads."""
+
+    kind: Literal["ask_stacks"] = "ask_stacks"

@@ -1,0 +1,227 @@
+"""Events happened. The holder gives each an index; every mirror applies them in that order.
+
+Pure. A *fact* is an event that a service other than the holder witnessed; it travels with
+(node, process, boot, seq) and stays in the witness's outbox until it is seen indexed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bus.wire.errors import Refusal
+from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
+from bus.wire.instances import Conditions, Instance, RankSeat
+from bus.wire.messages.wire import Message
+
+# --- facts: witnessed by workers -----------------------------------------------------------
+
+
+class NodeJoined(Message):
+    """A node's worker is up. Sent at every start of the worker."""
+
+    kind: Literal["node_joined"] = "node_joined"
+    node: NodeId
+    name: str
+    addresses: tuple[str, ...] = ()
+
+
+class RankSeated(Message):
+    """A worker has made room for a rank of a group, which will be met there."""
+
+    kind: Literal["rank_seated"] = "rank_seated"
+    instance: InstanceId
+    generation: int
+    seat: RankSeat
+
+
+class RunnerReady(Message):
+    """A rank holds its shard and serves at `addresses` (candidates, best first)."""
+
+    kind: Literal["runner_ready"] = "runner_ready"
+    instance: InstanceId
+    generation: int
+    rank: int
+    node: NodeId
+    process: str
+    pid: int
+    addresses: tuple[str, ...]
+
+
+class RunnerEnded(Message):
+    """A rank's process is gone (crash, watchdog, kill), and what is known of why."""
+
+    kind: Literal["runner_ended"] = "runner_ended"
+    instance: InstanceId
+    generation: int
+    rank: int
+    node: NodeId
+    exit_code: int | None = None
+    message: str = ""
+
+
+class LoadRefused(Message):
+    """The worker would not start the shard: what it found free contradicts the placement."""
+
+    kind: Literal["load_refused"] = "load_refused"
+    instance: InstanceId
+    generation: int
+    rank: int
+    node: NodeId
+    refusal: Refusal
+
+
+class RunnerUnloaded(Message):
+    """A draining rank has left in good order; its memory is free."""
+
+    kind: Literal["runner_unloaded"] = "runner_unloaded"
+    instance: InstanceId
+    generation: int
+    rank: int
+    node: NodeId
+
+
+Fact = Annotated[
+    NodeJoined | RankSeated | RunnerReady | RunnerEnded | LoadRefused | RunnerUnloaded,
+    Field(discriminator="kind"),
+]
+
+
+class FactId(Message):
+    """Where a fact came from; `seq` grows by one within a boot."""
+
+    node: NodeId
+    process: str
+    boot: Boot
+    seq: int
+
+
+# --- decisions of the holder ----------------------------------------------------------------
+
+
+class TermOpened(Message):
+    """A candidate holds the term from here on."""
+
+    kind: Literal["term_opened"] = "term_opened"
+    holder: NodeId
+    counter: int
+
+
+class NodeRenamed(Message):
+    """The operator calls a node by another name."""
+
+    kind: Literal["node_renamed"] = "node_renamed"
+    node: NodeId
+    name: str
+
+
+class NodeDrained(Message):
+    """A node is to get no new work (`draining`), or may have work again."""
+
+    kind: Literal["node_drained"] = "node_drained"
+    node: NodeId
+    draining: bool
+
+
+class NodeForgotten(Message):
+    """A node is no longer of the cluster: it is refused, and counts as no voter."""
+
+    kind: Literal["node_forgotten"] = "node_forgotten"
+    node: NodeId
+
+
+class NodeRemembered(Message):
+    """A forgotten node may come back."""
+
+    kind: Literal["node_remembered"] = "node_remembered"
+    node: NodeId
+
+
+class InstancePlaced(Message):
+    """A model is to be held as `instance` says."""
+
+    kind: Literal["instance_placed"] = "instance_placed"
+    instance: Instance
+
+
+class GenerationOpened(Message):
+    """The instance is to be held anew, by new processes."""
+
+    kind: Literal["generation_opened"] = "generation_opened"
+    instance: InstanceId
+    generation: int
+    why: str
+
+
+class InstanceDraining(Message):
+    """No new work; what is open may finish until `deadline_s` after this event is seen."""
+
+    kind: Literal["instance_draining"] = "instance_draining"
+    instance: InstanceId
+    deadline_s: float
+    why: str
+
+
+class InstanceFailed(Message):
+    """Given up (crash breaker, refusal of a worker). `place_again`: under which conditions it
+    is to be placed elsewhere; None when that has no sense."""
+
+    kind: Literal["instance_failed"] = "instance_failed"
+    instance: InstanceId
+    why: str
+    place_again: Conditions | None = None
+
+
+class InstanceRemoved(Message):
+    """All its ranks are gone; it is forgotten."""
+
+    kind: Literal["instance_removed"] = "instance_removed"
+    instance: InstanceId
+    why: str
+
+
+class KeepAliveSet(Message):
+    """How long the instance may idle has changed."""
+
+    kind: Literal["keep_alive_set"] = "keep_alive_set"
+    instance: InstanceId
+    keep_alive_s: float
+
+
+EventBody = Annotated[
+    NodeJoined
+    | RankSeated
+    | RunnerReady
+    | RunnerEnded
+    | LoadRefused
+    | RunnerUnloaded
+    | TermOpened
+    | NodeRenamed
+    | NodeDrained
+    | NodeForgotten
+    | NodeRemembered
+    | InstancePlaced
+    | GenerationOpened
+    | InstanceDraining
+    | InstanceFailed
+    | InstanceRemoved
+    | KeepAliveSet,
+    Field(discriminator="kind"),
+]
+
+
+class Event(Message):
+    """One entry of the log. `index` grows by one; `fact` names the witness of a fact, so
+    that repeats are seen; `command_id` the command that caused it. `at_s` is the holder's wall
+    clock, for people only. `holder` gave it its place: (term, holder, index) names one entry of
+    one log."""
+
+    kind: Literal["event"] = "event"
+    term: int
+    index: int
+    at_s: float
+    body: EventBody
+    fact: FactId | None = None
+    command_id: CommandId | None = None
+    holder: NodeId | None = None

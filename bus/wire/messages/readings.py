@@ -1,0 +1,197 @@
+"""Readings were measured. Latest wins; nothing here is ever in the state.
+
+Pure. Each is published retained on `reading.<kind>.<node>[.<process>]` with a TTL.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from bus.wire.cards import NodeCard
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.messages.control import Phase
+from bus.wire.messages.wire import Message
+
+
+class ProcessReading(Message):
+    """One supervised process. `cpu_s` is user + system since its start."""
+
+    name: str
+    pid: int
+    status: str
+    cpu_s: float
+    cpu_ratio: float
+    resident_bytes: int
+    threads: int
+    uptime_s: float
+    description: str = ""
+
+
+class HealthFinding(Message):
+    """Something an operator should know about `node`, and what to do about it.
+
+    `node` is the node that is concerned: a node's telemetry speaks of itself, and of peers that
+    fell silent. `code` is stable and fit for an alert rule.
+    """
+
+    node: NodeId
+    level: Literal["warn", "error"]
+    code: str
+    message: str
+    remediation: str
+
+
+class ThunderboltReading(Message):
+    """A Mac's Thunderbolt ports: the domains of its own buses, and of those of other Macs that its
+    cables lead to. `bridged`: the Thunderbolt Bridge joins its ports."""
+
+    bridged: bool
+    domains: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+
+
+class NodeReading(Message):
+    """A node's memory, processor and disk, and its processes. Sent every second.
+
+    `cpu_ratio` is 0..1 over all cores; a process's counts cores (2.0 is two of them).
+    `findings` come worst first; without one about itself the node is well. `thunderbolt` is
+    told by Macs alone, looked at once a minute.
+    """
+
+    kind: Literal["node_reading"] = "node_reading"
+    node: NodeId
+    memory_total_bytes: int
+    memory_available_bytes: int
+    cpu_ratio: float
+    load_1m: float
+    disk_total_bytes: int
+    disk_free_bytes: int
+    processes: tuple[ProcessReading, ...] = ()
+    findings: tuple[HealthFinding, ...] = ()
+    measured_at_s: float
+    thunderbolt: ThunderboltReading | None = None
+
+
+class MeasuredLink(Message):
+    """One peer as this node measured it at `host`. `latency_s` is one way, of a small message of
+    MLX's ring; `round_trip_s` that of an echo over the bus. `at_least`: the link may carry more,
+    for it was not the network that set the pace."""
+
+    peer: NodeId
+    latency_s: float = Field(gt=0)
+    bytes_per_s: float = Field(gt=0)
+    host: str = ""
+    at_least: bool = False
+    round_trip_s: float = 0.0
+    age_s: float = 0.0
+
+
+class LinkReading(Message):
+    """A node's links, measured while they were idle, an entry for each address at which a peer
+    answered; peers that are not named are unmeasured."""
+
+    kind: Literal["link_reading"] = "link_reading"
+    node: NodeId
+    links: tuple[MeasuredLink, ...]
+    measured_at_s: float
+
+
+class RunnerReading(Message):
+    """A runner's queue and speed, every second. Ratios are 0..1; per_s over the last second.
+
+    `best_waiting_priority` is the smallest among waiting rows. `last_used_ago_s` counts from
+    the last time that any request was open.
+    """
+
+    kind: Literal["runner_reading"] = "runner_reading"
+    node: NodeId
+    process: str
+    instance: InstanceId | None
+    model: ModelId | None
+    generation: int
+    phase: Phase
+    running: int
+    waiting: int
+    max_running: int
+    max_waiting: int
+    best_waiting_priority: int | None
+    prompt_tokens: int
+    generation_tokens: int
+    prompt_tokens_per_s: float
+    generation_tokens_per_s: float
+    kv_bytes: int
+    kv_limit_bytes: int
+    prefix_bytes: int
+    prefix_hits: int
+    prefix_hit_tokens: int
+    preemptions: int
+    active_bytes: int
+    peak_bytes: int
+    step: int
+    step_ms: float
+    last_used_ago_s: float
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+class ModelDemand(Message):
+    """Requests that wait at a gateway for a model that is not ready."""
+
+    model: ModelId
+    waiting: int
+    best_priority: int
+    oldest_s: float
+
+
+class DemandReading(Message):
+    """The unmet demand at one gateway process; it is what loads models."""
+
+    kind: Literal["demand_reading"] = "demand_reading"
+    node: NodeId
+    process: str
+    models: tuple[ModelDemand, ...] = ()
+
+
+FetchPhase = Literal["asking", "staging", "fetching", "checking", "publishing", "done", "failed"]
+
+
+class FetchReading(Message):
+    """How far a model's way to this node's disk is. `sources` are the nodes that send it now;
+    `bytes_per_s` over the last 5 s; `message` says why it failed."""
+
+    model: ModelId
+    phase: FetchPhase
+    done_bytes: int
+    total_bytes: int
+    bytes_per_s: float
+    sources: tuple[NodeId, ...] = ()
+    message: str = ""
+
+
+class WeightsReading(Message):
+    """The models that a node fetches, by name. Every second while there are any, and on change."""
+
+    kind: Literal["weights_reading"] = "weights_reading"
+    node: NodeId
+    fetches: tuple[FetchReading, ...] = ()
+
+
+class CardReading(Message):
+    """A node's capability card."""
+
+    kind: Literal["card_reading"] = "card_reading"
+    card: NodeCard
+
+
+class TokenTap(Message):
+    """A copy of what a runner sends to one request; exists only while somebody taps."""
+
+    kind: Literal["token_tap"] = "token_tap"
+    instance: InstanceId
+    request_id: str
+    choice: int
+    channel: str
+    text: str
+    step: int

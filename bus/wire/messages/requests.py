@@ -1,0 +1,167 @@
+"""What a client asks for, in no dialect: the one request type behind every API.
+
+Pure. Every dialect parses into `GenerationRequest`, every runner reads only this.
+Content is typed parts, so that an image or a document is never mistaken for text.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from bus.wire.ids import ModelId, RequestId
+from bus.wire.messages.wire import Message
+
+
+class TextPart(Message):
+    """Plain text, as the model should read it."""
+
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class ImagePart(Message):
+    """An image by URL (`data:` included). A text-only model refuses it, naming the field."""
+
+    kind: Literal["image"] = "image"
+    url: str
+    detail: str | None = None
+
+
+ContentPart = Annotated[TextPart | ImagePart, Field(discriminator="kind")]
+
+
+class ToolCall(Message):
+    """A call made by the assistant earlier in the conversation. `arguments` is JSON text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ChatMessage(Message):
+    """One turn. `reasoning` is the assistant's earlier thinking, where the client kept it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    parts: tuple[ContentPart, ...] = ()
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class ToolSpec(Message):
+    """A function that the model may call; `parameters` is its JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] = {}
+    strict: bool = False
+
+
+class ToolChoice(Message):
+    """`named` requires `name`. `required` and `named` are enforced by grammar."""
+
+    mode: Literal["none", "auto", "required", "named"] = "auto"
+    name: str | None = None
+
+
+class ChatPrompt(Message):
+    """A conversation that the model's own template turns into tokens.
+
+    `continue_final` continues the last assistant turn instead of opening a new one.
+    """
+
+    kind: Literal["chat"] = "chat"
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    continue_final: bool = False
+
+
+class TextPrompt(Message):
+    """Text that is tokenised as it stands, without a template."""
+
+    kind: Literal["text"] = "text"
+    text: str
+    suffix: str | None = None
+    """With a suffix: fill in the middle, for models whose tokenizer has the tokens for it."""
+
+
+class TokensPrompt(Message):
+    """Token ids, taken as they are (each in 0..vocabulary)."""
+
+    kind: Literal["tokens"] = "tokens"
+    token_ids: tuple[int, ...]
+
+
+Prompt = Annotated[ChatPrompt | TextPrompt | TokensPrompt, Field(discriminator="kind")]
+
+
+class Sampling(Message):
+    """How the next token is chosen. Ranges are checked at the gateway and again here.
+
+    `top_k` 0 means off. `seed` None lets the runner draw one. Penalties follow OpenAI's
+    formula (`frequency` per occurrence, `presence` once) over the tokens generated so far;
+    `repetition` is the multiplicative penalty over prompt and output.
+    """
+
+    temperature: float = Field(default=1.0, ge=0.0, le=5.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=10.0)
+    logit_bias: dict[int, float] = {}
+
+
+class OutputFormat(Message):
+    """What the text must be. `json_schema` carries the schema; enforced, never a wish."""
+
+    kind: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: dict[str, Any] | None = None
+
+
+class GenerationRequest(Message):
+    """One request for text, whatever API it came through.
+
+    `max_tokens` None means the runner's default (4,096 or what fits). `top_logprobs` None
+    means no log-probabilities; 0..20 asks for the chosen token's and that many others.
+    `thinking` None leaves the decision to the model's card. `priority`: lower goes first
+    (urgent 1, high 5, normal 10, low 20, batch 50).
+    """
+
+    request_id: RequestId
+    model: ModelId
+    prompt: Prompt
+    n: int = Field(default=1, ge=1, le=128)
+    max_tokens: int | None = Field(default=None, ge=1)
+    stop: tuple[str, ...] = ()
+    sampling: Sampling = Sampling()
+    output: OutputFormat = OutputFormat()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    thinking: bool | None = None
+    ignore_eos: bool = False
+    priority: int = 10
+    client_id: str | None = None
+    trace: bool = False
+
+
+class Usage(Message):
+    """What a request cost. Seconds are wall-clock, measured by the runner.
+
+    `cached_tokens` of `prompt_tokens` came from the prefix cache; `reasoning_tokens` are
+    part of `completion_tokens`.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0

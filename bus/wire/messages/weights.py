@@ -1,0 +1,89 @@
+"""Weights between workers: what a model is made of, and its bytes, piece by piece.
+
+Pure. DEALER -> ROUTER, TCP. The asker keeps a window of `AskPiece`s open (credit: one answer
+for each), so the server never has more to send than was asked for. An answer is an envelope; that
+of a piece is followed by a second frame with the bytes. A lost answer is asked for again.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from bus.wire.ids import ModelId
+from bus.wire.messages.wire import Message
+
+PIECE_BYTES = 1 << 20
+"""The unit of transfer: every piece of a file but its last has this length."""
+DISK_MARGIN_BYTES = 1 << 30
+"""What weights that are fetched leave free on a disk."""
+HASH_BYTES = 32
+
+
+class FileEntry(Message):
+    """One file of a model. `path` is relative to the model's folder; `sha256` in hexadecimal;
+    `piece_hashes` the SHA-256 of each piece, 32 bytes each, one after the other."""
+
+    path: str
+    size_bytes: int = Field(ge=0, le=1 << 46)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    piece_hashes: bytes
+
+
+class AskManifest(Message):
+    """What is this model made of? Answered by a Manifest, or by ManifestPending and later, unasked,
+    the Manifest."""
+
+    kind: Literal["ask_manifest"] = "ask_manifest"
+    model: ModelId
+
+
+class Manifest(Message):
+    """All files of a model, by path in rising order. `digest` names this very content."""
+
+    kind: Literal["manifest"] = "manifest"
+    model: ModelId
+    digest: str
+    files: tuple[FileEntry, ...]
+
+
+class ManifestPending(Message):
+    """The files are still being hashed; sent each second until that is done."""
+
+    kind: Literal["manifest_pending"] = "manifest_pending"
+    model: ModelId
+    done_bytes: int = Field(ge=0)
+    total_bytes: int = Field(ge=0)
+
+
+class AskPiece(Message):
+    """`length` bytes of a file from `offset` on, as the manifest of that digest has it."""
+
+    kind: Literal["ask_piece"] = "ask_piece"
+    digest: str = Field(max_length=64)
+    path: str = Field(max_length=512)
+    offset: int = Field(ge=0)
+    length: int = Field(ge=1, le=PIECE_BYTES)
+
+
+class PieceSent(Message):
+    """The bytes asked for are in the next frame."""
+
+    kind: Literal["piece_sent"] = "piece_sent"
+    digest: str
+    path: str
+    offset: int = Field(ge=0)
+
+
+class WeightsRefused(Message):
+    """No manifest (`path` empty) or no piece, and why. `unknown_digest`: ask for the manifest
+    again; `busy`: more was asked for than the window allows."""
+
+    kind: Literal["weights_refused"] = "weights_refused"
+    reason: Literal["unknown_model", "unknown_digest", "unreadable", "busy", "bad_request"]
+    message: str
+    model: ModelId | None = None
+    digest: str = ""
+    path: str = ""
+    offset: int = Field(default=0, ge=0)

@@ -1,0 +1,1 @@
+"""`shoal doctor`: what it looks at, and what each finding means."""

@@ -1,0 +1,95 @@
+"""Talks to the system's tools: what `shoal doctor` looks at of sleep, clock, RDMA and Thunderbolt.
+
+A tool that is not there, fails or takes too long says nothing, and nothing is made of that.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from bus.hardware.rdma_ports import rdma_enabled, rdma_ports
+from bus.hardware.thunderbolt import bridge_loops, bridge_service, ports_in
+from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.machine_findings import (
+    SLEEP_TARGETS,
+    bridge_check,
+    clock_source_check,
+    linux_sleep_check,
+    mac_sleep_check,
+    rdma_check,
+)
+from gateway.cli.doctor.sleep_tools import logind_settings, mac_sleep, shown
+from gateway.cli.node.node_state import NodeState
+
+TOOL_S = 20.0
+LOGIND = (
+    Path("/usr/lib/systemd/logind.conf.d"),
+    Path("/etc/systemd/logind.conf"),
+    Path("/etc/systemd/logind.conf.d"),
+)
+BATTERIES = Path("/sys/class/power_supply")
+
+
+def machine_checks(state: NodeState | None) -> Iterator[Check]:
+    """This machine's, and the cluster's bridges where a node runs (`state`)."""
+    if sys.platform == "darwin":
+        yield mac_sleep_check(mac_sleep(_said("/usr/bin/pmset", "-g")))
+        yield _rdma()
+    else:
+        yield _linux_sleep()
+        synchronized = shown(_said("timedatectl", "show", "-p", "NTPSynchronized"))
+        source = clock_source_check(synchronized[0]["NTPSynchronized"] if synchronized else "")
+        if source is not None:
+            yield source
+    if state is not None and state.thunderbolt:
+        names = {card.node: card.name for card in state.cards}
+        yield bridge_check(bridge_loops(state.thunderbolt), names)
+
+
+def _rdma() -> Check:
+    status = _said("rdma_ctl", "status")
+    if not status:
+        return rdma_check(None, (), (), None)
+    profile = _said("/usr/sbin/system_profiler", "SPThunderboltDataType", "-json")
+    services = _said("/usr/sbin/networksetup", "-listnetworkserviceorder")
+    return rdma_check(
+        rdma_enabled(status),
+        rdma_ports(_said("ibv_devinfo")),
+        ports_in(profile),
+        bridge_service(services),
+        addressed(),
+    )
+
+
+def addressed() -> frozenset[str]:
+    """The interfaces that have an IPv4 address."""
+    return frozenset(
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(one.family == socket.AF_INET for one in addresses)
+    )
+
+
+def _linux_sleep() -> Check:
+    properties = "Id,LoadState,UnitFileState"
+    targets = shown(_said("systemctl", "show", "-p", properties, *SLEEP_TARGETS))
+    files = [
+        one for path in LOGIND for one in (sorted(path.glob("*.conf")) if path.is_dir() else [path])
+    ]
+    texts = [one.read_text(errors="replace") for one in files if one.is_file()]
+    has_battery = any(BATTERIES.glob("BAT*"))
+    return linux_sleep_check(targets, logind_settings(*texts), has_battery=has_battery)
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

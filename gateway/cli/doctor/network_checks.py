@@ -1,0 +1,189 @@
+"""Talks to the network: what `shoal doctor` looks at between this node and others.
+
+A running node is asked what it knows of its peers; only where it is not linked is an address
+dialled from here, up to ZMTP's greeting and no further, which the other side may log once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from bus.links.cluster_key import ClusterKeys
+from bus.links.keyring import read_keys
+from bus.process.endpoints import WILDCARDS, host_of, is_loopback
+from bus.wire.errors import BadKey
+from bus.wire.messages.peers import PeerReading, PeersReading
+from bus.wire.topology import NodeAddress, medium_of, ports_in
+from conf.ports import TABLE
+from conf.settings import Settings
+from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.network_findings import (
+    GREETING_BYTES,
+    SIGNATURE,
+    Outcome,
+    PeerLook,
+    clock_check,
+    door_check,
+    key_check,
+    peer_check,
+    ports_check,
+    reach_check,
+)
+from gateway.cli.node import processes
+from gateway.cli.node.node_state import NodeState
+
+DIAL_S = 3.0
+GREETING_S = 2.0
+TOOL_S = 5.0
+UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+
+
+def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Check]:
+    """Causes before effects. `state` is the running node's, None where none answers."""
+    cluster = settings.cluster
+    card = next((c for c in state.cards if c.node == state.asked), None) if state else None
+    yield reach_check(cluster.listen, cluster.peers, card.ips if card else own_addresses())
+    hosts = (cluster.listen, *(host_of(peer) for peer in cluster.peers))
+    beyond = any(one and not is_loopback(one) for one in hosts)
+    keys, trouble = _keys(settings)
+    yield key_check(keys, trouble, beyond=beyond)
+    if cluster.listen:
+        yield _door(settings, running=state is not None)
+    reading = state.peers.get(state.asked) if state else None
+    for address in dialled(cluster.peers, reading):
+        look = _look(address, reading)
+        yield peer_check(look, has_key=keys is not None, macos=sys.platform == "darwin")
+    clocks = clock_check(reading.peers) if reading else None
+    if clocks is not None:
+        yield clocks
+
+
+def dialled(peers: tuple[str, ...], reading: PeersReading | None) -> list[str]:
+    """What to look at: the settings' peers, what is dialled in vain, and who fell silent."""
+    vain = [one.partition(": ")[0] for one in reading.strangers] if reading else []
+    lost = [
+        one.addresses[0]
+        for one in (reading.peers if reading else ())
+        if one.status in ("silent", "refused") and one.addresses
+    ]
+    return list(dict.fromkeys((*peers, *vain, *lost)))
+
+
+def _keys(settings: Settings) -> tuple[ClusterKeys | None, str]:
+    try:
+        return read_keys(settings.key_files.key), ""
+    except BadKey as error:
+        return None, str(error)
+
+
+def _door(settings: Settings, *, running: bool) -> Check:
+    listen = settings.cluster.listen
+    first = settings.port_of("peers")
+    if running:
+        near = "127.0.0.1" if listen in WILDCARDS else listen
+        return door_check(dial(f"{near}:{first}"))
+    uses = [(use, port) for use, port in TABLE.items() if use != "http"]
+    taken: dict[str, str] = {}
+    for use, port in uses:
+        for number in range(port.count):
+            trouble = processes.port_problem(listen, settings.port_of(use) + number)
+            if trouble is not None:
+                taken.setdefault(use, trouble)
+    last = max(settings.port_of(use) + port.count - 1 for use, port in uses)
+    return ports_check(taken, listen, f"{settings.port_of('control')} to {last}")
+
+
+def _look(address: str, reading: PeersReading | None) -> PeerLook:
+    said = ""
+    for one in reading.strangers if reading else ():
+        where, _, words = one.partition(": ")
+        if where == address:
+            said = words
+    peer = _peer_at(address, reading)
+    if peer is not None and peer.status == "linked" and not said:
+        return PeerLook(address, linked=True)
+    if peer is not None and not said:
+        said = peer.why
+    found = dial(address)
+    return PeerLook(address, False, said, found.outcome, found.greeting, found.why)
+
+
+def _peer_at(address: str, reading: PeersReading | None) -> PeerReading | None:
+    known = reading.peers if reading else ()
+    exact = [one for one in known if address in one.addresses]
+    near = [one for one in known if one.host == address.rpartition(":")[0]]
+    return next(iter((*exact, *near)), None)
+
+
+def dial(address: str) -> PeerLook:
+    """Connect, and read who answers. Waits DIAL_S and GREETING_S at most."""
+    where, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((where.strip("[]"), int(port)), timeout=DIAL_S) as line:
+            return PeerLook(address, linked=False, greeting=_greeting(line))
+    except OSError as error:
+        return PeerLook(
+            address, linked=False, outcome=_outcome(error), why=error.strerror or str(error)
+        )
+
+
+def _greeting(line: socket.socket) -> bytes:
+    line.settimeout(GREETING_S)
+    said = b""
+    with contextlib.suppress(OSError):
+        line.sendall(SIGNATURE)
+        while len(said) < GREETING_BYTES and (more := line.recv(GREETING_BYTES - len(said))):
+            said += more
+    return said
+
+
+def _outcome(error: OSError) -> Outcome:
+    if isinstance(error, socket.gaierror):
+        return "unknown"
+    if isinstance(error, ConnectionRefusedError):
+        return "closed"
+    return "unreachable" if error.errno in UNREACHABLE else "silent"
+
+
+def own_addresses() -> tuple[NodeAddress, ...]:
+    """IPv4 addresses of interfaces that are up, as a node that runs would announce them."""
+    ports = _hardware_ports()
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    return tuple(
+        NodeAddress(
+            ip=one.address,
+            interface=name,
+            medium=medium_of(one.address, name, ports.get(name, _wireless(name))),
+        )
+        for name, addresses in sorted(psutil.net_if_addrs().items())
+        for one in addresses
+        if name in up and one.family == socket.AF_INET
+    )
+
+
+def _wireless(interface: str) -> str:
+    return "Wi-Fi" if Path(f"/sys/class/net/{interface}/wireless").exists() else ""
+
+
+def _hardware_ports() -> dict[str, str]:
+    if sys.platform != "darwin":
+        return {}
+    try:
+        done = subprocess.run(
+            ["/usr/sbin/networksetup", "-listallhardwareports"],
+            capture_output=True,
+            text=True,
+            timeout=TOOL_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return ports_in(done.stdout)

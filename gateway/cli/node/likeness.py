@@ -1,0 +1,254 @@
+"""Whether the nodes of a cluster are alike, and what to do where they are not.
+
+Pure. A fact that ranks of one group have to agree in is `required`: shoal itself, MLX, mlx-lm
+and Python to its minor version. The others are `noted`: nodes of other makes work together, but
+a model is only ever placed over nodes that compute alike. Facts that a node does not tell are
+not compared, and neither are those of nodes that are not reached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bus.wire.cards import NodeCard
+from bus.wire.messages.peers import PeerReading
+from gateway.cli.node.node_state import NodeState
+from gateway.cli.output.terminal import size
+
+Verdict = Literal["aligned", "mixed", "misaligned"]
+Weight = Literal["required", "noted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A rank that a node holds. `ranks` counts the instance's."""
+
+    model: str
+    instance: str
+    rank: int
+    ranks: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node. `facts` are by the names of FIELDS, those left out that it does not tell.
+
+    `link` is `this one` or how the asked node is linked with it; `why` is said where it is not
+    reached. `clock_offset_s` is by how much its clock is ahead of the asked node's.
+    `fingerprint` is alike for nodes whose facts are.
+    """
+
+    node: str
+    name: str
+    link: str
+    reachable: bool
+    why: str
+    holder: bool
+    facts: Mapping[str, str]
+    memory_bytes: int
+    fingerprint: str
+    health: str
+    message: str
+    clock_offset_s: float | None
+    round_trip_s: float | None
+    serves: tuple[Served, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact in which reachable nodes differ: value to names of nodes, most nodes first."""
+
+    field: str
+    weight: Weight
+    values: Mapping[str, tuple[str, ...]]
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """All of it. `strangers` are addresses that were dialled and where nobody answered; `holder` is
+    None while nobody holds the term."""
+
+    asked: str
+    holder: str | None
+    verdict: Verdict
+    nodes: tuple[NodeReport, ...]
+    differences: tuple[Difference, ...]
+    strangers: tuple[str, ...]
+
+    @property
+    def unreachable(self) -> tuple[NodeReport, ...]:
+        """Known nodes that the asked one does not reach."""
+        return tuple(one for one in self.nodes if not one.reachable)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A fact that is compared: how to read it off a card (empty: not told), and what of it has
+    to be equal."""
+
+    name: str
+    weight: Weight
+    read: Callable[[NodeCard], str]
+    compared: Callable[[str], str] = str
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _known(version: str) -> str:
+    return "" if version == "unknown" else version
+
+
+FIELDS: tuple[Field, ...] = (
+    Field("shoal", "required", lambda card: _known(card.shoal_version)),
+    Field("mlx", "required", lambda card: _known(card.mlx_version)),
+    Field("mlx_lm", "required", lambda card: _known(card.mlx_lm_version)),
+    Field("python", "required", lambda card: card.python_version, _minor),
+    Field("os", "noted", lambda card: card.os_version),
+    Field("arch", "noted", lambda card: card.platform.partition("-")[2]),
+    Field("chip", "noted", lambda card: card.chip),
+    Field("memory", "noted", lambda card: size(card.memory_bytes)),
+    Field("launch", "noted", lambda card: card.launched_by),
+)
+"""In the order in which they are shown."""
+_PACKAGES = {"mlx": "mlx", "mlx_lm": "mlx-lm"}
+_NOTES = {
+    "os": "RDMA wants macOS 26.2 or newer on every Mac of a group",
+    "arch": "a model is placed over nodes that compute alike, never over both",
+    "chip": "a group goes at the pace of its slowest rank; placement counts with it",
+    "memory": "a pipeline is split by what each node holds; tensor sharding fills the smallest",
+    "launch": "a node that was started by hand does not come back with its machine; see "
+    "`shoal service install`",
+}
+
+
+def report(state: NodeState) -> ClusterReport:
+    """What `state` says of its nodes, and the verdict."""
+    nodes = tuple(_node(state, node) for node in _everybody(state))
+    reached = [one for one in nodes if one.reachable]
+    found = [difference for field in FIELDS if (difference := _difference(field, reached))]
+    asked = state.peers.get(state.asked)
+    return ClusterReport(
+        asked=state.asked,
+        holder=state.holder if state.live else None,
+        verdict=verdict_of(found),
+        nodes=nodes,
+        differences=tuple(found),
+        strangers=asked.strangers if asked else (),
+    )
+
+
+def verdict_of(differences: Sequence[Difference]) -> Verdict:
+    """Misaligned by any required difference, mixed by others, else aligned."""
+    if any(one.weight == "required" for one in differences):
+        return "misaligned"
+    return "mixed" if differences else "aligned"
+
+
+def facts_of(card: NodeCard) -> dict[str, str]:
+    """The card's facts by name, in the order of FIELDS; what it does not tell is left out."""
+    return {field.name: said for field in FIELDS if (said := field.read(card))}
+
+
+def fingerprint(facts: Mapping[str, str]) -> str:
+    """Twelve hexadecimal digits of the facts' SHA-256; `launch` has no part in it."""
+    text = "\n".join(f"{name}={value}" for name, value in sorted(facts.items()) if name != "launch")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def newest(versions: Sequence[str]) -> str:
+    """The highest of some version numbers; `1.10` is above `1.9`."""
+    return max(versions, key=lambda one: [int(part) for part in re.findall(r"\d+", one)])
+
+
+def _everybody(state: NodeState) -> list[str]:
+    asked = state.peers.get(state.asked)
+    peers = {str(peer.node) for peer in asked.peers} if asked else set[str]()
+    gone = {str(node) for node in state.state.forgotten}
+    everybody = {state.asked, *state.state.nodes, *peers, *(str(c.node) for c in state.cards)}
+    return sorted(everybody - gone)
+
+
+def _node(state: NodeState, node: str) -> NodeReport:
+    card = next((one for one in state.cards if one.node == node), None)
+    asked = state.peers.get(state.asked)
+    peer = next((one for one in asked.peers if one.node == node), None) if asked else None
+    seat = state.state.nodes.get(node)
+    here = node == state.asked
+    link = "this one" if here else peer.status if peer else "unknown"
+    why = _why(card, link, peer)
+    facts = facts_of(card) if card else {}
+    health = state.health.get(node)
+    names = (seat.name if seat else "", card.name if card else "", peer.name if peer else "", node)
+    return NodeReport(
+        node=node,
+        name=next(name for name in names if name),
+        link=link,
+        reachable=not why,
+        why=why,
+        holder=node == state.holder,
+        facts=facts,
+        memory_bytes=card.memory_bytes if card else 0,
+        fingerprint=fingerprint(facts) if facts else "",
+        health=health.status if health else "unknown",
+        message=health.message if health else "",
+        clock_offset_s=0.0 if here else peer.clock_offset_s if peer else None,
+        round_trip_s=peer.round_trip_s if peer else None,
+        serves=_serves(state, node),
+    )
+
+
+def _why(card: NodeCard | None, link: str, peer: PeerReading | None) -> str:
+    """Why the node counts as not reached; empty when it does."""
+    if link not in ("this one", "linked"):
+        return (peer.why if peer else "") or f"the link is {link}"
+    return "" if card else "it has not said yet what it is"
+
+
+def _serves(state: NodeState, node: str) -> tuple[Served, ...]:
+    return tuple(
+        Served(str(one.model), str(one.instance), shard.rank, len(one.shards), one.status)
+        for one in state.instances
+        for shard in one.shards
+        if shard.node == node
+    )
+
+
+def _difference(field: Field, nodes: Sequence[NodeReport]) -> Difference | None:
+    values: dict[str, list[str]] = {}
+    for node in nodes:
+        if field.name in node.facts:
+            values.setdefault(field.compared(node.facts[field.name]), []).append(node.name)
+    if len(values) < 2:
+        return None
+    most_first = sorted(values, key=lambda value: (-len(values[value]), value))
+    return Difference(
+        field=field.name,
+        weight=field.weight,
+        values={value: tuple(sorted(values[value])) for value in most_first},
+        remedy=_remedy(field, values),
+    )
+
+
+def _remedy(field: Field, values: Mapping[str, Sequence[str]]) -> str:
+    if field.weight == "noted":
+        return _NOTES[field.name]
+    wanted = newest(list(values))
+    behind = ", ".join(
+        sorted(name for value in values if value != wanted for name in values[value])
+    )
+    if field.name in _PACKAGES:
+        package = _PACKAGES[field.name]
+        act = f"`pip install {package}=={wanted}` in shoal's environment"
+    elif field.name == "python":
+        act = f"make shoal's environment anew with Python {wanted}"
+    else:
+        act = f"install shoal {wanted}"
+    return f"on {behind}: {act}, then `shoal down` and `shoal up`"

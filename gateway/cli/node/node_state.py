@@ -1,0 +1,180 @@
+"""What `GET /state` says, as the types it was made from.
+
+Pure. A node of another version may say things that this version does not know: that is a
+`Problem` which names the field, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+
+from bus.replica.state import ClusterState
+from bus.wire.cards import ModelCard, NodeCard, PartialModel
+from bus.wire.codec import first_problem
+from bus.wire.ids import NodeId
+from bus.wire.instances import Instance
+from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.readings import (
+    FetchReading,
+    LinkReading,
+    RunnerReading,
+    ThunderboltReading,
+    WeightsReading,
+)
+from gateway.cli.output.errors import NOT_FOUND, Problem
+
+
+class Health(BaseModel):
+    """One node's health in a word, and what to do."""
+
+    status: str
+    code: str = ""
+    message: str = ""
+    remediation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an instance's loading is."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The cluster as one node (`asked`) sees it. `peers` are whom each node knows."""
+
+    state: ClusterState
+    live: bool
+    runners: tuple[RunnerReading, ...]
+    cards: tuple[NodeCard, ...]
+    health: Mapping[str, Health]
+    peers: Mapping[str, PeersReading]
+    holder: str | None
+    asked: str
+    weights: tuple[WeightsReading, ...] = ()
+    links: Mapping[str, LinkReading] = field(default_factory=dict[str, LinkReading])
+    thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
+        default_factory=dict[NodeId, ThunderboltReading]
+    )
+
+    @property
+    def instances(self) -> list[Instance]:
+        """By model, then by id."""
+        return sorted(self.state.instances.values(), key=lambda one: (one.model, one.instance))
+
+    @property
+    def models(self) -> dict[str, ModelCard]:
+        """Models on disk anywhere, the first node's card of each, by name."""
+        found: dict[str, ModelCard] = {}
+        for card in self.cards:
+            for model in card.models:
+                found.setdefault(model.model, model)
+        return dict(sorted(found.items()))
+
+    @property
+    def parts(self) -> list[tuple[str, PartialModel]]:
+        """(node's name, what of a model lies there in part), by model."""
+        found = [(card.name, part) for card in self.cards for part in card.parts]
+        return sorted(found, key=lambda one: (one[1].model, one[0]))
+
+    def reading_of(self, instance: Instance) -> RunnerReading | None:
+        """The reading of the instance's runner, of its newest generation."""
+        mine = [one for one in self.runners if one.instance == instance.instance]
+        return max(mine, key=lambda one: one.generation, default=None)
+
+    def progress_of(self, instance: Instance) -> Progress:
+        """How far the instance is: while a node of it still fetches the weights, that of the
+        node that is furthest behind; else what its runner says."""
+        nodes = {shard.node for shard in instance.shards}
+        under_way = [
+            one
+            for reading in self.weights
+            if reading.node in nodes and instance.status == "placed"
+            for one in reading.fetches
+            if one.model == instance.model and one.phase not in ("done", "failed")
+        ]
+        if under_way:
+            last: FetchReading = min(under_way, key=lambda one: one.done_bytes)
+            return Progress("fetching", last.done_bytes, last.total_bytes)
+        reading = self.reading_of(instance)
+        if reading is None:
+            return Progress("starting", 0, 0)
+        return Progress(reading.phase, reading.done_bytes, reading.total_bytes)
+
+    def nodes_of(self, model: str) -> list[str]:
+        """Names of the nodes that have the model on disk."""
+        return [c.name for c in self.cards if any(m.model == model for m in c.models)]
+
+    def on_disk(self, name: str) -> ModelCard | PartialModel:
+        """The model of that name as it lies on the asked node's disk, or a part of it there; else
+        what `find_model` says."""
+        names = (name, name.removesuffix(":latest"))
+        here = [card for card in self.cards if card.node == self.asked]
+        for found in (*(m for c in here for m in c.models), *(p for c in here for p in c.parts)):
+            if found.model in names:
+                return found
+        return self.find_model(name)
+
+    def find_model(self, name: str) -> ModelCard:
+        """The model of that name. Raises Problem, naming those there are."""
+        known = self.models
+        found = known.get(name) or known.get(name.removesuffix(":latest"))
+        if found is None:
+            there = ", ".join(known) or "none"
+            raise Problem(
+                f"there is no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND
+            )
+        return found
+
+
+def parse_state(body: Any) -> NodeState:
+    """`/state`'s JSON. Raises Problem when it is not what this version knows."""
+    try:
+        fields = cast(dict[str, Any], body)
+        telemetry = cast(dict[str, Any], fields["telemetry"])
+        return NodeState(
+            state=ClusterState.model_validate(fields["state"]),
+            live=bool(fields["live"]),
+            runners=tuple(RunnerReading.model_validate(one) for one in telemetry["runners"]),
+            cards=tuple(NodeCard.model_validate(one) for one in telemetry["cards"]),
+            weights=tuple(
+                WeightsReading.model_validate(one) for one in telemetry.get("weights", ())
+            ),
+            links={
+                node: LinkReading.model_validate(one)
+                for node, one in cast(dict[str, Any], telemetry.get("links", {})).items()
+            },
+            health={
+                node: Health.model_validate(one)
+                for node, one in cast(dict[str, Any], fields["nodeHealth"]).items()
+            },
+            peers={
+                node: PeersReading.model_validate(one)
+                for node, one in cast(dict[str, Any], telemetry["peers"]).items()
+            },
+            thunderbolt={
+                NodeId(node): ThunderboltReading.model_validate(one["thunderbolt"])
+                for node, one in cast(dict[str, Any], telemetry["nodes"]).items()
+                if one.get("thunderbolt") is not None
+            },
+            holder=fields["holder"],
+            asked=str(fields["node"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise _other_version(f"{error} is missing") from error
+    except ValidationError as error:
+        raise _other_version(first_problem(error)) from error
+
+
+def _other_version(what: str) -> Problem:
+    return Problem(
+        f"the node's state is not what this version of shoal knows ({what})",
+        remedy="use the `shoal` of the version that the node runs; `shoal status` names its home",
+    )

@@ -1,0 +1,1 @@
+"""What every verb shares: options, words on the terminal, errors and exit codes."""

@@ -1,0 +1,58 @@
+"""What may go wrong for an operator, with the way out and the exit code.
+
+Pure. Exit codes: 0 well, 1 a problem was found or something failed, 2 the command line is wrong,
+3 no node answers, 4 there is no such thing, 5 the node refused for now, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from bus.wire.errors import ShoalError
+
+FAILED = 1
+USAGE = 2
+NO_NODE = 3
+NOT_FOUND = 4
+REFUSED = 5
+INTERRUPTED = 130
+
+EXIT_CODES = (
+    "Exit codes: 0 well, 1 failed or problems found, 2 wrong command line, 3 no node answers, "
+    "4 no such thing, 5 refused for now, 130 interrupted."
+)
+
+
+class Problem(ShoalError):
+    """Something that an operator can act on: `remedy` says how, `details` carries the evidence
+    (the tail of a log). Shown without a traceback."""
+
+    def __init__(
+        self, message: str, *, remedy: str = "", details: str = "", code: int = FAILED
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.details = details
+        self.code = code
+
+
+def no_node(url: str, why: str) -> Problem:
+    """Nothing answers at `url`."""
+    return Problem(
+        f"no node answers at {url} ({why})",
+        remedy="start one with `shoal up`, or see what is wrong with `shoal doctor`",
+        code=NO_NODE,
+    )
+
+
+def refusal(status: int, message: str) -> Problem:
+    """What an HTTP error of the node means here."""
+    if status in (401, 403):
+        remedy = "give the node's API key in SHOAL_API_KEY"
+        return Problem(message, remedy=remedy, code=FAILED)
+    if status == 404:
+        return Problem(message, remedy="`shoal ls` shows the models here", code=NOT_FOUND)
+    if status in (408, 409, 429, 503, 504):
+        return Problem(message, remedy="try again in a moment; see `shoal ps`", code=REFUSED)
+    if status == 507:
+        return Problem(message, remedy="unload a model with `shoal stop`", code=REFUSED)
+    return Problem(message, remedy="`shoal logs gateway` may tell more" if status >= 500 else "")

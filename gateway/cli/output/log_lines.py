@@ -1,0 +1,88 @@
+"""A process's log line, as people read it.
+
+Pure. Our own lines are JSON (`bus.process.logs`); whatever else a process or a library wrote to its
+output is passed on as it stands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+SHOWN_APART = ("at", "level", "message", "node", "process")
+STYLES: Mapping[str, str] = {
+    "debug": "dim",
+    "info": "",
+    "warning": "yellow",
+    "error": "red",
+    "critical": "bold red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line taken apart. `at` is seconds since the epoch, None where the line has none."""
+
+    at: float | None
+    level: str
+    process: str
+    message: str
+    fields: Mapping[str, Any]
+
+    def text(self) -> str:
+        """`12:03:59.120 warning  worker       message key=value`, in local time."""
+        if self.at is None:
+            return f"{'':12} {'':8} {self.process:12} {self.message}"
+        # The reader's own zone: a log is read beside the clock on the wall.
+        clock = datetime.fromtimestamp(self.at, UTC).astimezone()
+        extra = "".join(f" {key}={value}" for key, value in self.fields.items())
+        stamp = clock.strftime("%H:%M:%S.") + f"{clock.microsecond // 1000:03d}"
+        return f"{stamp} {self.level:8} {self.process:12} {self.message}{extra}"
+
+
+def parse_line(line: str, process: str) -> LogLine:
+    """A line of `process`'s log file."""
+    try:
+        record = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or "message" not in record:
+        return LogLine(None, "info", process, line, {})
+    fields = cast(dict[str, Any], record)
+    at = fields.get("at")
+    return LogLine(
+        at=float(at) if isinstance(at, int | float) else None,
+        level=str(fields.get("level", "info")),
+        process=str(fields.get("process") or process),
+        message=str(fields["message"]),
+        fields={key: value for key, value in fields.items() if key not in SHOWN_APART},
+    )
+
+
+def process_of(file_name: str) -> str:
+    """The process whose log a file is: `runner-03.log` is `runner:03`'s."""
+    stem = file_name.removesuffix(".log")
+    head, _, tail = stem.rpartition("-")
+    return f"{head}:{tail}" if head and tail.isdigit() else stem
+
+
+def file_of(process: str) -> str:
+    """The log file of a process."""
+    return process.replace(":", "-") + ".log"
+
+
+def tail(text: str, process: str, lines: int) -> str:
+    """The last `lines` lines of a log, readable; a line that repeats itself is shown once."""
+    shown: list[list[Any]] = []
+    for line in filter(str.strip, text.splitlines()):
+        parsed = parse_line(line, process)
+        if shown and shown[-1][0].message == parsed.message:
+            shown[-1] = [parsed, shown[-1][1] + 1]
+        else:
+            shown.append([parsed, 1])
+    return "\n".join(
+        line.text() + (f"  ({times} times)" if times > 1 else "") for line, times in shown[-lines:]
+    )

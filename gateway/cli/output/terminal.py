@@ -1,0 +1,133 @@
+"""Talks to the terminal: tables, lines and JSON, each to where it belongs.
+
+What was asked for goes to standard output, everything about the way there to standard error, so
+that a pipe carries results alone. With `--json` standard output is one JSON document (or one
+per line, for what streams), errors included.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gateway.cli.output.errors import Problem
+
+QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
+WIDEST = 10_000
+"""Columns of what is no terminal."""
+
+
+def _out() -> Console:
+    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+
+
+def _err() -> Console:
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+@dataclass(slots=True)
+class Screen:
+    """Where a verb says things. `verbosity` is -1 (quiet) to 2."""
+
+    as_json: bool = False
+    verbosity: int = NORMAL
+    out: Console = field(default_factory=_out)
+    err: Console = field(default_factory=_err)
+
+    @property
+    def live(self) -> bool:
+        """Whether progress may be drawn: a terminal, neither quiet nor JSON."""
+        return self.err.is_terminal and not self.as_json and self.verbosity >= NORMAL
+
+    def say(self, text: str) -> None:
+        """A line of the result, in plain words; not with `--json`."""
+        if not self.as_json:
+            self.out.print(escape(text))
+
+    def note(self, text: str) -> None:
+        """A remark on the way; not when quiet."""
+        if self.verbosity >= NORMAL and not self.as_json:
+            self.err.print(escape(text), style="dim")
+
+    def detail(self, text: str) -> None:
+        """A remark for those who gave -v."""
+        if self.verbosity >= VERBOSE:
+            self.err.print(escape(text), style="dim")
+
+    def document(self, value: Any) -> None:
+        """The result as JSON; only with `--json`."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+            sys.stdout.flush()
+
+    def line(self, value: Any) -> None:
+        """One of many results, as one line of JSON."""
+        sys.stdout.write(json.dumps(value, default=str) + "\n")
+        sys.stdout.flush()
+
+    def write(self, text: str) -> None:
+        """Text as it comes, without a line's end: tokens of an answer."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def think(self, text: str) -> None:
+        """Text of a model's reasoning as it comes: seen, but no part of the result."""
+        if self.verbosity >= NORMAL:
+            self.err.print(text, end="", style="dim", markup=False)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A plain table; not with `--json`. Columns named with a leading `>` are right-aligned.
+
+        A terminal's cells are folded where it is narrow, never cut; a pipe gets one line a row.
+        """
+        if self.as_json:
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            right = column.startswith(">")
+            side = "right" if right else "left"
+            table.add_column(column.lstrip(">"), justify=side, overflow="fold")
+        for row in rows:
+            cells = zip(columns, row, strict=True)
+            table.add_row(*(escape(str(cell)) for _, cell in cells))
+        if not self.out.is_terminal:
+            self.out.width = WIDEST
+        self.out.print(table, soft_wrap=False)
+
+    def problem(self, problem: Problem) -> None:
+        """An error: what, the evidence, and what to do."""
+        if self.as_json:
+            said = {"message": problem.message, "remedy": problem.remedy, "code": problem.code}
+            if problem.details:
+                said["details"] = problem.details
+            self.document({"error": said})
+            return
+        self.err.print(f"[bold red]error:[/] {escape(problem.message)}")
+        if problem.details:
+            self.err.print(escape(problem.details), style="dim")
+        if problem.remedy:
+            self.err.print(f"[bold]next:[/] {escape(problem.remedy)}")
+
+
+def size(count: float) -> str:
+    """Bytes for people: `512 B`, `9.8 MB`, `1.2 GB` (powers of 1000, as disks are sold)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def span(seconds: float) -> str:
+    """Seconds for people: `4 s`, `3 min`, `2 h`, `5 d`."""
+    for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"

@@ -1,0 +1,1 @@
+"""Verbs about the cluster: nodes, keys, cluster-info, hostfile, rdma-test."""

@@ -1,0 +1,135 @@
+"""Talks to the node's API about the cluster: `shoal cluster-info`, who is there and whether alike.
+
+Exit code 1 when nodes are misaligned or one is not reached, so that a script can wait for a cluster
+that is whole; with `--strict` any difference counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.node.likeness import FIELDS, ClusterReport, NodeReport, report
+from gateway.cli.node.node_state import parse_state
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import FAILED
+from gateway.cli.output.terminal import Screen
+
+HEADINGS = {"mlx_lm": "mlx-lm"}
+SIDE_BY_SIDE = 4
+"""So many nodes are columns of their table; more are its rows."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `cluster-info`."""
+    verb(app, "cluster-info")(cluster_info)
+
+
+def cluster_info(
+    invocation: Invocation,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Let any difference between nodes fail.")
+    ] = False,
+) -> None:
+    """Show what every node is and serves, and whether the nodes are alike; fails when they are
+    not, or one is not reached."""
+    found, screen = report(parse_state(invocation.api().get("/state"))), invocation.screen
+    well = is_well(found, strict=strict)
+    screen.document({"well": well, **as_document(found)})
+    if not screen.as_json:
+        _show(found, screen)
+    if not well:
+        raise typer.Exit(FAILED)
+
+
+def is_well(found: ClusterReport, *, strict: bool) -> bool:
+    """Whether every node is reached and alike enough, and somebody holds the term."""
+    alike = found.verdict == "aligned" or (found.verdict == "mixed" and not strict)
+    return alike and found.holder is not None and not found.unreachable and not found.strangers
+
+
+def as_document(found: ClusterReport) -> dict[str, Any]:
+    """The report as JSON. Names and types of what is here stay."""
+    return {
+        "asked": found.asked,
+        "holder": found.holder,
+        "verdict": found.verdict,
+        "nodes": [
+            {
+                **dataclasses.asdict(node),
+                "facts": {field.name: node.facts.get(field.name) for field in FIELDS},
+            }
+            for node in found.nodes
+        ],
+        "differences": [
+            {**dataclasses.asdict(one), "values": {k: list(v) for k, v in one.values.items()}}
+            for one in found.differences
+        ],
+        "unreachable": [
+            {"node": one.node, "name": one.name, "why": one.why} for one in found.unreachable
+        ],
+        "strangers": list(found.strangers),
+    }
+
+
+def _show(found: ClusterReport, screen: Screen) -> None:
+    columns = ("node", "id", "link", "term", "health", ">clock", "started by", "serves")
+    screen.table(columns, [_standing(node) for node in found.nodes])
+    screen.say("")
+    told = [field.name for field in FIELDS if field.name != "launch"]
+    rows = [("node", *(HEADINGS.get(name, name) for name in told), "fingerprint")]
+    rows += [
+        (node.name, *(node.facts.get(name, "?") for name in told), node.fingerprint or "?")
+        for node in found.nodes
+    ]
+    if len(found.nodes) <= SIDE_BY_SIDE:
+        rows = list(zip(*rows, strict=True))
+    screen.table(rows[0], rows[1:])
+    screen.say("")
+    for one in found.differences:
+        values = "; ".join(f"{value}: {', '.join(names)}" for value, names in one.values.items())
+        screen.say(f"{HEADINGS.get(one.field, one.field)} differs ({one.weight}): {values}")
+        screen.say(f"  {one.remedy}")
+    for node in found.nodes:
+        if node.reachable and node.message:
+            screen.say(f"{node.name}: {node.health}: {node.message}")
+    for node in found.unreachable:
+        screen.say(f"{node.name} is not reached: {node.why}")
+        screen.say(
+            "  see that its machine is awake and `shoal status` there; gone for good: "
+            f"`shoal nodes forget {node.node}`"
+        )
+    if found.holder is None:
+        screen.say("nobody holds the term")
+        screen.say("  the cluster changes nothing now; `shoal status` on each node, voters first")
+    for stranger in found.strangers:
+        screen.say(f"nobody of this cluster at {stranger}")
+        screen.say("  `shoal doctor` looks into it")
+    count = "one node" if len(found.nodes) == 1 else f"{len(found.nodes)} nodes"
+    screen.say(f"{count}: {found.verdict}")
+
+
+def _standing(node: NodeReport) -> tuple[str, ...]:
+    serves = ", ".join(
+        f"{one.model} {one.rank + 1}/{one.ranks}{'' if one.status == 'ready' else ' ' + one.status}"
+        for one in node.serves
+    )
+    return (
+        node.name,
+        node.node,
+        node.link,
+        "holds it" if node.holder else "",
+        node.health,
+        clock(node.clock_offset_s),
+        node.facts.get("launch", "?"),
+        serves or "-",
+    )
+
+
+def clock(offset_s: float | None) -> str:
+    """How far a clock is ahead, for people: `+12 ms`, `-3.2 s`, `?`."""
+    if offset_s is None:
+        return "?"
+    return f"{offset_s * 1000:+.0f} ms" if abs(offset_s) < 1 else f"{offset_s:+.1f} s"

@@ -1,0 +1,136 @@
+"""Talks to the disk and to ssh: `shoal hostfile`, for who runs MLX's own tools beside shoal."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bus.hardware.rdma_ports import rdma_ports
+from conf.ports import port_of
+from gateway.cli.node.hostfile_format import (
+    BadHostfile,
+    Host,
+    cables,
+    device_matrix,
+    environment,
+    pairs,
+    parse_hostfile,
+    port_problems,
+    ring,
+)
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import FAILED, Problem
+
+SSH_S = 5
+PROBE_S = 20.0
+PORT = port_of("ring", None)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `hostfile`."""
+    verb(app)(hostfile)
+
+
+def hostfile(
+    invocation: Invocation,
+    file: Annotated[Path, typer.Argument(help="A hostfile of `mlx.launch`.", metavar="FILE")],
+    emit: Annotated[
+        Path | None,
+        typer.Option(help="Write what MLX's backends read into this folder.", metavar="DIR"),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=1024, max=65_000, help="Rank 0's port; a ring's go up from it.")
+    ] = PORT,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Ask each machine over ssh for its RDMA ports.")
+    ] = False,
+) -> None:
+    """Check a hostfile: devices of each pair, cables, addresses. shoal itself needs none."""
+    try:
+        hosts = parse_hostfile(file.read_text())
+        written = _emitted(hosts, port)
+    except OSError as error:
+        raise Problem(f"{file}: {error.strerror or error}") from error
+    except (BadHostfile, UnicodeDecodeError) as error:
+        raise Problem(
+            f"{file}: {error}", remedy="docs/operations/clusters.md shows some"
+        ) from error
+    problems = [one for host in hosts for one in _probed(host)] if probe else []
+    screen, found = invocation.screen, pairs(hosts)
+    backend = "jaccl" if found else "ring"
+    if emit is not None:
+        emit.mkdir(parents=True, exist_ok=True)
+        for name, text in written.items():
+            (emit / name).write_text(text + "\n")
+    name = "devices.json" if backend == "jaccl" else "ring.json"
+    ranks = [dict(environment(hosts, rank, name, port)) for rank in range(len(hosts))]
+    screen.document(
+        {
+            "ranks": len(hosts),
+            "backend": backend,
+            "cables": cables(len(hosts)) if found else 0,
+            "pairs": [list(one) for one in found],
+            "environment": ranks,
+            "written": [str(emit / one) for one in written] if emit else [],
+            "problems": problems,
+        }
+    )
+    _show(invocation, hosts, ranks, [f"{emit}/{one}" for one in written if emit])
+    for one in problems:
+        screen.say(one)
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _show(
+    invocation: Invocation,
+    hosts: Sequence[Host],
+    ranks: Sequence[Mapping[str, str]],
+    written: Sequence[str],
+) -> None:
+    screen, found = invocation.screen, pairs(hosts)
+    if len(hosts) == 1:
+        screen.say("1 rank: no group is needed")
+        return
+    screen.say(f"{len(hosts)} ranks, {'jaccl' if found else 'ring'}")
+    if found:
+        screen.say(f"{len(found)} cables: each two machines have one of their own")
+        screen.table(("from", "device", "to", "device"), found)
+    for host, variables in zip(hosts, ranks, strict=True):
+        words = " ".join(f"{key}={value}" for key, value in variables.items())
+        screen.say(f"{host.ssh}: {words}")
+    for one in written:
+        screen.say(f"wrote {one}")
+
+
+def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:
+    """File name to contents; nothing for one rank, which needs no group."""
+    if len(hosts) < 2:
+        return {}
+    if hosts[0].rdma:
+        return {"devices.json": device_matrix(hosts)}
+    return {"ring.json": ring(hosts, port)}
+
+
+def _probed(host: Host) -> list[str]:
+    """What is wrong at a host, by its own `ibv_devinfo` (or only that ssh gets there)."""
+    asked = "ibv_devinfo" if any(host.rdma) else "true"
+    options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}")
+    try:
+        done = subprocess.run(
+            ["ssh", *options, "--", host.ssh, asked],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [f"{host.ssh}: ssh did not get there ({error})"]
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return [f"{host.ssh}: {said}"]
+    return port_problems(host, rdma_ports(done.stdout)) if any(host.rdma) else []

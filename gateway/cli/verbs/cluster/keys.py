@@ -1,0 +1,248 @@
+"""Talks to the disk and the keyboard: `shoal keys`, the cluster's key at this node.
+
+A key is shown only where it was asked for (`show --reveal`, `export`); everything else says its
+fingerprint. Every step of a rotation is taken at each node before the next one at any.
+"""
+
+from __future__ import annotations
+
+import getpass
+import stat
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import setproctitle
+import typer
+
+from bus.links.cluster_key import ClusterKeys, parse_key, parse_keys, render_keys
+from bus.links.keyring import new_key, read_keys, write_keys
+from bus.process.endpoints import host_of, is_loopback
+from bus.wire.errors import BadKey
+from conf.paths import make_folders
+from conf.settings import Settings
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import NOT_FOUND, Problem
+
+INPUT = "-"
+NEXT_STEP = {
+    "settled": "",
+    "prepared": "take the new key to every other node (`shoal keys export`, `shoal keys import`), "
+    "then `shoal keys rotate --switch` at each",
+    "switched": "when every node has switched, `shoal keys rotate --finish` at each",
+}
+Replace = Annotated[bool, typer.Option("--replace", help="Leave the cluster this node is in.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `keys init|show|join|export|import|rotate`."""
+    group = typer.Typer(no_args_is_help=True, help="The cluster's key, at this node.")
+    for act in (init, show, join, export, rotate):
+        verb(group)(act)
+    verb(group, "import")(take)
+    app.add_typer(group, name="keys")
+
+
+def init(invocation: Invocation) -> None:
+    """Make a cluster key at the first node of a cluster."""
+    file = _folders(invocation)
+    if file.exists():
+        raise Problem(
+            f"{file} is there already",
+            remedy="`shoal keys show` tells about it; `shoal keys rotate` changes the key",
+        )
+    keys = ClusterKeys(new_key())
+    write_keys(file, keys, replace=False)
+    _tell(invocation, file, keys, "made a cluster key")
+    invocation.screen.note(
+        "next: take it to the other nodes (`shoal keys export FILE`, then `shoal keys import FILE` "
+        "there); a running node takes it up at its next `shoal up`"
+    )
+
+
+def show(
+    invocation: Invocation,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show the key itself.")] = False,
+) -> None:
+    """Tell which key this node has, by its fingerprint."""
+    file = invocation.settings().cluster_key
+    keys = _there(file)
+    _tell(invocation, file, keys, "", secret=reveal)
+    if keys.phase != "settled":
+        invocation.screen.note(f"next: {NEXT_STEP[keys.phase]}")
+
+
+def join(
+    invocation: Invocation,
+    key: Annotated[
+        str | None,
+        typer.Argument(metavar="[KEY|-]", help="The key; `-` or none: it is asked for, unseen."),
+    ] = None,
+    replace: Replace = False,
+) -> None:
+    """Take a cluster's key, as `shoal keys show --reveal` shows it there."""
+    if key is not None and key != INPUT:
+        setproctitle.setproctitle("shoal keys join")
+        invocation.screen.note("a key on a command line stays in the shell's history; `-` does not")
+        text = key
+    elif key is None and sys.stdin.isatty():
+        text = getpass.getpass("cluster key (not shown): ")
+    else:
+        text = sys.stdin.readline()
+    _adopt(invocation, ClusterKeys(parse_key(text)), replace=replace)
+
+
+def export(
+    invocation: Invocation,
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where to; `-`: standard output.")],
+) -> None:
+    """Write this node's keys to a file, 0600, for `shoal keys import` at another node."""
+    keys = _there(invocation.settings().cluster_key)
+    if file == INPUT:
+        invocation.screen.write(render_keys(keys))
+        return
+    write_keys(Path(file), keys, replace=False)
+    _tell(invocation, Path(file), keys, "wrote the keys")
+    invocation.screen.note("whoever reads this file can join the cluster: remove it after use")
+
+
+def take(
+    invocation: Invocation,
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="From where; `-`: standard input.")],
+    replace: Replace = False,
+) -> None:
+    """Take the keys that another node exported."""
+    if file == INPUT:
+        text = sys.stdin.read()
+    else:
+        path = Path(file)
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise Problem(f"{file} cannot be read: {why}", code=NOT_FOUND) from None
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            invocation.screen.note(f"{file} can be read by others; remove it soon")
+    _adopt(invocation, parse_keys(text), replace=replace)
+
+
+def rotate(
+    invocation: Invocation,
+    switch: Annotated[
+        bool, typer.Option("--switch", help="Step 2: serve with the new key.")
+    ] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Step 3: forget the old key.")] = False,
+) -> None:
+    """Change the cluster's key without an interruption, in three steps.
+
+    `rotate` makes a new key beside the old one; `--switch` serves with it; `--finish` forgets the
+    old one. Each step is done at every node before the next: the first by export and import.
+    """
+    if switch and finish:
+        raise typer.BadParameter("--switch and --finish are two steps")
+    file = invocation.settings().cluster_key
+    keys = _there(file)
+    try:
+        if switch:
+            after, said = keys.switch(), "this node serves with the new key"
+        elif finish:
+            after, said = keys.finish(), "the old key is forgotten here"
+        else:
+            after, said = keys.prepare(new_key()), "made a new key beside the old one"
+    except BadKey as error:
+        raise Problem(
+            str(error), remedy=NEXT_STEP[keys.phase] or "begin with `shoal keys rotate`"
+        ) from None
+    write_keys(file, after, replace=True)
+    _tell(invocation, file, after, said)
+    if after.phase != "settled":
+        invocation.screen.note(f"next: {NEXT_STEP[after.phase]}")
+
+
+def check_reach(settings: Settings) -> None:
+    """Refuse to start a node that is to meet others on other machines without a key. Raises
+    Problem; BadKey when there is a key file that is wrong."""
+    cluster = settings.cluster
+    beyond = [one for one in (cluster.listen, *map(host_of, cluster.peers)) if one]
+    beyond = [one for one in beyond if not is_loopback(one)]
+    if beyond and read_keys(settings.key_files.key) is None:
+        raise Problem(
+            f"{beyond[0]} is beyond this machine, so a cluster key is needed, and there is none",
+            remedy="`shoal keys init` at a cluster's first node, `shoal keys join` at the others",
+        )
+
+
+def _adopt(invocation: Invocation, given: ClusterKeys, *, replace: bool) -> None:
+    file = _folders(invocation)
+    mine = read_keys(file)
+    if mine == given:
+        _tell(invocation, file, given, "this node had these keys already")
+        return
+    if mine is not None and not replace:
+        if not mine.is_kin(given):
+            raise Problem(
+                f"this node is in another cluster ({mine.current.fingerprint}, not "
+                f"{given.current.fingerprint})",
+                remedy="`--replace` leaves that one",
+            )
+        _check_forward(mine, given)
+    write_keys(file, given, replace=mine is not None)
+    _tell(invocation, file, given, "took the keys")
+    if mine is None:
+        invocation.screen.note("next: a running node takes the key up at its next `shoal up`")
+
+
+def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
+    """Refuse what would undo a step of a rotation, or take two at once."""
+    steps = [mine]
+    if mine.phase == "settled" and given.coming is not None:
+        steps.append(mine.prepare(given.coming))
+    elif mine.phase == "prepared":
+        steps.append(mine.switch())
+    elif mine.phase == "switched":
+        steps.append(mine.finish())
+    if given not in steps:
+        raise Problem(
+            f"these keys are not one step of a rotation ahead of this node's ({mine.phase} here, "
+            f"{given.phase} there)",
+            remedy=NEXT_STEP[mine.phase] or "`shoal keys show` at both nodes tells where they are",
+        )
+
+
+def _folders(invocation: Invocation) -> Path:
+    settings = invocation.settings()
+    make_folders(settings.paths)
+    return settings.cluster_key
+
+
+def _there(file: Path) -> ClusterKeys:
+    keys = read_keys(file)
+    if keys is None:
+        raise Problem(
+            f"this node has no cluster key ({file})",
+            remedy="`shoal keys init` at a cluster's first node, `shoal keys join` at the others",
+            code=NOT_FOUND,
+        )
+    return keys
+
+
+def _tell(
+    invocation: Invocation, file: Path, keys: ClusterKeys, done: str, *, secret: bool = False
+) -> None:
+    screen = invocation.screen
+    named = {name: getattr(keys, name) for name in ("current", "coming", "past")}
+    document: dict[str, Any] = {"file": str(file), "phase": keys.phase}
+    for name, key in named.items():
+        document[name] = key.fingerprint if key is not None else None
+        if secret and key is not None:
+            document[f"{name}_key"] = key.text
+    screen.document(document)
+    if done:
+        screen.say(f"{done} ({file})")
+    else:
+        screen.say(f"file         {file}")
+    for name, key in named.items():
+        if key is not None:
+            screen.say(f"{name:12} {key.fingerprint}")
+            if secret:
+                screen.say(f"{'':12} {key.text}")

@@ -1,0 +1,160 @@
+"""Talks to the node's API about the cluster: `shoal nodes`, who is there and how they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from bus.wire.cards import NodeCard
+from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import USAGE, Problem
+from gateway.cli.output.terminal import size, span
+
+
+def register(app: typer.Typer) -> None:
+    """Add `nodes`."""
+    verb(app)(nodes)
+
+
+def nodes(
+    invocation: Invocation,
+    act: Annotated[
+        str, typer.Argument(help="list, rename, drain, undrain, forget or remember.")
+    ] = "list",
+    node: Annotated[str, typer.Argument(help="A node's name or id.")] = "",
+    name: Annotated[str, typer.Argument(help="What `rename` calls it.")] = "",
+    drain_s: Annotated[
+        float, typer.Option("--drain", min=0.0, help="Seconds that open requests get.")
+    ] = 60.0,
+) -> None:
+    """Show the nodes of the cluster as the one asked sees them, or change one."""
+    if act != "list":
+        _change(invocation, act, node, name, drain_s)
+        return
+    state, screen = parse_state(invocation.api().get("/state")), invocation.screen
+    rows = [_fields(state, node) for node in everybody(state)]
+    screen.document({"holder": state.holder, "nodes": rows, "strangers": strangers(state)})
+    columns = (
+        "node",
+        "id",
+        "link",
+        "host",
+        "measured",
+        "found by",
+        "term",
+        "health",
+        ">memory",
+        ">ranks",
+        "models",
+    )
+    screen.table(columns, [_row(one) for one in rows])
+    for stranger in strangers(state):
+        screen.say(f"nobody of this cluster at {stranger}")
+    if len(rows) == 1 and not strangers(state):
+        screen.note("one node alone; join another with `shoal up --peers HOST:PORT`")
+
+
+DONE = {
+    "rename": "{node} is called {name} now",
+    "drain": "{node} gets no new work, and what it holds leaves when it is done",
+    "undrain": "{node} may get work again",
+    "forget": "{node} is no longer of this cluster",
+    "remember": "{node} may come back",
+}
+
+
+def _change(invocation: Invocation, act: str, node: str, name: str, drain_s: float) -> None:
+    if act not in DONE:
+        raise Problem(f"{act!r} is none of list, {', '.join(DONE)}", code=USAGE)
+    if not node or (act == "rename") != bool(name):
+        words = "NODE NAME" if act == "rename" else "NODE"
+        raise Problem(f"`shoal nodes {act}` takes {words}", code=USAGE)
+    body: dict[str, Any] = {"name": name} if name else {}
+    if act == "drain":
+        body["drain_s"] = drain_s
+    answer = invocation.api().post(f"/node/{quote(node, safe='')}/{act}", body)
+    invocation.screen.document(answer)
+    invocation.screen.say(DONE[act].format(node=node, name=name))
+
+
+def everybody(state: NodeState) -> list[str]:
+    """Ids of all nodes that the state, a reading or a peer names."""
+    peers = {peer.node for reading in state.peers.values() for peer in reading.peers}
+    return sorted({*state.state.nodes, *state.peers, *peers, *(c.node for c in state.cards)})
+
+
+def strangers(state: NodeState) -> list[str]:
+    """Addresses that some node dials and where nobody of this cluster answers."""
+    return sorted({one for reading in state.peers.values() for one in reading.strangers})
+
+
+def _fields(state: NodeState, node: str) -> dict[str, Any]:
+    card = next((one for one in state.cards if one.node == node), None)
+    seat = state.state.nodes.get(node)
+    asked = state.peers.get(state.asked)
+    link = next((one for one in asked.peers if one.node == node), None) if asked else None
+    health = state.health.get(node)
+    ranks = [s for one in state.instances for s in one.shards if s.node == node]
+    name = (seat.name if seat else "") or (card.name if card else "") or (link.name if link else "")
+    here = node == state.asked
+    return {
+        "node": node,
+        "name": name,
+        "asked": here,
+        "link": "this one" if here else (link.status if link else "unknown"),
+        "silent_s": 0.0 if here or link is None else link.silent_s,
+        "why": link.why if link else "",
+        "host": link.host if link else "",
+        "round_trip_s": link.round_trip_s if link else None,
+        "found_by": link.found_by if link else "",
+        "measured": _measured(state, node),
+        "holder": node == state.holder,
+        "health": health.status if health else "unknown",
+        "message": health.message if health else "",
+        "memory_bytes": card.memory_bytes if card else 0,
+        "ranks": len(ranks),
+        "models": _models(card),
+    }
+
+
+def _measured(state: NodeState, node: str) -> list[dict[str, Any]]:
+    """What the asked node measured towards another, at each of its addresses."""
+    reading = state.links.get(state.asked)
+    found = () if reading is None else (one for one in reading.links if one.peer == node)
+    return [one.model_dump(mode="json", exclude={"peer"}) for one in found]
+
+
+def _speed(one: dict[str, Any]) -> str:
+    """Of the address in use, else of the fastest; a `+` says that it may be more."""
+    ways: list[dict[str, Any]] = one["measured"]
+    if not ways:
+        return ""
+    way = max(ways, key=lambda way: (way["host"] == one["host"], way["bytes_per_s"]))
+    more = "+" if way["at_least"] else ""
+    return f"{way['latency_s'] * 1e6:.0f} us, {size(int(way['bytes_per_s']))}/s{more}"
+
+
+def _models(card: NodeCard | None) -> list[str]:
+    return [] if card is None else sorted(str(one.model) for one in card.models)
+
+
+def _row(one: dict[str, Any]) -> tuple[Any, ...]:
+    link = one["link"]
+    if one["link"] == "silent":
+        link = f"silent for {span(one['silent_s'])}" if one["silent_s"] else one["why"] or "silent"
+    return (
+        one["name"],
+        one["node"],
+        link,
+        one["host"],
+        _speed(one),
+        one["found_by"],
+        "holds it" if one["holder"] else "",
+        one["health"],
+        size(one["memory_bytes"]) if one["memory_bytes"] else "",
+        one["ranks"],
+        ", ".join(one["models"]),
+    )

@@ -1,0 +1,161 @@
+"""Talks to the node's API about the collectives between nodes: `shoal rdma-test`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator
+from typing import Annotated, Any, cast
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_state import parse_state
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import FAILED, USAGE, Problem
+from gateway.cli.output.terminal import Screen, size
+
+LOOK_S = 0.25
+
+
+def register(app: typer.Typer) -> None:
+    """Add `rdma-test`."""
+    verb(app, "rdma-test")(rdma_test)
+
+
+def rdma_test(
+    invocation: Invocation,
+    nodes: Annotated[
+        str | None,
+        typer.Option("--nodes", help="Names or ids, `a,b,c`, in the order of the ranks; else all."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="5 rounds of each size.")] = False,
+    stress: Annotated[
+        bool, typer.Option("--stress", help="100 rounds of each size, up to 512 MB.")
+    ] = False,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", help="`ring` or `jaccl`; else JACCL where RDMA joins all."),
+    ] = None,
+    memory_mb: Annotated[
+        int | None, typer.Option("--memory", min=1, help="At most so many MB on each node.")
+    ] = None,
+) -> None:
+    """Test what joins the nodes: is every element right, how fast is it. Ends with 1 if not."""
+    if quick and stress:
+        raise Problem("--quick and --stress", remedy="give one of them", code=USAGE)
+    if backend not in (None, "ring", "jaccl"):
+        raise Problem(f"--backend {backend!r}", remedy="it is `ring` or `jaccl`", code=USAGE)
+    named = [] if nodes is None else [one.strip() for one in nodes.split(",") if one.strip()]
+    body: dict[str, Any] = {
+        "nodes": named,
+        "mode": "quick" if quick else "stress" if stress else "standard",
+    }
+    if backend is not None:
+        body["backend"] = backend
+    if memory_mb is not None:
+        body["memory_bytes"] = memory_mb * 1_000_000
+    api, screen = invocation.api(), invocation.screen
+    names = {str(card.node): card.name for card in parse_state(api.get("/state")).cards}
+    found = _followed(api, str(api.post("/rdma-test", body)["instance"]), screen)
+    screen.document(found)
+    _show(screen, found, names)
+    if not found["passed"]:
+        raise typer.Exit(FAILED)
+
+
+def _followed(api: NodeApi, test: str, screen: Screen) -> dict[str, Any]:
+    """The test's last word. Whoever interrupts the wait ends the test."""
+    try:
+        with _progress(screen) as show:
+            while True:
+                found = cast(dict[str, Any], api.get(f"/rdma-test/{test}"))
+                if found["status"] != "running":
+                    return found
+                show(found)
+                time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        screen.note("ending the test")
+        api.delete(f"/instance/{test}")
+        raise
+
+
+def _show(screen: Screen, found: dict[str, Any], names: dict[str, str]) -> None:
+    report, error = found["report"], found["error"]
+    if report is not None:
+        _show_report(screen, report, names)
+    if error is not None and not screen.as_json:
+        node = error["node"]
+        who = "" if node is None else f"rank {error['rank']} on {names.get(node, node)}: "
+        screen.problem(Problem(f"{who}{error['message']}", remedy="see `shoal logs worker` there"))
+
+
+def _show_report(screen: Screen, report: dict[str, Any], names: dict[str, str]) -> None:
+    ranks = report["ranks"]
+    rows = [
+        (
+            one["rank"],
+            names.get(one["node"], one["node"]),
+            one["device"],
+            _time(one["latency_s"]),
+            size(one["peak_bytes"]),
+            "ok" if one["passed"] else "not right" if _is_wrong(report, one) else "not done",
+        )
+        for one in ranks
+    ]
+    screen.table(("rank", "node", "device", ">latency", ">memory", ""), rows)
+    sizes = [
+        (
+            size(one["bytes"]),
+            "skipped: over the memory cap" if one["skipped"] else _time(one["mean_s"]),
+            "" if one["bytes_per_s"] is None else f"{one['bytes_per_s'] / 1e9:.2f} GB/s",
+        )
+        for one in report["sizes"]
+    ]
+    if sizes:
+        screen.table((">all_sum of", ">time", ">each direction"), sizes)
+    for wrong in report["wrong"]:
+        check, name = wrong["check"], names.get(wrong["node"], wrong["node"])
+        screen.say(
+            f"WRONG at rank {wrong['rank']} on {name}: {check['name']}: {check['wrong']} of "
+            f"{check['elements']} elements, the first at {check['first_wrong']}"
+        )
+    backend, elements = report["backend"], report["elements"]
+    right = f"{elements:,} elements in {report['checks']} checks"
+    verdicts = [
+        f"latency {_time(report['latency_s'])}: {report['latency_verdict']}",
+        "no bandwidth was measured"
+        if report["bytes_per_s"] is None
+        else f"bandwidth {report['bytes_per_s'] / 1e9:.2f} GB/s: {report['bandwidth_verdict']}",
+    ]
+    if report["passed"]:
+        screen.say(f"{backend} over {len(ranks)} nodes: {right}, all right; {'; '.join(verdicts)}")
+    for beside in report["beside"]:
+        screen.note(f"{beside} was in memory beside the test, which may have slowed it")
+
+
+def _is_wrong(report: dict[str, Any], rank: dict[str, Any]) -> bool:
+    return any(wrong["rank"] == rank["rank"] for wrong in report["wrong"])
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{1e6 * seconds:.0f} us" if seconds < 0.01 else f"{1e3 * seconds:.1f} ms"
+
+
+@contextlib.contextmanager
+def _progress(screen: Screen) -> Generator[Callable[[dict[str, Any]], None]]:
+    if not screen.live:
+        yield lambda found: screen.detail(f"{found['phase']}: {found['done']}/{found['rounds']}")
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=screen.err, transient=True) as progress:
+        bar = progress.add_task("forming", total=None)
+
+        def show(found: dict[str, Any]) -> None:
+            total = found["rounds"] or None
+            progress.update(bar, description=found["phase"], completed=found["done"], total=total)
+
+        yield show

@@ -1,0 +1,1 @@
+"""Verbs about models: run, chat, ls, ps, load, stop, place, bench."""

@@ -1,0 +1,276 @@
+"""Talks to a model through the node's API: `shoal run` and `shoal chat`.
+
+Ctrl-C stops the answer (the connection closes, the node cancels the request) and leaves the
+conversation as it was said so far; at the prompt it clears the line, and /bye leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import Problem
+from gateway.cli.output.terminal import Screen
+
+HISTORY_FILE = "chat-history"
+HELP = """\
+/bye          leave (Ctrl-D as well)
+/clear        begin a new conversation
+/system TEXT  say how the model should behave, and begin anew
+/help         this
+\"\"\"           begins and ends a message of several lines"""
+
+SystemOption = Annotated[str | None, typer.Option("--system", help="How it should behave.")]
+TemperatureOption = Annotated[
+    float | None, typer.Option("--temperature", min=0.0, help="0 is always the likeliest.")
+]
+MaxTokensOption = Annotated[int | None, typer.Option("--max-tokens", min=1)]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="The same again for the same.")]
+ThinkOption = Annotated[
+    bool | None, typer.Option("--think/--no-think", help="Think before answering, or do not.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How answers should be made; what is None is the node's to choose."""
+
+    model: str
+    system: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    think: bool | None = None
+
+    def body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        """The chat completion request for a conversation."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        wished = {
+            "temperature": self.temperature,
+            "max_completion_tokens": self.max_tokens,
+            "seed": self.seed,
+        }
+        body.update({key: value for key, value in wished.items() if value is not None})
+        if self.think is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": self.think}
+        return body
+
+    def opening(self) -> list[dict[str, str]]:
+        """The conversation before anything was said."""
+        return [] if self.system is None else [{"role": "system", "content": self.system}]
+
+
+@dataclass(slots=True)
+class Said:
+    """An answer, as far as it came."""
+
+    text: str = ""
+    reasoning: str = ""
+    finish_reason: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict[str, Any])
+    ttft_s: float | None = None
+    took_s: float = 0.0
+    stopped: bool = False
+
+    def take(self, event: Mapping[str, Any]) -> tuple[str, str]:
+        """(channel, text) that a chunk adds."""
+        if event.get("usage"):
+            self.usage = event["usage"]
+        for choice in event.get("choices", []):
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            delta = cast(dict[str, Any], choice.get("delta") or {})
+            if delta.get("reasoning_content"):
+                self.reasoning += delta["reasoning_content"]
+                return "reasoning", delta["reasoning_content"]
+            if delta.get("content"):
+                self.text += delta["content"]
+                return "text", delta["content"]
+        return "text", ""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `run` and `chat`."""
+    verb(app)(run)
+    verb(app)(chat)
+
+
+def run(
+    invocation: Invocation,
+    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    prompt: Annotated[
+        list[str] | None, typer.Argument(help="What to say; standard input or a chat without.")
+    ] = None,
+    system: SystemOption = None,
+    temperature: TemperatureOption = None,
+    max_tokens: MaxTokensOption = None,
+    seed: SeedOption = None,
+    think: ThinkOption = None,
+) -> None:
+    """Ask a model something and stream its answer; without a prompt, chat with it."""
+    wishes = Wishes(model, system, temperature, max_tokens, seed, think)
+    text = " ".join(prompt or [])
+    if not sys.stdin.isatty() and not text:
+        text = sys.stdin.read().strip()
+        if not text:
+            raise Problem("there is nothing to say", remedy="give a prompt: `shoal run MODEL hi`")
+    if not text:
+        converse(invocation, wishes)
+        return
+    messages = [*wishes.opening(), {"role": "user", "content": text}]
+    said = answer(invocation.api(), wishes, messages, invocation.screen)
+    invocation.screen.document(_fields(model, said))
+    if said.stopped:
+        raise KeyboardInterrupt
+
+
+def chat(
+    invocation: Invocation,
+    model: Annotated[str | None, typer.Argument(help="A model; the default one without.")] = None,
+    system: SystemOption = None,
+    temperature: TemperatureOption = None,
+    max_tokens: MaxTokensOption = None,
+    seed: SeedOption = None,
+    think: ThinkOption = None,
+) -> None:
+    """Talk with a model; /bye leaves, Ctrl-C stops an answer."""
+    name = model or invocation.settings().default_model
+    converse(invocation, Wishes(name, system, temperature, max_tokens, seed, think))
+
+
+def converse(invocation: Invocation, wishes: Wishes) -> None:
+    """Read, ask, show, until /bye or the end of the input."""
+    screen, api = invocation.screen, invocation.api()
+    with _line_editing(invocation):
+        if sys.stdin.isatty():
+            screen.note(f"{wishes.model} at {api.url}; /bye leaves, /help tells more")
+        messages = wishes.opening()
+        while True:
+            try:
+                line = read_message()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                screen.note("\n/bye leaves")
+                continue
+            if line.startswith("/"):
+                command, _, rest = line.partition(" ")
+                if command in ("/bye", "/exit", "/quit"):
+                    return
+                if command == "/clear":
+                    messages = wishes.opening()
+                    screen.note("a new conversation")
+                elif command == "/system" and rest:
+                    messages = [{"role": "system", "content": rest}]
+                    screen.note("a new conversation")
+                else:
+                    screen.note(HELP)
+                continue
+            if line:
+                messages.append({"role": "user", "content": line})
+                messages = _turn(api, wishes, messages, screen)
+
+
+def _turn(
+    api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], screen: Screen
+) -> list[dict[str, str]]:
+    """The conversation after one answer; without the question when that failed."""
+    try:
+        said = answer(api, wishes, messages, screen)
+    except Problem as problem:
+        screen.problem(problem)
+        return messages[:-1]
+    if screen.as_json:
+        screen.line(_fields(wishes.model, said))
+    if said.stopped:
+        screen.note("(stopped)")
+    return [*messages, {"role": "assistant", "content": said.text}]
+
+
+def answer(api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], screen: Screen) -> Said:
+    """Ask, and show the answer as it comes (reasoning dimmed, on standard error). An interrupt
+    ends the answer and is told in `stopped`."""
+    said, began = Said(), time.monotonic()
+    channel: str | None = None
+    try:
+        with api.events("/v1/chat/completions", wishes.body(messages)) as events:
+            for event in events:
+                spoken, text = said.take(event)
+                if text and said.ttft_s is None:
+                    said.ttft_s = time.monotonic() - began
+                if not text or screen.as_json:
+                    continue
+                if channel not in (None, spoken):
+                    (screen.write if channel == "text" else screen.think)("\n")
+                channel = spoken
+                (screen.write if spoken == "text" else screen.think)(text)
+    except KeyboardInterrupt:
+        said.stopped = True
+    said.took_s = time.monotonic() - began
+    if not screen.as_json:
+        screen.write("\n")
+    tokens = said.usage.get("completion_tokens")
+    if tokens and said.ttft_s is not None:
+        pace = (tokens - 1) / max(1e-9, said.took_s - said.ttft_s)
+        screen.detail(f"{tokens} tokens, first after {said.ttft_s:.2f} s, then {pace:.1f}/s")
+    return said
+
+
+def read_message() -> str:
+    """One message from the prompt: a line, or several between lines of three quotes."""
+    prompt = ">>> " if sys.stdin.isatty() else ""
+    line = input(prompt).strip()
+    if not line.startswith('"""'):
+        return line
+    lines = [line[3:]]
+    while not lines[-1].endswith('"""'):
+        lines.append(input("... " if prompt else ""))
+    return "\n".join(lines)[:-3].strip()
+
+
+@contextlib.contextmanager
+def _line_editing(invocation: Invocation) -> Generator[None]:
+    """Arrow keys and a history that outlives us, where there is a terminal and readline."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    path: Path = invocation.settings().paths.state / HISTORY_FILE
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(1000)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            readline.write_history_file(path)
+            path.chmod(0o600)
+
+
+def _fields(model: str, said: Said) -> dict[str, Any]:
+    return {
+        "model": model,
+        "text": said.text,
+        "reasoning": said.reasoning,
+        "finish_reason": "interrupted" if said.stopped else said.finish_reason,
+        "usage": said.usage,
+        "ttft_s": said.ttft_s,
+        "took_s": said.took_s,
+    }

@@ -1,0 +1,224 @@
+"""Talks to the node's API about loaded models: `shoal ps`, `load`, `stop`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator
+from typing import Annotated, Any, cast
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bus.wire.instances import Instance
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import NOT_FOUND, REFUSED, Problem
+from gateway.cli.output.terminal import Screen, size, span
+
+LOOK_S = 0.25
+PLACED_AGAIN_S = 5.0
+"""The holder looks for another place twice a second."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `ps`, `load`, `stop`."""
+    verb(app)(ps)
+    verb(app)(load)
+    verb(app)(stop)
+
+
+def ps(invocation: Invocation) -> None:
+    """Show the models in memory and what they are doing."""
+    state = parse_state(invocation.api().get("/state"))
+    screen = invocation.screen
+    screen.document({"instances": [_fields(state, one) for one in state.instances]})
+    rows = [_row(state, one) for one in state.instances]
+    columns = (
+        "model",
+        "status",
+        "instance",
+        ">running",
+        ">waiting",
+        ">tokens/s",
+        ">memory",
+        "leaves",
+    )
+    screen.table(columns, rows)
+    if not rows:
+        screen.note("no model is loaded; `shoal load MODEL`, or just ask one something")
+
+
+def load(
+    invocation: Invocation,
+    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say where it would go and what it needs.")
+    ] = False,
+    context: Annotated[
+        int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
+    ] = None,
+    keep_alive_s: Annotated[
+        float | None,
+        typer.Option("--keep-alive", help="Idle seconds until it leaves; -1 for never."),
+    ] = None,
+    another: Annotated[
+        bool, typer.Option("--another", help="One more copy, even if there is one.")
+    ] = False,
+    wait_s: Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")] = 300.0,
+) -> None:
+    """Load a model into memory and wait until it is ready."""
+    api, screen = invocation.api(), invocation.screen
+    body: dict[str, Any] = {"model": model, "dry_run": dry_run, "if_absent": not another}
+    if context is not None:
+        body["context_tokens"] = context
+    if keep_alive_s is not None:
+        body["keep_alive_s"] = keep_alive_s
+    answer = api.post("/place_instance", body)
+    if dry_run:
+        screen.document(answer)
+        plan = cast(dict[str, Any], answer.get("plan") or {})
+        screen.table(("", ""), [(key, _word(key, value)) for key, value in plan.items()])
+        return
+    instance = wait_ready(api, str(answer["instance"]), screen, wait_s)
+    screen.document({"model": instance.model, "instance": instance.instance, "status": "ready"})
+    screen.say(f"{instance.model} is ready ({instance.instance})")
+
+
+def stop(
+    invocation: Invocation,
+    model: Annotated[str, typer.Argument(help="A model in memory, or an instance's id.")],
+    drain_s: Annotated[
+        float,
+        typer.Option("--drain", min=0.0, max=3600.0, help="Seconds that open requests may take."),
+    ] = 30.0,
+) -> None:
+    """Unload a model: open requests may finish first."""
+    api, screen = invocation.api(), invocation.screen
+    state = parse_state(api.get("/state"))
+    name = model.removesuffix(":latest")
+    found = [one for one in state.instances if name in (one.model, one.instance)]
+    if not found:
+        there = ", ".join(sorted({one.model for one in state.instances})) or "none"
+        text = f"{model!r} is not in memory"
+        raise Problem(text, remedy=f"in memory: {there}", code=NOT_FOUND)
+    for one in found:
+        api.delete(f"/instance/{one.instance}?drain_s={drain_s:g}")
+    ids = {one.instance for one in found}
+    ends_at = time.monotonic() + drain_s + 30.0
+    while ids & set(parse_state(api.get("/state")).state.instances):
+        if time.monotonic() > ends_at:
+            raise Problem(f"{model} has not left yet", remedy="see `shoal ps`", code=REFUSED)
+        time.sleep(LOOK_S)
+    screen.document({"model": found[0].model, "unloaded": sorted(ids)})
+    screen.say(f"unloaded {found[0].model} ({', '.join(sorted(ids))})")
+
+
+def wait_ready(api: NodeApi, instance_id: str, screen: Screen, wait_s: float) -> Instance:
+    """Wait until an instance is ready, showing how far it is. One that a worker refused is
+    followed to where it is placed next. Raises Problem if it fails."""
+    ends_at = time.monotonic() + wait_s
+    patience_at: float | None = None
+    model, older = "", frozenset[str]()
+    with _loading(screen) as show:
+        while True:
+            state = parse_state(api.get("/state"))
+            instance = state.state.instances.get(instance_id)
+            if instance is not None and not model:
+                model, older = instance.model, frozenset(state.state.instances)
+            if instance is None or instance.status == "failed":
+                after = _placed_again(state, model, older)
+                if after is not None:
+                    screen.detail(f"{after.model} is placed again ({after.instance})")
+                    instance_id, patience_at = after.instance, None
+                    continue
+                may_follow = instance is not None and instance.place_again is not None
+                patience_at = patience_at or time.monotonic() + PLACED_AGAIN_S
+                if not may_follow or time.monotonic() > patience_at:
+                    raise _not_loaded(instance_id, instance)
+                time.sleep(LOOK_S)
+                continue
+            if instance.status == "ready":
+                return instance
+            show(state, instance)
+            if time.monotonic() > ends_at:
+                text = f"{instance.model} is not ready after {wait_s:.0f} s"
+                raise Problem(text, remedy="it goes on loading; see `shoal ps`", code=REFUSED)
+            time.sleep(LOOK_S)
+
+
+def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
+    """The copy of a model that has taken the place of one that was refused."""
+    living = [one for one in state.instances if one.status in ("placed", "ready")]
+    return next((i for i in living if i.model == model and i.instance not in older), None)
+
+
+def _not_loaded(instance_id: str, instance: Instance | None) -> Problem:
+    if instance is None:
+        text = f"{instance_id} was removed while it loaded"
+        return Problem(text, remedy="see `shoal logs master`")
+    why = instance.why or (instance.failures[-1] if instance.failures else "no reason given")
+    return Problem(f"{instance.model} could not be loaded: {why}", remedy="see `shoal logs worker`")
+
+
+@contextlib.contextmanager
+def _loading(screen: Screen) -> Generator[Callable[[NodeState, Instance], None]]:
+    if not screen.live:
+        yield lambda _state, instance: screen.detail(f"{instance.model} is {instance.status}")
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=screen.err, transient=True) as progress:
+        bar = progress.add_task("loading", total=None)
+
+        def show(state: NodeState, instance: Instance) -> None:
+            far = state.progress_of(instance)
+            text, total = f"{instance.model} {far.phase}", far.total_bytes or None
+            progress.update(bar, description=text, completed=far.done_bytes, total=total)
+
+        yield show
+
+
+def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
+    reading = state.reading_of(one)
+    if reading is None:
+        return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, None))
+    return (
+        one.model,
+        one.status,
+        one.instance,
+        reading.running,
+        reading.waiting,
+        f"{reading.generation_tokens_per_s:.0f}",
+        size(reading.active_bytes),
+        _leaves(one, reading.last_used_ago_s),
+    )
+
+
+def _status(state: NodeState, one: Instance) -> str:
+    far = state.progress_of(one)
+    if far.phase != "fetching":
+        return one.status
+    return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
+
+
+def _leaves(one: Instance, idle_s: float | None) -> str:
+    if one.keep_alive_s < 0:
+        return "never"
+    left_s = one.keep_alive_s - (idle_s or 0.0)
+    return f"in {span(max(0.0, left_s))}"
+
+
+def _fields(state: NodeState, one: Instance) -> dict[str, Any]:
+    reading = state.reading_of(one)
+    told = None if reading is None else reading.model_dump(mode="json")
+    return {**one.model_dump(mode="json"), "reading": told}
+
+
+def _word(key: str, value: Any) -> str:
+    return size(value) if key.endswith("_bytes") and isinstance(value, int | float) else str(value)

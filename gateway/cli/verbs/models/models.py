@@ -1,0 +1,150 @@
+"""Talks to the node and its disk: `shoal ls`, `show`, `rm`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bus.process.clock import wall
+from bus.wire.cards import ModelCard, PartialModel
+from gateway.cli.node.node_state import parse_state
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import Problem
+from gateway.cli.output.terminal import size, span
+
+ModelName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `ls`, `show`, `rm`."""
+    verb(app)(ls)
+    verb(app)(show)
+    verb(app)(rm)
+
+
+def ls(invocation: Invocation) -> None:
+    """List the models on disk, and those of which a node has some layers only."""
+    state = parse_state(invocation.api().get("/state"))
+    screen = invocation.screen
+    models = list(state.models.values())
+    screen.document(
+        {
+            "models": [_fields(one, state.nodes_of(one.model)) for one in models],
+            "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
+        }
+    )
+    rows = [
+        (
+            one.model,
+            one.family,
+            _count(one.parameters),
+            one.quantization,
+            size(one.size_bytes),
+            one.context_tokens,
+            _age(one),
+        )
+        for one in models
+    ]
+    rows += [part_row(node, part) for node, part in state.parts]
+    columns = ("model", "family", ">parameters", "quantised", ">size", ">context", "changed")
+    screen.table(columns, rows)
+    if not models:
+        screen.note("no models yet: put a model's folder into <data>/models (`shoal config show`)")
+
+
+def show(invocation: Invocation, model: ModelName) -> None:
+    """Show what is known of a model, and where it is loaded."""
+    state = parse_state(invocation.api().get("/state"))
+    screen = invocation.screen
+    card = state.find_model(model)
+    loaded = [one for one in state.instances if one.model == card.model]
+    found = _fields(card, state.nodes_of(card.model))
+    screen.document({**found, "instances": [one.model_dump(mode="json") for one in loaded]})
+    rows = [
+        ("model", card.model),
+        ("family", card.family),
+        ("parameters", _count(card.parameters)),
+        ("layers", card.layers),
+        ("vocabulary", card.vocabulary),
+        ("context", f"{card.context_tokens} tokens"),
+        ("quantised", card.quantization),
+        ("on disk", size(card.size_bytes)),
+        ("in memory", f"{size(card.weights_bytes)} ({card.dtype})"),
+        ("KV cache", f"{size(card.kv_bytes_per_token)} a token"),
+        ("can", ", ".join(card.capabilities)),
+        ("digest", card.digest or "-"),
+        ("folder", card.path),
+        ("nodes", ", ".join(state.nodes_of(card.model))),
+    ]
+    rows += [("loaded", f"{one.instance} ({one.status})") for one in loaded]
+    screen.table(("", ""), rows)
+
+
+def rm(
+    invocation: Invocation,
+    model: ModelName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a model, or the part of one, from this node's disk. It has to be unloaded first."""
+    settings, screen = invocation.settings(), invocation.screen
+    state = parse_state(invocation.api().get("/state"))
+    card = state.on_disk(model)
+    if isinstance(card, ModelCard) and card.bundled:
+        raise Problem(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
+    held = [one.instance for one in state.instances if one.model == card.model]
+    if held:
+        raise Problem(
+            f"{card.model} is loaded ({', '.join(held)})",
+            remedy=f"`shoal stop {card.model}` unloads it",
+        )
+    folder = own_folder(Path(card.path), settings.paths.models)
+    bytes_ = card.size_bytes if isinstance(card, ModelCard) else card.have_bytes
+    if not yes:
+        if screen.as_json or not screen.err.is_terminal:
+            raise Problem(f"{folder} would be deleted", remedy="say so with --yes")
+        typer.confirm(f"Delete {folder} ({size(bytes_)})?", abort=True, err=True)
+    shutil.rmtree(folder)
+    if folder.parent != settings.paths.models.resolve() and not any(folder.parent.iterdir()):
+        folder.parent.rmdir()
+    screen.document({"model": card.model, "deleted": str(folder), "bytes": bytes_})
+    screen.say(f"deleted {card.model} ({size(bytes_)})")
+    screen.note("the node notices within half a minute")
+
+
+def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
+    """A line of `shoal ls` about some layers of a model: which, where, how many bytes of all."""
+    spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
+    sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
+    return (part.model, "in part", "-", "-", sizes, "-", f"layers {spans} on {node}")
+
+
+def own_folder(folder: Path, models: Path) -> Path:
+    """The model's folder, if it lies in this home's own `models`. Raises Problem otherwise: a
+    cache of others, or another node's disk, is not ours to delete from."""
+    real, root = folder.resolve(), models.resolve()
+    if real == root or not real.is_relative_to(root):
+        raise Problem(
+            f"{folder} is not in {models}",
+            remedy="delete it where it came from (a Hugging Face cache, another node's disk)",
+        )
+    if not real.is_dir():
+        raise Problem(f"{folder} is not on this machine", remedy="run `shoal rm` on its node")
+    return real
+
+
+def _fields(card: ModelCard, nodes: list[str]) -> dict[str, Any]:
+    return {**card.model_dump(mode="json"), "nodes": nodes}
+
+
+def _count(parameters: int) -> str:
+    for unit, factor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if parameters >= factor:
+            return f"{parameters / factor:.1f}{unit}"
+    return "-"
+
+
+def _age(card: ModelCard) -> str:
+    return f"{span(max(0.0, wall() - card.modified_at_s))} ago" if card.modified_at_s else "-"

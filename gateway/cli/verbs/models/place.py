@@ -1,0 +1,155 @@
+"""Talks to the node's API about where a model goes: `shoal place`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+from urllib.parse import urlencode
+
+import typer
+
+from bus.wire.instances import Instance
+from gateway.cli.node.node_state import parse_state
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import Problem
+from gateway.cli.output.terminal import Screen, size
+from gateway.cli.verbs.models.instances import wait_ready
+
+WIDTH = 96
+"""Of a refusal in the table; with --json it is whole."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `place`."""
+    verb(app)(place)
+
+
+def place(
+    invocation: Invocation,
+    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what could be done, and what would be.")
+    ] = False,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, help="At least so many nodes, one rank each.")
+    ] = 1,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", help="A node that is to have no part in it.")
+    ] = None,
+    sharding: Annotated[
+        str | None, typer.Option("--sharding", help="`pipeline` or `tensor`; else the faster.")
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option("--layers", help="A split by hand, first layers first: `box1=12,box2=20`."),
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
+    ] = None,
+    another: Annotated[
+        bool, typer.Option("--another", help="One more copy, even if there is one.")
+    ] = False,
+    wait_s: Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")] = 300.0,
+) -> None:
+    """Place a model on one node or over several, and wait until it is ready."""
+    if sharding not in (None, "pipeline", "tensor"):
+        raise Problem(f"--sharding {sharding!r}", remedy="it is `pipeline` or `tensor`", code=2)
+    wish: dict[str, Any] = {"model": model, "min_nodes": nodes, "excluded_nodes": exclude or []}
+    if sharding is not None:
+        wish["sharding"] = sharding
+    if context is not None:
+        wish["context_tokens"] = context
+    by_hand = parse_layers(layers) if layers is not None else {}
+    if dry_run and not by_hand:
+        _preview(invocation, wish)
+        return
+    body = {**wish, "layers": by_hand, "dry_run": dry_run, "if_absent": not another}
+    api, screen = invocation.api(), invocation.screen
+    answer = api.post("/place_instance", body)
+    if dry_run:
+        screen.document(answer)
+        _show_plan(screen, cast(dict[str, Any], answer.get("plan") or {}))
+        return
+    instance = wait_ready(api, str(answer["instance"]), screen, wait_s)
+    screen.document({**instance.model_dump(mode="json"), "status": "ready"})
+    names = {str(card.node): card.name for card in parse_state(api.get("/state")).cards}
+    screen.say(f"{instance.model} is ready ({instance.instance})")
+    screen.table(("rank", "node", "layers", ">memory"), _seated(instance, names))
+
+
+def parse_layers(text: str) -> dict[str, int]:
+    """`box1=12,box2=20`, in that order. Raises Problem for anything else."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, count = part.strip().partition("=")
+        if not name or not count.isdecimal() or name in found:
+            remedy = "write each node once with its layers: `--layers box1=12,box2=20`"
+            raise Problem(f"--layers: {part.strip()!r} is not NODE=COUNT", remedy=remedy, code=2)
+        found[name] = int(count)
+    return found
+
+
+def _preview(invocation: Invocation, wish: dict[str, Any]) -> None:
+    screen = invocation.screen
+    query = urlencode(wish, doseq=True)
+    found = invocation.api().get(f"/instance/previews?{query}")
+    screen.document(found)
+    rows = [_row(one) for one in found["previews"]]
+    columns = ("", ">nodes", "sharding", ">tokens/s", ">to fetch", "layers and memory, or why not")
+    screen.table(columns, rows)
+    for name, why in found["blocked"].items():
+        screen.note(f"{name}: {why}")
+    if found["refusal"] is not None:
+        screen.say(f"refused: {found['refusal']['message']}")
+    else:
+        screen.note("* is what would be done; speeds are predictions, one stream, short context")
+
+
+def _row(one: dict[str, Any]) -> tuple[Any, ...]:
+    plan = one["plan"]
+    if plan is None:
+        why = str(one["refusal"]["message"])
+        short = why if len(why) <= WIDTH else why[: WIDTH - 3] + "..."
+        return ("", one["size"], one["sharding"], "", "", short)
+    mark = "*" if one["chosen"] else ""
+    fetch = size(plan["fetch_bytes"]) if plan["fetch_bytes"] else "-"
+    where = ", ".join(_seat(rank) for rank in plan["ranks"])
+    return (mark, one["size"], one["sharding"], f"{plan['tokens_per_s']:.1f}", fetch, where)
+
+
+def _seat(rank: dict[str, Any]) -> str:
+    layers = f"{rank['first_layer']}-{rank['last_layer'] - 1}"
+    room = f"{size(rank['need_bytes'])} of {size(rank['usable_bytes'])}"
+    return f"{rank['name']} {layers} ({room})"
+
+
+def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
+    rows = [
+        (
+            rank["rank"],
+            rank["name"],
+            f"{rank['first_layer']}-{rank['last_layer'] - 1}",
+            size(rank["need_bytes"]),
+            size(rank["usable_bytes"]),
+            f"{rank['stage_ms']:.1f}",
+        )
+        for rank in plan.get("ranks", ())
+    ]
+    screen.table(("rank", "node", "layers", ">needs", ">of", ">ms a token"), rows)
+    for link in plan.get("links", ()):
+        speed = f"{link['latency_us']:.0f} us, {size(link['bytes_per_s'])}/s"
+        how = "measured" if link["measured"] else "assumed"
+        screen.note(f"{link['from']} - {link['to']}: {speed}, {how}")
+    if plan.get("evicts"):
+        screen.say(f"{', '.join(plan['evicts'])} would make way: {plan['why']}")
+
+
+def _seated(instance: Instance, names: dict[str, str]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            shard.rank,
+            names.get(str(shard.node), shard.node),
+            f"{shard.first_layer}-{shard.last_layer - 1}",
+            size(shard.bytes_reserved),
+        )
+        for shard in instance.shards
+    ]

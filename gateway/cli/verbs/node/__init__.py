@@ -1,0 +1,1 @@
+"""Verbs about this node: up, down, status, logs, tap, config, service, lab."""

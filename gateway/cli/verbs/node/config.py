@@ -1,0 +1,55 @@
+"""`shoal config`: every setting, its value, and which layer it came from.
+
+Pure but for what it is given to show things with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import typer
+
+from gateway.cli.output.command import Invocation, verb
+
+SECRET = "api_keys"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `config show`."""
+    group = typer.Typer(no_args_is_help=True, help="Settings and where they come from.")
+    verb(group)(show)
+    app.add_typer(group, name="config")
+
+
+def show(invocation: Invocation) -> None:
+    """Show every setting with its value and source, and the folders."""
+    settings, screen = invocation.settings(), invocation.screen
+    paths = settings.paths
+    folders = {
+        "config": paths.config_file,
+        "data": paths.data,
+        "state": paths.state,
+        "runtime": paths.runtime,
+        "logs": paths.logs,
+    }
+    rows = [
+        (key, f"({len(value)} hashed)" if key == SECRET and value else value, source)
+        for key, value, source in settings.rows()
+    ]
+    screen.document(
+        {
+            "settings": {key: {"value": value, "source": source} for key, value, source in rows},
+            "folders": {name: str(path) for name, path in folders.items()},
+            "url": settings.url,
+        }
+    )
+    screen.table(("setting", "value", "source"), [(k, _plain(v), s) for k, v, s in rows])
+    screen.say("")
+    screen.table(("folder", "path"), folders.items())
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, cast(Sequence[object], value))) or "-"
+    return str(value) if value != "" else "-"

@@ -1,0 +1,123 @@
+"""Talks to supervisord and the system: `shoal down`, until nothing of this home is left.
+
+First in good order (supervisord stops its processes, each by its own grace), then whatever still
+runs by signal: SIGTERM, 5 s, SIGKILL. That works as well when supervisord was killed, for
+the processes are found by the locks they hold. Sockets, locks and pid files go last.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import typer
+
+from bus.process.supervisor import Supervisor
+from bus.wire.errors import ShoalError
+from conf.paths import Paths
+from gateway.cli.node import processes
+from gateway.cli.node.processes import Leftover
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import Problem
+from gateway.cli.output.terminal import Screen
+
+ORDERLY_S = 60.0
+TERM_S = 5.0
+KILL_S = 5.0
+LOOK_S = 0.1
+
+
+@dataclass(slots=True)
+class Ended:
+    """What `down` did."""
+
+    orderly: bool = False
+    terminated: list[str] = field(default_factory=list[str])
+    killed: list[str] = field(default_factory=list[str])
+    took_s: float = 0.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add `down`."""
+    verb(app)(down)
+
+
+def down(invocation: Invocation) -> None:
+    """Stop the node: every process, socket and lock of its home."""
+    settings, screen = invocation.settings(), invocation.screen
+    supervisor = Supervisor(settings.endpoints.supervisor)
+    ran = supervisor.is_up() or bool(processes.leftovers(settings.paths))
+    with processes.alone(settings.paths):
+        ended = bring_down(settings.paths, supervisor, screen)
+    screen.document({"status": "stopped" if ran else "was not running", **_facts(ended)})
+    if not ran:
+        screen.say(f"no node runs in {settings.paths.home}")
+        return
+    words = f"{settings.node_name} is down ({ended.took_s:.1f} s)"
+    screen.say(words)
+    if ended.killed:
+        screen.note(f"had to kill: {', '.join(ended.killed)}")
+
+
+def bring_down(paths: Paths, supervisor: Supervisor, screen: Screen) -> Ended:
+    """Stop everything and sweep. Raises Problem when a process cannot be ended."""
+    ended, began = Ended(), time.monotonic()
+    known = processes.leftovers(paths)
+    if supervisor.is_up():
+        screen.detail("supervisord stops its processes")
+        try:
+            supervisor.shutdown()
+            ended.orderly = _until(ORDERLY_S, lambda: not _running(paths, known))
+        except ShoalError as error:
+            screen.note(f"supervisord would not: {error}")
+    left = _running(paths, known)
+    if left:
+        ended.terminated = _names(left)
+        screen.detail(f"SIGTERM to {', '.join(ended.terminated)}")
+        processes.signal_all(left, signal.SIGTERM)
+        _until(TERM_S, lambda: not _running(paths, known))
+    left = _running(paths, known)
+    if left:
+        ended.killed = _names(left)
+        processes.signal_all(left, signal.SIGKILL)
+        _until(KILL_S, lambda: not _running(paths, known))
+    left = _running(paths, known)
+    if left:
+        raise Problem(
+            f"still running: {', '.join(_names(left))}",
+            remedy="they are stuck in the kernel or belong to another user; see `ps -fp PID`",
+        )
+    processes.sweep(paths)
+    ended.took_s = time.monotonic() - began
+    return ended
+
+
+def _running(paths: Paths, known: list[Leftover]) -> list[Leftover]:
+    """What of this home still runs: as known before, and as found now."""
+    found = {one.pid: one for one in known if processes.alive(one)}
+    found.update({one.pid: one for one in processes.leftovers(paths)})
+    return list(found.values())
+
+
+def _names(those: list[Leftover]) -> list[str]:
+    return [f"{one.role} (pid {one.pid})" for one in those]
+
+
+def _until(seconds: float, done: Callable[[], bool]) -> bool:
+    ends_at = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() >= ends_at:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def _facts(ended: Ended) -> dict[str, object]:
+    return {
+        "orderly": ended.orderly,
+        "terminated": ended.terminated,
+        "killed": ended.killed,
+        "took_s": round(ended.took_s, 2),
+    }

@@ -1,0 +1,308 @@
+"""Talks to the system: `shoal lab N`, several complete nodes side by side on this machine.
+
+For trying a cluster out where there is one machine: every node has its own home under
+`<data>/lab`, its own ports and its own processes. The first has the bundled model, the others
+get it from there. What it costs is N times the processes of one node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bus.process.supervisor import Supervisor
+from bus.wire.errors import ShoalError
+from conf.paths import HOME_VARIABLE, find_paths
+from conf.ports import HIGHEST_BASE_PORT, SPAN, port_of
+from conf.settings import LAUNCHED_BY, load_settings
+from gateway.cli.node import processes
+from gateway.cli.node.node_api import NodeApi, api_key
+from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import Problem
+from gateway.cli.output.terminal import Screen
+from gateway.cli.verbs.models.instances import wait_ready
+from gateway.cli.verbs.node.down import bring_down
+
+MOST = 16
+FIRST_BASE_PORT = 25_000
+UP_S = 180.0
+FORM_S = 30.0
+LOOK_S = 0.05
+ASKED = "list the integers from 1 to 10"
+
+
+@dataclass(frozen=True, slots=True)
+class LabNode:
+    """One node of the lab."""
+
+    name: str
+    home: Path
+    base_port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.base_port}"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `lab`."""
+    verb(app)(lab)
+
+
+def lab(
+    invocation: Invocation,
+    what: Annotated[
+        str, typer.Argument(help="How many nodes (2 to 16), or `down`.", metavar="N|down")
+    ],
+    base_port: Annotated[
+        int, typer.Option(help="The first node's base port; the others follow, 100 apart.")
+    ] = FIRST_BASE_PORT,
+    place: Annotated[
+        bool, typer.Option("--place/--no-place", help="Place the bundled model across all nodes.")
+    ] = True,
+) -> None:
+    """Start N nodes on this machine as one cluster, or take them down."""
+    settings, screen = invocation.settings(), invocation.screen
+    folder = settings.paths.data / "lab"
+    if what == "down":
+        _down(folder, screen)
+        return
+    count = _counted(what, base_port)
+    nodes = [
+        LabNode(f"lab-{n}", folder / f"node-{n}", base_port + SPAN * (n - 1))
+        for n in range(1, count + 1)
+    ]
+    _refuse_second(folder)
+    _prepare(nodes)
+    _start(nodes, screen)
+    formed_s = _formed(nodes)
+    screen.say(f"{count} nodes formed a cluster in {formed_s:.2f} s")
+    facts: dict[str, Any] = {
+        "nodes": [{"name": one.name, "home": str(one.home), "url": one.url} for one in nodes],
+        "formed_s": round(formed_s, 3),
+    }
+    if place:
+        facts |= _placed(nodes, settings.default_model, screen)
+    screen.document(facts)
+    screen.table(("node", "url", "home"), [(one.name, one.url, one.home) for one in nodes])
+    screen.note(f"`shoal nodes --url {nodes[0].url}` shows them; `shoal lab down` ends them")
+
+
+def _counted(what: str, base_port: int) -> int:
+    if not what.isdecimal() or not 2 <= int(what) <= MOST:
+        raise Problem(f"{what!r} is neither a number from 2 to {MOST} nor `down`")
+    if base_port < 1024 or base_port + SPAN * int(what) > HIGHEST_BASE_PORT:
+        raise Problem(
+            f"base port {base_port} leaves no room for {what} nodes of {SPAN} ports each",
+            remedy=f"choose one from 1024 to {HIGHEST_BASE_PORT - SPAN * int(what)}",
+        )
+    return int(what)
+
+
+def _refuse_second(folder: Path) -> None:
+    running = [home.name for home in _homes(folder) if processes.leftovers(find_paths(home))]
+    if running:
+        raise Problem(
+            f"a lab runs already ({', '.join(running)})", remedy="`shoal lab down` ends it"
+        )
+
+
+def _homes(folder: Path) -> list[Path]:
+    return sorted(folder.glob("node-*")) if folder.is_dir() else []
+
+
+def _prepare(nodes: list[LabNode]) -> None:
+    """A home for each, with its settings in its own shoal.toml."""
+    seed = f"127.0.0.1:{port_of('peers', nodes[0].base_port)}"
+    for node in nodes:
+        first = node is nodes[0]
+        config = node.home / "config" / "shoal.toml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f'node_name = "{node.name}"',
+            f"base_port = {node.base_port}",
+            "preload = []",
+            f"bundled_model = {'true' if first else 'false'}",
+            "http_processes = 1",
+            "",
+            "[cluster]",
+            'namespace = "lab"',
+            'listen = "127.0.0.1"',
+            f"peers = {json.dumps([] if first else [seed])}",
+        ]
+        config.write_text("\n".join(lines) + "\n")
+
+
+def _start(nodes: list[LabNode], screen: Screen) -> None:
+    """All at once; a node that does not come up takes the lab with it."""
+    quiet = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
+    code = "import sys; from gateway.cli.app import main; sys.exit(main())"
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", code, "up", "--home", str(node.home)],
+            env={**quiet, HOME_VARIABLE: str(node.home), LAUNCHED_BY: "shoal lab"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node in nodes
+    ]
+    failed = ""
+    for node, child in zip(nodes, children, strict=True):
+        try:
+            said, _ = child.communicate(timeout=UP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            said = "it did not come up in time"
+        if child.returncode != 0:
+            lines = said.strip().splitlines()
+            told = "\n".join(line for line in lines if not line.startswith("next: "))
+            failed = failed or f"{node.name}: {told}"
+        else:
+            screen.detail(f"{node.name} is up at {node.url}")
+    if failed:
+        for node in nodes:
+            _take_down(node.home, screen)
+        raise Problem(
+            "the lab could not be started",
+            details=failed,
+            remedy="where a port is taken, `--base-port N` moves the whole lab",
+        )
+
+
+def _formed(nodes: list[LabNode]) -> float:
+    """Seconds from the start of the last switchboard until all know one holder."""
+    ends_at = time.time() + FORM_S
+    while True:
+        states = [state_of(node.url) for node in nodes]
+        if is_formed(states):
+            return formation_s(nodes, time.time())
+        if time.time() > ends_at:
+            raise Problem(
+                f"the nodes did not form a cluster within {FORM_S:g} s",
+                remedy=f"see `shoal nodes --url {nodes[0].url}` and the nodes' `bus` logs",
+            )
+        time.sleep(LOOK_S)
+
+
+def state_of(url: str) -> NodeState | None:
+    """A node's state, None while it does not answer."""
+    try:
+        return parse_state(NodeApi(url, api_key()).get("/state", timeout_s=2.0))
+    except Problem:
+        return None
+
+
+def is_formed(states: list[NodeState | None]) -> bool:
+    """Whether all nodes know the same holder, and each other."""
+    known = [one for one in states if one is not None and one.live]
+    if len(known) != len(states):
+        return False
+    holders = {one.holder for one in known}
+    return len(holders) == 1 and all(len(one.state.nodes) >= len(states) for one in known)
+
+
+def formation_s(nodes: list[LabNode], now: float) -> float:
+    """Seconds from the start of the last switchboard until the last node had heard of the holder
+    that all know, by their logs; nodes have to have formed."""
+    began = max(_started_at(node) for node in nodes)
+    return max(0.0, _agreed_at(nodes, now) - began)
+
+
+def _started_at(node: LabNode) -> float:
+    """When the node's switchboard was started last, by its own log."""
+    times = [line["at"] for line in _lines(node, "bus") if line.get("message") == "started"]
+    if not times:
+        raise Problem(f"{node.name}'s switchboard has logged nothing")
+    return float(times[-1])
+
+
+def _agreed_at(nodes: list[LabNode], now: float) -> float:
+    """When the last node's gateway heard of the holder that all know, by their logs; `now`
+    where one has not said so."""
+    times: list[float] = []
+    for node in nodes:
+        heard = [
+            line["at"]
+            for line in _lines(node, "gateway")
+            if line.get("message") == "follows a holder"
+        ]
+        times.append(float(heard[-1]) if heard else now)
+    return max(times)
+
+
+def _lines(node: LabNode, process: str) -> list[dict[str, Any]]:
+    path = find_paths(node.home).logs / f"{process}.log"
+    found: list[dict[str, Any]] = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def _placed(nodes: list[LabNode], model: str, screen: Screen) -> dict[str, Any]:
+    """The model across all nodes, and its first words."""
+    api = NodeApi(nodes[0].url, api_key())
+    began = time.monotonic()
+    answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})
+    instance = wait_ready(api, str(answer["instance"]), screen, UP_S)
+    loaded_s = time.monotonic() - began
+    began, first_s, words = time.monotonic(), None, ""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": ASKED}],
+        "temperature": 0,
+        "stream": True,
+    }
+    with NodeApi(nodes[-1].url, api_key()).events("/v1/chat/completions", body) as events:
+        for event in events:
+            for choice in event["choices"]:
+                text = choice["delta"].get("content") or ""
+                if text and first_s is None:
+                    first_s = time.monotonic() - began
+                words += text
+    screen.say(
+        f"{model} is held by {len(instance.shards)} ranks ({instance.sharding}) after "
+        f"{loaded_s:.1f} s; first token after {first_s or 0:.3f} s"
+    )
+    screen.say(f"> {ASKED}\n{words}")
+    return {
+        "instance": instance.instance,
+        "sharding": instance.sharding,
+        "ranks": len(instance.shards),
+        "loaded_s": round(loaded_s, 3),
+        "first_token_s": None if first_s is None else round(first_s, 4),
+        "answer": words,
+    }
+
+
+def _down(folder: Path, screen: Screen) -> None:
+    homes = _homes(folder)
+    ended = [home.name for home in homes if _take_down(home, screen)]
+    screen.document({"ended": ended})
+    screen.say(f"ended {', '.join(ended)}" if ended else "no lab runs")
+
+
+def _take_down(home: Path, screen: Screen) -> bool:
+    """End a node of the lab; whether it ran."""
+    settings = load_settings(home=home)
+    supervisor = Supervisor(settings.endpoints.supervisor)
+    ran = bool(processes.leftovers(settings.paths))
+    with contextlib.suppress(ShoalError):
+        ran = ran or supervisor.is_up()
+    with processes.alone(settings.paths):
+        bring_down(settings.paths, supervisor, screen)
+    return ran

@@ -1,0 +1,157 @@
+"""Talks to the log files: `shoal logs`, of one process or all of them merged by time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+from rich.markup import escape
+
+from bus.process.clock import wall
+from bus.process.supervisor import Supervisor
+from conf.settings import Settings
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import NOT_FOUND, Problem
+from gateway.cli.output.log_lines import STYLES, LogLine, file_of, parse_line, process_of
+from gateway.cli.output.terminal import Screen
+
+LOOK_S = 0.2
+TAIL_BYTES = 1 << 20
+QUIET_S = 5.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add `logs`."""
+    verb(app)(logs)
+
+
+def logs(
+    invocation: Invocation,
+    process: Annotated[
+        str | None, typer.Argument(help="A process (`gateway`, `runner:00`); all without.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is written from now on.")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The last so many.")] = 40,
+) -> None:
+    """Read what the processes have logged; `--json` gives the lines as they are on disk."""
+    settings, screen = invocation.settings(), invocation.screen
+    readers = [_Reader(path) for path in _files(settings, process)]
+    try:
+        found = _by_time(line for reader in readers for line in reader.last(lines))
+        for line in found[-lines:] if lines else []:
+            _say(screen, line)
+        if follow:
+            _follow(settings, screen, readers, every=process is None)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def _follow(settings: Settings, screen: Screen, readers: list[_Reader], *, every: bool) -> None:
+    """Show what is written until the node is down; with `every`, new files as well."""
+    supervisor = Supervisor(settings.endpoints.supervisor)
+    while True:
+        fresh = _by_time(line for reader in readers for line in reader.fresh())
+        for line in fresh:
+            _say(screen, line)
+        if fresh:
+            continue
+        if every:
+            known = {reader.path for reader in readers}
+            readers += [_Reader(path) for path in _files(settings, None) if path not in known]
+        if not supervisor.is_up() and not _recent(readers):
+            screen.note("the node is down")
+            return
+        time.sleep(LOOK_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    raw: str
+    parsed: LogLine
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One log file, followed across rotation (a new file under the old name)."""
+
+    path: Path
+    _file: IO[bytes] | None = None
+    _rest: bytes = b""
+    _process: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._process = process_of(self.path.name)
+
+    def last(self, lines: int) -> list[_Line]:
+        """The last lines there are; what comes later is `fresh`."""
+        self._file = self.path.open("rb")
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(max(0, size - TAIL_BYTES))
+        found = self._split(self._file.read())
+        return found[-lines:] if lines else []
+
+    def fresh(self) -> list[_Line]:
+        """What was written since."""
+        if self._file is None:
+            return self.last(1000)
+        found = self._split(self._file.read())
+        with contextlib.suppress(FileNotFoundError):
+            # supervisord renames the full file and opens a new one; what was left is read.
+            if os.stat(self.path).st_ino != os.fstat(self._file.fileno()).st_ino:
+                self._file.close()
+                self._file = self.path.open("rb")
+                found += self._split(self._file.read())
+        return found
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _split(self, data: bytes) -> list[_Line]:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        texts = [line.decode(errors="replace") for line in whole]
+        return [_Line(text, parse_line(text, self._process)) for text in texts if text.strip()]
+
+
+def _by_time(lines: Iterable[_Line]) -> list[_Line]:
+    return sorted(lines, key=lambda line: line.parsed.at or 0.0)
+
+
+def _files(settings: Settings, process: str | None) -> list[Path]:
+    folder = settings.paths.logs
+    there = sorted(folder.glob("*.log")) if folder.is_dir() else []
+    if process is None:
+        if not there:
+            text = f"no logs in {folder}: this node has not been up yet"
+            raise Problem(text, remedy="`shoal up` starts it", code=NOT_FOUND)
+        return there
+    path = folder / file_of(process)
+    if path not in there:
+        names = ", ".join(process_of(one.name) for one in there) or "none yet"
+        raise Problem(f"no log of {process!r}", remedy=f"there are: {names}", code=NOT_FOUND)
+    return [path]
+
+
+def _recent(readers: list[_Reader]) -> bool:
+    """Whether anything was written within the last seconds: a node that is starting or ending
+    has no supervisord to ask."""
+    times = [r.path.stat().st_mtime for r in readers if r.path.exists()]
+    return bool(times) and wall() - max(times) < QUIET_S
+
+
+def _say(screen: Screen, line: _Line) -> None:
+    if screen.as_json:
+        screen.write(line.raw + "\n")
+        return
+    text, style = escape(line.parsed.text()), STYLES.get(line.parsed.level, "")
+    screen.out.print(text, style=style or None)

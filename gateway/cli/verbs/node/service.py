@@ -1,0 +1,262 @@
+"""Talks to systemd or launchd: `shoal service`, a node that starts with its machine.
+
+`install` writes one file and tells the system of it; `uninstall` stops the service and removes that
+file, if it is one that `install` wrote. `--dry-run` shows both and does neither. Without the
+right to do it nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from conf.paths import find_paths
+from gateway.cli.node import units
+from gateway.cli.node.units import Account, NotAUnit, Plan, Service
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, Problem
+
+SHOAL = (sys.executable, "-P", "-m", "gateway.cli.app")
+TOLD_S = 120.0
+"""What systemd or launchd may take to start or stop a node."""
+XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+KEPT = (*XDG, "HF_HOME", "HF_HUB_CACHE")
+"""Variables that say where things lie; settings belong into shoal.toml."""
+
+
+class Scope(StrEnum):
+    """Whose service it is."""
+
+    system = "system"
+    user = "user"
+
+
+User = Annotated[str | None, typer.Option("--user", help="Whom the node runs as.", metavar="NAME")]
+ScopeOption = Annotated[
+    Scope | None,
+    typer.Option(help="The machine's service, or (systemd only) your own. [default: by rights]"),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be written and run; do nothing.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `service install|uninstall`."""
+    group = typer.Typer(no_args_is_help=True, help="Let the node start with the machine.")
+    verb(group)(install)
+    verb(group)(uninstall)
+    app.add_typer(group, name="service")
+
+
+def install(
+    invocation: Invocation,
+    user: User = None,
+    scope: ScopeOption = None,
+    dry_run: DryRun = False,
+    start: Annotated[
+        bool, typer.Option("--start/--no-start", help="Start it now, and with the machine.")
+    ] = True,
+) -> None:
+    """Have the node of this home started with the machine, and again when it fails."""
+    made = _plan(invocation, user, scope)
+    if dry_run:
+        _show(invocation, made, "would write", made.start)
+        return
+    _check_rights(made, "install", invocation)
+    path = Path(made.path)
+    if path.exists() and not units.is_ours(path.read_text(errors="replace")):
+        raise Problem(f"{path} is there already, and not from shoal", remedy="move it away first")
+    if start:
+        _check_start(invocation, user, scope)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made.text)
+    path.chmod(0o644)
+    if start:
+        _tell(made.start, f"{path} was written, but could not be started")
+    _done(invocation, made, "installed" if start else "written")
+    if not start:
+        invocation.screen.note(f"start it with {_lines(made.start)}")
+    if made.note:
+        invocation.screen.note(made.note)
+
+
+def uninstall(
+    invocation: Invocation,
+    user: User = None,
+    scope: ScopeOption = None,
+    dry_run: DryRun = False,
+    stop: Annotated[bool, typer.Option("--stop/--no-stop", help="Stop the service first.")] = True,
+) -> None:
+    """Stop the service and remove the file that `install` wrote; models and settings stay."""
+    made = _plan(invocation, user, scope)
+    if dry_run:
+        _show(invocation, made, "would remove", made.stop)
+        return
+    path = Path(made.path)
+    if not path.exists():
+        raise Problem(f"no service is installed ({path} is not there)", code=NOT_FOUND)
+    if not units.is_ours(path.read_text(errors="replace")):
+        raise Problem(f"{path} is not from shoal", remedy="remove it by hand if it has to go")
+    _check_rights(made, "uninstall", invocation)
+    if stop:
+        _tell(made.stop, f"{path} is still there, for the service could not be stopped")
+    path.unlink()
+    _done(invocation, made, "removed")
+
+
+def _plan(invocation: Invocation, user: str | None, scope: Scope | None) -> Plan:
+    system = sys.platform
+    if system not in ("linux", "darwin"):
+        raise Problem(f"services are for Linux and macOS, not {system}")
+    chosen: units.Scope = scope.value if scope else _scope(system, user)
+    paths = find_paths(invocation.home)
+    account = _account(user, chosen)
+    service = Service(
+        name=f"shoal-{paths.runtime.name}" if paths.chosen else "shoal",
+        python=sys.executable,
+        home=str(paths.home) if paths.chosen else "",
+        account=account,
+        environment=_environment(account, os.environ),
+    )
+    try:
+        return units.plan(service, system, chosen)
+    except NotAUnit as error:
+        raise Problem(str(error), code=USAGE) from error
+
+
+def _scope(system: str, user: str | None) -> units.Scope:
+    whole = system == "darwin" or user is not None or os.geteuid() == 0
+    return "system" if whole else "user"
+
+
+def _account(user: str | None, scope: units.Scope) -> Account:
+    me = pwd.getpwuid(os.geteuid())
+    if scope == "user":
+        if user not in (None, me.pw_name):
+            raise Problem(
+                f"{user}'s own service can be installed by {user} alone",
+                remedy="`--scope system` runs the machine's service as that user",
+                code=USAGE,
+            )
+        return Account(me.pw_name, me.pw_dir)
+    name = user or os.environ.get("SUDO_USER") or ("" if me.pw_uid == 0 else me.pw_name)
+    if not name:
+        raise Problem(
+            "whom is the node to run as?",
+            remedy="`--user NAME` (root only if you mean it)",
+            code=USAGE,
+        )
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError as error:
+        raise Problem(f"there is no user {name!r} on this machine", code=USAGE) from error
+    return Account(found.pw_name, found.pw_dir)
+
+
+def _environment(account: Account, given: Mapping[str, str]) -> dict[str, str]:
+    """Where this user's things lie; another user's lie elsewhere."""
+    mine = pwd.getpwuid(os.geteuid()).pw_name == account.name
+    return {name: given[name] for name in KEPT if mine and given.get(name)}
+
+
+def _check_rights(made: Plan, act: str, invocation: Invocation) -> None:
+    if made.needs_root and os.geteuid() != 0:
+        me = pwd.getpwuid(os.geteuid()).pw_name
+        home = find_paths(invocation.home)
+        where = ["--home", str(home.home)] if home.chosen else []
+        again = shlex.join([*SHOAL, "service", act, *where])
+        own = "" if sys.platform == "darwin" else ", or without root: `--scope user`"
+        raise Problem(
+            f"{made.path} belongs to the system, and this is not root",
+            remedy=f"`sudo {again} --user {me}`{own}; `--dry-run` shows what it does",
+            code=FAILED,
+        )
+
+
+def _check_start(invocation: Invocation, user: str | None, scope: Scope | None) -> None:
+    """That the account can run shoal at all, and no node of the home runs already, which would keep
+    the service from holding it. Asked as that user, whose folders may be its own alone."""
+    paths = find_paths(invocation.home)
+    account = _account(user, scope.value if scope else _scope(sys.platform, user))
+    home = ["--home", str(paths.home)] if paths.chosen else []
+    mine = pwd.getpwuid(os.geteuid()).pw_name == account.name
+    found = pwd.getpwnam(account.name)
+    theirs: dict[str, Any] = {
+        "user": found.pw_uid,
+        "group": found.pw_gid,
+        "extra_groups": [],
+        "env": {"HOME": account.folder, "PATH": os.defpath},
+        "cwd": "/",
+    }
+    try:
+        done = subprocess.run(
+            [*SHOAL, "status", *home],
+            capture_output=True,
+            text=True,
+            timeout=TOLD_S,
+            check=False,
+            **({} if mine else theirs),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Problem(f"{account.name} cannot run shoal: {error}") from error
+    if done.returncode == 0:
+        raise Problem(
+            "the node of this home runs already", remedy="`shoal down`, then install the service"
+        )
+    if done.returncode != NO_NODE:
+        raise Problem(
+            f"{account.name} cannot run shoal",
+            details=(done.stderr or done.stdout).strip(),
+            remedy=f"let {account.name} read {sys.prefix} and the home's folders",
+        )
+
+
+def _tell(commands: Iterable[tuple[str, ...]], trouble: str) -> None:
+    waiting = list(commands)
+    while waiting:
+        try:
+            done = subprocess.run(
+                waiting[0], capture_output=True, text=True, timeout=TOLD_S, check=False
+            )
+            said, bad = (done.stderr or done.stdout).strip(), done.returncode != 0
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said, bad = str(error), True
+        if bad:
+            raise Problem(trouble, details=said, remedy=f"try it by hand: {_lines(waiting)}")
+        del waiting[0]
+
+
+def _show(
+    invocation: Invocation, made: Plan, words: str, commands: tuple[tuple[str, ...], ...]
+) -> None:
+    screen = invocation.screen
+    screen.document({**_facts(made, words), "text": made.text, "commands": list(commands)})
+    screen.say(f"# {words} {made.path}")
+    screen.say(made.text)
+    for one in commands:
+        screen.say(f"# would run: {shlex.join(one)}")
+    if made.needs_root and os.geteuid() != 0:
+        screen.note("this takes root")
+
+
+def _done(invocation: Invocation, made: Plan, words: str) -> None:
+    invocation.screen.document(_facts(made, words))
+    invocation.screen.say(f"{words} {made.path}")
+
+
+def _facts(made: Plan, words: str) -> dict[str, Any]:
+    return {"status": words, "path": made.path, "needs_root": made.needs_root}
+
+
+def _lines(commands: Iterable[tuple[str, ...]]) -> str:
+    return "; ".join(f"`{shlex.join(one)}`" for one in commands)

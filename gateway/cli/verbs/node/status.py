@@ -1,0 +1,93 @@
+"""Talks to supervisord and the node's API: `shoal status`, what runs and where it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from bus.process.clock import wall
+from bus.process.supervisor import SupervisedProcess, Supervisor
+from bus.wire.errors import ShoalError
+from bus.wire.instances import Instance
+from gateway.cli.node.node_state import Health, NodeState, parse_state
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import NO_NODE, Problem
+from gateway.cli.output.terminal import span
+
+
+def register(app: typer.Typer) -> None:
+    """Add `status`."""
+    verb(app)(status)
+
+
+def status(invocation: Invocation) -> None:
+    """Show the processes of the node, the models it holds, and its address."""
+    settings, screen = invocation.settings(), invocation.screen
+    try:
+        processes = Supervisor(settings.endpoints.supervisor).list_processes()
+    except ShoalError as error:
+        screen.detail(str(error))
+        raise Problem(
+            f"no node runs in {settings.paths.home}", remedy="`shoal up` starts one", code=NO_NODE
+        ) from error
+    state, trouble = _state(invocation)
+    instances: list[Instance] = [] if state is None else state.instances
+    health: Mapping[str, Health] = {} if state is None else state.health
+    screen.document(
+        {
+            "node": settings.node_name,
+            "home": str(settings.paths.home),
+            "url": invocation.address(),
+            "answers": state is not None,
+            "processes": [_as_fields(one) for one in processes],
+            "instances": [one.model_dump(mode="json") for one in instances],
+            "health": {node: one.model_dump() for node, one in health.items()},
+        }
+    )
+    shown = [one for one in processes if one.alive or not one.name.startswith("runner:")]
+    screen.table(
+        ("process", "status", ">pid", "up", "about"),
+        [(p.name, p.status, p.pid or "", _uptime(p), _about(p)) for p in shown],
+    )
+    slots = sum(one.name.startswith("runner:") for one in processes)
+    used = sum(one.name.startswith("runner:") and one.alive for one in processes)
+    screen.say(f"\n{used} of {slots} runner slots in use")
+    if instances:
+        screen.say("")
+        rows = [(i.model, i.status, i.instance, i.generation) for i in instances]
+        screen.table(("model", "status", "instance", ">generation"), rows)
+    screen.say("")
+    where = f"{settings.node_name} at {invocation.address()}"
+    screen.say(f"{where}: {trouble}" if trouble else where)
+    for node, one in health.items():
+        if one.status != "ok":
+            screen.say(f"{one.status}: {node}: {one.message} ({one.remediation})")
+
+
+def _state(invocation: Invocation) -> tuple[NodeState | None, str]:
+    """The node's state, or why it could not be had."""
+    try:
+        return parse_state(invocation.api().get("/state", timeout_s=5.0)), ""
+    except Problem as problem:
+        return None, problem.message
+
+
+def _as_fields(process: SupervisedProcess) -> dict[str, Any]:
+    return {
+        "name": process.name,
+        "status": process.status,
+        "pid": process.pid,
+        "started_at_s": process.started_at_s,
+        "description": process.description,
+        "log": process.log_path,
+    }
+
+
+def _uptime(process: SupervisedProcess) -> str:
+    return span(max(0.0, wall() - process.started_at_s)) if process.status == "running" else ""
+
+
+def _about(process: SupervisedProcess) -> str:
+    return "" if process.status == "running" else process.description

@@ -1,0 +1,106 @@
+"""Talks to the tap: `shoal tap PATTERN`, what crosses the switchboard as it passes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bus.switchboard.tap_client import Tapped, listen
+from bus.wire.topics import TABLE
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import NO_NODE, NOT_FOUND, Problem
+from gateway.cli.output.terminal import Screen
+
+LOOK_S = 0.2
+TAIL_BYTES = 1 << 20
+MAX_TEXT = 160
+
+
+def register(app: typer.Typer) -> None:
+    """Add `tap`."""
+    verb(app)(tap)
+
+
+def tap(
+    invocation: Invocation,
+    pattern: Annotated[str, typer.Argument(help="Topics, as a shell pattern: 'event.*'.")] = "*",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The bytes as they cross the wire, in hexadecimal.")
+    ] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")
+    ] = None,
+    for_s: Annotated[
+        float | None, typer.Option("--for", min=0.0, help="End after so many seconds.")
+    ] = None,
+) -> None:
+    """Listen to the bus of this node: events, readings, tokens, as they pass.
+
+    Nothing is slowed by a tap; when it lags it misses messages. Tokens are published only while
+    somebody taps `token.*`.
+    """
+    _check_pattern(pattern)
+    settings, screen = invocation.settings(), invocation.screen
+    if not Path(settings.endpoints.tap.removeprefix("ipc://")).exists():
+        text = f"no node runs in {settings.paths.home}"
+        raise Problem(text, remedy="`shoal up` starts one", code=NO_NODE)
+    ends_at = None if for_s is None else time.monotonic() + for_s
+    seen = 0
+    screen.detail(f"listening at {settings.endpoints.tap}; Ctrl-C ends")
+    with contextlib.closing(listen(settings.endpoints, pattern, patience_s=LOOK_S)) as tapped:
+        for one in tapped:
+            if one is not None:
+                _show(screen, one, raw=raw)
+                seen += 1
+            if (count is not None and seen >= count) or _over(ends_at):
+                return
+
+
+def tapped_text(one: Tapped) -> str:
+    """A message in a line: topic, who said it, and its fields."""
+    if one.error is not None:
+        return f"{one.topic}  not decoded: {one.error}"
+    fields = json.dumps(one.fields, default=str, ensure_ascii=False)
+    if len(fields) > MAX_TEXT:
+        fields = fields[: MAX_TEXT - 3] + "..."
+    return f"{one.topic}  {one.process}#{one.seq}  {fields}"
+
+
+def _show(screen: Screen, one: Tapped, *, raw: bool) -> None:
+    if raw:
+        screen.write(f"{one.topic} {one.payload.hex()}\n")
+    elif screen.as_json:
+        screen.line(
+            {
+                "topic": one.topic,
+                "node": one.node,
+                "process": one.process,
+                "boot": one.boot,
+                "seq": one.seq,
+                "message": one.fields,
+                "error": one.error,
+            }
+        )
+    else:
+        screen.say(tapped_text(one))
+
+
+def _check_pattern(pattern: str) -> None:
+    """A pattern that no topic of the table can ever match is a slip of the finger."""
+    fixed = pattern.split("*")[0].split("?")[0].split("[")[0]
+    prefixes = [row.prefix for row in TABLE]
+    if fixed and not any(p.startswith(fixed) or fixed.startswith(p) for p in prefixes):
+        raise Problem(
+            f"no topic begins with {fixed!r}",
+            remedy=f"topics begin with {', '.join(prefixes)}",
+            code=NOT_FOUND,
+        )
+
+
+def _over(ends_at: float | None) -> bool:
+    return ends_at is not None and time.monotonic() >= ends_at

@@ -1,0 +1,363 @@
+"""Talks to supervisord: `shoal up`, from nothing to a node that answers.
+
+The order is: settings, a look for a node that runs already or has left processes behind, the
+port, the configuration, supervisord, and then looks every quarter second until `readiness` says
+up or stuck. What is stuck is said with the tail of the log of the process to blame; what was
+started is left running, so that it can be looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from bus.process.supervisor import Supervisor
+from bus.wire.errors import ShoalError
+from conf.settings import LAUNCHED_BY, Settings, load_settings, remember_flags
+from conf.supervisord import SERVICES, supervisord_command, write_conf
+from gateway.cli.node import processes
+from gateway.cli.node.node_api import NodeApi, api_key
+from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.readiness import (
+    Look,
+    ModelLook,
+    ServiceLook,
+    Stuck,
+    Up,
+    Waiting,
+    Watch,
+    overdue,
+)
+from gateway.cli.output.command import Invocation, verb
+from gateway.cli.output.errors import Problem
+from gateway.cli.output.log_lines import file_of, tail
+from gateway.cli.output.terminal import QUIET, Screen, size
+from gateway.cli.verbs.cluster.keys import check_reach
+from gateway.cli.verbs.node.down import ORDERLY_S, bring_down
+
+LOOK_S = 0.25
+SUPERVISORD_START_S = 15.0
+LEFTOVER_GRACE_S = 15.0
+PORT_GRACE_S = 5.0
+TAIL_LINES = 12
+NO_HOLDER = "nobody holds the term yet"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `up`."""
+    verb(app)(up)
+
+
+def up(
+    invocation: Invocation,
+    node: Annotated[str | None, typer.Option(help="This node's name.", metavar="NAME")] = None,
+    base_port: Annotated[
+        int | None, typer.Option(help="Move every port of this node, HTTP included.")
+    ] = None,
+    http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None,
+    http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(help="Nodes to join, with commas between.", metavar="HOST:PORT"),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="On which address other nodes reach this one.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay here; Ctrl-C takes the node down.")
+    ] = False,
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="With --foreground: stay, even when not all is up in time."),
+    ] = False,
+    write_venv_conf: Annotated[
+        bool,
+        typer.Option(
+            "--write-venv-conf",
+            help="Let a plain `supervisorctl` of this environment find the node.",
+        ),
+    ] = False,
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="Seconds until everything has to be up.", min=1.0)
+    ] = 180.0,
+) -> None:
+    """Start a node and wait until it answers."""
+    flags: dict[str, Any] = {
+        "node_name": node,
+        "base_port": base_port,
+        "http_port": http_port,
+        "http_host": http_host,
+        "cluster.peers": peers,
+        "cluster.listen": listen,
+        "cluster.namespace": namespace,
+    }
+    settings = load_settings(home=invocation.home, flags=flags, remembered=False)
+    screen = invocation.screen
+    supervisor = Supervisor(settings.endpoints.supervisor)
+    if supervisor.is_up():
+        _already(invocation, supervisor, flags)
+        return
+    check_reach(settings)
+    began = time.monotonic()
+    with processes.alone(settings.paths):
+        _clear_the_way(settings, screen)
+        write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
+        remember_flags(settings)
+        child = _start(settings, foreground=foreground)
+    with _ended_with_us(child, settings, supervisor):
+        try:
+            wait_until_up(settings, supervisor, screen, wait_s)
+            _welcome(settings, supervisor, screen, time.monotonic() - began)
+        except Problem as problem:
+            if not stay or child is None:
+                raise
+            screen.problem(problem)
+        if child is not None:
+            _hold(child)
+
+
+def _welcome(settings: Settings, supervisor: Supervisor, screen: Screen, took_s: float) -> None:
+    screen.document(_summary(settings, supervisor, "started", took_s))
+    screen.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s)")
+    screen.note(f"try `shoal run {settings.default_model} 'hello'`; stop it with `shoal down`")
+
+
+def _hold(child: subprocess.Popen[bytes]) -> None:
+    """Until supervisord ends. Raises Problem unless it was told to."""
+    code = child.wait()
+    if code != 0:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise Problem(f"supervisord ended by itself ({how})", remedy="`shoal up` starts the node")
+
+
+def wait_until_up(
+    settings: Settings, supervisor: Supervisor, screen: Screen, deadline_s: float
+) -> None:
+    """Look until the node is up. Raises Problem when it is stuck or the deadline has come."""
+    watch = Watch(SERVICES)
+    api = NodeApi(settings.url, api_key())
+    began = time.monotonic()
+    with _progress(screen) as show:
+        while True:
+            look = look_at(settings, supervisor, api)
+            verdict = watch.judge(look)
+            if isinstance(verdict, Waiting):
+                late = time.monotonic() - began
+                silent = look.services is None and late > SUPERVISORD_START_S
+                if late > deadline_s or silent:
+                    by_name = {one.name: one for one in look.services or ()}
+                    limit_s = SUPERVISORD_START_S if silent else deadline_s
+                    culprit = {name: by_name[name] for name in SERVICES if name in by_name}
+                    verdict = overdue(verdict, culprit, limit_s)
+            if isinstance(verdict, Up):
+                return
+            if isinstance(verdict, Stuck):
+                raise _stuck(settings, verdict)
+            show(verdict)
+            time.sleep(LOOK_S)
+
+
+def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
+    """One look at supervisord and the HTTP API; what does not answer is left out."""
+    try:
+        processes = supervisor.list_processes()
+    except ShoalError:
+        return Look(services=None)
+    services = tuple(ServiceLook(p.name, p.status, p.pid, p.description) for p in processes)
+    try:
+        state = parse_state(api.get("/state", timeout_s=2.0))
+    except Problem:
+        return Look(services=services)
+    models = tuple(model_look(state, model) for model in settings.preload)
+    return Look(services=services, http="" if state.live else NO_HOLDER, models=models)
+
+
+def model_look(state: NodeState, model: str) -> ModelLook:
+    """How far a model is: its instances, and the reading of its runner."""
+    instance = next((one for one in reversed(state.instances) if one.model == model), None)
+    if instance is None:
+        here = not state.cards or model in state.models
+        return ModelLook(model, "waiting" if here else "on no node's disk")
+    status = {"ready": "ready", "failed": "failed"}.get(instance.status, "loading")
+    far = state.progress_of(instance)
+    why = instance.why or (instance.failures[-1] if instance.failures else "")
+    return ModelLook(model, status, far.done_bytes, far.total_bytes, why)
+
+
+def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
+    """The last lines of a process's log, readable; empty when there is none."""
+    path = settings.paths.logs / file_of(process)
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 16_384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return tail(text, process, lines)
+
+
+def _stuck(settings: Settings, verdict: Stuck) -> Problem:
+    process = verdict.process or "supervisord"
+    said = log_tail(settings, process)
+    return Problem(
+        verdict.why,
+        details=f"the end of {process}'s log:\n{said}" if said else "",
+        remedy=f"see `shoal logs {process}` and `shoal doctor`; `shoal down` takes the rest down",
+    )
+
+
+def _already(invocation: Invocation, supervisor: Supervisor, flags: dict[str, Any]) -> None:
+    settings, screen = invocation.settings(), invocation.screen
+    screen.document(_summary(settings, supervisor, "already running", 0.0))
+    screen.say(f"{settings.node_name} is already running at {settings.url}")
+    ignored = [name for name, value in flags.items() if value is not None]
+    if ignored:
+        names = ", ".join(_flag(name) for name in ignored)
+        screen.note(f"{names}: takes effect after `shoal down` and `shoal up`")
+
+
+def _flag(key: str) -> str:
+    return "--" + key.removeprefix("cluster.").replace("_name", "").replace("_", "-")
+
+
+def _summary(
+    settings: Settings, supervisor: Supervisor, status: str, took_s: float
+) -> dict[str, Any]:
+    return {
+        "status": status,
+        "node": settings.node_name,
+        "url": settings.url,
+        "home": str(settings.paths.home),
+        "model": settings.default_model,
+        "supervisord_pid": supervisor.pid(),
+        "took_s": round(took_s, 2),
+    }
+
+
+def _clear_the_way(settings: Settings, screen: Screen) -> None:
+    """Wait for what an earlier node left behind, and for the port. Raises Problem."""
+    if processes.leftovers(settings.paths):
+        screen.note("processes of an earlier node are still ending")
+        _until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
+        left = processes.leftovers(settings.paths)
+        if left:
+            names = ", ".join(f"{one.role} (pid {one.pid})" for one in left)
+            raise Problem(
+                f"processes of an earlier node of this home still run: {names}",
+                remedy="`shoal down` ends them",
+            )
+    processes.sweep(settings.paths)
+    # A client's outgoing connection may hold an ephemeral port for a moment.
+    trouble = processes.port_problem(settings.http_host, settings.http_port)
+    if trouble is not None and "taken" in trouble:
+        _until(
+            PORT_GRACE_S,
+            lambda: processes.port_problem(settings.http_host, settings.http_port) is None,
+        )
+        trouble = processes.port_problem(settings.http_host, settings.http_port)
+    if trouble is not None:
+        raise Problem(trouble, remedy="choose another one with `shoal up --http-port PORT`")
+
+
+def _until(seconds: float, done: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at and not done():
+        time.sleep(LOOK_S)
+
+
+def _beside_python(settings: Settings, *, asked: bool) -> bool:
+    in_venv = sys.prefix != sys.base_prefix
+    has_supervisorctl = (Path(sys.prefix) / "bin" / "supervisorctl").exists()
+    if asked and not (in_venv and has_supervisorctl):
+        raise Problem("--write-venv-conf needs a virtual environment that holds supervisorctl")
+    return in_venv and has_supervisorctl and (asked or not settings.paths.chosen)
+
+
+def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] | None:
+    command = supervisord_command(settings, *(["-n"] if foreground else []))
+    environment = {LAUNCHED_BY: "shoal up", **os.environ}
+    if foreground:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SUPERVISORD_START_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Problem("supervisord did not go into the background in time") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()
+        raise Problem("supervisord could not be started", details=said, remedy="`shoal doctor`")
+    return None
+
+
+@contextlib.contextmanager
+def _ended_with_us(
+    child: subprocess.Popen[bytes] | None, settings: Settings, supervisor: Supervisor
+) -> Generator[None]:
+    """In the foreground the node goes when we go, whatever ends us."""
+    if child is None:
+        yield
+        return
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        child.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(ORDERLY_S)
+        bring_down(settings.paths, supervisor, Screen(verbosity=QUIET))
+
+
+@contextlib.contextmanager
+def _progress(screen: Screen) -> Generator[Callable[[Waiting], None]]:
+    """Shows how far it is: a bar on a terminal, a line for each new step elsewhere."""
+    if not screen.live:
+        said: set[str] = set()
+
+        def line(waiting: Waiting) -> None:
+            if waiting.text not in said:
+                said.add(waiting.text)
+                screen.detail(f"{waiting.done}/{waiting.total} {waiting.text}")
+
+        yield line
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen.err, transient=True) as progress:
+        steps = progress.add_task("starts", total=None)
+
+        def draw(waiting: Waiting) -> None:
+            text, done, total = waiting.text, float(waiting.done), float(waiting.total)
+            model = waiting.model
+            if model is not None and model.total_bytes:
+                text = f"{model.model} {size(model.done_bytes)} of {size(model.total_bytes)}"
+                done += min(1.0, model.done_bytes / model.total_bytes)
+            progress.update(steps, description=text, completed=done, total=total)
+
+        yield draw

@@ -1,0 +1,110 @@
+"""Talks to the gateway processes of this node and of others: stop a request, whoever owns it.
+
+A request id names its owner: a node and an HTTP process. A process of this node is asked
+directly; one of another node over the control plane, `cancel.asked.<its node>`, which every
+gateway process there hears and the owner alone answers on `cancel.answered.<our node>`. Questions
+are repeated, for that plane may drop them; to stop a request twice is to stop it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Protocol
+
+from bus.client import BusClient
+from bus.process.identity import new_name
+from bus.wire.codec import Envelope
+from bus.wire.errors import ShoalError
+from bus.wire.ids import NodeId, RequestId, owner_of
+from bus.wire.messages.control import CancelAnswered, CancelAsked
+
+ANSWER_S = 2.0
+"""The owner of a request on another node answers within this."""
+REPEAT_S = 0.4
+REMEMBERED = 1024
+"""Requests that were stopped here and are still known to have been."""
+
+
+class OwnerSilent(ShoalError):
+    """Whoever owns the request did not answer; `owner` names it, after `waited_s` seconds."""
+
+    def __init__(self, owner: str, waited_s: float) -> None:
+        super().__init__(f"{owner} did not answer within {waited_s:g} s")
+        self.owner = owner
+        self.waited_s = waited_s
+
+
+class Owner(Protocol):
+    """Who keeps this process's requests."""
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """Stop it; False when it is not open here."""
+        ...
+
+
+class Stopped:
+    """This process's requests, stopped as often as anybody likes: a repeat says what the first
+    time said, even when the request has ended since."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._stopped: OrderedDict[RequestId, None] = OrderedDict()
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """False when it was neither open here nor stopped before."""
+        if self._owner.cancel(request_id):
+            self._stopped[request_id] = None
+            if len(self._stopped) > REMEMBERED:
+                self._stopped.popitem(last=False)
+        return request_id in self._stopped
+
+
+class Abroad:
+    """Requests that gateways of other nodes own, and questions of theirs about ours.
+
+    `process` is this HTTP process's name in request ids (`h0`).
+    """
+
+    def __init__(self, bus: BusClient, process: str, stopped: Stopped) -> None:
+        self._bus = bus
+        self._me = bus.speaker.node
+        self._process = process
+        self._stopped = stopped
+        self._waiting: dict[str, asyncio.Future[bool]] = {}
+        bus.hear(f"cancel.asked.{self._me}", self._asked)
+        bus.hear(f"cancel.answered.{self._me}", self._answered)
+
+    async def cancel(self, owner: NodeId, request_id: RequestId) -> bool:
+        """Have another node's gateway stop a request; False when it is not open there.
+        Raises OwnerSilent after `ANSWER_S`."""
+        question = CancelAsked(question=new_name("ask"), asker=self._me, request=request_id)
+        waiting = self._waiting[question.question] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                while True:
+                    self._bus.publish(f"cancel.asked.{owner}", question)
+                    done, _ = await asyncio.wait([waiting], timeout=REPEAT_S)
+                    if done:
+                        return waiting.result()
+        except TimeoutError:
+            raise OwnerSilent(f"the gateway of node {owner}", ANSWER_S) from None
+        finally:
+            del self._waiting[question.question]
+
+    def _asked(self, topic: str, envelope: Envelope) -> None:
+        asked = envelope.message
+        if not isinstance(asked, CancelAsked) or topic != f"cancel.asked.{self._me}":
+            return
+        if owner_of(asked.request) != (self._me, self._process):
+            return
+        found = self._stopped.cancel(asked.request)
+        answer = CancelAnswered(question=asked.question, found=found)
+        self._bus.publish(f"cancel.answered.{asked.asker}", answer)
+
+    def _answered(self, _topic: str, envelope: Envelope) -> None:
+        answer = envelope.message
+        if isinstance(answer, CancelAnswered):
+            waiting = self._waiting.get(answer.question)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer.found)

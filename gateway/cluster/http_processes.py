@@ -1,0 +1,126 @@
+"""Talks to the other HTTP processes of this gateway: each answers for the requests it owns.
+
+Each process takes the lowest free number and binds `gateway-<number>.ask`; a request id names
+the number of its owner. Two questions exist: stop a request, and list what is open. A sibling that
+does not answer within a second is taken for gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from bus.links.reactor import Reactor
+from bus.links.transport import Link
+from bus.process.endpoints import Endpoints
+from bus.wire.codec import pack, unpack
+from bus.wire.errors import AlreadyRunning, BadMessage
+from bus.wire.ids import RequestId
+
+ANSWER_S = 1.0
+MAX_PROCESSES = 64
+
+
+class Asked(Protocol):
+    """What a process can answer about its own requests."""
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """Stop it; False when it is not open here."""
+        ...
+
+    def open_requests(self) -> list[dict[str, Any]]:
+        """One plain record for each open request."""
+        ...
+
+
+class Siblings:
+    """This process's place among its siblings. `number` is ours while we live."""
+
+    def __init__(self, endpoints: Endpoints, reactor: Reactor, asked: Callable[[], Asked]) -> None:
+        self._endpoints = endpoints
+        self._reactor = reactor
+        self._asked = asked
+        self._router = Link("router")
+        self.number = self._take_number()
+        self._dealers: dict[int, Link] = {}
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._count = 0
+        reactor.watch(self._router, self._question)
+
+    async def cancel(self, number: int, request_id: RequestId) -> bool | None:
+        """Have the process with this number stop a request; None when it does not answer."""
+        if number == self.number:
+            return self._asked().cancel(request_id)
+        answer = await self._ask(number, ["cancel", request_id])
+        return answer if isinstance(answer, bool) else None
+
+    async def open_requests(self, processes: int) -> list[dict[str, Any]]:
+        """What is open at all of `processes` HTTP processes."""
+        others = [number for number in range(processes) if number != self.number]
+        answers = await asyncio.gather(*(self._ask(number, ["open"]) for number in others))
+        found = self._asked().open_requests()
+        for answer in answers:
+            if isinstance(answer, list):
+                found += cast(list[dict[str, Any]], answer)
+        return found
+
+    def close(self) -> None:
+        """Give the number back."""
+        for link in (self._router, *self._dealers.values()):
+            self._reactor.unwatch(link)
+            link.close()
+
+    def _take_number(self) -> int:
+        for number in range(MAX_PROCESSES):
+            try:
+                self._router.bind(self._endpoints.gateway(number))
+            except AlreadyRunning:
+                continue
+            return number
+        raise AlreadyRunning(f"{MAX_PROCESSES} HTTP processes already run here")
+
+    async def _ask(self, number: int, question: Sequence[Any]) -> Any:
+        """The answer, or None when none came in time."""
+        link = self._dealers.get(number)
+        if link is None:
+            link = self._dealers[number] = Link("dealer")
+            link.connect(self._endpoints.gateway(number))
+            self._reactor.watch(link, self._answered)
+        self._count += 1
+        count = self._count
+        waiting = self._waiting[count] = asyncio.get_running_loop().create_future()
+        link.send(pack([count, *question]))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await waiting
+        except TimeoutError:
+            return None
+        finally:
+            del self._waiting[count]
+
+    def _answered(self, frames: list[bytes]) -> None:
+        match _plain(frames[-1]):
+            case [int(count), answer]:
+                waiting = self._waiting.get(count)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+            case _:
+                return
+
+    def _question(self, frames: list[bytes]) -> None:
+        match _plain(frames[-1]):
+            case [int(count), "cancel", str(request_id)]:
+                answer: Any = self._asked().cancel(RequestId(request_id))
+            case [int(count), "open"]:
+                answer = self._asked().open_requests()
+            case _:
+                return
+        self._router.send(frames[0], pack([count, answer]))
+
+
+def _plain(data: bytes) -> Any:
+    try:
+        return unpack(data, limit_bytes=1 << 20)
+    except BadMessage:
+        return None

@@ -1,0 +1,45 @@
+"""What a gateway has to know before it starts: addresses, limits, who may come in.
+
+Pure. Built once by the composition root from `conf`; everything else reads this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.links.keyring import KeyFiles
+from bus.process.endpoints import Endpoints
+from bus.wire.ids import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One gateway. Seconds are wall-clock.
+
+    `request_timeout_s` bounds the time without progress from a request's submission on (0:
+    none); loading has `load_timeout_s` to itself. `keys` are hashes
+    (`gateway.http.auth`); `names` are further Host names, `origins` further web origins that
+    may call. `drain_s` is how long open answers may go on after SIGTERM before they end
+    with an error. `cluster_keys` are for what goes to other nodes.
+    """
+
+    node: NodeId
+    node_name: str
+    endpoints: Endpoints
+    metrics_folder: str
+    host: str = "127.0.0.1"
+    port: int = 52415
+    processes: int = 1
+    request_timeout_s: float = 120.0
+    load_timeout_s: float = 300.0
+    body_limit_bytes: int = 32 << 20
+    body_depth: int = 64
+    max_waiting: int = 256
+    max_open: int = 2048
+    keys: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    drain_s: float = 6.0
+    cluster_keys: KeyFiles | None = None
+    log_level: str = "info"
+    version: str = "0.1.0"

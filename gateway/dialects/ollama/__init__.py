@@ -1,0 +1,1 @@
+"""Ollama's chat and generate: fields, bodies, rendering."""

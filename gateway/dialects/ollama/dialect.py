@@ -1,0 +1,276 @@
+"""Ollama's chat and generate: one choice, streamed unless told otherwise.
+
+Pure. A body without anything to answer loads the model, or unloads it when `keep_alive` is
+0. `raw` and `suffix` prompts are tokenised as they stand; all others go through the model's
+template. A tool's answer is matched to its call by id, else by name, else by order, for
+older clients know no ids. `context` (Ollama's own token history) is refused: send messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    ContentPart,
+    GenerationRequest,
+    Prompt,
+    TextPart,
+    TextPrompt,
+    ToolCall,
+    ToolChoice,
+    ToolSpec,
+)
+from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.collect import Collected
+from gateway.dialects.dialect import ErrorAnswer, Extras, Intent, Limits, ParseContext, Parsed
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import Fault, headers_of
+from gateway.dialects.ollama import fields
+from gateway.dialects.ollama.bodies import (
+    CHAT_TABLE,
+    GENERATE_TABLE,
+    MessageBody,
+    OllamaAssistantMessageBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    OllamaSystemMessageBody,
+    OllamaToolBody,
+    OllamaToolMessageBody,
+    SharedBody,
+)
+from gateway.dialects.ollama.render import (
+    CONTENT_TYPE,
+    OllamaStream,
+    error_object,
+    render_empty,
+    render_ollama,
+)
+
+
+class OllamaChat:
+    """`POST /api/chat`."""
+
+    name = "ollama_chat"
+    stream_content_type = CONTENT_TYPE
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """One request, or none when there is nothing to answer."""
+        found = read_object(body, context.limits)
+        extras = take_extras(found)
+        asked = validate(OllamaChatBody, found, CHAT_TABLE)
+        messages = asked.messages or []
+        if len(messages) > context.limits.messages:
+            raise BadRequest(f"messages: at most {context.limits.messages}", field="messages")
+        if not messages:
+            return _parsed(asked, None, extras, context)
+        prompt = ChatPrompt(
+            messages=tuple(_messages_of(messages)), tools=_tools_of(asked, context.limits)
+        )
+        return _parsed(asked, prompt, extras, context)
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> OllamaStream:
+        """Lines with a `message` each."""
+        return OllamaStream(parsed, shape="chat", load_s=load_s)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """One line with everything."""
+        if parsed.intent != "generate":
+            return render_empty(parsed, shape="chat", load_s=load_s)
+        return render_ollama(parsed, collected[0], shape="chat", load_s=load_s)
+
+    def error(self, fault: Fault) -> ErrorAnswer:
+        """`{"error": "..."}`."""
+        return error_answer(fault)
+
+
+class OllamaGenerate:
+    """`POST /api/generate`."""
+
+    name = "ollama_generate"
+    stream_content_type = CONTENT_TYPE
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """One request, or none when there is nothing to answer."""
+        found = read_object(body, context.limits)
+        extras = take_extras(found)
+        asked = validate(OllamaGenerateBody, found, GENERATE_TABLE)
+        if asked.context:
+            raise BadRequest(
+                "context: token histories are not kept; send the conversation to /api/chat",
+                field="context",
+            )
+        return _parsed(asked, _prompt_of(asked), extras, context)
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> OllamaStream:
+        """Lines with a `response` each."""
+        return OllamaStream(parsed, shape="generate", load_s=load_s)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """One line with everything."""
+        if parsed.intent != "generate":
+            return render_empty(parsed, shape="generate", load_s=load_s)
+        return render_ollama(parsed, collected[0], shape="generate", load_s=load_s)
+
+    def error(self, fault: Fault) -> ErrorAnswer:
+        """`{"error": "..."}`."""
+        return error_answer(fault)
+
+
+def error_answer(fault: Fault) -> ErrorAnswer:
+    """A failure before anything was sent; the message alone, as Ollama's clients read it."""
+    return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
+
+
+def _parsed(
+    asked: SharedBody, prompt: Prompt | None, extras: Extras, context: ParseContext
+) -> Parsed:
+    model = fields.model_of(asked.model)
+    fields.check_offered(asked)
+    options = fields.options_of(asked, context)
+    keep_alive_s = fields.keep_alive_of(asked)
+    request = GenerationRequest(
+        request_id=next(context.ids),
+        model=model,
+        prompt=prompt if prompt is not None else TextPrompt(text=""),
+        max_tokens=fields.max_tokens_of(options),
+        stop=fields.stops_of(options, context.limits),
+        sampling=fields.sampling_of(options),
+        output=fields.output_of(asked),
+        tool_choice=ToolChoice(mode="auto" if _offers_tools(prompt) else "none"),
+        top_logprobs=fields.top_logprobs_of(asked),
+        thinking=fields.thinking_of(asked),
+        priority=extras.priority,
+        client_id=extras.client_id,
+        trace=extras.trace,
+    )
+    empty: Intent = "unload" if keep_alive_s == 0 else "load"
+    return Parsed(
+        requests=() if prompt is None else (request,),
+        model=asked.model,
+        stream=asked.stream is not False,
+        answer_id=request.request_id,
+        created_at_s=context.now_s,
+        fingerprint=context.fingerprint,
+        include_usage=True,
+        extras=replace(extras, keep_alive_s=keep_alive_s),
+        intent=empty if prompt is None else "generate",
+    )
+
+
+def _offers_tools(prompt: Prompt | None) -> bool:
+    return isinstance(prompt, ChatPrompt) and bool(prompt.tools)
+
+
+def _prompt_of(asked: OllamaGenerateBody) -> Prompt | None:
+    text = asked.prompt or ""
+    if not text and not asked.suffix and not asked.images:
+        return None
+    if asked.raw or asked.suffix:
+        how = "raw" if asked.raw else "suffix"
+        no_place = (("system", asked.system), ("images", asked.images), ("think", asked.think))
+        for name, value in no_place:
+            if value:
+                raise BadRequest(f"{name}: has no place in a prompt with {how}", field=name)
+        return TextPrompt(text=text, suffix=asked.suffix or None)
+    system = (_said("system", asked.system),) if asked.system else ()
+    images = _images_of(asked.images, "images")
+    user = ChatMessage(role="user", parts=(TextPart(text=text), *images))
+    return ChatPrompt(messages=(*system, user))
+
+
+def _messages_of(messages: Sequence[MessageBody]) -> list[ChatMessage]:
+    made: list[ChatMessage] = []
+    unanswered: list[ToolCall] = []
+    for index, message in enumerate(messages):
+        match message:
+            case OllamaSystemMessageBody():
+                made.append(_said("system", message.content))
+            case OllamaAssistantMessageBody():
+                turn = _assistant_of(message, index)
+                unanswered = list(turn.tool_calls)
+                made.append(turn)
+            case OllamaToolMessageBody():
+                made.append(_tool_answer_of(message, unanswered))
+            case _:
+                images = _images_of(message.images, f"messages[{index}].images")
+                text = TextPart(text=message.content or "")
+                made.append(ChatMessage(role="user", parts=(text, *images)))
+    return made
+
+
+def _said(role: str, text: str) -> ChatMessage:
+    return ChatMessage(role="system" if role == "system" else "user", parts=(TextPart(text=text),))
+
+
+def _assistant_of(message: OllamaAssistantMessageBody, index: int) -> ChatMessage:
+    return ChatMessage(
+        role="assistant",
+        parts=(TextPart(text=message.content),) if message.content else (),
+        reasoning=message.thinking or None,
+        tool_calls=tuple(
+            ToolCall(
+                call_id=call.id or f"call_{index}_{position}",
+                name=call.function.name,
+                arguments=json_bytes(call.function.arguments).decode(),
+            )
+            for position, call in enumerate(message.tool_calls or ())
+        ),
+    )
+
+
+def _tool_answer_of(message: OllamaToolMessageBody, unanswered: list[ToolCall]) -> ChatMessage:
+    """The tool's turn; takes the call that it answers out of `unanswered`."""
+    name = message.tool_name or message.name
+    call = next(
+        (
+            one
+            for one in unanswered
+            if (message.tool_call_id is not None and one.call_id == message.tool_call_id)
+            or (message.tool_call_id is None and name in (None, one.name))
+        ),
+        None,
+    )
+    if call is not None:
+        unanswered.remove(call)
+    return ChatMessage(
+        role="tool",
+        parts=(TextPart(text=message.content),),
+        tool_call_id=message.tool_call_id or (None if call is None else call.call_id),
+        name=name or (None if call is None else call.name),
+    )
+
+
+def _images_of(images: Sequence[str] | None, field: str) -> tuple[ContentPart, ...]:
+    return tuple(
+        fields.image_of(encoded, f"{field}[{index}]") for index, encoded in enumerate(images or ())
+    )
+
+
+def _tools_of(asked: OllamaChatBody, limits: Limits) -> tuple[ToolSpec, ...]:
+    bodies = asked.tools or []
+    if len(bodies) > limits.tools:
+        raise BadRequest(f"tools: at most {limits.tools}", field="tools")
+    specs: dict[str, ToolSpec] = {}
+    for index, body in enumerate(bodies):
+        name = body.function.name
+        if name in specs:
+            field = f"tools[{index}].function.name"
+            raise BadRequest(f"{field}: '{name}' is there twice", field=field)
+        specs[name] = _tool_of(body)
+    return tuple(specs.values())
+
+
+def _tool_of(body: OllamaToolBody) -> ToolSpec:
+    return ToolSpec(
+        name=body.function.name,
+        description=body.function.description,
+        parameters=body.function.parameters or {},
+    )

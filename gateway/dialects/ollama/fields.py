@@ -1,0 +1,189 @@
+"""Ollama's fields that mean the same in chat and generate.
+
+Pure. What is left out takes Ollama's documented defaults (temperature 0.8, top_k 40,
+top_p 0.9), save `repeat_penalty`: 1.0, since ours covers the whole prompt and output, not
+the last 64 tokens. A name may carry Ollama's `:latest`, which says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bus.wire.errors import BadRequest
+from bus.wire.ids import ModelId, is_model_id
+from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
+from gateway.dialects.body import validate
+from gateway.dialects.dialect import Limits, ParseContext
+from gateway.dialects.ollama.bodies import (
+    NEUTRAL_OPTIONS,
+    OPTIONS_TABLE,
+    OllamaOptionsBody,
+    SharedBody,
+)
+from gateway.dialects.openai.fields import LEAST_TOP_P, MAX_STOP_CHARACTERS
+
+DEFAULT_TEMPERATURE = 0.8
+DEFAULT_TOP_K = 40
+DEFAULT_TOP_P = 0.9
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
+"""The first base64 characters of each image format's magic bytes."""
+
+
+def model_of(name: str) -> ModelId:
+    """The model asked for, without `:latest`; whether it exists is for routing to say."""
+    plain = name.removesuffix(":latest")
+    if not is_model_id(plain):
+        raise BadRequest(f"'{name[:80]}' cannot be the name of a model", field="model")
+    return ModelId(plain)
+
+
+def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:
+    """The options, each honoured or refused by name."""
+    found = {name: value for name, value in (asked.options or {}).items() if value is not None}
+    for name, neutral in NEUTRAL_OPTIONS.items():
+        if name in found and found.pop(name) not in neutral:
+            only = " or ".join(str(one) for one in neutral)
+            raise BadRequest(
+                f"options.{name}: not offered; only {only} is accepted", field=f"options.{name}"
+            )
+    options = validate(OllamaOptionsBody, found, OPTIONS_TABLE, within="options")
+    _check_context(asked, options, context)
+    if options.num_predict == 0:
+        raise BadRequest(
+            "options.num_predict: must be at least 1, or -1 for as many as fit",
+            field="options.num_predict",
+        )
+    if options.repeat_last_n not in (None, -1, 0):
+        raise BadRequest(
+            "options.repeat_last_n: only -1 (prompt and output) and 0 (off) are offered",
+            field="options.repeat_last_n",
+        )
+    return options
+
+
+def sampling_of(options: OllamaOptionsBody) -> Sampling:
+    """How tokens are chosen."""
+    top_p = DEFAULT_TOP_P if options.top_p is None else max(LEAST_TOP_P, options.top_p)
+    penalised = options.repeat_last_n != 0 and options.repeat_penalty
+    return Sampling(
+        temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,
+        top_p=top_p,
+        top_k=DEFAULT_TOP_K if options.top_k is None else max(0, options.top_k),
+        min_p=options.min_p or 0.0,
+        # Ollama's own default, -1, means "draw one"
+        seed=None if options.seed == -1 else options.seed,
+        frequency_penalty=options.frequency_penalty or 0.0,
+        presence_penalty=options.presence_penalty or 0.0,
+        repetition_penalty=penalised or 1.0,
+    )
+
+
+def max_tokens_of(options: OllamaOptionsBody) -> int | None:
+    """At most so many tokens; None for as many as fit."""
+    asked = options.num_predict
+    return None if asked is None or asked < 0 else asked
+
+
+def stops_of(options: OllamaOptionsBody, limits: Limits) -> tuple[str, ...]:
+    """The stop strings, in order, without repeats."""
+    stops = options.stop or []
+    if len(stops) > limits.stops:
+        raise BadRequest(f"options.stop: at most {limits.stops} strings", field="options.stop")
+    for index, stop in enumerate(stops):
+        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+            field = f"options.stop[{index}]"
+            raise BadRequest(
+                f"{field}: must have 1 to {MAX_STOP_CHARACTERS} characters", field=field
+            )
+    return tuple(dict.fromkeys(stops))
+
+
+def output_of(asked: SharedBody) -> OutputFormat:
+    """What the text must be; enforced."""
+    match asked.format:
+        case None | "":
+            return OutputFormat()
+        case "json":
+            return OutputFormat(kind="json_object")
+        case schema:
+            return OutputFormat(kind="json_schema", json_schema=_as_schema(schema))
+
+
+def thinking_of(asked: SharedBody) -> bool | None:
+    """Levels mean "yes": how long a model thinks is its own to say."""
+    return True if isinstance(asked.think, str) else asked.think
+
+
+def top_logprobs_of(asked: SharedBody) -> int | None:
+    """How many alternatives to show; None for no log-probabilities."""
+    if asked.logprobs:
+        return asked.top_logprobs or 0
+    if asked.top_logprobs:
+        raise BadRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
+    return None
+
+
+def check_offered(asked: SharedBody) -> None:
+    """Refuse what would drop a part of the conversation unseen."""
+    for name, value in (("truncate", asked.truncate), ("shift", asked.shift)):
+        if value:
+            raise BadRequest(
+                f"{name}: what does not fit is refused, never cut; leave it out", field=name
+            )
+
+
+def keep_alive_of(asked: SharedBody) -> float | None:
+    """Seconds to keep the model after this; infinite when negative; None when not said."""
+    match asked.keep_alive:
+        case None:
+            return None
+        case str(text):
+            seconds = _duration_s(text)
+        case number:
+            seconds = float(number)
+    return math.inf if seconds < 0 else seconds
+
+
+def image_of(encoded: str, field: str) -> ImagePart:
+    """A base64 image as a `data:` URL."""
+    for start, kind in _IMAGE_STARTS.items():
+        if encoded.startswith(start):
+            return ImagePart(url=f"data:image/{kind};base64,{encoded}")
+    raise BadRequest(f"{field}: must be a JPEG, PNG, GIF or WebP image in base64", field=field)
+
+
+def _duration_s(text: str) -> float:
+    """Go's durations ("1h30m", "300ms", "-1m"), and bare numbers as seconds."""
+    refusal = BadRequest(f"keep_alive: '{text[:40]}' is no duration", field="keep_alive")
+    stripped = text.strip()
+    try:
+        number = float(stripped)
+    except ValueError:
+        number = None
+    if number is not None:
+        if not math.isfinite(number):
+            raise refusal
+        return number
+    sign = -1.0 if stripped.startswith("-") else 1.0
+    unsigned = stripped.lstrip("+-")
+    parts = _DURATION.findall(unsigned)
+    if not parts or "".join(number + unit for number, unit in parts) != unsigned:
+        raise refusal
+    return sign * sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+
+
+def _as_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(schema)
+
+
+def _check_context(asked: SharedBody, options: OllamaOptionsBody, context: ParseContext) -> None:
+    limit = context.context_tokens.get(asked.model.removesuffix(":latest"))
+    if options.num_ctx is not None and limit is not None and options.num_ctx > limit:
+        raise BadRequest(
+            f"options.num_ctx: the model's context is {limit} tokens", field="options.num_ctx"
+        )

@@ -1,0 +1,262 @@
+"""What OpenAI's clients send: the closed types of chat completions and completions.
+
+Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
+combination of fields means is decided by the parsers. Messages are in `openai_messages`. A
+field typed `Unused` is accepted in that place without effect, for the reason beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, Tag
+
+from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape
+from gateway.dialects.openai.messages import MessageBody
+
+HARMLESS = {
+    "metadata": "labels for the provider's own storage; we store nothing",
+    "prompt_cache_key": "prefixes are found by their content",
+    "prompt_cache_retention": "kept prefixes are bounded by memory, not by time",
+    "prompt_cache_options": "as prompt_cache_retention",
+    "prediction": "a hint about speed, which never changes the text",
+    "litellm_metadata": "labels of a proxy",
+}
+"""Fields that change nothing about the answer, and why."""
+
+REFUSED_CHAT = {
+    "functions": "send 'tools' instead",
+    "function_call": "send 'tool_choice' instead",
+    "audio": "answers are text",
+    "web_search_options": "the model has no access to the web",
+    "moderation": "there is no moderation",
+    "min_tokens": "leave it out, or ask for a length in the prompt",
+    "best_of": "send 'n' instead",
+    "echo": "it belongs to /v1/completions",
+    "prompt": "it belongs to /v1/completions; send 'messages'",
+    "suffix": "it belongs to /v1/completions",
+}
+REFUSED_COMPLETIONS = {
+    "messages": "it belongs to /v1/chat/completions; send 'prompt'",
+    "tools": "it belongs to /v1/chat/completions",
+    "tool_choice": "it belongs to /v1/chat/completions",
+    "top_logprobs": "send 'logprobs' as a number instead",
+    "max_completion_tokens": "send 'max_tokens' instead",
+    "response_format": "it belongs to /v1/chat/completions",
+    "min_tokens": "leave it out, or ask for a length in the prompt",
+}
+CHAT_TABLE = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
+COMPLETIONS_TABLE = FieldTable(harmless=HARMLESS, refused=REFUSED_COMPLETIONS)
+
+# --- tools and formats --------------------------------------------------------------------
+
+NAME = r"^[A-Za-z0-9_.:-]{1,128}$"
+
+
+class FunctionBody(Closed):
+    """A function that the model may call."""
+
+    name: str = Field(pattern=NAME)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolBody(Closed):
+    """A tool. Only functions are offered."""
+
+    type: Literal["function"]
+    function: FunctionBody
+    cache_control: Unused = None
+
+
+class NamedFunctionBody(Closed):
+    """The function that must be called."""
+
+    name: str
+
+
+class NamedChoiceBody(Closed):
+    """This function and no other."""
+
+    type: Literal["function"]
+    function: NamedFunctionBody
+
+
+class AllowedToolBody(Closed):
+    """One of the tools that are allowed this time."""
+
+    type: Literal["function"]
+    function: NamedFunctionBody
+
+
+class AllowedToolsBody(Closed):
+    """The tools that are allowed this time, of those in `tools`."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedToolBody] = Field(min_length=1)
+
+
+class AllowedChoiceBody(Closed):
+    """Only some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedToolsBody
+
+
+def _choice_tag(value: Any) -> str | None:
+    return "~mode" if isinstance(value, str) else "~object" if isinstance(value, dict) else None
+
+
+ToolChoiceBody = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("~mode")]
+    | Annotated[
+        Annotated[
+            Annotated[NamedChoiceBody, Tag("~function")]
+            | Annotated[AllowedChoiceBody, Tag("~allowed_tools")],
+            by_field("type", "function", "allowed_tools"),
+        ],
+        Tag("~object"),
+    ],
+    by_shape("'none', 'auto', 'required' or an object naming a function", _choice_tag),
+]
+
+
+class TextFormatBody(Closed):
+    """Free text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormatBody(Closed):
+    """Any JSON object; enforced."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchemaBody(Closed):
+    """A schema that the answer obeys, whether `strict` is said or not."""
+
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+    description: str | None = None  # for the schema's author; the model sees the schema
+
+
+class JsonSchemaFormatBody(Closed):
+    """JSON that obeys a schema; enforced."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchemaBody
+
+
+ResponseFormatBody = Annotated[
+    Annotated[TextFormatBody, Tag("~text")]
+    | Annotated[JsonObjectFormatBody, Tag("~json_object")]
+    | Annotated[JsonSchemaFormatBody, Tag("~json_schema")],
+    by_field("type", "text", "json_object", "json_schema"),
+]
+
+# --- the bodies ---------------------------------------------------------------------------
+
+
+def _stop_tag(value: Any) -> str | None:
+    return "~one" if isinstance(value, str) else "~many" if isinstance(value, list) else None
+
+
+StopBody = Annotated[
+    Annotated[str, Tag("~one")] | Annotated[list[str], Tag("~many")],
+    by_shape("a string or a list of strings", _stop_tag),
+]
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+
+
+class StreamOptionsBody(Closed):
+    """What a stream carries beside the answer."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Unused = None  # padding against traffic analysis; frames are not padded
+
+
+class SharedBody(Closed):
+    """The fields that chat completions and completions have in common."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptionsBody | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: StopBody | None = None
+    seed: Seed | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    logit_bias: dict[str, float] | None = None
+    ignore_eos: bool | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+
+
+class TemplateArgumentsBody(Closed):
+    """What the model's chat template may be told."""
+
+    enable_thinking: bool | None = None
+
+
+class ChatCompletionsBody(SharedBody):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
+    tool_choice: ToolChoiceBody | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormatBody | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    chat_template_kwargs: TemplateArgumentsBody | None = None
+    continue_final_message: bool | None = None
+    modalities: list[str] | None = None
+    verbosity: str | None = None
+
+
+def _prompt_tag(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "~text"
+    if not isinstance(value, list):
+        return None
+    items = cast(list[Any], value)
+    if items and isinstance(items[0], str):
+        return "~texts"
+    return "~token_lists" if items and isinstance(items[0], list) else "~tokens"
+
+
+VocabularyIndex = Annotated[int, Field(ge=0, lt=2**31)]
+Tokens = Annotated[list[VocabularyIndex], Field(min_length=1, fail_fast=True)]
+PromptBody = Annotated[
+    Annotated[str, Tag("~text")]
+    | Annotated[Annotated[list[str], Field(fail_fast=True)], Tag("~texts")]
+    | Annotated[Tokens, Tag("~tokens")]
+    | Annotated[Annotated[list[Tokens], Field(fail_fast=True)], Tag("~token_lists")],
+    by_shape("a string, a list of strings, a list of token ids or a list of those", _prompt_tag),
+]
+
+
+class CompletionsBody(SharedBody):
+    """The body of `POST /v1/completions`."""
+
+    prompt: PromptBody
+    suffix: str | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

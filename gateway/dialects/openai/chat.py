@@ -1,0 +1,305 @@
+"""OpenAI's chat completions: a conversation in, one or more assistant turns out.
+
+Pure. Every field is honoured or refused by name; those accepted without effect stand in
+`openai_bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
+is read as its text. `tool_choice` with `allowed_tools` offers only those tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    ContentPart,
+    GenerationRequest,
+    ImagePart,
+    OutputFormat,
+    TextPart,
+    ToolCall,
+    ToolChoice,
+    ToolSpec,
+)
+from gateway.dialects import sse
+from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.collect import Collected
+from gateway.dialects.dialect import ErrorAnswer, Limits, ParseContext, Parsed
+from gateway.dialects.faults import Fault
+from gateway.dialects.openai import fields
+from gateway.dialects.openai.bodies import (
+    CHAT_TABLE,
+    AllowedChoiceBody,
+    ChatCompletionsBody,
+    JsonObjectFormatBody,
+    JsonSchemaFormatBody,
+    NamedChoiceBody,
+    ToolBody,
+)
+from gateway.dialects.openai.chat_render import ChatStream, render_chat
+from gateway.dialects.openai.messages import (
+    AssistantMessageBody,
+    ImagePartBody,
+    MessageBody,
+    RefusalPartBody,
+    SystemMessageBody,
+    TextPartBody,
+    ToolMessageBody,
+)
+from gateway.dialects.openai.shapes import error_answer
+
+EFFORT_THINKS: Mapping[str, bool] = {
+    "none": False,
+    "minimal": False,
+    "low": True,
+    "medium": True,
+    "high": True,
+    "xhigh": True,
+    "max": True,
+}
+"""Models here think or do not; how long is theirs to say."""
+
+
+class OpenAIChat:
+    """`POST /v1/chat/completions`."""
+
+    name = "openai_chat"
+    stream_content_type = sse.CONTENT_TYPE
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """One request of `n` choices."""
+        found = read_object(body, context.limits)
+        extras = take_extras(found)
+        asked = validate(ChatCompletionsBody, found, CHAT_TABLE)
+        fields.check_offered(asked)
+        _check_offered(asked)
+        tools, choice = _tools_of(asked, context.limits)
+        request = GenerationRequest(
+            request_id=next(context.ids),
+            model=fields.model_of(asked),
+            prompt=ChatPrompt(
+                messages=_messages_of(asked.messages, context.limits),
+                tools=tools,
+                continue_final=_continues(asked),
+            ),
+            n=asked.n or 1,
+            max_tokens=_max_tokens_of(asked),
+            stop=fields.stops_of(asked, context.limits),
+            sampling=fields.sampling_of(asked),
+            output=_output_of(asked),
+            tool_choice=choice,
+            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            top_logprobs=_top_logprobs_of(asked),
+            thinking=_thinking_of(asked),
+            ignore_eos=bool(asked.ignore_eos),
+            priority=extras.priority,
+            client_id=fields.client_of(asked, extras),
+            trace=extras.trace,
+        )
+        return Parsed(
+            requests=(request,),
+            model=asked.model,
+            stream=bool(asked.stream),
+            answer_id=f"chatcmpl-{request.request_id}",
+            created_at_s=context.now_s,
+            fingerprint=context.fingerprint,
+            include_usage=fields.includes_usage(asked),
+            extras=extras,
+        )
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ChatStream:
+        """Chunks of `chat.completion.chunk`; loading is told in comments only."""
+        return ChatStream(parsed)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """One `chat.completion`."""
+        return render_chat(parsed, collected[0])
+
+    def error(self, fault: Fault) -> ErrorAnswer:
+        """OpenAI's error envelope."""
+        return error_answer(fault)
+
+
+def _check_offered(asked: ChatCompletionsBody) -> None:
+    if asked.modalities is not None and asked.modalities != ["text"]:
+        raise BadRequest('modalities: only ["text"] is offered', field="modalities")
+    if asked.verbosity not in (None, "medium"):
+        raise BadRequest(
+            "verbosity: only 'medium' is offered; ask for a length in the prompt",
+            field="verbosity",
+        )
+
+
+def _messages_of(messages: Sequence[MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
+    if len(messages) > limits.messages:
+        raise BadRequest(f"messages: at most {limits.messages}", field="messages")
+    return tuple(_message_of(message, index) for index, message in enumerate(messages))
+
+
+def _message_of(message: MessageBody, index: int) -> ChatMessage:
+    match message:
+        case AssistantMessageBody():
+            return _assistant_of(message, index)
+        case ToolMessageBody():
+            return ChatMessage(
+                role="tool",
+                parts=_parts_of(message.content),
+                tool_call_id=message.tool_call_id,
+                name=message.name,
+            )
+        case SystemMessageBody():
+            return ChatMessage(role="system", parts=_parts_of(message.content), name=message.name)
+        case _:
+            return ChatMessage(role="user", parts=_parts_of(message.content), name=message.name)
+
+
+def _assistant_of(message: AssistantMessageBody, index: int) -> ChatMessage:
+    content = message.content if message.content is not None else message.refusal
+    if content is None and not message.tool_calls:
+        field = f"messages[{index}].content"
+        raise BadRequest(f"{field} is required without tool_calls", field=field)
+    return ChatMessage(
+        role="assistant",
+        parts=() if content is None else _parts_of(content),
+        reasoning=message.reasoning_content or message.reasoning,
+        tool_calls=tuple(
+            ToolCall(
+                call_id=call.id,
+                name=call.function.name,
+                # a call without arguments is often sent back as empty text
+                arguments=call.function.arguments or "{}",
+            )
+            for call in message.tool_calls or ()
+        ),
+        name=message.name,
+    )
+
+
+_Part = TextPartBody | ImagePartBody | RefusalPartBody
+
+
+def _parts_of(content: str | Sequence[_Part]) -> tuple[ContentPart, ...]:
+    if isinstance(content, str):
+        return (TextPart(text=content),)
+    return tuple(_part_of(part) for part in content)
+
+
+def _part_of(part: _Part) -> ContentPart:
+    match part:
+        case TextPartBody():
+            return TextPart(text=part.text)
+        case RefusalPartBody():
+            return TextPart(text=part.refusal)
+        case ImagePartBody():
+            return ImagePart(url=part.image_url.url, detail=part.image_url.detail)
+
+
+def _tools_of(
+    asked: ChatCompletionsBody, limits: Limits
+) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+    bodies = asked.tools or []
+    if len(bodies) > limits.tools:
+        raise BadRequest(f"tools: at most {limits.tools}", field="tools")
+    specs: dict[str, ToolSpec] = {}
+    for index, body in enumerate(bodies):
+        if body.function.name in specs:
+            field = f"tools[{index}].function.name"
+            raise BadRequest(f"{field}: '{body.function.name}' is there twice", field=field)
+        specs[body.function.name] = _tool_of(body)
+    match asked.tool_choice:
+        case None | "auto":
+            return tuple(specs.values()), ToolChoice(mode="auto" if specs else "none")
+        case "none":
+            return tuple(specs.values()), ToolChoice(mode="none")
+        case "required":
+            if not specs:
+                raise BadRequest("tool_choice: 'required' needs tools", field="tool_choice")
+            return tuple(specs.values()), ToolChoice(mode="required")
+        case NamedChoiceBody() as named:
+            name = named.function.name
+            _check_known(name, specs, "tool_choice.function.name")
+            return tuple(specs.values()), ToolChoice(mode="named", name=name)
+        case AllowedChoiceBody() as allowed:
+            return _allowed_of(allowed, specs)
+
+
+def _tool_of(body: ToolBody) -> ToolSpec:
+    return ToolSpec(
+        name=body.function.name,
+        description=body.function.description,
+        parameters=body.function.parameters or {},
+        strict=bool(body.function.strict),
+    )
+
+
+def _allowed_of(
+    choice: AllowedChoiceBody, specs: Mapping[str, ToolSpec]
+) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+    allowed: dict[str, ToolSpec] = {}
+    for index, one in enumerate(choice.allowed_tools.tools):
+        field = f"tool_choice.allowed_tools.tools[{index}].function.name"
+        _check_known(one.function.name, specs, field)
+        allowed[one.function.name] = specs[one.function.name]
+    return tuple(allowed.values()), ToolChoice(mode=choice.allowed_tools.mode)
+
+
+def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
+    if name not in specs:
+        raise BadRequest(f"{field}: '{name}' is not among the tools", field=field)
+
+
+def _continues(asked: ChatCompletionsBody) -> bool:
+    if not asked.continue_final_message:
+        return False
+    if not isinstance(asked.messages[-1], AssistantMessageBody):
+        raise BadRequest(
+            "continue_final_message: the last message must be the assistant's",
+            field="continue_final_message",
+        )
+    return True
+
+
+def _max_tokens_of(asked: ChatCompletionsBody) -> int | None:
+    old, new = asked.max_tokens, asked.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise BadRequest(
+            f"max_tokens ({old}) and max_completion_tokens ({new}) differ; send one",
+            field="max_tokens",
+        )
+    return new if new is not None else old
+
+
+def _output_of(asked: ChatCompletionsBody) -> OutputFormat:
+    match asked.response_format:
+        case JsonObjectFormatBody():
+            return OutputFormat(kind="json_object")
+        case JsonSchemaFormatBody() as wanted:
+            return OutputFormat(kind="json_schema", json_schema=wanted.json_schema.schema_)
+        case _:
+            return OutputFormat()
+
+
+def _top_logprobs_of(asked: ChatCompletionsBody) -> int | None:
+    if asked.logprobs:
+        return asked.top_logprobs or 0
+    if asked.top_logprobs:
+        raise BadRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
+    return None
+
+
+def _thinking_of(asked: ChatCompletionsBody) -> bool | None:
+    effort = asked.reasoning_effort
+    by_effort = None if effort is None else EFFORT_THINKS[effort]
+    arguments = asked.chat_template_kwargs
+    by_template = None if arguments is None else arguments.enable_thinking
+    if by_effort is None:
+        return by_template
+    if by_template is not None and by_template != by_effort:
+        raise BadRequest(
+            f"chat_template_kwargs.enable_thinking says other than reasoning_effort '{effort}'",
+            field="chat_template_kwargs.enable_thinking",
+        )
+    return by_effort

@@ -1,0 +1,175 @@
+"""Chat completions rendered: the stream of chunks, and the whole answer.
+
+Pure. Promises to clients, each of which breaks one when it is broken: `role` comes in the
+first delta of a choice and in no other; deltas have no null fields; a tool call's id and
+name come once, its arguments as fragments of text, always with `index`; a finish reason
+comes in a chunk of its own. The delta of plain text is the hot path: bytes made at the start,
+one JSON string between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bus.wire.messages.tokens import (
+    ChoiceEnd,
+    Entry,
+    Failed,
+    Finished,
+    PrefillProgress,
+    TokenDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
+from gateway.dialects.collect import Collected, CollectedChoice
+from gateway.dialects.dialect import Parsed
+from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes, token_bytes
+from gateway.dialects.openai.shapes import (
+    FINISH_REASONS,
+    answer_head,
+    timing_object,
+    usage_object,
+)
+from gateway.dialects.openai.stream import OpenAIStream
+
+CHUNK = "chat.completion.chunk"
+_DELTA_TAIL = b'},"finish_reason":null}]}\n\n'
+
+
+class ChatStream(OpenAIStream):
+    """The stream of one request's answer."""
+
+    def __init__(self, parsed: Parsed) -> None:
+        super().__init__(parsed, CHUNK)
+        start = self._start()
+        self._starts = [
+            start + b',"choices":[{"index":%d,"delta":{' % index for index in range(parsed.choices)
+        ]
+        self._texts = [one + b'"content":' for one in self._starts]
+        self._reasonings = [one + b'"reasoning_content":' for one in self._starts]
+
+    def open(self) -> bytes:
+        """Each choice's role."""
+        role = b'"role":"assistant"'
+        return b"".join(start + role + _DELTA_TAIL for start in self._starts)
+
+    def render(self, entries: Sequence[Entry]) -> bytes:
+        """Frames of these entries; nothing once the stream has ended."""
+        out: list[bytes] = []
+        texts, reasonings = self._texts, self._reasonings
+        for entry in entries:
+            if self._closed:
+                break
+            if type(entry) is TokenDelta:
+                if entry.logprobs and entry.channel == "text":
+                    out.append(self._with_logprobs(entry))
+                elif entry.text:
+                    heads = texts if entry.channel == "text" else reasonings
+                    out += (heads[entry.choice], text_bytes(entry.text), _DELTA_TAIL)
+            else:
+                out.append(self._rare(entry))
+        return b"".join(out)
+
+    def _with_logprobs(self, entry: TokenDelta) -> bytes:
+        return b"".join(
+            (
+                self._texts[entry.choice],
+                text_bytes(entry.text),
+                b'},"logprobs":',
+                json_bytes(logprobs_object(entry.logprobs)),
+                b',"finish_reason":null}]}\n\n',
+            )
+        )
+
+    def _rare(self, entry: Entry) -> bytes:
+        match entry:
+            case ToolCallDelta():
+                calls = json_bytes([call_delta(entry)])
+                return self._starts[entry.choice] + b'"tool_calls":' + calls + _DELTA_TAIL
+            case ChoiceEnd():
+                reason = FINISH_REASONS[entry.finish_reason].encode()
+                return self._starts[entry.choice] + b'},"finish_reason":"%b"}]}\n\n' % reason
+            case TokenDelta():
+                return b""
+            case PrefillProgress() | Finished() | Failed():
+                return self._of_request(entry)
+
+
+def render_chat(parsed: Parsed, collected: Collected) -> bytes:
+    """One `chat.completion`."""
+    return json_bytes(
+        {
+            **answer_head(parsed, "chat.completion"),
+            "choices": [
+                _choice_object(index, choice, wants_logprobs=_wants_logprobs(parsed))
+                for index, choice in enumerate(collected.choices)
+            ],
+            "usage": usage_object(collected.usage),
+            "timing": timing_object(collected.usage),
+        }
+    )
+
+
+def call_delta(entry: ToolCallDelta) -> dict[str, Any]:
+    """A fragment of a call, with id and name in the first only."""
+    if entry.call_id is None:
+        return {"index": entry.call, "function": {"arguments": entry.arguments}}
+    return {
+        "index": entry.call,
+        "id": entry.call_id,
+        "type": "function",
+        "function": {"name": entry.name or "", "arguments": entry.arguments},
+    }
+
+
+def logprobs_object(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """OpenAI's log-probabilities of some text."""
+    return {
+        "content": [
+            {
+                "token": one.text,
+                "logprob": finite_logprob(one.logprob),
+                "bytes": token_bytes(one.text),
+                "top_logprobs": [
+                    {
+                        "token": text,
+                        "logprob": finite_logprob(logprob),
+                        "bytes": token_bytes(text),
+                    }
+                    for _, text, logprob in one.top
+                ],
+            }
+            for one in logprobs
+        ],
+        "refusal": None,
+    }
+
+
+def _wants_logprobs(parsed: Parsed) -> bool:
+    return parsed.requests[0].top_logprobs is not None
+
+
+def _choice_object(index: int, choice: CollectedChoice, *, wants_logprobs: bool) -> dict[str, Any]:
+    only_calls = bool(choice.calls) and not choice.text
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": None if only_calls else choice.text,
+    }
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.calls:
+        message["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in choice.calls
+        ]
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": logprobs_object(choice.logprobs) if wants_logprobs else None,
+        "finish_reason": FINISH_REASONS[choice.finish_reason],
+    }

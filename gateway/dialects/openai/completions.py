@@ -1,0 +1,141 @@
+"""OpenAI's completions: plain prompts in, their continuations out.
+
+Pure. Several prompts make several requests, answered as one. `max_tokens` left out means
+16, as OpenAI says. `echo` puts a text prompt before its continuation; `best_of` must equal
+`n`, for nothing is ranked here; `suffix` asks for the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import GenerationRequest, Prompt, TextPrompt, TokensPrompt
+from gateway.dialects import sse
+from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.collect import Collected
+from gateway.dialects.dialect import ErrorAnswer, Extras, Limits, ParseContext, Parsed
+from gateway.dialects.faults import Fault
+from gateway.dialects.openai import fields
+from gateway.dialects.openai.bodies import COMPLETIONS_TABLE, CompletionsBody
+from gateway.dialects.openai.completions_render import CompletionsStream, render_completions
+from gateway.dialects.openai.shapes import error_answer
+
+DEFAULT_MAX_TOKENS = 16
+
+
+class OpenAICompletions:
+    """`POST /v1/completions`."""
+
+    name = "openai_completions"
+    stream_content_type = sse.CONTENT_TYPE
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """One request per prompt, each of `n` choices."""
+        found = read_object(body, context.limits)
+        extras = take_extras(found)
+        asked = validate(CompletionsBody, found, COMPLETIONS_TABLE)
+        fields.check_offered(asked)
+        _check_combination(asked)
+        prompts = _prompts_of(asked, context.limits)
+        requests = tuple(_request_of(asked, prompt, extras, context) for prompt in prompts)
+        return Parsed(
+            requests=requests,
+            model=asked.model,
+            stream=bool(asked.stream),
+            answer_id=f"cmpl-{requests[0].request_id}",
+            created_at_s=context.now_s,
+            fingerprint=context.fingerprint,
+            include_usage=fields.includes_usage(asked),
+            extras=extras,
+            echoes=_echoes_of(asked, prompts),
+        )
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> CompletionsStream:
+        """Chunks of `text_completion`; loading is told in comments only."""
+        return CompletionsStream(parsed)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """One `text_completion`."""
+        return render_completions(parsed, collected)
+
+    def error(self, fault: Fault) -> ErrorAnswer:
+        """OpenAI's error envelope."""
+        return error_answer(fault)
+
+
+def _check_combination(asked: CompletionsBody) -> None:
+    if asked.best_of is not None and asked.best_of != (asked.n or 1):
+        raise BadRequest("best_of: must equal n; nothing is ranked here", field="best_of")
+    if asked.echo and asked.logprobs is not None:
+        raise BadRequest(
+            "echo: the prompt's own log-probabilities are not offered; leave out echo or logprobs",
+            field="echo",
+        )
+
+
+def _prompts_of(asked: CompletionsBody, limits: Limits) -> tuple[Prompt, ...]:
+    match asked.prompt:
+        case str(text):
+            return (_text_of(text, "prompt", asked),)
+        case [str(), *_]:
+            texts = asked.prompt
+            _check_count(len(texts), limits)
+            return tuple(
+                _text_of(text, f"prompt[{index}]", asked) for index, text in enumerate(texts)
+            )
+        case [list(), *_]:
+            many = asked.prompt
+            _check_count(len(many), limits)
+            _check_no_suffix(asked)
+            return tuple(TokensPrompt(token_ids=tuple(one)) for one in many)
+        case _:
+            _check_no_suffix(asked)
+            return (TokensPrompt(token_ids=tuple(cast(list[int], asked.prompt))),)
+
+
+def _check_count(count: int, limits: Limits) -> None:
+    if count > limits.prompts:
+        raise BadRequest(f"prompt: at most {limits.prompts} prompts", field="prompt")
+
+
+def _check_no_suffix(asked: CompletionsBody) -> None:
+    if asked.suffix:
+        raise BadRequest("suffix: needs the prompt as text", field="suffix")
+
+
+def _text_of(text: str, field: str, asked: CompletionsBody) -> TextPrompt:
+    if not text and not asked.suffix:
+        raise BadRequest(f"{field}: must not be empty", field=field)
+    return TextPrompt(text=text, suffix=asked.suffix or None)
+
+
+def _echoes_of(asked: CompletionsBody, prompts: Sequence[Prompt]) -> tuple[str, ...]:
+    if not asked.echo:
+        return ()
+    texts = tuple(prompt.text for prompt in prompts if isinstance(prompt, TextPrompt))
+    if len(texts) != len(prompts):
+        raise BadRequest("echo: needs the prompt as text", field="echo")
+    return texts
+
+
+def _request_of(
+    asked: CompletionsBody, prompt: Prompt, extras: Extras, context: ParseContext
+) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=next(context.ids),
+        model=fields.model_of(asked),
+        prompt=prompt,
+        n=asked.n or 1,
+        max_tokens=DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens,
+        stop=fields.stops_of(asked, context.limits),
+        sampling=fields.sampling_of(asked),
+        top_logprobs=asked.logprobs,
+        ignore_eos=bool(asked.ignore_eos),
+        priority=extras.priority,
+        client_id=fields.client_of(asked, extras),
+        trace=extras.trace,
+    )

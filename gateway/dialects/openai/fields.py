@@ -1,0 +1,100 @@
+"""OpenAI's fields that mean the same in chat completions and completions.
+
+Pure. Each function reads one matter out of a body, or raises `BadRequest` naming the field.
+"""
+
+from __future__ import annotations
+
+from bus.wire.errors import BadRequest
+from bus.wire.ids import ModelId, is_model_id
+from bus.wire.messages.requests import Sampling
+from gateway.dialects.dialect import Extras, Limits
+from gateway.dialects.openai.bodies import SharedBody
+
+LEAST_TOP_P = 1e-9
+"""A nucleus this small holds the likeliest token alone, which is what `top_p: 0` asks for."""
+MAX_BIASED = 1024
+MAX_STOP_CHARACTERS = 1000
+NO_EFFECT_TIERS = ("auto", "default")
+
+
+def model_of(body: SharedBody) -> ModelId:
+    """The model asked for; whether it exists is for routing to say."""
+    if not is_model_id(body.model):
+        raise BadRequest(f"'{body.model[:80]}' cannot be the name of a model", field="model")
+    return ModelId(body.model)
+
+
+def check_offered(body: SharedBody) -> None:
+    """Refuse what the shared fields ask for and we do not have."""
+    if body.store:
+        raise BadRequest("store: answers are not stored; leave it out", field="store")
+    if body.service_tier is not None and body.service_tier not in NO_EFFECT_TIERS:
+        raise BadRequest(
+            "service_tier: only 'auto' and 'default' are offered; x_priority orders requests",
+            field="service_tier",
+        )
+    if body.stream_options is not None and not body.stream:
+        raise BadRequest(
+            "stream_options is only allowed when stream is true", field="stream_options"
+        )
+
+
+def includes_usage(body: SharedBody) -> bool:
+    """Whether a stream ends with what it cost."""
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
+def stops_of(body: SharedBody, limits: Limits) -> tuple[str, ...]:
+    """The stop strings, in order, without repeats."""
+    match body.stop:
+        case None:
+            return ()
+        case str(one):
+            stops = [one]
+        case list(many):
+            stops = many
+    if len(stops) > limits.stops:
+        raise BadRequest(f"stop: at most {limits.stops} strings", field="stop")
+    for index, stop in enumerate(stops):
+        field = f"stop[{index}]" if isinstance(body.stop, list) else "stop"
+        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+            raise BadRequest(
+                f"{field}: must have 1 to {MAX_STOP_CHARACTERS} characters", field=field
+            )
+    return tuple(dict.fromkeys(stops))
+
+
+def sampling_of(body: SharedBody) -> Sampling:
+    """How tokens are chosen; what is left out or null takes OpenAI's default."""
+    top_p = 1.0 if body.top_p is None else max(LEAST_TOP_P, body.top_p)
+    return Sampling(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=top_p,
+        top_k=max(0, body.top_k or 0),
+        min_p=body.min_p or 0.0,
+        seed=body.seed,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        logit_bias=_biases_of(body.logit_bias or {}),
+    )
+
+
+def client_of(body: SharedBody, extras: Extras) -> str | None:
+    """Who asks: `x_client_id`, else OpenAI's own words for the same thing."""
+    return extras.client_id or body.user or body.safety_identifier
+
+
+def _biases_of(biases: dict[str, float]) -> dict[int, float]:
+    if len(biases) > MAX_BIASED:
+        raise BadRequest(f"logit_bias: at most {MAX_BIASED} tokens", field="logit_bias")
+    made: dict[int, float] = {}
+    for key, bias in biases.items():
+        field = f"logit_bias.{key[:20]}"
+        if not (len(key) <= 10 and key.isascii() and key.isdigit() and int(key) < 2**31):
+            raise BadRequest(f"{field}: the key must be a token id", field=field)
+        if not -100.0 <= bias <= 100.0:
+            raise BadRequest(f"{field}: must be from -100 to 100", field=field)
+        made[int(key)] = bias
+    return made

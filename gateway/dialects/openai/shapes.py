@@ -1,0 +1,106 @@
+"""Shapes that OpenAI's two text APIs share: errors, usage, timing, reasons, framing.
+
+Pure. `timing` is ours (`seconds` from queue to last token, `tokens_per_sec` = completion
+tokens over those seconds) and stands beside `usage`, never inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bus.wire.errors import FinishReason
+from bus.wire.messages.requests import Usage
+from gateway.dialects import sse
+from gateway.dialects.dialect import ErrorAnswer, Parsed
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import Fault, headers_of, in_words
+
+FINISH_REASONS: Mapping[FinishReason, str] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    # the only value of the dialect that says "there would have been more"
+    "cancelled": "length",
+}
+
+FIELD_WORDS = {"thinking": "reasoning_effort"}
+"""What the rest of shoal calls differently."""
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+    507: "insufficient_memory_error",
+}
+
+
+def error_object(fault: Fault) -> dict[str, Any]:
+    """`{"error": {...}}`; the numbers that explain a refusal stand beside OpenAI's four."""
+    error: dict[str, Any] = {
+        "message": fault.message,
+        "type": _TYPES.get(fault.status, "server_error"),
+        "param": in_words(fault.field, FIELD_WORDS),
+        "code": fault.code,
+    }
+    return {"error": {**fault.facts, **error}}
+
+
+def error_answer(fault: Fault) -> ErrorAnswer:
+    """A failure before anything was sent."""
+    return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
+
+
+def error_frames(fault: Fault) -> bytes:
+    """A failure in the middle of a stream, and the stream's end."""
+    return sse.frame(json_bytes(error_object(fault))) + sse.DONE
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """OpenAI's `usage`."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def timing_object(usage: Usage) -> dict[str, float]:
+    """How long it took, from entering the queue to the last token."""
+    seconds = usage.queue_s + usage.prefill_s + usage.decode_s
+    rate = usage.completion_tokens / seconds if seconds > 0 else 0.0
+    return {"seconds": round(seconds, 6), "tokens_per_sec": round(rate, 3)}
+
+
+def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
+    """What every answer and every chunk of it begins with, equal in all of them."""
+    return {
+        "id": parsed.answer_id,
+        "object": object_name,
+        "created": int(parsed.created_at_s),
+        "model": parsed.model,
+        "system_fingerprint": parsed.fingerprint,
+    }
+
+
+def usage_frame(parsed: Parsed, object_name: str, usage: Usage) -> bytes:
+    """The last chunk of a stream that was asked what it cost."""
+    return sse.frame(
+        json_bytes(
+            {
+                **answer_head(parsed, object_name),
+                "choices": [],
+                "usage": usage_object(usage),
+                "timing": timing_object(usage),
+            }
+        )
+    )

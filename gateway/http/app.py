@@ -1,0 +1,27 @@
+"""Talks to nobody yet: puts the ASGI application of one HTTP process together.
+
+Server-neutral: any ASGI server with lifespan may run what `build_app` returns. Nothing of the
+bus is made here; that happens in lifespan startup, after the fork.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from falcon.asgi import App
+
+from gateway.cluster.options import Options
+from gateway.http.middleware import Asgi, Door, Faults, Tee
+from gateway.http.routes import add_routes
+from gateway.service import Seat
+
+
+def build_app(options: Options) -> Tee:
+    """The application, from what the composition root has read."""
+    seat = Seat(options)
+    app: App[Any, Any] = App(middleware=[Door(seat)])
+    app.resp_options.xml_error_serialization = False
+    app.req_options.strip_url_path_trailing_slash = True
+    Faults(seat).install(app)
+    add_routes(app, seat)
+    return Tee(cast(Asgi, app))

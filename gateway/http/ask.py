@@ -1,0 +1,52 @@
+"""Talks to a node's other services: one question, one answer, or the wait that ran out.
+
+Each question has a DEALER of its own, closed when the answer is there: questions are rare, and so
+no answer can ever be taken for another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bus.client import Speaker
+from bus.links.reactor import Reactor
+from bus.links.transport import Link
+from bus.wire.codec import Envelope, decode, encode
+from bus.wire.errors import Unavailable
+from bus.wire.messages.wire import Message
+
+
+class Asker:
+    """Asks over the reactor of the HTTP process; usable from its loop's thread alone."""
+
+    def __init__(self, speaker: Speaker, reactor: Reactor) -> None:
+        self._speaker = speaker
+        self._reactor = reactor
+
+    async def ask(self, address: str, message: Message, deadline_s: float) -> Message:
+        """The answer to `message` from the ROUTER at `address`.
+
+        Raises Unavailable after `deadline_s`, BadMessage when the answer is not one of ours.
+        """
+        answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+
+        def answered(frames: list[bytes]) -> None:
+            if not answer.done():
+                answer.set_result(frames)
+
+        link = Link("dealer")
+        try:
+            link.connect(address)
+            self._reactor.watch(link, answered)
+            who = self._speaker
+            link.send(encode(Envelope(who.node, who.process, who.boot, 0, message)))
+            frames = await asyncio.wait_for(answer, deadline_s)
+        except TimeoutError as error:
+            kind = type(message).__name__
+            where = address.rsplit("/", 1)[-1]
+            text = f"no answer to {kind} at {where} within {deadline_s:.0f} s"
+            raise Unavailable(text) from error
+        finally:
+            self._reactor.unwatch(link)
+            link.close()
+        return decode(frames[-1]).message

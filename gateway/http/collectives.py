@@ -1,0 +1,55 @@
+"""How a collective test stands, from the state and from what its ranks have said.
+
+Pure. A test leaves the state when it is over; what its ranks said stays for ten minutes, so that
+its end can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bus.hardware.collective_test import culprit, report_of
+from bus.wire.instances import Instance
+from bus.wire.messages.collectives import CollectiveReading
+
+ENDED = "the test was ended before it was done"
+
+
+def standing_of(
+    name: str, instance: Instance | None, readings: Sequence[CollectiveReading]
+) -> dict[str, Any] | None:
+    """`status` is `running`, `done` or `failed` (with `error`); `report` is of what is known so
+    far. None: no such test."""
+    if instance is not None and instance.test is None:
+        return None
+    if instance is None and not readings:
+        return None
+    report = report_of(readings) if readings else None
+    size = len(instance.shards) if instance is not None else readings[0].size
+    done = len(readings) == size and all(one.phase == "done" for one in readings)
+    last = min(readings, key=lambda one: one.done, default=None)
+    found: dict[str, Any] = {
+        "instance": name,
+        "status": "done" if done else "running",
+        "phase": "forming" if last is None or len(readings) < size else last.phase,
+        "done": 0 if last is None else last.done,
+        "rounds": 0 if last is None else last.rounds,
+        "passed": done and report is not None and report.passed,
+        "report": None if report is None else report.model_dump(mode="json"),
+        "error": None,
+    }
+    if done:
+        return found
+    if instance is not None and instance.status in ("placed", "ready"):
+        return found
+    why = ENDED if instance is None or instance.status == "draining" else instance.why
+    return {**found, "status": "failed", "error": _error(why)}
+
+
+def _error(why: str) -> dict[str, Any]:
+    named = culprit(why)
+    if named is None:
+        return {"code": "ended", "message": why, "rank": None, "node": None}
+    rank, node = named
+    return {"code": "rank_lost", "message": why, "rank": rank, "node": node}

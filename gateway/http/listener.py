@@ -1,0 +1,70 @@
+"""Talks to the operating system: the HTTP port, or who has it.
+
+The default port lies in the range from which systems lend ports to clients, so a taken one may
+be free in a moment: it is tried for some seconds, then its owner is named.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+
+import psutil
+
+from bus.process.clock import now
+from bus.wire.errors import Unavailable
+
+RETRY_S = 5.0
+BACKLOG = 2048
+SEND_BUFFER_BYTES = 65536
+"""Inherited by accepted sockets; the system's own would hold minutes of tokens of a reader
+that does not read."""
+
+
+def open_listener(host: str, port: int, *, retry_s: float = RETRY_S) -> socket.socket:
+    """A listening socket. Raises Unavailable, naming the port's owner, after `retry_s`."""
+    give_up_at = now() + retry_s
+    while True:
+        try:
+            return _listen(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            if now() >= give_up_at:
+                raise Unavailable(
+                    f"port {port} on {host} is taken by {owner_of_port(port)}; stop it, or set "
+                    "http_port (SHOAL_HTTP_PORT) to another"
+                ) from error
+        time.sleep(0.1)
+
+
+def prepare(listener: socket.socket, backlog: int) -> None:
+    """Set what asyncio leaves out or undoes: the send buffer and the backlog."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    listener.listen(backlog)
+
+
+def owner_of_port(port: int) -> str:
+    """`name (pid n)` of the process that listens there, as far as this system tells us."""
+    try:
+        for one in psutil.net_connections("tcp"):
+            if one.laddr and one.laddr.port == port and one.pid:
+                process = psutil.Process(one.pid)
+                return f"{process.name()} (pid {one.pid}, user {process.username()})"
+    except (psutil.Error, OSError):
+        return "another process (this system does not say which)"
+    return "another process (of another user, or just gone)"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        prepare(listener, BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,212 @@
+"""Talks to clients at the edge of HTTP: bodies in limits, who may come in, errors in dialect.
+
+Every answer of 400 and above leaves here, whatever raised it, in the envelope of the dialect that
+owns the path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import falcon
+from falcon.asgi import App, Request, Response
+
+from bus.process.identity import new_name
+from bus.wire.errors import BadRequest, ContextOverflow
+from gateway.dialects import faults
+from gateway.dialects.dialect import ErrorAnswer
+from gateway.dialects.fault_raised import Faulted
+from gateway.dialects.faults import Fault
+from gateway.dialects.ollama import dialect
+from gateway.dialects.openai import shapes
+from gateway.http.auth import OPEN_PATHS, host_allowed, is_known_key, offered_key, origin_allowed
+from gateway.service import Seat
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Asgi = Callable[[dict[str, Any], Receive, Callable[..., Awaitable[None]]], Awaitable[None]]
+BODY_SILENCE_S = 30.0
+_RECEIVE = "shoal.receive"
+_CORS = (
+    ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
+    ("access-control-max-age", "600"),
+    ("access-control-expose-headers", "x-request-id, retry-after, x-queue-position"),
+)
+
+
+class Tee:
+    """The ASGI application, with `receive` left where a watcher finds it."""
+
+    def __init__(self, app: Asgi) -> None:
+        self._app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
+        if scope["type"] == "http":
+            scope[_RECEIVE] = receive
+        await self._app(scope, receive, send)
+
+
+def receive_of(req: Request) -> Receive:
+    """The connection's `receive`; to be used only after the body was read."""
+    return req.scope[_RECEIVE]
+
+
+async def read_body(req: Request, limit_bytes: int) -> bytes:
+    """The whole body. Raises Faulted as soon as it is known to be too large (413), or when
+    nothing more of it comes (408)."""
+    length = req.content_length
+    if length is not None and length > limit_bytes:
+        raise Faulted(faults.too_large(limit_bytes))
+    pieces: list[bytes] = []
+    size = 0
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(BODY_SILENCE_S) as patience:
+            async for piece in req.stream:
+                size += len(piece)
+                if size > limit_bytes:
+                    raise Faulted(faults.too_large(limit_bytes))
+                pieces.append(piece)
+                patience.reschedule(loop.time() + BODY_SILENCE_S)
+    except TimeoutError:
+        text = f"nothing more of the request body came for {BODY_SILENCE_S:.0f} s"
+        raise Faulted(Fault(408, "body_incomplete", text)) from None
+    return b"".join(pieces)
+
+
+class Door:
+    """Middleware: Host, Origin, key; life and death of the process's service."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
+        """Lifespan: build the service; leave its drain for the gunicorn worker."""
+        service = self._seat.start()
+        state = scope.get("state")
+        if isinstance(state, dict):
+            state["on_drain"] = service.drain
+            state["on_end"] = service.end_all
+            state["is_busy"] = lambda: bool(service.running)
+
+    async def process_shutdown(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
+        """Lifespan: the end."""
+        self._seat.stop()
+
+    async def process_request(self, req: Request, resp: Response) -> None:
+        """Refuse strangers before anything is read."""
+        options = self._seat.options
+        host, origin = req.get_header("host"), req.get_header("origin")
+        if not host_allowed(host, options.names):
+            raise Faulted(
+                faults.forbidden(f"the Host name {host!r} is not ours; list it in http_names")
+            )
+        if not origin_allowed(origin, host, options.origins):
+            raise Faulted(
+                faults.forbidden(f"pages from {origin} may not call; list it in cors_origins")
+            )
+        if origin is not None:
+            resp.set_header("access-control-allow-origin", origin)
+            resp.set_header("vary", "origin")
+            for name, value in _CORS:
+                resp.set_header(name, value)
+        if req.method == "OPTIONS" and origin is not None:
+            asked = req.get_header("access-control-request-headers")
+            if asked:
+                resp.set_header("access-control-allow-headers", asked)
+            resp.status = 204
+            resp.complete = True
+            return
+        if options.keys and req.path not in OPEN_PATHS:
+            self._check_key(req)
+        if self._seat.service.dispatcher.draining:
+            resp.set_header("connection", "close")
+
+    def _check_key(self, req: Request) -> None:
+        key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
+        if key is None:
+            raise Faulted(faults.unauthorized("an API key is needed: Authorization: Bearer <key>"))
+        if not is_known_key(key, self._seat.options.keys):
+            raise Faulted(faults.unauthorized("this API key is not known here"))
+
+
+class Faults:
+    """Errors to answers. `install` makes it the application's only way to fail."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    def install(self, app: App[Any, Any]) -> None:
+        """Take every kind of error."""
+        app.add_error_handler(Exception, self._unexpected)
+        app.add_error_handler(falcon.HTTPError, self._falcon)
+        app.add_error_handler(Faulted, self._faulted)
+        app.add_error_handler(BadRequest, self._bad_request)
+        app.add_error_handler(ContextOverflow, self._overflow)
+
+    async def _faulted(self, req: Request, resp: Response, error: Faulted, params: Any) -> None:
+        self._answer(req, resp, error.fault)
+
+    async def _bad_request(
+        self, req: Request, resp: Response, error: BadRequest, params: Any
+    ) -> None:
+        self._answer(req, resp, faults.of_bad_request(error))
+
+    async def _overflow(
+        self, req: Request, resp: Response, error: ContextOverflow, params: Any
+    ) -> None:
+        self._answer(req, resp, faults.of_overflow(error))
+
+    async def _falcon(
+        self, req: Request, resp: Response, error: falcon.HTTPError, params: Any
+    ) -> None:
+        self._answer(req, resp, _fault_of(req, error))
+
+    async def _unexpected(
+        self, req: Request, resp: Response, error: Exception, params: Any
+    ) -> None:
+        reference = new_name("err")
+        self._seat.service.log.error(
+            "a request failed here",
+            reference=reference,
+            path=req.path,
+            error="".join(traceback.format_exception(error)),
+        )
+        self._answer(req, resp, faults.internal(reference))
+
+    def _answer(self, req: Request, resp: Response, fault: Fault) -> None:
+        answer = envelope_of(req.path, fault)
+        self._seat.service.metrics.fault(answer.status)
+        resp.status = answer.status
+        resp.stream = None
+        for name, value in answer.headers:
+            resp.set_header(name, value)
+        resp.data = answer.body
+        if answer.status in (408, 413):
+            resp.set_header("connection", "close")
+
+
+def envelope_of(path: str, fault: Fault) -> ErrorAnswer:
+    """A fault in the words of the dialect that the path belongs to."""
+    if path.startswith(("/api/", "/ollama/")):
+        return dialect.error_answer(fault)
+    return shapes.error_answer(fault)
+
+
+def _fault_of(req: Request, error: falcon.HTTPError) -> Fault:
+    if isinstance(error, falcon.HTTPMethodNotAllowed):
+        headers = dict(cast(Any, error.headers) or {})
+        names = [one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()]
+        return faults.method_not_allowed(req.method, names)
+    if error.status_code == 404:
+        return faults.not_found(req.path)
+    headers = dict(cast(Any, error.headers) or {})
+    retry_after = str(headers.get("Retry-After", ""))
+    return Fault(
+        error.status_code,
+        error.code if isinstance(error.code, str) else "refused",
+        error.description or error.title or "refused",
+        retry_after_s=float(retry_after) if retry_after.isdecimal() else None,
+    )

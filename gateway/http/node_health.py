@@ -1,0 +1,29 @@
+"""Is a node well? One word, a code, and what to do, from its latest reading.
+
+Pure. What a node finds about itself (disk, memory, processes, models) comes in its reading, worst
+first; here only silence is added, which no node can tell of itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bus.wire.messages.readings import NodeReading
+
+UNREACHABLE_S = 15.0
+
+
+def node_health(reading: NodeReading | None, age_s: float) -> dict[str, Any]:
+    """`{status, code, message, remediation}`; status is ok, warn or error."""
+    if reading is None or age_s >= UNREACHABLE_S:
+        since = "no reading yet" if reading is None else f"no reading for {age_s:.0f} s"
+        way_out = "see `shoal status` on that node (telemetry, bus)"
+        return _said("warn", "unreachable", since, way_out)
+    for finding in reading.findings:
+        if finding.node == reading.node:
+            return _said(finding.level, finding.code, finding.message, finding.remediation)
+    return _said("ok", "ok", "", "")
+
+
+def _said(status: str, code: str, message: str, remediation: str) -> dict[str, Any]:
+    return {"status": status, "code": code, "message": message, "remediation": remediation}

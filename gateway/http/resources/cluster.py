@@ -1,0 +1,181 @@
+"""Talks to clients about the cluster as this process sees it: state, queue, health, metrics."""
+
+from __future__ import annotations
+
+from falcon.asgi import Request, Response
+
+from gateway.cluster import metrics
+from gateway.dialects import faults
+from gateway.dialects.dialect import request_id_of
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.fault_raised import Faulted
+from gateway.http.node_health import node_health
+from gateway.service import HttpService, Seat
+
+
+class ClusterState:
+    """`GET /state`: the mirrored state, the latest readings, each node's health."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """All of it."""
+        service = self._seat.service
+        state, view = service.bus.state, service.view
+        readings = {str(reading.node): (reading, age_s) for reading, age_s in view.nodes()}
+        nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in view.cards())})
+        resp.data = json_bytes(
+            {
+                "state": state.model_dump(mode="json"),
+                "node": service.options.node,
+                "holder": service.bus.mirror.holder,
+                "live": service.bus.mirror.live,
+                "telemetry": {
+                    "nodes": {
+                        node: {**reading.model_dump(mode="json"), "age_s": round(age_s, 3)}
+                        for node, (reading, age_s) in readings.items()
+                    },
+                    "runners": [one.model_dump(mode="json") for one in view.runners()],
+                    "cards": [one.model_dump(mode="json") for one in view.cards()],
+                    "peers": {str(one.node): one.model_dump(mode="json") for one in view.peers()},
+                    "links": {str(one.node): one.model_dump(mode="json") for one in view.links()},
+                    "demand": [one.model_dump(mode="json") for one in view.demands()],
+                    "weights": [one.model_dump(mode="json") for one in view.weights()],
+                },
+                "nodeHealth": {
+                    node: node_health(*readings.get(node, (None, 0.0))) for node in nodes
+                },
+            }
+        )
+        resp.content_type = "application/json"
+
+
+class Queue:
+    """`GET /queue`: what runs and what waits, at runners and here."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Numbers, and one line per open request of this node's gateway."""
+        service = self._seat.service
+        runners = service.view.serving()
+        requests = await service.siblings.open_requests(service.options.processes)
+        resp.data = json_bytes(
+            {
+                "running": sum(one.running for one in runners),
+                "waiting": sum(one.waiting for one in runners)
+                + sum(1 for one in requests if one["waiting"]),
+                "instances": [
+                    {
+                        "instance": one.instance,
+                        "model": one.model,
+                        "running": one.running,
+                        "waiting": one.waiting,
+                        "max_running": one.max_running,
+                        "max_waiting": one.max_waiting,
+                        "best_waiting_priority": one.best_waiting_priority,
+                        "tokens_per_s": one.generation_tokens_per_s,
+                    }
+                    for one in runners
+                ],
+                "requests": sorted(requests, key=lambda one: -one["seconds"]),
+            }
+        )
+        resp.content_type = "application/json"
+
+
+class Health:
+    """`GET /health`: how this process is, from memory alone."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """200 while it serves at all; the words say how well."""
+        service = self._seat.service
+        problems = _problems(service)
+        resp.data = json_bytes(
+            {
+                "status": "degraded" if problems else "ok",
+                "problems": problems,
+                "node": service.options.node,
+                "name": service.options.node_name,
+                "version": service.options.version,
+                "open_requests": len(service.dispatcher.tickets),
+                "models_ready": sorted(
+                    {
+                        str(one.model)
+                        for one in service.bus.state.instances.values()
+                        if one.status == "ready" and one.test is None
+                    }
+                ),
+            }
+        )
+        resp.content_type = "application/json"
+
+
+class Live:
+    """`GET /livez`: the loop turns."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Always 200."""
+        resp.text = "ok"
+        resp.content_type = "text/plain"
+
+
+class Ready:
+    """`GET /readyz`: requests are taken."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """503 with the reasons while they are not."""
+        problems = _problems(self._seat.service)
+        resp.status = 503 if problems else 200
+        resp.text = "\n".join(problems) or "ok"
+        resp.content_type = "text/plain"
+
+
+class MetricsText:
+    """`GET /metrics`."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Prometheus's text, of all HTTP processes."""
+        service = self._seat.service
+        resp.data = service.metrics.render(service.view.serving(), service.view.demands())
+        resp.content_type = metrics.CONTENT_TYPE
+
+
+class CancelRequest:
+    """`POST /v1/cancel/{id}` (DELETE works as well)."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
+        """Stop it, whichever node's gateway owns it; its client gets an ordinary end. To stop it
+        again says the same. 404 when nobody knows it, 504 when its owner does not answer."""
+        wanted = request_id_of(request_id)
+        if not await self._seat.service.stop_request(wanted):
+            raise Faulted(faults.not_found(f"an open request '{request_id}'"))
+        resp.data = json_bytes({"id": request_id, "cancelled": True})
+        resp.content_type = "application/json"
+
+    async def on_delete(self, req: Request, resp: Response, request_id: str) -> None:
+        """The same."""
+        await self.on_post(req, resp, request_id)
+
+
+def _problems(service: HttpService) -> list[str]:
+    problems: list[str] = []
+    if service.dispatcher.draining:
+        problems.append("this gateway is shutting down")
+    if not service.bus.mirror.live:
+        problems.append("the cluster's state is not known yet (is `master` running?)")
+    return problems

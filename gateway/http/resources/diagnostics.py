@@ -1,0 +1,305 @@
+"""Talks to telemetry and the runners through the bus: what this node is doing, down to its stacks.
+
+`GET /v1/diagnostics/node` gathers what is known already and asks each ready runner for its own
+account, all at once and for at most 2 s; a runner that does not answer is a warning, never an
+error. Stacks and profiles are telemetry's, one at a time; its refusal keeps its HTTP status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import platform
+from typing import Any, Literal, cast
+
+from falcon.asgi import Request, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bus.wire.codec import first_problem
+from bus.wire.errors import BadMessage, BadRequest, Unavailable
+from bus.wire.ids import InstanceId, NodeId
+from bus.wire.messages.control import (
+    AskDiagnosis,
+    AskRunner,
+    Diagnosis,
+    DiagnosisRefused,
+    RunnerReport,
+)
+from bus.wire.messages.readings import NodeReading, RunnerReading
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.fault_raised import Faulted
+from gateway.dialects.faults import Fault, too_large
+from gateway.http.ask import Asker
+from gateway.service import HttpService, Seat
+
+ROOT = "/v1/diagnostics/node"
+REPORT_DEADLINE_S = 2.0
+STACKS_DEADLINE_S = 20.0
+PROFILE_SLACK_S = 20.0
+READING_FRESH_S = 15.0
+MAX_BODY_BYTES = 64 << 10
+CODES = {
+    404: "process_not_found",
+    409: "process_not_running",
+    429: "examination_under_way",
+    501: "profiles_not_possible",
+    504: "process_silent",
+}
+"""What telemetry's refusals are called."""
+PACKAGES = ("shoal", "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "pydantic")
+
+
+class ProfileOrder(BaseModel):
+    """The body of a profile: every field may be left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    seconds: float = Field(default=2.0, ge=0.1, le=30.0)
+    rate_hz: int = Field(default=100, ge=1, le=1000)
+    format: Literal["speedscope", "flamegraph"] = "speedscope"
+
+
+class NodeDiagnostics:
+    """`GET /v1/diagnostics/node`."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, _req: Request, resp: Response) -> None:
+        """Runtime, processes, runners with their own accounts, memory, warnings."""
+        service = self._seat.service
+        node, state = service.bus.speaker.node, service.bus.state
+        fresh = [r for r, age_s in service.view.nodes() if _is_fresh(r, age_s, node)]
+        reading = fresh[0] if fresh else None
+        readings = {r.process: r for r in service.view.runners() if r.node == node}
+        (reports, failed), capability = await asyncio.gather(
+            _reports(service), _capability(service)
+        )
+        warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
+        if reading is None:
+            warnings.append(_warning(node, "telemetry_silent", "telemetry sends no readings"))
+        warnings += [_warning(node, "runner_silent", text) for text in failed]
+        runners = [_runner(report, readings.get(_process_of(report))) for report in reports]
+        told = {runner["process"] for runner in runners}
+        runners += [_runner(None, r) for name, r in sorted(readings.items()) if name not in told]
+        found = {
+            "node": node,
+            "runtime": runtime(),
+            "diagnosis": capability,
+            "memory": _memory(reading),
+            "processes": [p.model_dump() for p in reading.processes] if reading else [],
+            "runners": runners,
+            "state": {"term": state.term, "index": state.index},
+            "warnings": warnings,
+        }
+        resp.content_type = "application/json"
+        resp.data = json_bytes(found)
+
+
+class ProcessStacks:
+    """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response, name: str, part: str = "") -> None:
+        """What each thread of the process is at. Never locals."""
+        form = req.get_param("format", default="json")
+        if form not in ("json", "text"):
+            raise BadRequest(f"format: {form!r} is neither json nor text", field="format")
+        question = AskDiagnosis(want="stacks", process=_named(name, part))
+        found = await _asked(self._seat.service, question, STACKS_DEADLINE_S)
+        if form == "text":
+            resp.content_type = "text/plain; charset=utf-8"
+            resp.text = stacks_text(json.loads(found.content))
+        else:
+            resp.content_type = found.content_type
+            resp.data = found.content
+
+
+class ProcessProfile:
+    """`POST /v1/diagnostics/node/processes/{name}/profile`."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
+        """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""
+        body = await req.stream.read(MAX_BODY_BYTES + 1)
+        if len(body) > MAX_BODY_BYTES:
+            raise Faulted(too_large(MAX_BODY_BYTES))
+        try:
+            order = ProfileOrder.model_validate_json(body or b"{}")
+        except ValidationError as error:
+            problem = first_problem(error)
+            raise BadRequest(problem, field=problem.partition(":")[0]) from error
+        question = AskDiagnosis(
+            want="profile",
+            process=_named(name, part),
+            seconds=order.seconds,
+            rate_hz=order.rate_hz,
+            format=order.format,
+        )
+        deadline_s = order.seconds + PROFILE_SLACK_S
+        found = await _asked(self._seat.service, question, deadline_s)
+        resp.content_type = found.content_type
+        resp.data = found.content
+
+
+def resources(seat: Seat) -> dict[str, object]:
+    """What answers at which path. One of several processes under a name is `gateway/1`."""
+    stacks, profile = ProcessStacks(seat), ProcessProfile(seat)
+    found: dict[str, object] = {ROOT: NodeDiagnostics(seat)}
+    for name in ("{name}", "{name}/{part}"):
+        found[f"{ROOT}/processes/{name}/stacks"] = stacks
+        found[f"{ROOT}/processes/{name}/profile"] = profile
+    return found
+
+
+async def _reports(service: HttpService) -> tuple[list[RunnerReport], list[str]]:
+    node = service.bus.speaker.node
+    mine = [
+        instance.instance
+        for instance in service.bus.state.instances.values()
+        if any(rank.node == node for rank in instance.ready)
+    ]
+    found = await asyncio.gather(*(_report(service, instance) for instance in mine))
+    reports = [report for report in found if isinstance(report, RunnerReport)]
+    return reports, [text for text in found if isinstance(text, str)]
+
+
+async def _report(service: HttpService, instance: InstanceId) -> RunnerReport | str:
+    question = AskRunner(instance=instance)
+    try:
+        answer = await _ask(service, service.bus.endpoints.worker, question, REPORT_DEADLINE_S)
+    except (Unavailable, BadMessage) as error:
+        return f"no account of {instance}: {error}"
+    if isinstance(answer, RunnerReport):
+        return answer
+    said = answer.message if isinstance(answer, DiagnosisRefused) else type(answer).__name__
+    return f"no account of {instance}: {said}"
+
+
+async def _capability(service: HttpService) -> dict[str, Any]:
+    question = AskDiagnosis(want="capability")
+    try:
+        answer = await _ask(service, service.bus.endpoints.telemetry, question, REPORT_DEADLINE_S)
+    except (Unavailable, BadMessage) as error:
+        return {"py_spy": None, "reason": str(error)}
+    if isinstance(answer, Diagnosis):
+        return cast(dict[str, Any], json.loads(answer.content))
+    return {"py_spy": None, "reason": f"telemetry answered {type(answer).__name__}"}
+
+
+async def _asked(service: HttpService, question: AskDiagnosis, deadline_s: float) -> Diagnosis:
+    """Telemetry's diagnosis. Raises Faulted for what its refusal or silence stands for."""
+    try:
+        answer = await _ask(service, service.bus.endpoints.telemetry, question, deadline_s)
+    except Unavailable as error:
+        text = f"telemetry does not answer: {error}; see `shoal status`"
+        raise Faulted(Fault(503, "telemetry_silent", text, retry_after_s=2.0)) from error
+    except BadMessage as error:
+        raise Faulted(Fault(502, "bad_answer", f"telemetry: {error}")) from error
+    if isinstance(answer, Diagnosis):
+        return answer
+    if isinstance(answer, DiagnosisRefused):
+        code = CODES.get(answer.status, "diagnosis_failed")
+        again_s = 2.0 if answer.status in (429, 504) else None
+        raise Faulted(Fault(answer.status, code, answer.message, retry_after_s=again_s))
+    raise Faulted(Fault(502, "bad_answer", f"telemetry answered {type(answer).__name__}"))
+
+
+async def _ask(service: HttpService, address: str, question: Message, deadline_s: float) -> Message:
+    asker = Asker(service.bus.speaker, service.reactor)
+    return await asker.ask(address, question, deadline_s)
+
+
+def _is_fresh(reading: NodeReading, age_s: float, node: NodeId) -> bool:
+    return reading.node == node and age_s < READING_FRESH_S
+
+
+def _named(name: str, part: str) -> str:
+    return f"{name}/{part}" if part else name
+
+
+def _process_of(report: RunnerReport) -> str:
+    return report.slot if ":" in report.slot else f"runner:{report.slot}"
+
+
+def runtime() -> dict[str, Any]:
+    """Versions of what this node runs on; a package that is not installed is left out."""
+    versions: dict[str, str] = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "protocol": [PROTOCOL_MIN, PROTOCOL_MAX],
+        "packages": versions,
+    }
+
+
+def stacks_text(found: dict[str, Any]) -> str:
+    """Stacks as people read them: outermost call first."""
+    how = found["method"] + (f" ({found['note']})" if found["note"] else "")
+    lines = [f"{found['process']} pid {found['pid']}, by {how}"]
+    for thread in cast(list[dict[str, Any]], found["threads"]):
+        marks = [m for m, on in (("active", thread["active"]), ("GIL", thread["owns_gil"])) if on]
+        mark = f" [{', '.join(marks)}]" if marks else ""
+        name = thread["name"] or "unnamed"
+        lines += ["", f"thread {name} of pid {thread['pid']} ({thread['thread_id']}){mark}"]
+        frames = cast(list[dict[str, Any]], thread["frames"])
+        lines += [f"  {f['name']} ({f['filename']}:{f['line']})" for f in reversed(frames)]
+    return "\n".join(lines) + "\n"
+
+
+def _runner(report: RunnerReport | None, reading: RunnerReading | None) -> dict[str, Any]:
+    if report is None:
+        assert reading is not None
+        return {
+            "process": reading.process,
+            "instance": reading.instance,
+            "generation": reading.generation,
+            "phase": reading.phase,
+            "reading": reading.model_dump(),
+        }
+    return {
+        "process": _process_of(report),
+        "pid": report.pid,
+        "instance": report.instance,
+        "generation": report.generation,
+        "phase": report.phase,
+        "memory": report.memory,
+        "facts": report.facts,
+        "recorder": list(report.recorder),
+        "reading": reading.model_dump() if reading else None,
+    }
+
+
+def _memory(reading: NodeReading | None) -> dict[str, Any] | None:
+    if reading is None:
+        return None
+    return {
+        "total_bytes": reading.memory_total_bytes,
+        "available_bytes": reading.memory_available_bytes,
+        "disk_total_bytes": reading.disk_total_bytes,
+        "disk_free_bytes": reading.disk_free_bytes,
+        "cpu_ratio": reading.cpu_ratio,
+        "load_1m": reading.load_1m,
+        "measured_at_s": reading.measured_at_s,
+    }
+
+
+def _warning(node: NodeId, code: str, message: str) -> dict[str, Any]:
+    return {
+        "node": node,
+        "level": "warn",
+        "code": code,
+        "message": message,
+        "remediation": "see `shoal status` and `shoal logs`",
+    }

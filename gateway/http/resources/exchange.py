@@ -1,0 +1,214 @@
+"""Talks to clients of everything that generates: one resource for every dialect.
+
+Order of an exchange: the body is read to its end, parsed, submitted; then a watcher listens for
+the client's hang-up while bytes are made. A status is given once it is known; a streamed answer
+that has to wait for a load says so in comments, where its dialect has them. Whatever
+happens, the exchange ends once, and is recorded once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from falcon.asgi import Request, Response
+
+from bus.wire.ids import ModelId
+from gateway.dialects import sse
+from gateway.dialects.collect import Collector
+from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
+from gateway.dialects.fault_raised import Faulted
+from gateway.dialects.faults import Fault, internal, of_failed
+from gateway.http.middleware import read_body, receive_of
+from gateway.http.resources.keep_alive import load_or_unload
+from gateway.requests.dispatcher import Exchange
+from gateway.service import HttpService, Seat
+
+PARSE_ASIDE_BYTES = 128 << 10
+"""A larger body is parsed in a thread, so that other streams go on."""
+QUICK_S = 0.5
+"""How long a streamed answer may be undecided before its status is given as 200."""
+NEVER_S = 7 * 24 * 3600.0
+CLOSED_REQUEST = 499
+
+
+@dataclass(slots=True)
+class _Running:
+    """One exchange under way, and what will be recorded of it."""
+
+    service: HttpService
+    dialect: Dialect
+    parsed: Parsed
+    exchange: Exchange
+    watcher: asyncio.Task[None]
+    started_at: float
+    recorded: bool = False
+
+    def end(self, outcome: str, status: int) -> None:
+        """Record it, once; what is still open of it is cancelled."""
+        if self.recorded:
+            return
+        self.recorded = True
+        self.service.running -= 1
+        self.watcher.cancel()
+        self.service.dispatcher.abandon(self.exchange.answer)
+        self.service.ended(
+            self.exchange, started_at=self.started_at, outcome=outcome, status=status
+        )
+
+
+class GenerateResource:
+    """A route that generates text in one dialect."""
+
+    def __init__(self, seat: Seat, dialect: Dialect) -> None:
+        self._seat = seat
+        self._dialect = dialect
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Parse, submit, answer."""
+        service = self._seat.service
+        started_at = service.reactor.now()
+        parsed = await self._parse(service, req)
+        if not service.view.known:
+            await service.wait_known()
+        if parsed.intent != "generate":
+            resp.content_type = "application/json"
+            resp.data = await load_or_unload(service, self._dialect, parsed)
+            return
+        exchange = service.dispatcher.start(parsed)
+        answer = exchange.answer
+        watcher = asyncio.ensure_future(_watch(req, service, exchange))
+        service.running += 1
+        running = _Running(service, self._dialect, parsed, exchange, watcher, started_at)
+        try:
+            keep_alive_s = parsed.extras.keep_alive_s
+            if keep_alive_s is None:
+                keep_alive_s = parsed.extras.stay_warm_s
+            if parsed.stream:
+                has_comments = self._dialect.stream_content_type == sse.CONTENT_TYPE
+                await answer.wait_settled(QUICK_S if has_comments else NEVER_S)
+                _raise_early(running)
+                resp.content_type = self._dialect.stream_content_type
+                for name, value in sse.HEADERS:
+                    resp.set_header(name, value)
+                resp.set_header("x-request-id", parsed.answer_id)
+                resp.stream = _streamed(running, keep_alive_s)
+            else:
+                resp.data = await _whole(running)
+                resp.content_type = "application/json"
+                resp.set_header("x-request-id", parsed.answer_id)
+                _keep_warm(service, exchange.model, keep_alive_s)
+                running.end("finished", 200)
+        except Faulted as error:
+            running.end(error.fault.code, error.fault.status)
+            raise
+        except BaseException:
+            running.end("internal_error", 500)
+            raise
+
+    async def _parse(self, service: HttpService, req: Request) -> Parsed:
+        body = await read_body(req, service.options.body_limit_bytes)
+        headers = {name.lower(): value for name, value in req.headers.items()}
+        context = service.parse_context(headers)
+        if len(body) < PARSE_ASIDE_BYTES:
+            return self._dialect.parse(body, context)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._dialect.parse, body, context)
+
+
+async def _watch(req: Request, service: HttpService, exchange: Exchange) -> None:
+    """End the exchange when the client hangs up. To be started once the body was read."""
+    receive = receive_of(req)
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    service.dispatcher.abandon(exchange.answer)
+
+
+def _raise_early(running: _Running) -> None:
+    answer = running.exchange.answer
+    if answer.abandoned:
+        raise Faulted(Fault(CLOSED_REQUEST, "client_closed", "the client went away"))
+    fault = answer.early_fault
+    if fault is not None:
+        raise Faulted(fault)
+
+
+async def _whole(running: _Running) -> bytes:
+    """The answer in one piece. Raises Faulted for whatever keeps it from being complete."""
+    answer = running.exchange.answer
+    collector = Collector(answer.requests)
+    while not collector.ended:
+        entries = await answer.take()
+        answer.take_comments()
+        if entries:
+            collector.add(entries)
+        if collector.failed is not None:
+            raise Faulted(of_failed(collector.failed))
+        if not entries and answer.ended:
+            _raise_early(running)
+            break
+    return running.dialect.render_whole(running.parsed, collector.collected, load_s=answer.load_s)
+
+
+def _keep_warm(service: HttpService, model: ModelId, seconds: float | None) -> None:
+    if seconds is not None:
+        service.keep_alive(model, seconds)
+
+
+async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGenerator[bytes]:
+    """The bytes of a stream, from its first to its last. One piece per wake-up."""
+    answer = running.exchange.answer
+    outcome = "client_closed"
+    try:
+        if not answer.settled:
+            yield sse.KEEP_ALIVE
+        while not answer.settled:
+            await answer.wait_settled(1.0)
+            for text in answer.take_comments():
+                yield sse.comment(text)
+        renderer = running.dialect.stream(running.parsed, load_s=answer.load_s)
+        _keep_warm(running.service, running.exchange.model, keep_alive_s)
+        if answer.abandoned:
+            return
+        if answer.fault is None:
+            yield renderer.open()
+        async for piece in _pieces(running, renderer):
+            yield piece
+        outcome = _outcome_of(running)
+    except Exception as error:
+        reference = str(running.exchange.tickets[0].request.request_id)
+        running.service.log.error("a stream failed here", request=reference, error=repr(error))
+        outcome = "internal_error"
+        yield running.dialect.stream(running.parsed).error(internal(reference))
+    finally:
+        running.end(outcome, 200)
+
+
+async def _pieces(running: _Running, renderer: StreamRenderer) -> AsyncGenerator[bytes]:
+    answer = running.exchange.answer
+    while True:
+        entries = await answer.take()
+        piece = renderer.render(entries) if entries else b""
+        if answer.abandoned:
+            return
+        if answer.fault is not None:
+            yield piece + renderer.error(answer.fault)
+            return
+        if renderer.ended:
+            yield piece + renderer.close()
+            return
+        for text in answer.take_comments():
+            piece += renderer.comment(text)
+        if piece:
+            yield piece
+
+
+def _outcome_of(running: _Running) -> str:
+    answer = running.exchange.answer
+    if answer.abandoned:
+        return "client_closed"
+    if answer.fault is not None:
+        return answer.fault.code
+    reasons = (ticket.failed for ticket in running.exchange.tickets)
+    return next((reason for reason in reasons if reason is not None), "finished")

@@ -1,0 +1,197 @@
+"""Talks to clients about instances: place, plan, look at, delete; each is one command.
+
+A refusal keeps its reason and its numbers; an impossible placement is never a 200.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from bus.wire.errors import BadRequest
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.messages.commands import Acknowledged, DeleteInstance, PlaceModel
+from gateway.dialects import faults
+from gateway.dialects.body import Closed, FieldTable, read_object, take_extras, validate
+from gateway.dialects.dialect import Limits
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.fault_raised import Faulted
+from gateway.http.middleware import read_body
+from gateway.service import HttpService, Seat
+
+MAX_DRAIN_S = 3600.0
+
+
+class PlaceBody(Closed):
+    """`POST /place_instance`."""
+
+    model: str
+    context_tokens: int | None = Field(default=None, ge=1)
+    keep_alive_s: float | None = None
+    pinned: bool = False
+    priority: int = Field(default=10, ge=0, le=1000)
+    excluded_nodes: list[str] = []
+    min_nodes: int = Field(default=1, ge=1)
+    if_absent: bool = True
+    dry_run: bool = False
+    sharding: Literal["pipeline", "tensor"] | None = None
+    layers: dict[str, int] = {}
+
+
+class PlaceInstance:
+    """`POST /place_instance`: load a copy of a model."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """The acknowledgement, with the instance's id (or the plan, on `dry_run`)."""
+        service = self._seat.service
+        body = await read_body(req, service.options.body_limit_bytes)
+        found = read_object(body, Limits(depth=service.options.body_depth))
+        take_extras(found)
+        asked = validate(PlaceBody, found, FieldTable())
+        await service.wait_known()
+        resp.data = await _placed(service, asked)
+        resp.content_type = "application/json"
+
+
+class PlacementPlan:
+    """`GET /instance/placement?model=...`: what placing would do, without doing it."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """The plan."""
+        await self._seat.service.wait_known()
+        resp.data = await _placed(self._seat.service, _asked(req))
+        resp.content_type = "application/json"
+
+
+class PlacementPreviews:
+    """`GET /instance/previews?model=...`: every candidate, with its bytes and speed or a reason."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """For each number of nodes and kind of sharding the best placement now, or why there is
+        none; `chosen` is what placing would do, `refusal` what it would say instead."""
+        service, asked = self._seat.service, _asked(req)
+        await service.wait_known()
+        command = _command(service, asked).model_copy(update={"previews": True})
+        answer = await service.command(command)
+        resp.data = json_bytes(answer.plan)
+        resp.content_type = "application/json"
+
+
+class InstanceResource:
+    """`/instance/{id}`."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response, instance: str) -> None:
+        """The instance as the state has it, and its runner's last reading."""
+        service = self._seat.service
+        found = service.bus.state.instances.get(instance)
+        if found is None:
+            raise Faulted(faults.not_found(f"instance '{instance}'"))
+        reading = service.view.runner_of(InstanceId(instance))
+        resp.data = json_bytes(
+            {
+                "instance": found.model_dump(mode="json"),
+                "reading": None if reading is None else reading.model_dump(mode="json"),
+            }
+        )
+        resp.content_type = "application/json"
+
+    async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
+        """Drain (`?drain_s=`), then unload."""
+        service = self._seat.service
+        drain_s = req.get_param_as_float("drain_s", min_value=0.0, max_value=MAX_DRAIN_S)
+        command = DeleteInstance(
+            command_id=service.command_id(),
+            instance=InstanceId(instance),
+            drain_s=drain_s or 0.0,
+            why="deleted through the HTTP API",
+        )
+        resp.data = json_bytes(acknowledged(await service.command(command)))
+        resp.content_type = "application/json"
+
+
+async def _placed(service: HttpService, asked: PlaceBody) -> bytes:
+    command = _command(service, asked)
+    answer = await service.command(command)
+    return json_bytes({"model": command.model, **acknowledged(answer)})
+
+
+def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
+    """The command that was asked for. Raises Faulted (404), BadRequest for unknown nodes."""
+    model: ModelId = service.dispatcher.model(asked.model)
+    return PlaceModel(
+        command_id=service.command_id(),
+        model=model,
+        context_tokens=asked.context_tokens,
+        keep_alive_s=asked.keep_alive_s,
+        pinned=asked.pinned,
+        priority=asked.priority,
+        excluded_nodes=known_nodes(service, asked.excluded_nodes, field="excluded_nodes"),
+        min_nodes=asked.min_nodes,
+        if_absent=asked.if_absent,
+        dry_run=asked.dry_run,
+        sharding=asked.sharding,
+        layers=asked.layers,
+    )
+
+
+def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[NodeId, ...]:
+    """Nodes by id or name, as ids. BadRequest, naming the field, for one that nobody is: one
+    that is excluded by mistake would be excluded in vain."""
+    seats = {one.node: one.name for one in service.bus.state.nodes.values()}
+    seats |= {one.node: one.name for one in service.view.cards()}
+    found: list[NodeId] = []
+    for name in names:
+        meant = [node for node in seats if name == node] or [n for n in seats if name == seats[n]]
+        if len(meant) != 1:
+            there = ", ".join(sorted(f"{node} ({called})" for node, called in seats.items()))
+            text = f"{len(meant) or 'no'} nodes are called {name!r}; there is: {there or 'none'}"
+            raise BadRequest(text, field=field)
+        found.append(meant[0])
+    return tuple(found)
+
+
+def _asked(req: Request) -> PlaceBody:
+    """A question about placing, from the query. Raises BadRequest."""
+    model = req.get_param("model")
+    if not model:
+        raise BadRequest("model is required", field="model")
+    sharding = req.get_param("sharding")
+    if sharding is not None and sharding != "pipeline" and sharding != "tensor":
+        raise BadRequest("sharding: must be 'pipeline' or 'tensor'", field="sharding")
+    return PlaceBody(
+        model=model,
+        context_tokens=_whole_number(req, "context_tokens"),
+        excluded_nodes=req.get_param_as_list("excluded_nodes") or [],
+        min_nodes=_whole_number(req, "min_nodes") or 1,
+        if_absent=False,
+        dry_run=True,
+        sharding=sharding,
+    )
+
+
+def acknowledged(answer: Acknowledged) -> dict[str, Any]:
+    """What the holder answered, for JSON."""
+    return answer.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
+
+
+def _whole_number(req: Request, name: str) -> int | None:
+    value = req.get_param(name)
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise BadRequest(f"{name}: must be a positive whole number", field=name)
+    return int(value)

@@ -1,0 +1,41 @@
+"""Talks to the holder about whether models stay: load on wish, unload on wish.
+
+Ollama's clients load a model by an empty request and unload it by one with `keep_alive: 0`.
+Loading waits like any request for the model would; unloading lets what is open finish.
+"""
+
+from __future__ import annotations
+
+from bus.wire.messages.commands import DeleteInstance, PlaceModel
+from gateway.dialects.dialect import Dialect, Parsed
+from gateway.service import HttpService
+
+UNLOAD_DRAIN_S = 60.0
+
+
+async def load_or_unload(service: HttpService, dialect: Dialect, parsed: Parsed) -> bytes:
+    """Do what the empty request means; its answer is the dialect's empty answer."""
+    model = service.dispatcher.model(parsed.model)
+    load_s = 0.0
+    if parsed.intent == "unload":
+        for one in list(service.bus.state.instances.values()):
+            if one.model == model and one.status in ("placed", "ready"):
+                await service.command(
+                    DeleteInstance(
+                        command_id=service.command_id(),
+                        instance=one.instance,
+                        drain_s=UNLOAD_DRAIN_S,
+                        why="a client asked to unload it",
+                    )
+                )
+    else:
+        started_at = service.reactor.now()
+        await service.command(PlaceModel(command_id=service.command_id(), model=model))
+        await service.dispatcher.wait_ready(model)
+        load_s = service.reactor.now() - started_at
+        if parsed.extras.keep_alive_s is not None:
+            service.keep_alive(model, parsed.extras.keep_alive_s)
+    if parsed.stream:
+        renderer = dialect.stream(parsed, load_s=load_s)
+        return renderer.open() + renderer.close()
+    return dialect.render_whole(parsed, (), load_s=load_s)

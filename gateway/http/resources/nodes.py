@@ -1,0 +1,67 @@
+"""Talks to clients about nodes: rename, drain, forget; each is one command to the holder."""
+
+from __future__ import annotations
+
+from falcon.asgi import Request, Response
+from pydantic import Field
+
+from bus.wire.errors import BadRequest
+from bus.wire.ids import NodeId
+from bus.wire.messages.commands import Command, DrainNode, ForgetNode, RenameNode
+from gateway.dialects.body import Closed, FieldTable, read_object, take_extras, validate
+from gateway.dialects.dialect import Limits
+from gateway.dialects.encode import json_bytes
+from gateway.http.middleware import read_body
+from gateway.http.resources.instances import acknowledged
+from gateway.service import HttpService, Seat
+
+ACTS = ("rename", "drain", "undrain", "forget", "remember")
+
+
+class NodeBody(Closed):
+    """`POST /node/{node}/{act}`; `name` is for `rename`, `drain_s` for `drain`."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=64)
+    drain_s: float = Field(default=60.0, ge=0.0, le=3600.0)
+
+
+class NodeResource:
+    """`/node/{node}/{act}`. A node goes by its id or by its name."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_post(self, req: Request, resp: Response, node: str, act: str) -> None:
+        """Done, with its place in the log; or a refusal that says what to do."""
+        service = self._seat.service
+        body = await read_body(req, service.options.body_limit_bytes)
+        found = read_object(body or b"{}", Limits(depth=service.options.body_depth))
+        take_extras(found)
+        asked = validate(NodeBody, found, FieldTable())
+        await service.wait_known()
+        answer = await service.command(_command(service, node, act, asked))
+        resp.data = json_bytes({"node": node, **acknowledged(answer)})
+        resp.content_type = "application/json"
+
+
+def _command(service: HttpService, node: str, act: str, asked: NodeBody) -> Command:
+    seats = service.bus.state.nodes.values()
+    named = [seat.node for seat in seats if seat.name == node]
+    which = NodeId(named[0] if len(named) == 1 else node)
+    command_id = service.command_id()
+    match act:
+        case "rename":
+            if asked.name is None:
+                raise BadRequest("name is required", field="name")
+            return RenameNode(command_id=command_id, node=which, name=asked.name)
+        case "drain" | "undrain":
+            return DrainNode(
+                command_id=command_id,
+                node=which,
+                draining=act == "drain",
+                drain_s=asked.drain_s,
+            )
+        case "forget" | "remember":
+            return ForgetNode(command_id=command_id, node=which, forgotten=act == "forget")
+        case _:
+            raise BadRequest(f"{act!r} is none of {', '.join(ACTS)}", field="act")

@@ -1,0 +1,95 @@
+"""Talks to clients about itself: the root, the OpenAPI document, a page that reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+
+from falcon.asgi import Request, Response
+
+from gateway.http.openapi import Route, document
+from gateway.service import Seat
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+code{font-family:ui-monospace,monospace}td{padding:.15rem .8rem .15rem 0;vertical-align:top}
+h2{margin:1.6rem 0 .3rem;font-size:1.05rem}@media(prefers-color-scheme:dark){
+body{background:#111;color:#ddd}a{color:#8bf}}
+"""
+
+
+class Root:
+    """`GET /` and `HEAD /`: somebody is here."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """What this is and where to go."""
+        options = self._seat.options
+        resp.text = (
+            f"shoal {options.version} on {options.node_name} is running\n\n"
+            "OpenAI API   /v1/chat/completions, /v1/completions, /v1/models\n"
+            "Ollama API   /api/chat, /api/generate, /api/tags\n"
+            "Reference    /docs, /openapi.json\n"
+            "Health       /health, /metrics, /state, /queue\n"
+        )
+        resp.content_type = "text/plain; charset=utf-8"
+
+    async def on_head(self, req: Request, resp: Response) -> None:
+        """200."""
+        resp.content_type = "text/plain; charset=utf-8"
+
+
+class OpenApi:
+    """`GET /openapi.json`."""
+
+    def __init__(self, routes: Sequence[Route], version: str) -> None:
+        # not orjson: a seed's bounds exceed its 64-bit integers
+        self._bytes = json.dumps(document(routes, title="shoal", version=version)).encode()
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """The document."""
+        resp.data = self._bytes
+        resp.content_type = "application/json"
+
+
+class Docs:
+    """`GET /docs`: every route in one plain page, from the same table."""
+
+    def __init__(self, routes: Sequence[Route], version: str) -> None:
+        self._page = _page(routes, version).encode()
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """The page."""
+        resp.data = self._page
+        resp.content_type = "text/html; charset=utf-8"
+
+
+def _page(routes: Sequence[Route], version: str) -> str:
+    parts = [
+        "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>",
+        f"<title>shoal {escape(version)}</title><style>{_STYLE}</style><h1>shoal</h1>",
+        "<p>Machine-readable: <a href=/openapi.json>/openapi.json</a></p>",
+    ]
+    for tag in dict.fromkeys(route.tag for route in routes):
+        parts.append(f"<h2>{escape(tag)}</h2><table>")
+        parts += [
+            f"<tr><td><code>{route.method}</code><td><code>{escape(route.path)}</code>"
+            f"<td>{escape(route.summary)}{_fields(route)}"
+            for route in routes
+            if route.tag == tag
+        ]
+        parts.append("</table>")
+    return "\n".join(parts)
+
+
+def _fields(route: Route) -> str:
+    if route.body is None:
+        return ""
+    names = ", ".join(
+        f"<code>{escape(field.alias or name)}</code>"
+        for name, field in route.body.model_fields.items()
+    )
+    return f"<br><small>{names}</small>"

@@ -1,0 +1,182 @@
+"""Talks to gunicorn: its master process and its HTTP processes, as we need them.
+
+What stock gunicorn lacks (measured, 27.0): asyncio's `create_server` undoes the backlog; at
+SIGTERM idle connections hold the process until it is killed without a word to the
+application; an orphaned worker waits as long. Here an HTTP process that was told to end lets
+streams finish for a while, has the rest ended in words, and leaves.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedBaseClass=false, reportMissingSuperCall=false
+# (gunicorn carries no type information)
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+from gunicorn.glogging import Logger
+from gunicorn.workers.gasgi import ASGIWorker
+
+from bus.process.logs import Log
+from bus.service import die_with_supervisor
+from gateway.cluster.options import Options
+from gateway.http.listener import BACKLOG, open_listener, prepare
+
+GRACE_S = 3.0
+"""Between the end of the last stream in words and gunicorn's own kill."""
+LINGER_S = 0.3
+"""Last bytes in a socket have this long once no request is open."""
+
+
+class HttpProcess(ASGIWorker):
+    """gunicorn's ASGI worker with a backlog, a drain, and an end."""
+
+    def notify(self) -> None:
+        """Each second; the first time, the listeners are put right."""
+        if self.servers and not getattr(self, "_prepared", False):
+            self._prepared = True
+            for one in cast(list[Any], self.sockets):
+                prepare(one.sock, self.cfg.backlog)
+        super().notify()
+
+    def handle_exit_signal(self) -> None:
+        """SIGTERM: no new requests from here on."""
+        super().handle_exit_signal()
+        self._tell("on_drain")
+
+    def handle_quit_signal(self) -> None:
+        """SIGINT, SIGQUIT: open requests end in words now."""
+        self._tell("on_end")
+        super().handle_quit_signal()
+
+    async def _shutdown(self) -> None:
+        if self.ppid != os.getppid():
+            self._tell("on_end")
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.cfg.graceful_timeout - GRACE_S / 2
+        idle_since = loop.time()
+        while self.nr_conns > 0 and loop.time() < give_up_at:
+            if self._is_busy():
+                idle_since = loop.time()
+            if loop.time() - idle_since >= LINGER_S:
+                break
+            await asyncio.sleep(0.02)
+        if self.lifespan:
+            await self.lifespan.shutdown()
+
+    def _tell(self, what: str) -> None:
+        callback = self.state.get(what)
+        if callback is not None:
+            callback()
+
+    def _is_busy(self) -> bool:
+        busy = self.state.get("is_busy")
+        return bool(busy is not None and busy())
+
+
+class GunicornLog(Logger):
+    """gunicorn's own words, as lines of our log."""
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._lines = Log(node=os.environ.get("SHOAL_NODE", ""), process="gateway")
+
+    def critical(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        self._lines.critical(_text(msg, args))
+
+    def error(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        self._lines.error(_text(msg, args))
+
+    def warning(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        self._lines.warning(_text(msg, args))
+
+    def info(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        self._lines.debug(_text(msg, args))
+
+    def debug(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        return
+
+    def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        error = sys.exc_info()[1]
+        self._lines.error(_text(msg, args), error=repr(error))
+
+
+def _text(message: Any, args: tuple[Any, ...]) -> str:
+    try:
+        return str(message) % args if args else str(message)
+    except (TypeError, ValueError):
+        return str(message)
+
+
+class _Gunicorn(BaseApplication):
+    """gunicorn with our settings; the application is built in each HTTP process."""
+
+    def __init__(self, options: Options, listener: socket.socket) -> None:
+        self._options = options
+        self._listener = listener
+        super().__init__()
+
+    def load_config(self) -> None:
+        """What we need; the rest stays gunicorn's default."""
+        options = self._options
+        settings: dict[str, Any] = {
+            "bind": [f"fd://{self._listener.fileno()}"],
+            "workers": options.processes,
+            "worker_class": HttpProcess,
+            "asgi_loop": "uvloop",
+            "asgi_lifespan": "on",
+            "asgi_disconnect_grace_period": 1,
+            "http_parser": "python",
+            "keepalive": 5,
+            "graceful_timeout": int(options.drain_s + GRACE_S),
+            "timeout": 60,
+            "backlog": BACKLOG,
+            "control_socket_disable": True,
+            "preload_app": False,
+            "max_requests": 0,
+            "logger_class": GunicornLog,
+            "proc_name": f"shoal gateway {options.node}",
+        }
+        for name, value in settings.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:
+        """The application; imported here, after the fork, because the metrics' library looks
+        for its folder when it is imported and because no socket may be older than the fork."""
+        from gateway.http.app import build_app
+
+        return build_app(self._options)
+
+
+def serve(options: Options) -> None:
+    """Serve until told to stop. Raises Unavailable when the port is taken."""
+    folder = Path(options.metrics_folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+    os.environ["SHOAL_NODE"] = str(options.node)
+    listener = open_listener(options.host, options.port)
+    arbiter = Arbiter(_Gunicorn(options, listener))
+    die_with_supervisor(lambda: _end_workers(arbiter))
+    arbiter.run()
+
+
+def _end_workers(arbiter: Any) -> None:
+    """Our supervisor is gone: so are we, at once."""
+    for pid in list(arbiter.WORKERS):
+        try:
+            os.kill(pid, signal.SIGQUIT)
+        except ProcessLookupError:
+            continue
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""Requests from parsed to their last word: routed, waiting, answered."""

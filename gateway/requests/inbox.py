@@ -1,0 +1,149 @@
+"""Talks to the event loop: what one client waits for, gathered from one request or several.
+
+Entries come in the order of their requests' own numbers; credit is given back only for what
+`take` gave out *before* the last call, for by then it has been sent. The answer has ended
+when each request has had its terminal, or one has failed; after that `take` gives no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from bus.wire.ids import RequestId
+from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.tokens import Entry, Failed, Finished, TokenDelta, ToolCallDelta
+from gateway.dialects.faults import Fault, of_failed
+
+_COSTS = frozenset((TokenDelta, ToolCallDelta))
+OnSent = Callable[[RequestId, int, int], None]
+
+
+class Answer:
+    """The inbox of one HTTP exchange. `fault` is set when it was refused before any entry;
+    `load_s` is how long it waited for a model to load."""
+
+    def __init__(self, requests: Sequence[GenerationRequest], *, on_sent: OnSent) -> None:
+        self.requests = tuple(requests)
+        self.fault: Fault | None = None
+        self.abandoned = False
+        self.load_s = 0.0
+        self.position = 0
+        self._comments: list[str] = []
+        self._unaccepted = {one.request_id for one in requests}
+        self._unended = {one.request_id for one in requests}
+        self._queue: list[Entry] = []
+        self._taken: list[Entry] = []
+        self._waiting: asyncio.Future[None] | None = None
+        self._on_sent = on_sent
+        self._single = len(requests) == 1 and requests[0].n == 1
+
+    # --- what the client's side asks ------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Whether a status can be given: all accepted, refused, or failed at once."""
+        return not self._unaccepted or self.fault is not None or self.abandoned
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return not self._unended or self.fault is not None or self.abandoned
+
+    @property
+    def early_fault(self) -> Fault | None:
+        """A failure that can still be a status, because nothing precedes it."""
+        if self.fault is not None:
+            return self.fault
+        first = self._queue[0] if self._queue else None
+        return of_failed(first) if isinstance(first, Failed) else None
+
+    async def wait_settled(self, patience_s: float) -> bool:
+        """Wait until `settled`, at most so long; returns whether it is."""
+        try:
+            async with asyncio.timeout(patience_s):
+                while not self.settled:
+                    await self._wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def take(self) -> list[Entry]:
+        """All entries that are there, waiting for the first. Empty when only comments came,
+        or when it has ended. Calling again says that what was given has been sent."""
+        if self._taken:
+            self._give_credit()
+        while not (self._queue or self._comments or self.ended):
+            await self._wait()
+        self._taken, self._queue = self._queue, []
+        return self._taken
+
+    def take_comments(self) -> list[str]:
+        """Words of progress since the last call."""
+        comments, self._comments = self._comments, []
+        return comments
+
+    # --- what the runners' side tells -----------------------------------------------------
+
+    def accepted(self, request_id: RequestId, position: int) -> None:
+        """A runner owns this request."""
+        self._unaccepted.discard(request_id)
+        self.position = max(self.position, position)
+        self._wake()
+
+    def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:
+        """Entries of one request, its terminal (if here) last."""
+        self._queue.extend(entries)
+        self._unaccepted.discard(request_id)
+        last = entries[-1]
+        if isinstance(last, Failed):
+            self._unended.clear()
+        elif isinstance(last, Finished):
+            self._unended.discard(request_id)
+        self._wake()
+
+    def refuse(self, fault: Fault) -> None:
+        """No runner takes it: that is the answer."""
+        if self.fault is None and not self.ended:
+            self.fault = fault
+            self._wake()
+
+    def say(self, comment: str) -> None:
+        """A keep-alive or a word of progress. One that was not yet taken is replaced."""
+        if not self.ended:
+            self._comments = [comment]
+            self._wake()
+
+    def abandon(self) -> None:
+        """The client is gone; nothing more is given out."""
+        self.abandoned = True
+        self._queue.clear()
+        self._wake()
+
+    # --- below ---------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def _wait(self) -> None:
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _give_credit(self) -> None:
+        taken, self._taken = self._taken, []
+        if self._single:
+            count = sum(map(_COSTS.__contains__, map(type, taken)))
+            self._on_sent(self.requests[0].request_id, 0, count)
+            return
+        counts: dict[tuple[RequestId, int], int] = {}
+        for one in taken:
+            if type(one) is TokenDelta or type(one) is ToolCallDelta:
+                key = (one.request_id, one.choice)
+                counts[key] = counts.get(key, 0) + 1
+        for (request_id, choice), count in counts.items():
+            self._on_sent(request_id, choice, count)

@@ -1,0 +1,117 @@
+"""Which model a name means, and which of its instances answers a request.
+
+Pure. Names: the exact id, else the only id whose last part (after `/`) or whose name before
+`:latest` it is. Instances: of those ready and not excluded, the one that the conversation's
+beginning hashes to (its prefix cache is warm), unless it has markedly more work than the
+least loaded one. (Rendezvous hashing, Thaler and Ravishankar.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from bus.wire.ids import InstanceId, ModelId
+from bus.wire.instances import Instance
+from bus.wire.messages.readings import RunnerReading
+from bus.wire.messages.requests import ChatPrompt, GenerationRequest, TextPrompt
+
+AFFINITY_SLACK = 4
+"""Rows that a warm prefix is worth: beyond it the least loaded instance wins."""
+AFFINITY_CHARS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Work at one instance, as far as is known here."""
+
+    rows: int
+    suspect: bool = False
+
+
+def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
+    """The one model that `name` means, or None when there is none or more than one."""
+    if ModelId(name) in known:
+        return ModelId(name)
+    plain = name.removesuffix(":latest")
+    if ModelId(plain) in known:
+        return ModelId(plain)
+    folded = plain.casefold()
+    ends = {model for model in known if _short_names(model) & {folded}}
+    return next(iter(ends)) if len(ends) == 1 else None
+
+
+def _short_names(model: str) -> set[str]:
+    whole = model.casefold().removesuffix(":latest")
+    return {whole, whole.rpartition("/")[2]}
+
+
+def ready_instances(
+    instances: Iterable[Instance],
+    model: ModelId,
+    excluded: Collection[tuple[InstanceId, int]] = (),
+) -> list[Instance]:
+    """Instances that may take a request now; `excluded` are (instance, generation) pairs."""
+    return [
+        one
+        for one in instances
+        if one.model == model
+        and one.status == "ready"
+        and one.lead is not None
+        and (one.instance, one.generation) not in excluded
+    ]
+
+
+def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
+    """Why the model will not be loaded: the holder gave up on all copies that it placed."""
+    mine = [one for one in instances if one.model == model]
+    if not mine or any(one.status != "failed" for one in mine):
+        return None
+    return mine[0].why or "its runner keeps failing"
+
+
+def choose(
+    ready: Iterable[Instance], loads: Mapping[InstanceId, Load], affinity: str
+) -> Instance | None:
+    """The instance to ask. A suspect one is asked only where there is no other."""
+    candidates = list(ready)
+    if not candidates:
+        return None
+    nothing = Load(0)
+    well = [one for one in candidates if not loads.get(one.instance, nothing).suspect]
+    candidates = well or candidates
+    least = min(loads.get(one.instance, nothing).rows for one in candidates)
+    warm = max(candidates, key=lambda one: _weight(affinity, one.instance))
+    if loads.get(warm.instance, nothing).rows <= least + AFFINITY_SLACK:
+        return warm
+    return min(
+        candidates, key=lambda one: (loads.get(one.instance, nothing).rows, str(one.instance))
+    )
+
+
+def affinity_of(request: GenerationRequest) -> str:
+    """What a conversation keeps while it grows: its model, tools, and first words."""
+    prompt = request.prompt
+    parts: list[str] = [request.model]
+    if isinstance(prompt, ChatPrompt):
+        parts += [tool.name for tool in prompt.tools]
+        for message in prompt.messages:
+            text = "".join(part.text for part in message.parts if part.kind == "text")
+            parts.append(f"{message.role}:{text[:AFFINITY_CHARS]}")
+            if message.role == "user":
+                break
+    elif isinstance(prompt, TextPrompt):
+        parts.append(prompt.text[: AFFINITY_CHARS // 16])
+    else:
+        parts.append(",".join(map(str, prompt.token_ids[: AFFINITY_CHARS // 16])))
+    return hashlib.blake2b("\0".join(parts).encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def reading_rows(reading: RunnerReading | None) -> int:
+    """Rows that a runner said it has, waiting ones included."""
+    return 0 if reading is None else reading.running + reading.waiting
+
+
+def _weight(affinity: str, instance: InstanceId) -> bytes:
+    return hashlib.blake2b(f"{affinity}/{instance}".encode(), digest_size=8).digest()

@@ -1,0 +1,120 @@
+"""Requests that wait while no instance of their model is ready: bounded, with deadlines.
+
+Pure: time arrives as `now`. Order of a model's waiters is (priority, age). A model that
+cannot load yet blocks nobody else's. What waits is published as a reading; that reading is
+what makes the holder load models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import DemandReading, ModelDemand, RunnerReading, WeightsReading
+
+PUBLISH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One request (or a wish to load). `key` is the caller's name for it."""
+
+    key: str
+    model: ModelId
+    priority: int
+    since_at: float
+    deadline_at: float
+
+
+@dataclass(slots=True)
+class Demand:
+    """All that waits at one HTTP process. Invariant: at most `limit` waiters."""
+
+    limit: int
+    waiters: dict[str, Waiter] = field(default_factory=dict[str, Waiter])
+
+    def add(self, waiter: Waiter) -> Refusal | None:
+        """Let it wait, or refuse: full, with its place and when to come again."""
+        if len(self.waiters) >= self.limit:
+            return Refusal(
+                reason="queue_full",
+                message=f"{len(self.waiters)} requests already wait for models to load",
+                retry_after_s=5.0,
+                position=len(self.waiters) + 1,
+            )
+        self.waiters[waiter.key] = waiter
+        return None
+
+    def remove(self, key: str) -> Waiter | None:
+        """It waits no longer (served, cancelled, failed)."""
+        return self.waiters.pop(key, None)
+
+    def models(self) -> set[ModelId]:
+        """Models that somebody waits for."""
+        return {one.model for one in self.waiters.values()}
+
+    def of(self, model: ModelId) -> list[Waiter]:
+        """A model's waiters in the order in which they are to be submitted."""
+        mine = (one for one in self.waiters.values() if one.model == model)
+        return sorted(mine, key=lambda one: (one.priority, one.since_at))
+
+    def position(self, key: str) -> int:
+        """How many of the same model go first."""
+        waiter = self.waiters[key]
+        return [one.key for one in self.of(waiter.model)].index(key)
+
+    def expired(self, now: float) -> list[Waiter]:
+        """Those whose deadline has come; they stay until removed."""
+        return [one for one in self.waiters.values() if now >= one.deadline_at]
+
+    def reading(self, node: NodeId, process: str, now: float) -> DemandReading:
+        """The unmet demand, most urgent model first."""
+        models = [
+            ModelDemand(
+                model=model,
+                waiting=len(mine),
+                best_priority=mine[0].priority,
+                oldest_s=max(now - one.since_at for one in mine),
+            )
+            for model in self.models()
+            if (mine := self.of(model))
+        ]
+        models.sort(key=lambda one: (one.best_priority, -one.oldest_s))
+        return DemandReading(node=node, process=process, models=tuple(models))
+
+
+def loading_text(
+    model: ModelId,
+    readings: Sequence[RunnerReading],
+    weights: Sequence[WeightsReading] = (),
+    *,
+    position: int,
+) -> str:
+    """A line for the person who waits: phase, bytes, per cent. While the weights are on their way
+    to a node, that; of several nodes the one that is furthest behind."""
+    mine = [one for one in readings if one.model == model]
+    place = f", {position} ahead of you" if position else ""
+    under_way = [
+        one
+        for reading in weights
+        for one in reading.fetches
+        if one.model == model and one.phase not in ("done", "failed")
+    ]
+    if under_way:
+        last = min(under_way, key=lambda one: one.done_bytes)
+        percent = math.floor(100 * last.done_bytes / max(1, last.total_bytes))
+        done, total = last.done_bytes / 1e6, last.total_bytes / 1e6
+        rate = f"{last.bytes_per_s / 1e6:.0f} MB/s"
+        return f"fetching {percent} % ({done:.0f} of {total:.0f} MB, {rate}) {model}{place}"
+    for one in mine:
+        if one.phase == "loading" and one.total_bytes > 0:
+            ratio = min(1.0, one.done_bytes / one.total_bytes)
+            done, total = one.done_bytes / 1e6, one.total_bytes / 1e6
+            percent = math.floor(100 * ratio)
+            return f"loading {percent} % ({done:.0f} of {total:.0f} MB) {model}{place}"
+        if one.phase in ("loading", "warming"):
+            return f"{one.phase} {model}{place}"
+    return f"waiting for {model} to be loaded{place}"

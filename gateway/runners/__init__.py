@@ -1,0 +1,1 @@
+"""The connections to lead runners: credit, liveness, one DEALER each."""

@@ -1,0 +1,306 @@
+"""Talks to one runner: a DEALER of our own, requests out, entries in, life watched.
+
+Promises to each `Sink`: entries in their order without a gap (a gap ends the request with
+`internal`), and one last word: a terminal entry, `refused`, or `lost_unaccepted`. A socket that is
+gone and not back in 1 s, or progress owed and not made for 12 s, ends what was accepted with
+`runner_lost`. What was never accepted is given back, for nothing had been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bus.links.reactor import Reactor
+from bus.links.security import Security
+from bus.links.transport import Change, Link
+from bus.process.logs import Log
+from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
+from bus.wire.errors import BadMessage, FailReason, Refusal
+from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
+from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.tokens import (
+    CREDIT_WINDOW,
+    Accepted,
+    Cancel,
+    ChoiceEnd,
+    Credit,
+    Entry,
+    Failed,
+    Finished,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    PrefillProgress,
+    Refused,
+    StepEntries,
+    Submit,
+    TokenDelta,
+    ToRunner,
+    Welcome,
+)
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from gateway.runners.credit import CreditBook
+from gateway.runners.liveness import Liveness, Verdict
+
+BACK_S = 1.0
+"""A lost socket has this long to come back."""
+ANSWER_S = 1.0
+"""A submit is answered within this long..."""
+BUSY_ANSWER_S = 8.0
+"""...or, by a runner that still answers pings, within this."""
+
+
+class Sink(Protocol):
+    """Who asked. All calls come in the loop's thread."""
+
+    def accepted(self, position: int, prompt_tokens: int) -> None:
+        """The runner owns the request now."""
+        ...
+
+    def refused(self, refusal: Refusal) -> None:
+        """The runner did not take it; nothing was done."""
+        ...
+
+    def lost_unaccepted(self) -> None:
+        """The runner is gone, or silent, before it had taken the request."""
+        ...
+
+    def arrived(self, entries: list[Entry]) -> None:
+        """Some entries, in order; the last of all is a terminal."""
+        ...
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request at this runner. `next_seq` is the number that its next entry must have."""
+
+    request_id: RequestId
+    choices: int
+    sink: Sink
+    submitted_at: float
+    credit: CreditBook
+    accepted: bool = False
+    next_seq: int = 0
+    batch: list[Entry] = field(default_factory=list[Entry])
+
+
+class RunnerConnection:
+    """One DEALER to one lead runner, for as long as its generation lives."""
+
+    def __init__(
+        self,
+        *,
+        instance: InstanceId,
+        generation: int,
+        address: str,
+        identity: str,
+        boot: Boot,
+        reactor: Reactor,
+        log: Log,
+        on_dead: Callable[[RunnerConnection], None],
+        node: NodeId | None = None,
+        security: Security | None = None,
+    ) -> None:
+        self.instance = instance
+        self.generation = generation
+        self.address = address
+        self.verdict: Verdict = "well"
+        self._identity = identity
+        self._boot = boot
+        self._runner_boot: Boot | None = None
+        self._reactor = reactor
+        self._log = log.bind(instance=instance, generation=generation)
+        self._on_dead = on_dead
+        self._open: dict[RequestId, _Open] = {}
+        self._connects = 0
+        self._lost_at: float | None = None
+        self._dead = False
+        now = reactor.now()
+        self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
+        self._link = Link("dealer", identity=identity, security=security)
+        self._link.connect(address, peer=node)
+        reactor.watch_changes(self._link, self._changed)
+        reactor.watch(self._link, self._heard)
+        self._send_hello()
+
+    # --- what the pool asks ---------------------------------------------------------------
+
+    @property
+    def open_requests(self) -> int:
+        """Requests here that have not ended."""
+        return len(self._open)
+
+    def submit(self, request: GenerationRequest, sink: Sink, *, remaining_ms: int) -> None:
+        """Hand a request over. The sink gets its last word in any case."""
+        now = self._reactor.now()
+        one = _Open(request.request_id, request.n, sink, now, CreditBook(request.n))
+        self._open[request.request_id] = one
+        if not self._send(Submit(request, self.generation, CREDIT_WINDOW, remaining_ms)):
+            del self._open[request.request_id]
+            sink.lost_unaccepted()
+
+    def cancel(self, message: Cancel) -> None:
+        """Stop a request; its terminal still comes."""
+        self._send(message)
+
+    def forget(self, request_id: RequestId) -> None:
+        """Whatever still comes of this request is dropped; its sink is called no more."""
+        self._open.pop(request_id, None)
+
+    def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:
+        """So many entries have left; the runner may send as many again."""
+        one = self._open.get(request_id)
+        if one is not None and (grant := one.credit.sent(choice, count)):
+            self._send(Credit(request_id, choice, grant))
+
+    def tick(self, now: float) -> None:
+        """Each second: ping, and judge."""
+        self._send(Ping(self._boot))
+        owed = any(one.credit.may_move for one in self._open.values())
+        verdict = self._life.tick(owed=owed, now=now)
+        if verdict != self.verdict:
+            self.verdict = verdict
+            self._log.warning("runner", verdict=verdict, open_requests=len(self._open))
+        for one in list(self._open.values()):
+            if not one.accepted and self._overdue(one, now):
+                self._give_back(one)
+        if verdict == "lost":
+            self.end("runner_lost", "the runner made no progress for 12 s")
+
+    def end(self, reason: FailReason, message: str) -> None:
+        """It is over: every request gets its last word, the socket is closed."""
+        if self._dead:
+            return
+        self._dead = True
+        self._reactor.unwatch(self._link)
+        self._link.close()
+        still_open, self._open = list(self._open.values()), {}
+        for one in still_open:
+            if one.accepted:
+                one.sink.arrived([Failed(one.request_id, one.next_seq, reason, message)])
+            else:
+                one.sink.lost_unaccepted()
+        self._on_dead(self)
+
+    # --- what the runner says ---------------------------------------------------------------
+
+    def _changed(self, change: Change) -> None:
+        if change == "connected":
+            self._connects += 1
+            self._lost_at = None
+            if self._connects > 1:
+                self._send_hello()
+            return
+        if self._lost_at is None:
+            self._lost_at = self._reactor.now()
+            self._reactor.later(BACK_S, self._end_if_still_lost)
+
+    def _end_if_still_lost(self) -> None:
+        if self._lost_at is not None and self._reactor.now() - self._lost_at >= BACK_S * 0.9:
+            self.end("runner_lost", "the runner's process is gone")
+
+    def _heard(self, frames: list[bytes]) -> None:
+        try:
+            message = unpack_to_gateway(frames[-1])
+        except BadMessage as error:
+            self._log.error("bad frame from a runner", error=str(error)[:200])
+            self.end("internal", "the runner sent what cannot be read")
+            return
+        match message:
+            case StepEntries():
+                self._step(message.entries)
+            case Pong():
+                self._life.pong(step=message.step, now=self._reactor.now())
+            case Accepted():
+                self._accepted(message)
+            case Refused():
+                one = self._open.pop(message.request_id, None)
+                if one is not None:
+                    one.sink.refused(message.refusal)
+            case Welcome():
+                self._welcomed(message)
+            case Goodbye():
+                self._log.warning("runner said goodbye", message_text=message.message[:200])
+                self.end("model_unavailable", message.message)
+
+    def _welcomed(self, message: Welcome) -> None:
+        wrong = (message.instance, message.generation) != (self.instance, self.generation)
+        again = self._runner_boot not in (None, message.boot)
+        self._runner_boot = message.boot
+        if wrong or again:
+            self.end("runner_lost", "another runner answers at this address")
+
+    def _accepted(self, message: Accepted) -> None:
+        one = self._open.get(message.request_id)
+        if one is not None and not one.accepted:
+            one.accepted = True
+            self._life.entries(self._reactor.now())
+            one.sink.accepted(message.position, message.prompt_tokens)
+
+    def _step(self, entries: tuple[Entry, ...]) -> None:
+        touched: dict[RequestId, _Open] = {}
+        for entry in entries:
+            one = self._open.get(entry.request_id)
+            if one is None:
+                continue
+            if entry.seq != one.next_seq or not _fits(entry, one):
+                self._broken(one, entry)
+                continue
+            one.next_seq += 1
+            one.batch.append(entry)
+            touched[one.request_id] = one
+            if type(entry) is Finished or type(entry) is Failed:
+                del self._open[one.request_id]
+        if touched:
+            self._life.entries(self._reactor.now())
+        for one in touched.values():
+            batch, one.batch = one.batch, []
+            one.sink.arrived(batch)
+
+    def _broken(self, one: _Open, entry: Entry) -> None:
+        self._log.error(
+            "a request's entries are broken",
+            request=one.request_id,
+            expected=one.next_seq,
+            got=entry.seq,
+        )
+        del self._open[one.request_id]
+        self._send(Cancel(one.request_id, "shutdown"))
+        failed = Failed(one.request_id, one.next_seq, "internal", "part of the answer was lost")
+        one.sink.arrived([*one.batch, failed])
+        one.batch = []
+
+    # --- below -----------------------------------------------------------------------------------
+
+    def _overdue(self, one: _Open, now: float) -> bool:
+        heard = now - self._life.heard_at < 2 * ANSWER_S + 0.5
+        return now - one.submitted_at >= (BUSY_ANSWER_S if heard else ANSWER_S)
+
+    def _give_back(self, one: _Open) -> None:
+        self._log.warning("a submit was not answered", request=one.request_id)
+        del self._open[one.request_id]
+        self._send(Cancel(one.request_id, "shutdown"))
+        one.sink.lost_unaccepted()
+
+    def _send_hello(self) -> None:
+        self._send(Hello(self._identity, self._boot, PROTOCOL_MIN, PROTOCOL_MAX))
+
+    def _send(self, message: ToRunner) -> bool:
+        return not self._dead and self._link.send(pack_to_runner(message))
+
+
+def _fits(entry: Entry, one: _Open) -> bool:
+    """Whether the entry names a choice that was asked for and has credit; notes what it costs."""
+    if type(entry) is TokenDelta:  # the hot path
+        return 0 <= entry.choice < one.choices and one.credit.received(entry.choice)
+    if isinstance(entry, Finished | Failed | PrefillProgress):
+        return True
+    if not 0 <= entry.choice < one.choices:
+        return False
+    if isinstance(entry, ChoiceEnd):
+        one.credit.ended(entry.choice)
+        return True
+    return one.credit.received(entry.choice)

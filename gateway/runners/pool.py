@@ -1,0 +1,176 @@
+"""Talks to the lead runners that this HTTP process uses: one connection each, made on demand.
+
+Follows the state: an instance that is gone, or has a new generation, ends its connection, and so
+gives every open request its terminal. A runner that finished draining has sent its own
+terminals first; it gets a moment to have them heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bus.links.reactor import Reactor
+from bus.links.security import Security
+from bus.process.logs import Log
+from bus.replica.state import ClusterState
+from bus.wire.errors import FailReason, Refusal
+from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
+from bus.wire.instances import Instance, RankReady
+from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.tokens import Cancel
+from gateway.runners.connection import RunnerConnection, Sink
+
+TICK_S = 1.0
+GONE_S = 0.5
+"""Between an instance's removal and the end of its connection."""
+_GONE: tuple[FailReason, str] = ("model_unavailable", "the model's instance was removed")
+_REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is being replaced")
+
+
+class RunnerClients:
+    """The connections, and which request is at which."""
+
+    def __init__(
+        self,
+        *,
+        node: NodeId,
+        process: str,
+        boot: Boot,
+        reactor: Reactor,
+        log: Log,
+        security: Security | None = None,
+    ):
+        self._security = security
+        self._identity = f"gw:{node}:{process}:{boot}"
+        self._boot = boot
+        self._reactor = reactor
+        self._log = log
+        self.hosts: dict[NodeId, str] = {}
+        """Where this node's switchboard reached each peer."""
+        self._node = node
+        self._connections: dict[InstanceId, RunnerConnection] = {}
+        self._at: dict[RequestId, RunnerConnection] = {}
+        self._timer = reactor.every(TICK_S, self._tick)
+
+    def submit(
+        self, instance: Instance, request: GenerationRequest, sink: Sink, *, remaining_ms: int
+    ) -> None:
+        """Hand a request to an instance's lead runner. The instance must have one."""
+        connection = self._connection(instance)
+        if connection is None:
+            sink.refused(_unreachable(instance))
+            return
+        self._at[request.request_id] = connection
+        connection.submit(request, sink, remaining_ms=remaining_ms)
+
+    def cancel(self, message: Cancel) -> bool:
+        """Stop a request; False when no runner has it."""
+        connection = self._at.get(message.request_id)
+        if connection is None:
+            return False
+        connection.cancel(message)
+        return True
+
+    def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:
+        """So many entries of a choice have been sent to the client."""
+        connection = self._at.get(request_id)
+        if connection is not None:
+            connection.sent_to_client(request_id, choice, count)
+
+    def forget(self, request_id: RequestId) -> None:
+        """The request has ended, or nobody wants what is left of it."""
+        connection = self._at.pop(request_id, None)
+        if connection is not None:
+            connection.forget(request_id)
+
+    def open_at(self, instance: InstanceId) -> int:
+        """Requests of this process that are open there."""
+        connection = self._connections.get(instance)
+        return 0 if connection is None else connection.open_requests
+
+    def suspect(self, instance: InstanceId) -> bool:
+        """Whether it owes progress and is late with it."""
+        connection = self._connections.get(instance)
+        return connection is not None and connection.verdict != "well"
+
+    def follow(self, state: ClusterState) -> None:
+        """The state has moved: end what it no longer has."""
+        for connection in list(self._connections.values()):
+            instance = state.instances.get(connection.instance)
+            if instance is None or instance.generation != connection.generation:
+                why = _GONE if instance is None else _REPLACED
+                self._reactor.later(
+                    GONE_S, lambda gone=connection, why=why: gone.end(why[0], why[1])
+                )
+
+    def close(self) -> None:
+        """End every connection; open requests fail."""
+        self._timer.cancel()
+        for connection in list(self._connections.values()):
+            connection.end("model_unavailable", "the gateway is shutting down")
+
+    def _connection(self, instance: Instance) -> RunnerConnection | None:
+        """The one there is, or a new one; None where no address of the runner is of use here."""
+        lead = instance.lead
+        if lead is None:
+            raise ValueError(f"{instance.instance} has no ready lead runner")
+        known = self._connections.get(instance.instance)
+        if known is not None:
+            if known.generation == instance.generation:
+                return known
+            known.end(*_REPLACED)
+        address = reachable(lead, self._node, self.hosts)
+        if address is None:
+            return None
+        made = RunnerConnection(
+            instance=instance.instance,
+            generation=instance.generation,
+            address=address,
+            identity=self._identity,
+            boot=self._boot,
+            reactor=self._reactor,
+            log=self._log,
+            on_dead=self._died,
+            node=lead.node,
+            security=self._security,
+        )
+        self._connections[instance.instance] = made
+        return made
+
+    def heard_peers(self, reading: PeersReading) -> None:
+        """Where peers are reached; only this node's own reading counts."""
+        if reading.node == self._node:
+            self.hosts = {peer.node: peer.host for peer in reading.peers if peer.host}
+
+    def _died(self, connection: RunnerConnection) -> None:
+        if self._connections.get(connection.instance) is connection:
+            del self._connections[connection.instance]
+        for request_id in [key for key, at in self._at.items() if at is connection]:
+            del self._at[request_id]
+
+    def _tick(self) -> None:
+        now = self._reactor.now()
+        for connection in list(self._connections.values()):
+            connection.tick(now)
+
+
+def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
+    """Which of a lead runner's addresses to dial from `node`: the local socket on its own node;
+    else the one on the host where its node was reached, else the first."""
+    local = [one for one in lead.addresses if one.startswith("ipc://")]
+    abroad = [one for one in lead.addresses if one.startswith("tcp://")]
+    if lead.node == node:
+        return next(iter([*local, *abroad]), None)
+    known = f"tcp://{hosts.get(lead.node, '')}:"
+    return next((one for one in abroad if one.startswith(known)), next(iter(abroad), None))
+
+
+def _unreachable(instance: Instance) -> Refusal:
+    return Refusal(
+        reason="not_ready",
+        message=(
+            f"{instance.model} runs on a node that does not listen for other nodes "
+            "(`cluster.listen` in its shoal.toml)"
+        ),
+    )

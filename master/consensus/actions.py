@@ -1,0 +1,66 @@
+"""What the shell of a candidate has to do: the election's actions, the journal's, and messages.
+
+Pure data, to be done in the order in which it is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.replica.state import ClusterState
+from bus.wire.ids import NodeId
+from bus.wire.messages.events import Event
+from bus.wire.messages.wire import Message
+from master.consensus import types
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write the event to the journal; `after` is the state behind it."""
+
+    event: Event
+    after: ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """The journal begins anew with this state: what it held was of another log, or too old.
+    `undone` are those commands' events in it that the new one lacks."""
+
+    state: ClusterState
+    undone: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Tell everybody of an event that was appended."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """To one other candidate; lost is lost."""
+
+    to: NodeId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """To every other candidate that is known."""
+
+    message: Message
+
+
+Act = (
+    Append
+    | Replace
+    | Publish
+    | Send
+    | Spread
+    | types.PersistTerm
+    | types.OpenTerm
+    | types.StepDown
+    | types.Beat
+)

@@ -1,0 +1,293 @@
+"""Who holds the term: candidates in a bully order, and votes where voters are configured.
+
+Pure: stimuli in, actions out, time arrives as `now`. A term is (counter, node id), and a higher
+counter wins. A holder that falls silent for `LAPSE_S` has lapsed; then the best-ranked living
+candidate goes first (rank: last term and index in its journal, configured priority, node id).
+
+With three or more voters (`master.consensus.votes`) a term is given by a majority of them, one vote
+each, and a holder that a majority does not answer within a lapse steps down. Without, the best one
+simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once; of two claims
+the one that more candidates follow wins, of two alike the higher, of two to the same counter the
+one with more in its log. So a node that was away and alone follows when it comes back, however far
+it has counted: the holder hears of its counter and goes above it. A candidate that is not `fit`
+(its journal only counts, or was lost) neither votes nor holds while another can.
+
+Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
+Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
+known say that they have no holder either; nothing is held for longer than a lapse without it.
+Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes` or `GiveVote` that
+follows it, and `StepDown` before anything is done for another holder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from master.consensus.types import (
+    HEARTBEAT_S,
+    LAPSE_S,
+    AckHeard,
+    Action,
+    Beat,
+    Election,
+    Fitness,
+    HeardBeat,
+    HeardPeer,
+    Living,
+    MyRank,
+    OpenTerm,
+    Outcome,
+    PeersKnown,
+    PersistTerm,
+    Role,
+    StepDown,
+    Stimulus,
+    SwitchboardLost,
+    SwitchboardUp,
+    Tick,
+    VoteAsked,
+    VoteHeard,
+)
+from master.consensus.votes import asked, campaign, opened, reached, voice
+
+
+def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
+    """What the candidate knows after `stimulus`, and what its shell has to do, in order."""
+    match stimulus:
+        case SwitchboardUp():
+            if election.up_at is not None:
+                return replace(election, lost_at=None), []
+            return _tick(replace(election, up_at=now, heard_at=now, role="following"), now)
+        case SwitchboardLost():
+            known = election.up_at is not None and election.lost_at is None
+            return (replace(election, lost_at=now) if known else election), []
+        case HeardBeat():
+            return _beat(election, stimulus, now)
+        case PeersKnown(nodes=nodes):
+            others = nodes - {election.me}
+            living = {node: seen for node, seen in election.living.items() if node in others}
+            company = election.company or bool(others)
+            return _tick(replace(election, peers=others, living=living, company=company), now)
+        case HeardPeer():
+            return _peer(election, stimulus, now)
+        case MyRank(rank=rank, gone=gone):
+            return replace(election, rank=rank, gone=gone), []
+        case Fitness(fit=fit):
+            return _fitness(election, fit=fit)
+        case VoteAsked():
+            return asked(election, stimulus, now)
+        case VoteHeard():
+            return voice(election, stimulus, now)
+        case AckHeard(node=node, counter=counter):
+            if election.role != "holding" or counter != election.counter:
+                return election, []
+            return replace(election, acked_at={**election.acked_at, node: now}), []
+        case Tick():
+            return _tick(election, now)
+        case _:
+            assert_never(stimulus)
+
+
+def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
+    if beat.holder == election.me:
+        return election, []
+    election = replace(election, seen=max(election.seen, beat.counter), company=True)
+    if election.voted and beat.holder not in election.voters:
+        return election, []
+    if beat.voters and not election.voted:
+        return _enrolled(election, beat, now)
+    if not election.voted and beat.holder != election.holder:
+        weight = election.weight(now)
+        if weight is not None and beat.followers < weight:
+            return election, []
+        if election.role == "holding" and weight is not None and beat.followers > weight:
+            return _outweighed(election, beat, now)
+    if beat.counter < election.counter or _ties(election, beat, now):
+        return election, []
+    actions: list[Action] = []
+    if election.role == "holding":
+        actions.append(StepDown(f"{beat.holder} holds the higher term {beat.counter}"))
+    if beat.counter > election.counter:
+        actions.append(PersistTerm(beat.counter, None))
+        election = replace(election, voted_for=None)
+    role: Role = "starting" if election.up_at is None else "following"
+    after = replace(
+        election,
+        role=role,
+        counter=beat.counter,
+        holder=beat.holder,
+        heard_at=now,
+        tries=0,
+        followers=beat.followers,
+        peers=election.peers | {beat.holder},
+    )
+    return after, actions
+
+
+def _outweighed(election: Election, beat: HeardBeat, now: float) -> Outcome:
+    """Another holder has more who follow it than we have: give way. Where its counter is lower
+    than ours we cannot follow it yet; it hears that nobody leads us and takes a higher one."""
+    why = f"{beat.followers} follow {beat.holder}, and {election.weight(now)} us"
+    given = replace(election, role="following", holder=None, heard_at=now)
+    after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)
+    return after, [StepDown(why), *actions]
+
+
+def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
+    """Whether this is another claim to the counter of our term, and no better one: of two that
+    hold it the one with less in its log yields; who follows one stays until that is silent."""
+    if beat.counter != election.counter or beat.holder == election.holder:
+        return False
+    if election.role == "holding":
+        return (beat.index, beat.holder) < (election.rank.last_index, election.me)
+    return election.led(now)
+
+
+def _enrolled(election: Election, beat: HeardBeat, now: float) -> Outcome:
+    """A holder by votes: this cluster has voters, we are none of them and follow from here on."""
+    actions: list[Action] = []
+    if election.role == "holding":
+        actions.append(StepDown(f"{beat.holder} was voted for by {len(beat.voters)} voters"))
+    role: Role = "starting" if election.up_at is None else "following"
+    learned = replace(
+        election, role=role, voters=beat.voters, may_vote=False, holder=None, heard_at=now
+    )
+    after, more = _beat(learned, beat, now)
+    return after, [*actions, *more]
+
+
+def _peer(election: Election, heard: HeardPeer, now: float) -> Outcome:
+    rank = heard.rank
+    if rank.node == election.me:
+        return election, []
+    election = replace(
+        election,
+        living={
+            **election.living,
+            rank.node: Living(rank, heard.fit, now, heard.settled, heard.led),
+        },
+        peers=election.peers | {rank.node},
+        seen=max(election.seen, heard.counter),
+        company=True,
+    )
+    if election.role != "holding":
+        return election, []
+    if not election.fit and heard.fit and rank.log >= election.rank.log:
+        after = replace(election, role="following", holder=None, heard_at=now)
+        return after, [StepDown(f"its journal only counts, and {rank.node} can hold the term")]
+    if heard.led or heard.counter <= election.counter:
+        return election, []
+    return _outbid(election, now)
+
+
+def _outbid(election: Election, now: float) -> Outcome:
+    """Somebody who has no holder knows a higher counter, so that it cannot follow our term: take
+    one that is higher still."""
+    down = StepDown(f"raises its term {election.counter} above {election.seen}")
+    if election.voted:
+        after, actions = campaign(election, now)
+    else:
+        claimed, actions = _claim(election, now)
+        after = replace(claimed, acked_at=election.acked_at)
+    return after, [down, *actions]
+
+
+def _fitness(election: Election, *, fit: bool) -> Outcome:
+    after = replace(election, fit=fit)
+    if fit or not election.voted or election.role in ("starting", "following"):
+        return after, []
+    down: list[Action] = []
+    if election.role == "holding":
+        down.append(StepDown("its journal can no longer be relied on"))
+    return replace(after, role="following", holder=None), down
+
+
+def _tick(election: Election, now: float) -> Outcome:
+    if election.up_at is None:
+        return election, []
+    if election.lost_at is not None and now - election.lost_at >= LAPSE_S:
+        down = [StepDown("its switchboard is gone")] if election.role == "holding" else []
+        holder = None if down else election.holder
+        after = replace(election, role="starting", up_at=None, lost_at=None, holder=holder)
+        return after, [*down]
+    if election.role == "holding":
+        return _renew(election, now)
+    if election.voted:
+        return _stand(election, now)
+    if not election.company:
+        return _claim(election, now)
+    if _is_awaited(election, now):
+        return _claim(election, now)
+    if now - election.heard_at < LAPSE_S or not _is_best(election, now):
+        return election, []
+    return _claim(election, now)
+
+
+def _renew(election: Election, now: float) -> Outcome:
+    late_s = now - election.beaten_at
+    if late_s >= LAPSE_S:
+        # We slept through our own term; whoever claimed meanwhile must be heard first.
+        fresh = replace(election, role="following", holder=None, heard_at=now)
+        after, actions = _tick(fresh, now)
+        return after, [StepDown(f"silent for {late_s:.1f} s, the term has lapsed"), *actions]
+    if election.voted:
+        here = reached(election.acked_at, election, now)
+        if here < election.majority:
+            why = f"{here} of {len(election.electors)} peers with a vote answer"
+            after = replace(election, role="following", holder=None, heard_at=now)
+            return after, [StepDown(why)]
+    if late_s < HEARTBEAT_S:
+        return election, []
+    return replace(election, beaten_at=now), [Beat()]
+
+
+def _stand(election: Election, now: float) -> Outcome:
+    """As a voter without a holder: ask for votes when it is our turn."""
+    if election.me not in election.electors or not election.may_vote or not election.fit:
+        return election, []
+    if election.role in ("asking", "campaigning"):
+        if now - election.asked_at < election.patience_s:
+            return election, []
+        tries = election.tries + 1
+        election = replace(election, role="following", tries=tries, waits_from=now)
+    lapses_at = election.heard_at + LAPSE_S
+    if now < max(lapses_at, election.waits_from) + election.backoff_s(_ahead(election, now)):
+        return election, []
+    return campaign(election, now)
+
+
+def _claim(election: Election, now: float) -> Outcome:
+    counter = max(election.counter, election.seen) + 1
+    after = opened(replace(election, counter=counter, voted_for=None), now)
+    return after, [PersistTerm(counter, None), OpenTerm(counter), Beat()]
+
+
+def _ahead(election: Election, now: float) -> int:
+    """How many living voters rank above us."""
+    return sum(
+        election.outranked_by(seen, now)
+        for node, seen in election.living.items()
+        if node in election.electors and seen.fit
+    )
+
+
+def _is_awaited(election: Election, now: float) -> bool:
+    """Whether all that we know of, by our log or by word, live, say that they have no holder
+    either, and are no better than we are: then there is nobody to wait for. Only where no
+    holder was heard since our switchboard came up."""
+    others = election.peers | election.members
+    if not others or election.holder is not None or election.heard_at != election.up_at:
+        return False
+    heard = [election.living.get(node) for node in others]
+    return all(
+        seen is not None
+        and now - seen.heard_at < LAPSE_S
+        and not seen.led
+        and (seen.fit, seen.rank) < (election.fit, election.rank)
+        for seen in heard
+    )
+
+
+def _is_best(election: Election, now: float) -> bool:
+    return not any(election.outranked_by(seen, now) for seen in election.living.values())

@@ -1,0 +1,329 @@
+"""The words of an election: what a candidate knows, what it hears, what its shell has to do.
+
+Pure data; `master.consensus.election` and `master.consensus.votes` say what follows from what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from zlib import crc32
+
+from bus.wire.ids import NodeId
+
+LAPSE_S = 2.0
+HEARTBEAT_S = 0.5
+DOUBT_S = 1.5
+"""A voter that has not heard the holder for this long votes for another: sooner than it lapses,
+so that the first to campaign does not ask too early."""
+FEWEST_VOTERS = 3
+"""With fewer no majority survives the loss of one, and votes would only stand in the way."""
+TURN_S = 0.2
+"""A voter lets each better one that lives have so much of a start."""
+PATIENCE_S = 0.6
+"""A campaign that has not been decided after this long is over."""
+
+Role = Literal["starting", "following", "asking", "campaigning", "holding"]
+"""`asking` whether votes would be given (a trial), then `campaigning` for them."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rank:
+    """How good a candidate is; the greatest goes first."""
+
+    last_term: int
+    last_index: int
+    priority: int
+    node: NodeId
+
+    @property
+    def log(self) -> tuple[int, int]:
+        """Where its journal ends: all that a voter may compare."""
+        return self.last_term, self.last_index
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """What was last heard of another candidate, and when. `settled`: it may claim by now; `led`:
+    it knew a holder."""
+
+    rank: Rank
+    fit: bool
+    heard_at: float
+    settled: bool = True
+    led: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the disk keeps of past terms. `began`: the journal has held events, so an empty one
+    was lost. `garbled`: there was a file, and it cannot be read."""
+
+    counter: int = 0
+    voted_for: NodeId | None = None
+    began: bool = False
+    garbled: bool = False
+
+
+# --- stimuli ---
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchboardUp:
+    """Our own switchboard answers: from now on silence means something."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchboardLost:
+    """Our own switchboard answers no more: nobody but candidates can hear us."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardBeat:
+    """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did,
+    its log ends at `index`, and so many `followers` answer it."""
+
+    holder: NodeId
+    counter: int
+    voters: frozenset[NodeId] = frozenset()
+    index: int = 0
+    followers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PeersKnown:
+    """The other candidates that are known to exist (configured or met), and no others."""
+
+    nodes: frozenset[NodeId]
+
+
+@dataclass(frozen=True, slots=True)
+class HeardPeer:
+    """Another candidate lives, how good it is, and the counter of its term; `led`: it holds the
+    term or hears who does; `settled`: it has been up for a lapse."""
+
+    rank: Rank
+    fit: bool = True
+    counter: int = 0
+    led: bool = True
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MyRank:
+    """What our own journal holds has changed; `gone` are the nodes it has forgotten."""
+
+    rank: Rank
+    gone: frozenset[NodeId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Fitness:
+    """Whether our own journal can be relied on."""
+
+    fit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteAsked:
+    """A candidate wants our vote; in a trial only wants to know whether it would have it."""
+
+    candidate: NodeId
+    counter: int
+    trial: bool
+    log: tuple[int, int]
+    voters: frozenset[NodeId]
+
+
+@dataclass(frozen=True, slots=True)
+class VoteHeard:
+    """A voter's answer."""
+
+    voter: NodeId
+    counter: int
+    trial: bool
+    granted: bool
+    known_counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class AckHeard:
+    """Another candidate answers our heartbeats of the term `counter`."""
+
+    node: NodeId
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Stimulus = (
+    SwitchboardUp
+    | SwitchboardLost
+    | HeardBeat
+    | PeersKnown
+    | HeardPeer
+    | MyRank
+    | Fitness
+    | VoteAsked
+    | VoteHeard
+    | AckHeard
+    | Tick
+)
+
+
+# --- actions ---
+
+
+@dataclass(frozen=True, slots=True)
+class PersistTerm:
+    """Put the counter, and whom our vote in it went to, on the disk, fsynced, before anything
+    else. With voters, what follows must not be done where this fails."""
+
+    counter: int
+    voted_for: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTerm:
+    """We hold the term: index `TermOpened`, start to beat."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """We hold it no longer: publish nothing more, answer `NotHolder`."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Publish the heartbeat now."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskVotes:
+    """Ask every other voter for the term."""
+
+    counter: int
+    trial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GiveVote:
+    """Answer a candidate that asked."""
+
+    to: NodeId
+    counter: int
+    trial: bool
+    granted: bool
+
+
+Action = PersistTerm | OpenTerm | StepDown | Beat | AskVotes | GiveVote
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """What one candidate knows.
+
+    `counter` is that of the highest term taken part in, and was persisted before it was used,
+    with `voted_for`, whom our vote in it went to. `seen` is the highest heard of anywhere.
+    `holder` is whose heartbeat was last accepted, at `heard_at` (never before we were up).
+    `up_at` is None until our switchboard is up, `lost_at` when it was lost since. `beaten_at` is
+    when we last beat, as the holder. `voters` are configured or, with `may_vote` False, learned
+    from a holder; those that our journal has forgotten, `gone`, count no more. `votes` are those
+    of the campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a row, and
+    after one that failed nothing is begun before `waits_from` and some. `acked_at` maps
+    candidates to when they last answered our heartbeats; so many `followers` our holder has, by
+    its last one. `company` is False as long as no other node was ever known: then there is
+    nobody to wait for. `members` are the others that our log named when we started.
+    """
+
+    me: NodeId
+    rank: Rank
+    counter: int
+    role: Role = "starting"
+    holder: NodeId | None = None
+    heard_at: float = 0.0
+    up_at: float | None = None
+    lost_at: float | None = None
+    beaten_at: float = 0.0
+    peers: frozenset[NodeId] = frozenset()
+    living: Mapping[NodeId, Living] = field(default_factory=dict[NodeId, Living])
+    fit: bool = True
+    seen: int = 0
+    voters: frozenset[NodeId] = frozenset()
+    gone: frozenset[NodeId] = frozenset()
+    may_vote: bool = True
+    voted_for: NodeId | None = None
+    votes: frozenset[NodeId] = frozenset()
+    asked_for: int = 0
+    asked_at: float = 0.0
+    tries: int = 0
+    waits_from: float = 0.0
+    acked_at: Mapping[NodeId, float] = field(default_factory=dict[NodeId, float])
+    followers: int = 0
+    company: bool = False
+    members: frozenset[NodeId] = frozenset()
+
+    @property
+    def voted(self) -> bool:
+        """Whether terms are given by votes."""
+        return len(self.voters) >= FEWEST_VOTERS
+
+    @property
+    def electors(self) -> frozenset[NodeId]:
+        """The voters that count, by the journal that we have (Raft: the latest configuration
+        in the log, committed or not)."""
+        return self.voters - self.gone
+
+    @property
+    def majority(self) -> int:
+        """How many electors it takes."""
+        return len(self.electors) // 2 + 1
+
+    @property
+    def patience_s(self) -> float:
+        """How long this campaign waits for its votes; longer at each try, so that slow links
+        do in the end."""
+        return PATIENCE_S * min(1.0 + 0.5 * self.tries, 3.0)
+
+    def settled(self, now: float) -> bool:
+        """Whether we have been up for so long that we may claim."""
+        return self.up_at is not None and now - self.up_at >= LAPSE_S
+
+    def outranked_by(self, seen: Living, now: float) -> bool:
+        """Whether to let another go first: it lives and is better. One that was only just started
+        is not waited for, unless its journal holds more than ours."""
+        if now - seen.heard_at >= LAPSE_S:
+            return False
+        if not seen.settled and seen.rank.log <= self.rank.log:
+            return False
+        return (seen.fit, seen.rank) > (self.fit, self.rank)
+
+    def weight(self, now: float) -> int | None:
+        """How many follow the holder that we are, or hear; None where there is none, or it has
+        been silent for so long that another may be in its place."""
+        if self.role == "holding":
+            return sum(now - at < LAPSE_S for at in self.acked_at.values())
+        known = self.holder is not None and now - self.heard_at < DOUBT_S
+        return self.followers if known else None
+
+    def led(self, now: float) -> bool:
+        """Whether we hold the term, or hear who does."""
+        known = self.holder is not None and now - self.heard_at < LAPSE_S
+        return self.role == "holding" or known
+
+    def backoff_s(self, ahead: int) -> float:
+        """How long to hold back for `ahead` better ones, and after campaigns that failed. The
+        spread comes from our name and the try, so that rivals do not stay in step."""
+        spread = crc32(f"{self.me}/{self.counter}/{self.tries}".encode()) % 1000 / 1000
+        return ahead * TURN_S + (spread * min(self.tries, 5) * 0.4 if self.tries else 0.0)
+
+
+Outcome = tuple[Election, list[Action]]

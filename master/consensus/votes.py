@@ -1,0 +1,178 @@
+"""Votes: how a majority of configured voters gives a term, at most one to each counter.
+
+Pure; `master.consensus.election` says when. Raft's election with its pre-vote (Ongaro 2014, 9.6): a
+candidate first asks whether it would be voted for, so that one that was away, or hears badly,
+raises no counter. A voter gives one vote per counter, to a candidate whose journal ends no
+earlier than its own, and none while it hears another holder.
+
+A voter that the journal has forgotten counts no more from that entry on (Raft's change by one
+server, 4.1): whoever has the entry counts without it. Old and new set differ by one, so any
+majority of the one meets any majority of the other. A holder changes the set only once all of
+its log, an entry of its own term with it, is on the disks of a majority (the flaw that Ongaro
+named in 2015): see `Candidate.unsettled`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bus.wire.errors import Refusal
+from bus.wire.ids import NodeId
+from master.consensus.types import (
+    DOUBT_S,
+    LAPSE_S,
+    Action,
+    AskVotes,
+    Beat,
+    Election,
+    GiveVote,
+    OpenTerm,
+    Outcome,
+    PersistTerm,
+    VoteAsked,
+    VoteHeard,
+)
+
+
+def campaign(election: Election, now: float) -> Outcome:
+    """Ask whether we would be voted for, at a counter above all that were heard of."""
+    counter = max(election.counter, election.seen) + 1
+    after = replace(
+        election,
+        role="asking",
+        holder=None,
+        votes=frozenset({election.me}),
+        asked_for=counter,
+        asked_at=now,
+    )
+    return after, [AskVotes(counter, trial=True)]
+
+
+def asked(election: Election, ask: VoteAsked, now: float) -> Outcome:
+    """A candidate's question, answered; a vote that is given is persisted first."""
+    granted = _may_have(election, ask, now)
+    after = replace(election, seen=max(election.seen, ask.counter - (1 if ask.trial else 0)))
+    answer = GiveVote(ask.candidate, ask.counter, ask.trial, granted)
+    if not granted or ask.trial:
+        return after, [answer]
+    actions: list[Action] = []
+    if (ask.counter, ask.candidate) != (election.counter, election.voted_for):
+        actions.append(PersistTerm(ask.counter, ask.candidate))
+    after = replace(
+        after,
+        role="starting" if election.up_at is None else "following",
+        holder=None,
+        counter=ask.counter,
+        voted_for=ask.candidate,
+        heard_at=now,
+    )
+    return after, [*actions, answer]
+
+
+def voice(election: Election, vote: VoteHeard, now: float) -> Outcome:
+    """A voter's answer, counted where it belongs to the campaign that is open."""
+    election = replace(election, seen=max(election.seen, vote.known_counter))
+    wanted = {"asking": True, "campaigning": False}.get(election.role)
+    if wanted is not vote.trial or vote.counter != election.asked_for or not vote.granted:
+        return election, []
+    if vote.voter not in election.electors:
+        return election, []
+    election = replace(election, votes=election.votes | {vote.voter})
+    if len(election.votes & election.electors) < election.majority:
+        return election, []
+    if election.role == "asking":
+        return _for_real(election, now)
+    after = opened(election, now)
+    return after, [OpenTerm(after.counter), Beat()]
+
+
+def opened(election: Election, now: float) -> Election:
+    """The election of one that holds its term from now on."""
+    return replace(
+        election,
+        role="holding",
+        holder=election.me,
+        heard_at=now,
+        beaten_at=now,
+        tries=0,
+        acked_at=dict.fromkeys(election.votes, now),
+        votes=frozenset(),
+    )
+
+
+def reached(heard_at: Mapping[NodeId, float], election: Election, now: float) -> int:
+    """How many electors were heard within a lapse, ourselves included where we are one."""
+    others = election.electors - {election.me}
+    near = sum(node in heard_at and now - heard_at[node] < LAPSE_S for node in others)
+    return near + (election.me in election.electors)
+
+
+def no_majority(election: Election, here: int, now: float) -> Refusal:
+    """Nothing can be changed while only `here` of the voters are in reach, and the way out."""
+    count = len(election.electors)
+    near = {
+        node for node, seen in election.living.items() if seen.fit and now - seen.heard_at < LAPSE_S
+    }
+    missing = sorted(election.electors - near - {election.me})
+    return Refusal(
+        reason="no_majority",
+        message=(
+            f"only {here} of {count} peers with a vote can be reached from {election.me}, and "
+            f"{election.majority} are needed: what runs goes on serving, but nothing can be "
+            f"changed. Bring back one of {', '.join(missing)}; if they are gone for good, take "
+            "them out of `voters` on every node, and restart `master` there (while a majority is "
+            "left, `shoal nodes forget` lets one go)"
+        ),
+        retry_after_s=LAPSE_S,
+        facts={"reached": here, "voters": count, "needed": election.majority, "missing": missing},
+    )
+
+
+def voters_unsettled(node: NodeId) -> Refusal:
+    """A voter can neither leave nor come back before the log is settled."""
+    return Refusal(
+        reason="pending",
+        message=(
+            f"{node} is a voter, and a majority of the voters does not have the whole log yet: one "
+            "change of the voters at a time; try again"
+        ),
+        retry_after_s=1.0,
+    )
+
+
+def _for_real(election: Election, now: float) -> Outcome:
+    counter = election.asked_for
+    if counter <= election.counter:
+        return replace(election, role="following"), []
+    after = replace(
+        election,
+        role="campaigning",
+        counter=counter,
+        voted_for=election.me,
+        votes=frozenset({election.me}),
+        asked_at=now,
+    )
+    return after, [PersistTerm(counter, election.me), AskVotes(counter, trial=False)]
+
+
+def _may_have(election: Election, ask: VoteAsked, now: float) -> bool:
+    """Whether this candidate may have our vote in that term."""
+    able = election.fit and election.may_vote and election.me in election.voters
+    if not able or ask.voters != election.voters or ask.candidate not in election.voters:
+        return False
+    if ask.log < election.rank.log or ask.counter < election.counter:
+        return False
+    if ask.counter == election.counter and election.voted_for not in (None, ask.candidate):
+        return False
+    if ask.trial and ask.counter == election.counter:
+        return False
+    return not _hears_another(election, ask.candidate, now)
+
+
+def _hears_another(election: Election, candidate: NodeId, now: float) -> bool:
+    """Whether a holder other than the candidate lives, as far as we know."""
+    if election.role == "holding":
+        return True
+    known = election.holder is not None and election.holder != candidate
+    return known and now - election.heard_at < DOUBT_S

@@ -1,0 +1,4 @@
+"""What the holder makes of commands and readings: events, as data.
+
+Pure: time arrives as `now`.
+"""

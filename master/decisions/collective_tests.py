@@ -1,0 +1,243 @@
+"""Where a collective test goes, or why not; and how it is seen off when it is over.
+
+Pure. A test is an instance that holds no model: its ranks are seated, formed and watched like
+those of a group, and its memory counts like a load. Sizes that do not fit into the tightest
+rank's part are left out on all ranks alike. One test at a time, for two would measure each other.
+It has one generation: a rank that ends ends the test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from bus.hardware.collective_test import ARRAYS, ELEMENT_BYTES, SIZES, order_of
+from bus.replica.state import ClusterState
+from bus.wire.errors import Refusal
+from bus.wire.ids import InstanceId, NodeId
+from bus.wire.instances import Instance, Shard
+from bus.wire.messages.collectives import TEST_MODEL, Backend
+from bus.wire.messages.commands import RunCollectiveTest
+from bus.wire.messages.events import (
+    EventBody,
+    InstanceDraining,
+    InstanceFailed,
+    InstancePlaced,
+    InstanceRemoved,
+    LoadRefused,
+    RunnerEnded,
+    RunnerUnloaded,
+)
+from bus.wire.topology import rdma_mesh
+from master.decisions.observations import View
+from master.placement.capacity import Seat
+from master.placement.memory_cost import FIXED_BYTES, gb
+from master.placement.pipeline_search import MAX_RANKS
+
+ENGINE = "mlx-"
+LEAST_BYTES = ARRAYS * SIZES[0] * ELEMENT_BYTES
+"""Of arrays, below which nothing could be measured."""
+FAILED_S = 60.0
+"""How long a test that failed can be looked at."""
+STOPPED = 0
+"""The exit code of a runner that left in good order (`runner.lifecycle`)."""
+
+
+def decide_test(
+    command: RunCollectiveTest, nodes: Sequence[Seat], state: ClusterState, fresh: InstanceId
+) -> tuple[EventBody, ...] | Refusal:
+    """The events that place the test, or why there is none. `nodes` may be given new work."""
+    open_ones = [
+        one.instance
+        for one in state.instances.values()
+        if one.test is not None and one.status != "failed"
+    ]
+    if open_ones:
+        text = f"{open_ones[0]} is testing the collectives; one test at a time"
+        return Refusal(reason="conflict", message=text, retry_after_s=10.0)
+    chosen = _chosen(command, nodes, state)
+    if isinstance(chosen, Refusal):
+        return chosen
+    backend = _backend(command, chosen)
+    if isinstance(backend, Refusal):
+        return backend
+    room = _room(command, chosen)
+    if isinstance(room, Refusal):
+        return room
+    swept = tuple(
+        InstanceRemoved(instance=one.instance, why="tested anew")
+        for one in state.instances.values()
+        if one.test is not None
+    )
+    instance = _instance(command, chosen, backend, room, _beside(chosen, state), fresh)
+    return (*swept, InstancePlaced(instance=instance))
+
+
+def follow_test(
+    before: Instance, news: RunnerEnded | LoadRefused | RunnerUnloaded
+) -> list[EventBody]:
+    """What a rank's leaving leads to while the test is neither draining nor failed."""
+    if isinstance(news, RunnerEnded) and news.exit_code == STOPPED:
+        return [InstanceDraining(instance=before.instance, deadline_s=0.0, why="the test is done")]
+    match news:
+        case RunnerEnded(message=message):
+            said = message
+        case LoadRefused(refusal=refusal):
+            said = refusal.message
+        case RunnerUnloaded():
+            said = "was let go"
+    why = f"rank {news.rank} on node {news.node}: {said}"
+    return [InstanceFailed(instance=before.instance, why=why)]
+
+
+def see_off(
+    state: ClusterState, view: View, failed_at: Mapping[InstanceId, float], now: float
+) -> list[EventBody]:
+    """Tests that all ranks have done are drained; those that failed are forgotten in time."""
+    found: list[EventBody] = []
+    for one in state.instances.values():
+        if one.test is None:
+            continue
+        name = one.instance
+        if one.status in ("placed", "ready") and view.has_done(name, len(one.shards)):
+            found.append(InstanceDraining(instance=name, deadline_s=0.0, why="the test is done"))
+        if one.status == "failed" and now - failed_at.get(name, now) >= FAILED_S:
+            found.append(InstanceRemoved(instance=name, why=one.why))
+    return found
+
+
+def _chosen(
+    command: RunCollectiveTest, nodes: Sequence[Seat], state: ClusterState
+) -> list[Seat] | Refusal:
+    by_name = {name: seat for seat in nodes for name in (seat.node, seat.name)}
+    chosen = [by_name[name] for name in command.nodes if name in by_name] or list(nodes)
+    absent = [name for name in command.nodes if name not in by_name]
+    if absent:
+        known = ", ".join(f"{seat.name} ({seat.node})" for seat in nodes) or "none"
+        drained = state.nodes.get(absent[0])
+        what = (
+            f"{drained.name} is drained" if drained is not None and drained.draining
+            else f"there is no node {absent[0]!r} that could take part"
+        )  # fmt: skip
+        text = f"{what}; these may: {known}"
+        return Refusal(reason="unknown_node", message=text, field="nodes")
+    if len({seat.node for seat in chosen}) != len(chosen):
+        text = "each node takes part once; one is named twice"
+        return Refusal(reason="bad_request", message=text, field="nodes")
+    if len(chosen) < 2:
+        there = f"there is {chosen[0].name}" if chosen else "no node has announced itself"
+        return Refusal(
+            reason="unsupported",
+            message=f"a collective test needs at least two nodes; {there} (another joins with "
+            "`shoal up --peers HOST:PORT`)",
+            field="nodes",
+            facts={"nodes": len(chosen)},
+        )
+    if len(chosen) > MAX_RANKS:
+        text = f"a group has at most {MAX_RANKS} ranks, these are {len(chosen)} nodes"
+        return Refusal(reason="unsupported", message=text, field="nodes")
+    unable = [s.name for s in chosen if not _tag(s)]
+    if unable:
+        text = f"{', '.join(unable)}: MLX does not run there"
+        return Refusal(reason="unsupported", message=text, field="nodes")
+    full = [seat.name for seat in chosen if not seat.has_slot]
+    if full:
+        text = f"{', '.join(full)}: every runner slot is taken; unload a model"
+        return Refusal(reason="no_capacity", message=text)
+    return chosen
+
+
+def _backend(command: RunCollectiveTest, chosen: Sequence[Seat]) -> Backend | Refusal:
+    order, devices = [seat.node for seat in chosen], {seat.node: seat.rdma for seat in chosen}
+    if rdma_mesh(order, devices):
+        return command.backend or "jaccl"
+    if command.backend != "jaccl":
+        return "ring"
+    one, other = next((a, b) for a in chosen for b in chosen if a is not b and b.node not in a.rdma)
+    down = ", ".join(port.device for port in one.rdma_ports if not port.active)
+    ports = "its RDMA ports lead elsewhere" if one.rdma_ports else "it has no RDMA port"
+    ports = f"not PORT_ACTIVE: {down}" if down else ports
+    return Refusal(
+        reason="unsupported",
+        message=(
+            f"JACCL needs an active RDMA device from every node to every other; {one.name} has "
+            f"none to {other.name} ({ports}; see `rdma_ctl status` and `ibv_devinfo` there)"
+        ),
+        field="backend",
+    )
+
+
+def _room(command: RunCollectiveTest, chosen: Sequence[Seat]) -> int | Refusal:
+    """Bytes that each rank's arrays may take. Nodes of one machine share its memory."""
+    unmeasured = [seat.name for seat in chosen if seat.free_bytes is None]
+    if unmeasured:
+        text = f"the memory of {', '.join(unmeasured)} is not measured yet"
+        return Refusal(reason="pending", message=text, retry_after_s=2.0)
+    crowd = Counter(seat.machine or seat.node for seat in chosen)
+    rooms = {s.node: s.usable_bytes // crowd[s.machine or s.node] - FIXED_BYTES for s in chosen}
+    tightest = min(chosen, key=lambda seat: rooms[seat.node])
+    if rooms[tightest.node] < LEAST_BYTES:
+        need = FIXED_BYTES + LEAST_BYTES
+        return Refusal(
+            reason="insufficient_memory",
+            message=(
+                f"a rank needs {gb(need)} GB at least; {tightest.name} can give "
+                f"{gb(rooms[tightest.node] + FIXED_BYTES)} GB"
+            ),
+            facts={"need_bytes": need, "usable_bytes": rooms[tightest.node] + FIXED_BYTES},
+        )
+    least = rooms[tightest.node]
+    if command.memory_bytes is None:
+        return least
+    if command.memory_bytes - FIXED_BYTES < LEAST_BYTES:
+        text = f"memory_bytes: a rank needs {gb(FIXED_BYTES + LEAST_BYTES)} GB at least"
+        return Refusal(reason="bad_request", message=text, field="memory_bytes")
+    return min(least, command.memory_bytes - FIXED_BYTES)
+
+
+def _beside(chosen: Sequence[Seat], state: ClusterState) -> tuple[str, ...]:
+    here: set[NodeId] = {seat.node for seat in chosen}
+    return tuple(
+        sorted(
+            f"{one.model} ({one.instance})"
+            for one in state.instances.values()
+            if one.status != "failed" and any(shard.node in here for shard in one.shards)
+        )
+    )
+
+
+def _instance(
+    command: RunCollectiveTest,
+    chosen: Sequence[Seat],
+    backend: Backend,
+    room_bytes: int,
+    beside: tuple[str, ...],
+    fresh: InstanceId,
+) -> Instance:
+    test = order_of(command.mode, room_bytes, beside)
+    shards = tuple(
+        Shard(
+            rank=rank,
+            node=seat.node,
+            first_layer=0,
+            last_layer=0,
+            bytes_reserved=FIXED_BYTES + ARRAYS * test.cap_bytes,
+            backend=_tag(seat),
+        )
+        for rank, seat in enumerate(chosen)
+    )
+    return Instance(
+        instance=fresh,
+        model=TEST_MODEL,
+        shards=shards,
+        sharding="tensor",
+        collectives=backend,
+        backend=shards[0].backend,
+        context_tokens=0,
+        keep_alive_s=-1.0,
+        test=test,
+    )
+
+
+def _tag(seat: Seat) -> str:
+    return next((tag for tag in seat.backends if tag.startswith(ENGINE)), "")

@@ -1,0 +1,330 @@
+"""Commands to events: what the holder does about each, as data.
+
+Pure. A command that was decided before (its id is in the state) gets its first answer again.
+A placement for which others have to make way is answered later: `Later` carries what is to
+happen first, and the asker, who repeats every second, is answered when there is room. Refusals
+are values and say what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from bus.replica.state import ClusterState
+from bus.wire.errors import Refusal
+from bus.wire.ids import InstanceId, ModelId, NodeId, is_model_id
+from bus.wire.instances import Conditions, Instance, Shard
+from bus.wire.messages.commands import (
+    Command,
+    DeleteInstance,
+    DrainNode,
+    ForgetNode,
+    KeepAlive,
+    PlaceModel,
+    RenameNode,
+    RunCollectiveTest,
+)
+from bus.wire.messages.events import (
+    EventBody,
+    InstanceDraining,
+    InstancePlaced,
+    InstanceRemoved,
+    KeepAliveSet,
+)
+from master.decisions.collective_tests import decide_test
+from master.decisions.evict import EVICT_DRAIN_S, Refuge, make_way
+from master.decisions.nodes import decide_node
+from master.decisions.observations import View
+from master.placement.availability import Wish
+from master.placement.capacity import Seat, seats
+from master.placement.explain import PENDING_RETRY_S, Crowded
+from master.placement.memory_cost import Appetite
+from master.placement.place import Verdict, candidates, place, survey
+from master.placement.preview import plan_of, preview_of
+from master.placement.search import Placement
+from master.placement.speed import Links
+
+FOR_EVER = -1.0
+LIVING = ("placed", "ready")
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Index these, in order; the answer names the last one's place and `instance`."""
+
+    events: tuple[EventBody, ...]
+    instance: InstanceId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Nothing changes: the answer is at `index` already."""
+
+    index: int
+    instance: InstanceId | None = None
+    plan: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Not yet: index these (perhaps none) and let the asker repeat; `refusal` says why."""
+
+    events: tuple[EventBody, ...]
+    refusal: Refusal
+
+
+Decision = Decided | Known | Later | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator chose. `preload` are models that are never unloaded."""
+
+    keep_alive_s: float = 300.0
+    preload: tuple[ModelId, ...] = ()
+    appetite: Appetite = field(default_factory=Appetite)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that a decision may look at. `settled_at`: not before then may another
+    instance be evicted, for the memory of the last one is still being measured."""
+
+    state: ClusterState
+    view: View
+    policy: Policy
+    settled_at: float
+    now: float
+
+    def seats(self) -> list[Seat]:
+        """Every node as placement sees it; those that are drained get nothing new."""
+        cards, nodes = self.view.living_cards(self.now), self.view.living_nodes(self.now)
+        drained = {seat.node for seat in self.state.nodes.values() if seat.draining}
+        found = seats(cards, nodes, self.state.instances)
+        return [seat for seat in found if seat.node not in drained]
+
+    def links(self) -> Links:
+        """What is known of the links between them."""
+        return Links(self.view.living_links(self.now))
+
+
+def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
+    """What to do about a command. `fresh` is an unused id for an instance that may be placed."""
+    known = scene.state.commands.get(command.command_id)
+    if known is not None:
+        index, instance = known
+        return Known(index, None if instance is None else InstanceId(instance))
+    match command:
+        case PlaceModel():
+            return _place(command, scene, fresh)
+        case DeleteInstance():
+            return _delete(command, scene.state)
+        case KeepAlive():
+            if command.instance not in scene.state.instances:
+                return unknown_instance(command.instance, scene.state)
+            body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
+            return Decided((body,), command.instance)
+        case RenameNode() | DrainNode() | ForgetNode():
+            answer = decide_node(command, scene.state, scene.view, scene.now)
+            return answer if isinstance(answer, Refusal) else answered(answer, scene.state)
+        case RunCollectiveTest():
+            bodies = decide_test(command, scene.seats(), scene.state, fresh)
+            if isinstance(bodies, Refusal):
+                return _early(scene) or bodies
+            return Decided(bodies, fresh)
+        case _:
+            assert_never(command)
+
+
+def answered(bodies: tuple[EventBody, ...], state: ClusterState) -> Decision:
+    """What is to be indexed; nothing means that it is so already."""
+    return Decided(bodies, None) if bodies else Known(state.index)
+
+
+def living(state: ClusterState, model: ModelId) -> list[Instance]:
+    """Copies of a model that are placed or ready, ready ones first."""
+    held = (i for i in state.instances.values() if i.model == model and i.test is None)
+    found = [i for i in held if i.status in LIVING]
+    return sorted(found, key=lambda one: one.status != "ready")
+
+
+def draw_up(
+    command: PlaceModel, placement: Placement, policy: Policy, fresh: InstanceId
+) -> Instance:
+    """The instance that a placement makes."""
+    card = placement.card
+    keep_alive_s = next(
+        (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
+        policy.keep_alive_s,
+    )
+    shards = tuple(
+        Shard(
+            rank=rank.rank,
+            node=rank.copy.seat.node,
+            first_layer=rank.first_layer,
+            last_layer=rank.last_layer,
+            bytes_reserved=rank.reserved_bytes,
+            backend=rank.copy.backend,
+        )
+        for rank in placement.ranks
+    )
+    return Instance(
+        instance=fresh,
+        model=card.model,
+        shards=shards,
+        sharding=placement.sharding,
+        collectives=placement.collectives,
+        backend=placement.lead.copy.backend,
+        context_tokens=placement.context_tokens,
+        keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
+        pinned=command.pinned,
+        priority=command.priority,
+        conditions=Conditions(
+            context_tokens=command.context_tokens,
+            excluded_nodes=command.excluded_nodes,
+            min_nodes=command.min_nodes,
+            sharding=command.sharding,
+            layers=command.layers,
+        ),
+    )
+
+
+def unknown_instance(instance: InstanceId, state: ClusterState) -> Refusal:
+    """There is no such instance; these there are."""
+    there = ", ".join(sorted(state.instances)) or "none"
+    return Refusal(
+        reason="unknown_instance",
+        message=f"no instance {instance}; there is: {there}",
+        field="instance",
+    )
+
+
+def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
+    if not is_model_id(command.model):
+        return Refusal(
+            reason="unknown_model",
+            message=f"{command.model!r} is not the name of a model",
+            field="model",
+        )
+    if command.if_absent and not command.dry_run:
+        for instance in living(scene.state, command.model):
+            if _meets(instance, command):
+                return _kept(command, instance, scene.state)
+    wish = Wish(
+        model=command.model,
+        context_tokens=command.context_tokens,
+        excluded_nodes=command.excluded_nodes,
+        min_nodes=command.min_nodes,
+        sharding=command.sharding,
+        layers=command.layers,
+    )
+    nodes, links = scene.seats(), scene.links()
+    verdict = place(wish, nodes, scene.policy.appetite, links)
+    if command.dry_run and command.previews:
+        return _previewed(wish, nodes, links, verdict, scene)
+    if isinstance(verdict, Crowded):
+        return _crowded(command, verdict, scene)
+    if isinstance(verdict, Refusal):
+        return _early(scene) or verdict
+    if command.dry_run:
+        return Known(scene.state.index, plan=plan_of(verdict, links))
+    instance = draw_up(command, verdict, scene.policy, fresh)
+    swept = tuple(
+        InstanceRemoved(instance=old.instance, why="placed anew")
+        for old in scene.state.instances.values()
+        if old.model == command.model and old.status == "failed"
+    )
+    return Decided((*swept, InstancePlaced(instance=instance)), fresh)
+
+
+def _early(scene: Scene) -> Refusal | None:
+    """A young holder that has not heard from all nodes yet does not say never."""
+    cards = scene.view.living_cards(scene.now)
+    missing = [seat.name for node, seat in scene.state.nodes.items() if NodeId(node) not in cards]
+    if not missing or not scene.view.gathering(scene.now):
+        return None
+    return Refusal(
+        reason="pending",
+        message=f"{', '.join(sorted(missing))} joined before and have not announced themselves yet",
+        retry_after_s=PENDING_RETRY_S,
+    )
+
+
+def _previewed(
+    wish: Wish, nodes: list[Seat], links: Links, verdict: Verdict, scene: Scene
+) -> Decision:
+    """Every candidate with its plan or its refusal, and what placing would choose or say."""
+    ground = survey(wish, nodes, scene.policy.appetite, links)
+    if isinstance(ground, Refusal):
+        return ground
+    chosen = verdict if isinstance(verdict, Placement) else None
+    size = 1 if chosen is None else len(chosen.ranks)
+    refusal = verdict.refusal if isinstance(verdict, Crowded) else verdict
+    return Known(
+        scene.state.index,
+        plan={
+            "model": wish.model,
+            "previews": [preview_of(*found, chosen, links) for found in candidates(ground, size)],
+            "blocked": dict(ground.blocked),
+            "chosen": None if chosen is None else plan_of(chosen, links),
+            "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
+        },
+    )
+
+
+def _meets(instance: Instance, command: PlaceModel) -> bool:
+    """Whether a copy that is there is what was asked for."""
+    by_hand = {
+        str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
+    }
+    asked, same = list(command.layers.items()), instance.conditions.layers
+    return (
+        instance.context_tokens >= (command.context_tokens or 0)
+        and len(instance.shards) >= command.min_nodes
+        and command.sharding in (None, instance.sharding)
+        and not any(shard.node in command.excluded_nodes for shard in instance.shards)
+        and (not asked or asked in (list(by_hand.items()), list(same.items())))
+    )
+
+
+def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
+    """The copy that is there is the answer; how long it stays may change."""
+    asked_s = FOR_EVER if command.pinned else command.keep_alive_s
+    if asked_s is None or asked_s == instance.keep_alive_s:
+        return Known(state.index, instance.instance)
+    body = KeepAliveSet(instance=instance.instance, keep_alive_s=asked_s)
+    return Decided((body,), instance.instance)
+
+
+def _crowded(command: PlaceModel, crowded: Crowded, scene: Scene) -> Decision:
+    way = make_way(crowded, scene.state, scene.view, command.priority, scene.now)
+    if command.dry_run:
+        evicted = [victim.instance for victim in way.victims]
+        if way.enough:
+            nodes = [one.node for one in crowded.shortages]
+            plan = {"model": command.model, "node": nodes[0], "nodes": nodes, "evicts": evicted}
+            return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
+        return crowded.refusal
+    if not way.enough and scene.now >= scene.settled_at:
+        return crowded.refusal
+    return Later(_evictions(way, command.model, scene), crowded.refusal)
+
+
+def _evictions(way: Refuge, model: ModelId, scene: Scene) -> tuple[EventBody, ...]:
+    """The next victim: one at a time, none while another leaves or its memory settles."""
+    if way.leaving or not way.victims or scene.now < scene.settled_at:
+        return ()
+    victim = way.victims[0].instance
+    why = f"makes way for {model}"
+    return (InstanceDraining(instance=victim, deadline_s=EVICT_DRAIN_S, why=why),)
+
+
+def _delete(command: DeleteInstance, state: ClusterState) -> Decision:
+    instance = state.instances.get(command.instance)
+    if instance is None:
+        return unknown_instance(command.instance, state)
+    if instance.status == "draining" and (instance.drain_deadline_s or 0.0) <= command.drain_s:
+        return Known(state.index, instance.instance)
+    body = InstanceDraining(instance=command.instance, deadline_s=command.drain_s, why=command.why)
+    return Decided((body,), command.instance)

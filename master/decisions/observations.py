@@ -1,0 +1,177 @@
+"""What the holder knows besides the state: cards and readings, the latest of each.
+
+Pure. Nothing here is in the log or survives the process: it is heard again within seconds.
+Each value is believed for its time and not longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bus.hardware.observed_links import measured_links
+from bus.wire.cards import NodeCard
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance
+from bus.wire.messages.collectives import CollectiveReading
+from bus.wire.messages.readings import (
+    CardReading,
+    DemandReading,
+    LinkReading,
+    ModelDemand,
+    NodeReading,
+    RunnerReading,
+)
+from bus.wire.messages.wire import Message
+from bus.wire.topology import Link
+
+NODE_READING_S = 15.0
+RUNNER_READING_S = 5.0
+DEMAND_S = 5.0
+"""Gateways say every second who waits; what one said that is gone counts no longer."""
+LINK_READING_S = 600.0
+TEST_S = 600.0
+GATHER_S = 15.0
+"""A young holder waits this long for the cards of nodes that have joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How an instance is used, as its lead runner says. `idle_s` 0 while anything is open."""
+
+    open_requests: int
+    idle_s: float
+
+
+@dataclass(slots=True)
+class View:
+    """Latest values, with the instant at which each was heard."""
+
+    cards: dict[NodeId, tuple[NodeCard, float]] = field(
+        default_factory=dict[NodeId, tuple[NodeCard, float]]
+    )
+    nodes: dict[NodeId, tuple[NodeReading, float]] = field(
+        default_factory=dict[NodeId, tuple[NodeReading, float]]
+    )
+    runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = field(
+        default_factory=dict[tuple[NodeId, str], tuple[RunnerReading, float]]
+    )
+    demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = field(
+        default_factory=dict[tuple[NodeId, str], tuple[DemandReading, float]]
+    )
+    links: dict[NodeId, tuple[LinkReading, float]] = field(
+        default_factory=dict[NodeId, tuple[LinkReading, float]]
+    )
+
+    tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = field(
+        default_factory=dict[tuple[InstanceId, int], tuple[CollectiveReading, float]]
+    )
+    """Ranks of collective tests, by instance and rank."""
+
+    first_heard_at: float | None = None
+
+    def hear(self, message: Message, now: float) -> bool:
+        """Take a reading in. True for one that may call for a decision at once."""
+        if self.first_heard_at is None:
+            self.first_heard_at = now
+        match message:
+            case CardReading(card=card):
+                known = self.cards.get(card.node)
+                if known is None or known[0].announced_at_s <= card.announced_at_s:
+                    self.cards[card.node] = (card, now)
+                return known is None or known[0].models != card.models
+            case NodeReading():
+                first = message.node not in self.nodes
+                self.nodes[message.node] = (message, now)
+                return first
+            case RunnerReading():
+                self.runners[message.node, message.process] = (message, now)
+                return False
+            case DemandReading():
+                key = (message.node, message.process)
+                known_models = self.demands[key][0].models if key in self.demands else ()
+                self.demands[key] = (message, now)
+                return {m.model for m in message.models} != {m.model for m in known_models}
+            case LinkReading():
+                self.links[message.node] = (message, now)
+                return False
+            case CollectiveReading():
+                self.tests = {k: v for k, v in self.tests.items() if now - v[1] <= TEST_S}
+                self.tests[message.instance, message.rank] = (message, now)
+                return message.phase == "done"
+            case _:
+                return False
+
+    def living_cards(self, now: float) -> dict[NodeId, NodeCard]:
+        """Cards that have not expired."""
+        return {n: card for n, (card, at) in self.cards.items() if now - at <= card.ttl_s}
+
+    def living_nodes(self, now: float) -> dict[NodeId, NodeReading]:
+        """Node readings that are fresh enough to count on."""
+        return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
+
+    def heard_at(self, node: NodeId) -> float | None:
+        """When a card or reading of the node last came; None when none ever did."""
+        values = [self.cards.get(node), self.nodes.get(node)]
+        ours = (value for (of, _), value in self.runners.items() if of == node)
+        found = [value[1] for value in (*values, *ours) if value is not None]
+        return max(found, default=None)
+
+    def gathering(self, now: float) -> bool:
+        """Whether this view is so young that cards of living nodes may still be on their way."""
+        return self.first_heard_at is None or now - self.first_heard_at < GATHER_S
+
+    def living_links(self, now: float) -> dict[NodeId, dict[NodeId, Link]]:
+        """What nodes measured towards their peers, each on the way that a ring would take; of
+        nodes that still say so."""
+        ips = {node: card.ips for node, (card, _) in self.cards.items()}
+        return {
+            node: measured_links(reading, ips)
+            for node, (reading, at) in self.links.items()
+            if now - at <= LINK_READING_S
+        }
+
+    def wanted(self, now: float) -> dict[ModelId, ModelDemand]:
+        """Unmet demand by model, summed over gateway processes."""
+        found: dict[ModelId, ModelDemand] = {}
+        for reading, at in self.demands.values():
+            if now - at > DEMAND_S:
+                continue
+            for one in reading.models:
+                found[one.model] = _joined(found.get(one.model), one)
+        return found
+
+    def use_of(self, instance: Instance, now: float) -> Use | None:
+        """How a ready instance is used; None when nothing fresh is known."""
+        lead = instance.lead
+        if lead is None:
+            return None
+        known = self.runners.get((lead.node, lead.process))
+        if known is None or now - known[1] > RUNNER_READING_S:
+            return None
+        reading, heard_at = known
+        if (reading.instance, reading.generation) != (instance.instance, instance.generation):
+            return None
+        busy = reading.running + reading.waiting
+        idle_s = 0.0 if busy else reading.last_used_ago_s + (now - heard_at)
+        return Use(busy, idle_s)
+
+    def has_done(self, instance: InstanceId, ranks: int) -> bool:
+        """Whether every rank of a collective test has said that it is done."""
+        known = [self.tests.get((instance, rank)) for rank in range(ranks)]
+        return all(one is not None and one[0].phase == "done" for one in known)
+
+    def runner_of(self, instance: InstanceId) -> RunnerReading | None:
+        """The latest reading of any runner of the instance."""
+        found = (r for r, _ in self.runners.values() if r.instance == instance)
+        return next(found, None)
+
+
+def _joined(known: ModelDemand | None, more: ModelDemand) -> ModelDemand:
+    if known is None:
+        return more
+    return ModelDemand(
+        model=more.model,
+        waiting=known.waiting + more.waiting,
+        best_priority=min(known.best_priority, more.best_priority),
+        oldest_s=max(known.oldest_s, more.oldest_s),
+    )

@@ -1,0 +1,96 @@
+"""Talks to the disk: what the journal has put behind it, compressed, a few files of it.
+
+Pure history, for people: nothing here is read back by shoal (`zstd -d` and msgpack read it). A
+segment is linked aside before its file gives way to a new one, and compressed by a thread of
+its own; one that a crash left uncompressed is taken up at the next start. Whatever goes wrong
+costs the archive and never the journal. The only home of zstandard.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import zstandard
+
+from bus.process.logs import Log
+
+KEPT_FILES = 5
+KEPT_BYTES = 1 << 30
+LEVEL = 6
+
+
+class Archives:
+    """The folder of old segments: at most `kept_files`, at most `kept_bytes` in all."""
+
+    def __init__(
+        self,
+        folder: Path,
+        log: Log,
+        *,
+        kept_files: int = KEPT_FILES,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self.folder = folder
+        self._log = log
+        self._kept_files = kept_files
+        self._kept_bytes = kept_bytes
+        self._thread: threading.Thread | None = None
+
+    def resume(self) -> None:
+        """Take up what was left uncompressed."""
+        left = sorted(self.folder.glob("*.log"))
+        if left:
+            self._compress_soon(left)
+
+    def take(self, path: Path, name: str) -> None:
+        """Keep the file that is at `path` now as the segment `name`; it may be replaced there
+        as soon as this returns."""
+        self.finish()
+        segment = self.folder / f"{name}.log"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            segment.unlink(missing_ok=True)
+            os.link(path, segment)
+        except OSError as error:
+            self._log.warning("could not archive the journal", segment=name, error=str(error))
+            return
+        self._compress_soon([segment])
+
+    def finish(self) -> None:
+        """Wait for what is being compressed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _compress_soon(self, segments: Sequence[Path]) -> None:
+        self._thread = threading.Thread(
+            target=self._compress, args=(segments,), name="archive", daemon=True
+        )
+        self._thread.start()
+
+    def _compress(self, segments: Sequence[Path]) -> None:
+        for segment in segments:
+            fresh = segment.with_suffix(".new")
+            try:
+                with open(segment, "rb") as source, open(fresh, "wb") as target:
+                    zstandard.ZstdCompressor(level=LEVEL).copy_stream(source, target)
+                os.replace(fresh, segment.with_suffix(".log.zst"))
+            except OSError as error:
+                fresh.unlink(missing_ok=True)
+                self._log.warning(
+                    "could not archive the journal", segment=segment.name, error=str(error)
+                )
+            segment.unlink(missing_ok=True)
+        self._prune()
+
+    def _prune(self) -> None:
+        """Oldest first; the names grow with the log."""
+        kept = sorted(self.folder.glob("*.log.zst"))
+        total = sum(path.stat().st_size for path in kept)
+        while kept and (len(kept) > self._kept_files or total > self._kept_bytes):
+            oldest = kept.pop(0)
+            total -= oldest.stat().st_size
+            oldest.unlink(missing_ok=True)

@@ -1,0 +1,90 @@
+"""The recent events of the log, for those who missed some.
+
+Pure. Bounded: what has fallen out of it has to be replaced by a snapshot. Events are kept by
+index (a look-up per event; scanning a queue made catching up quadratic, as measured).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bus.replica.state import MAX_COMMANDS, ClusterState
+from bus.wire.ids import NodeId
+from bus.wire.messages.control import AskEvents, EventsFound
+from bus.wire.messages.events import Event
+
+MAX_KEPT = 20_000
+MAX_FOUND = 1_000
+
+
+@dataclass(slots=True)
+class History:
+    """Invariant: `events` holds exactly the indexes first..last; empty when first > last.
+    `base` is the (term, holder) of the event before the first, where that is known."""
+
+    limit: int = MAX_KEPT
+    events: dict[int, Event] = field(default_factory=dict[int, Event])
+    first: int = 1
+    last: int = 0
+    base: tuple[int, NodeId | None] | None = None
+
+    @classmethod
+    def behind(cls, state: ClusterState) -> History:
+        """An empty history of what follows `state`."""
+        index = state.index
+        return cls(first=index + 1, last=index, base=(state.term, state.holder))
+
+    def keep(self, event: Event) -> None:
+        """Add the newest event. One that does not follow the last begins a new history."""
+        if event.index != self.last + 1:
+            self.events.clear()
+            self.first, self.base = event.index, None
+        self.events[event.index] = event
+        self.last = event.index
+        while len(self.events) > self.limit:
+            dropped = self.events.pop(self.first)
+            self.base = (dropped.term, dropped.holder)
+            self.first += 1
+
+    def find(self, ask: AskEvents) -> EventsFound:
+        """What was asked for, at most 1,000 at once; incomplete when the first is not kept, or
+        the asker's event before it is not of this log.
+
+        What lies beyond the last event does not exist yet and is not missed.
+        """
+        upto = min(ask.last, self.last, ask.first + MAX_FOUND - 1)
+        if ask.first <= self.last and ask.first < self.first:
+            return EventsFound(events=(), complete=False)
+        if not self._follows(ask):
+            return EventsFound(events=(), complete=False)
+        found = tuple(self.events[index] for index in range(ask.first, upto + 1))
+        return EventsFound(events=found, complete=ask.first <= self.last + 1)
+
+    def undone(self, state: ClusterState) -> tuple[Event, ...]:
+        """Of the commands' events that are kept, those that a `state` which takes the place of
+        this log does not know: what they changed is taken back. Commands so old that no state
+        remembers them are not counted."""
+        known = state.commands
+        oldest = 0
+        if len(known) >= MAX_COMMANDS:
+            oldest = min(index for index, _ in known.values())
+        return tuple(
+            event
+            for event in self.events.values()
+            if event.command_id is not None
+            and event.command_id not in known
+            and event.index >= oldest
+        )
+
+    def _follows(self, ask: AskEvents) -> bool:
+        """Whether the asker's last event is ours; nothing comes before the first of all."""
+        if ask.after_term is None or ask.first == 1:
+            return True
+        before = self.events.get(ask.first - 1)
+        if before is not None:
+            known = (before.term, before.holder)
+        elif ask.first == self.first and self.base is not None:
+            known = self.base
+        else:
+            return False
+        return known == (ask.after_term, ask.after_holder)

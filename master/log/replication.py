@@ -1,0 +1,108 @@
+"""Who has appended how far, and which answers wait for that.
+
+Pure. Within a term of voters an index is *committed* once a majority of them has it on disk;
+only entries of the present term are counted so, and what precedes them follows (Raft 5.4.2).
+Without voters it is *replicated* once any other candidate has it on disk beside us. An answer
+is given when its index is as safe as it can become, and never said to be safer than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bus.wire.ids import CommandId, NodeId
+from bus.wire.messages.commands import Acknowledged
+
+REPLICATED_WITHIN_S = 0.25
+"""An answer waits so long for another candidate to append, where no votes are taken."""
+
+Durability = Literal["majority", "replicated", "local", "volatile"]
+
+
+@dataclass(slots=True)
+class Acks:
+    """One term's. `opened` is the index of its first event, `durable` what our own disk holds;
+    `appended` what the others said."""
+
+    opened: int = 0
+    durable: int = 0
+    appended: dict[NodeId, int] = field(default_factory=dict[NodeId, int])
+
+    def heard(self, node: NodeId, index: int) -> None:
+        """Another candidate's journal holds our log up to `index`."""
+        self.appended[node] = max(index, self.appended.get(node, 0))
+
+    def committed(self, voters: Collection[NodeId], me: NodeId) -> int:
+        """The highest index that a majority of the voters has on disk; 0 before an event of
+        this term has come so far."""
+        known = [self.durable if v == me else self.appended.get(v, 0) for v in voters]
+        index = sorted(known, reverse=True)[len(known) // 2] if known else 0
+        return index if index >= self.opened else 0
+
+    def replicated(self) -> int:
+        """The highest index that any other candidate has on disk."""
+        return max(self.appended.values(), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How safe the log is now. `committed` is None where no votes are taken; `helped` says that
+    another candidate that could append lives."""
+
+    committed: int | None
+    replicated: int
+    durable: int
+    degraded: bool
+    helped: bool
+
+    def worth(self, index: int, waited_s: float) -> Durability | None:
+        """What may be said of `index` now; None: wait."""
+        if self.committed is not None:
+            return "majority" if self.committed >= index else None
+        if min(self.replicated, self.durable) >= index:
+            return "replicated"
+        if self.helped and waited_s < REPLICATED_WITHIN_S:
+            return None
+        if self.degraded:
+            return "volatile"
+        return "local" if self.durable >= index else None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An answer that is not given yet."""
+
+    asker: bytes
+    answer: Acknowledged
+    since_at: float
+
+
+@dataclass(slots=True)
+class Answers:
+    """Answers that wait, at most one for each asker and command, oldest first."""
+
+    waiting: dict[tuple[bytes, CommandId], Waiting] = field(
+        default_factory=dict[tuple[bytes, CommandId], Waiting]
+    )
+
+    def add(self, asker: bytes, answer: Acknowledged, now: float) -> None:
+        """Keep an answer until its index is safe; one that waits already goes on waiting."""
+        key = (asker, answer.command_id)
+        since_at = self.waiting[key].since_at if key in self.waiting else now
+        self.waiting[key] = Waiting(asker, answer, since_at)
+
+    def ripe(self, standing: Standing, now: float) -> list[tuple[bytes, Acknowledged]]:
+        """The answers that can be given now, with what each is worth. They are forgotten."""
+        found: list[tuple[bytes, Acknowledged]] = []
+        for key, one in list(self.waiting.items()):
+            worth = standing.worth(one.answer.index, now - one.since_at)
+            if worth is not None:
+                del self.waiting[key]
+                found.append((one.asker, one.answer.model_copy(update={"durability": worth})))
+        return found
+
+    def drop(self) -> None:
+        """The term is lost: the askers repeat, and somebody else answers."""
+        self.waiting.clear()

@@ -1,0 +1,101 @@
+"""A placement as people and programs read it: `--dry-run`, previews, the dashboard.
+
+Pure. Bytes per node are those that were promised and computed with; speeds are predictions.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from bus.wire.errors import Refusal
+from master.placement.availability import Kind
+from master.placement.memory_cost import bill_text
+from master.placement.search import Placement, Rank
+from master.placement.speed import Links
+
+
+def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
+    """One placement. `node`, `backend` and `usable_bytes` are of rank 0; `links` has an entry for
+    each pair of neighbours of the ring, and says which figures were measured."""
+    lead = placed.lead
+    return {
+        "model": placed.card.model,
+        "node": lead.copy.seat.node,
+        "nodes": [rank.copy.seat.node for rank in placed.ranks],
+        "sharding": placed.sharding,
+        "collectives": placed.collectives if len(placed.ranks) > 1 else None,
+        "backend": lead.copy.backend,
+        "context_tokens": placed.context_tokens,
+        "need_bytes": sum(rank.need.total for rank in placed.ranks),
+        "reserved_bytes": sum(rank.reserved_bytes for rank in placed.ranks),
+        "usable_bytes": lead.usable_bytes,
+        "fetch_bytes": placed.fetch_bytes,
+        "tokens_per_s": round(placed.tokens_per_s, 2),
+        "arithmetic": bill_text(placed.whole),
+        "ranks": [_rank(rank) for rank in placed.ranks],
+        "links": _links(placed, links),
+    }
+
+
+def preview_of(
+    size: int,
+    kind: Kind | None,
+    found: Placement | Refusal,
+    chosen: Placement | None,
+    links: Links,
+) -> dict[str, Any]:
+    """One line of the previews: a plan, or why there is none of this size and kind."""
+    entry: dict[str, Any] = {
+        "size": size,
+        "sharding": kind or "none",
+        "fits": isinstance(found, Placement),
+        "chosen": False,
+        "plan": None,
+        "refusal": None,
+    }
+    if isinstance(found, Refusal):
+        return {**entry, "refusal": found.model_dump(mode="json")}
+    nodes = {rank.copy.seat.node for rank in found.ranks}
+    same = chosen is not None and nodes == {rank.copy.seat.node for rank in chosen.ranks}
+    chosen_here = same and chosen is not None and chosen.sharding == found.sharding
+    return {**entry, "chosen": chosen_here, "plan": plan_of(found, links)}
+
+
+def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
+    """Around the ring, from each rank to the next; a pair has one link."""
+    seats = [rank.copy.seat for rank in placed.ranks]
+    pairs = [*pairwise(seats), *([(seats[-1], seats[0])] if len(seats) > 2 else [])]
+    found: list[dict[str, Any]] = []
+    for one, other in pairs:
+        link = links.between(one, other)
+        found.append(
+            {
+                "from": one.name,
+                "to": other.name,
+                "latency_us": round(1e6 * link.latency_s, 1),
+                "bytes_per_s": round(link.bytes_per_s),
+                "measured": links.measured_between(one, other) is not None,
+            }
+        )
+    return found
+
+
+def _rank(rank: Rank) -> dict[str, Any]:
+    seat, need = rank.copy.seat, rank.need
+    return {
+        "rank": rank.rank,
+        "node": seat.node,
+        "name": seat.name,
+        "backend": rank.copy.backend,
+        "first_layer": rank.first_layer,
+        "last_layer": rank.last_layer,
+        "weights_bytes": need.weights,
+        "kv_bytes": need.kv,
+        "need_bytes": need.total,
+        "reserved_bytes": rank.reserved_bytes,
+        "usable_bytes": rank.usable_bytes,
+        "fetch_bytes": rank.fetch_bytes,
+        "stage_ms": round(1000 * rank.read_s, 3),
+        "arithmetic": bill_text(need),
+    }

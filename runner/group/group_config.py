@@ -1,0 +1,81 @@
+"""How the ranks of a group find each other: what MLX's backends want to be told.
+
+Pure. A ring's hostfile is a JSON list with one list of `ip:port` for each rank, the first of them
+preferred. JACCL wants an N by N matrix of RDMA device names (row: who speaks, column: to whom,
+null on the diagonal) and the coordinator's `ip:port`. Neither authenticates anybody, so the
+ranks' first exchange is of `greeting`s: HMAC-SHA256 over generation and rank.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+
+from bus.wire.messages.control import GroupSpec
+
+GREETING_BYTES = 32
+
+
+class CannotForm(Exception):
+    """The group cannot be formed; `args[0]` says why and names the rank where there is one."""
+
+
+def ring_hostfile(group: GroupSpec) -> str:
+    """The contents of MLX_HOSTFILE. CannotForm where a rank has no IPv4 address or name."""
+    for seat in group.ranks:
+        if not seat.ring:
+            raise CannotForm(f"rank {seat.rank} on node {seat.node} has no ring address")
+        for address in seat.ring:
+            host, _, port = address.partition(":")
+            if not host or not port.isdigit():
+                raise CannotForm(
+                    f"rank {seat.rank}: {address!r} is not ip:port (a ring speaks IPv4 only)"
+                )
+    return json.dumps([list(seat.ring) for seat in group.ranks])
+
+
+def ring_environment(rank: int, hostfile: str) -> Mapping[str, str]:
+    """What a rank's process has in its environment when it joins a ring."""
+    return {"MLX_RANK": str(rank), "MLX_HOSTFILE": hostfile}
+
+
+def jaccl_devices(group: GroupSpec) -> str:
+    """The contents of MLX_IBV_DEVICES: the device by which each rank reaches each other one.
+    CannotForm where a rank does not name a device for every other rank."""
+    size = len(group.ranks)
+    matrix: list[list[str | None]] = []
+    for seat in group.ranks:
+        if len(seat.rdma) != size:
+            raise CannotForm(
+                f"rank {seat.rank} on node {seat.node} names {len(seat.rdma)} RDMA devices "
+                f"for {size} ranks"
+            )
+        row = [None if other == seat.rank else seat.rdma[other] for other in range(size)]
+        if any(device == "" for device in row):
+            raise CannotForm(f"rank {seat.rank} on node {seat.node} lacks an RDMA device")
+        matrix.append(row)
+    return json.dumps(matrix)
+
+
+def jaccl_environment(rank: int, devices: str, coordinator: str) -> Mapping[str, str]:
+    """What a rank's process has in its environment when it joins over JACCL; `devices` is the
+    path of the matrix, `coordinator` rank 0's `ip:port`."""
+    return {
+        "MLX_RANK": str(rank),
+        "MLX_IBV_DEVICES": devices,
+        "MLX_JACCL_COORDINATOR": coordinator,
+    }
+
+
+def greeting(secret: str, generation: int, rank: int) -> bytes:
+    """What `rank` proves itself with, GREETING_BYTES long; `secret` is hexadecimal."""
+    return hmac.digest(bytes.fromhex(secret), f"shoal:{generation}:{rank}".encode(), "sha256")
+
+
+def stranger(secret: str, generation: int, greetings: Sequence[bytes]) -> int | None:
+    """The first rank whose greeting is not its own, or None; `greetings` are in rank order."""
+    for rank, said in enumerate(greetings):
+        if not hmac.compare_digest(said, greeting(secret, generation, rank)):
+            return rank
+    return None

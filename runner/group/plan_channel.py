@@ -1,0 +1,353 @@
+"""Talks to the other ranks of a group, over the lead's plan socket and by the clock.
+
+Both ends belong to the main thread; `agree` and `tell` are the engine thread's and only hand
+over. First every follower says hello with its proof; when all are here the lead has everybody
+form the ring, so nobody waits inside `init` for a rank that is not there, and a missing one is
+known by name. From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in
+order. Whoever leaves says so; silence says the rest. A generation keeps the keys it began with.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections.abc import Callable, Sequence
+
+from bus.links.reactor import PollReactor
+from bus.links.security import Security
+from bus.links.transport import Link
+from bus.process.logs import Log
+from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
+from bus.wire.messages.control import GroupSpec, RankSeat, RunnerSpec
+from runner.group.group_config import CannotForm, greeting
+from runner.group.lockstep import Agreement, Disagreement, RankFacts, Seat, SharedPlan, agree
+from runner.group.rank_frames import (
+    FormNow,
+    RankBeat,
+    RankGone,
+    RankHello,
+    ToRank,
+    pack_rank,
+    unpack_to_lead,
+    unpack_to_rank,
+)
+from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
+
+TRY_NEXT_S = 2.0
+"""A lead that does not answer at one address is asked at its next."""
+
+
+def group_of(spec: RunnerSpec) -> GroupSpec:
+    """The spec's group, checked against the rest of it. CannotForm."""
+    group = spec.group
+    if group is None:
+        raise CannotForm(f"rank {spec.rank} of {spec.size} was given no group")
+    if [seat.rank for seat in group.ranks] != list(range(spec.size)) or spec.rank >= spec.size:
+        raise CannotForm(f"the group's ranks are not 0 to {spec.size - 1}")
+    if not group.ranks[0].plans:
+        raise CannotForm("rank 0 has no address for plans")
+    return group
+
+
+def _seat(
+    spec: RunnerSpec,
+    group: GroupSpec,
+    agreed: Callable[[RankFacts], Agreement],
+    tell: Callable[[SharedPlan], None],
+) -> Seat:
+    return Seat(
+        rank=spec.rank,
+        size=spec.size,
+        generation=spec.generation,
+        sharding=group.sharding,
+        backend=group.backend,
+        first_layer=spec.first_layer,
+        last_layer=spec.last_layer,
+        secret=group.secret,
+        agree=agreed,
+        tell=tell,
+    )
+
+
+class LeadLine:
+    """Rank 0's end. `on_formed` is called once, when all ranks are here and were told to form;
+    `on_lost` once, with what is the matter and whether trying again will not help."""
+
+    def __init__(
+        self,
+        spec: RunnerSpec,
+        reactor: PollReactor,
+        log: Log,
+        *,
+        security: Security | None,
+        on_formed: Callable[[], None],
+        on_lost: Callable[[str, bool], None],
+    ) -> None:
+        self.group = group_of(spec)
+        self.seat = _seat(spec, self.group, self._agree, self._tell)
+        self.step = 0
+        """The last step computed here, for beats."""
+        self.ready = False
+        self._reactor = reactor
+        self._log = log
+        self._on_formed = on_formed
+        self._on_lost = on_lost
+        self._formed = False
+        self._over = False
+        self._peers: dict[int, bytes] = {}
+        self._heard_at: dict[int, float] = {}
+        self._facts: dict[int, RankFacts] = {}
+        self._told = threading.Condition()
+        self._link = Link("router", security=security)
+        self._link.is_busy = lambda: True  # a group ends with its connections
+        for address in self.group.ranks[0].plans:
+            try:
+                self._link.bind(address)
+            except (AlreadyRunning, Exposed, PortTaken) as error:
+                self._link.close()
+                raise CannotForm(f"rank 0 cannot listen for followers: {error}") from error
+        reactor.watch(self._link, self._received)
+        reactor.later(self.group.form_deadline_s, self._too_late)
+        self._beats = reactor.every(RANK_BEAT_S, self._beat)
+
+    def formed(self) -> None:
+        """The ring is there: silence counts from now."""
+        now = self._reactor.now()
+        self._heard_at = dict.fromkeys(self._peers, now)
+        self._formed = True
+
+    def end(self, why: str) -> None:
+        """Have the followers leave."""
+        self._over = True
+        self._send_all(RankGone(why))
+
+    def close(self) -> None:
+        self._beats.cancel()
+        self._reactor.unwatch(self._link)
+        self._link.close()
+
+    # --- the engine's thread ---------------------------------------------------------------
+
+    def _agree(self, mine: RankFacts) -> Agreement:
+        with self._told:
+            self._told.wait_for(lambda: len(self._facts) == len(self.group.ranks) - 1)
+            others = [self._facts[seat.rank] for seat in self.group.ranks[1:]]
+        agreement = agree([mine, *others])
+        self._reactor.call(lambda: self._send_all(agreement))
+        return agreement
+
+    def _tell(self, shared: SharedPlan) -> None:
+        frame = pack_rank(shared)
+        self._reactor.call(lambda: self._send_frame(frame))
+
+    # --- the main thread -------------------------------------------------------------------
+
+    def _received(self, frames: Sequence[bytes]) -> None:
+        peer = frames[0]
+        try:
+            message = unpack_to_lead(frames[-1])
+        except BadMessage as error:
+            self._log.warning("dropped a rank's frame", error=str(error)[:200])
+            return
+        if isinstance(message, RankHello):
+            self._welcome(peer, message)
+            return
+        rank = next((rank for rank, known in self._peers.items() if known == peer), None)
+        if rank is None:
+            return
+        self._heard_at[rank] = self._reactor.now()
+        if isinstance(message, RankGone):
+            self._lose(f"{self._name(rank)} is gone: {message.why}", is_final=message.is_final)
+        elif isinstance(message, RankFacts):
+            with self._told:
+                self._facts[rank] = message
+                self._told.notify_all()
+
+    def _welcome(self, peer: bytes, hello: RankHello) -> None:
+        rank, spec = hello.rank, self.seat
+        known = 0 < rank < spec.size and hello.generation == spec.generation
+        if not known or not hmac.compare_digest(
+            hello.proof, greeting(spec.secret, spec.generation, rank)
+        ):
+            self._log.warning("a stranger said hello", rank=rank, generation=hello.generation)
+            return
+        if rank in self._peers:
+            return
+        self._peers[rank] = peer
+        if len(self._peers) == spec.size - 1:
+            self._send_all(FormNow())
+            self._on_formed()
+
+    def _too_late(self) -> None:
+        missing = [seat for seat in self.group.ranks[1:] if seat.rank not in self._peers]
+        if missing:
+            names = " and ".join(self._name(seat.rank) for seat in missing)
+            self._lose(f"{names} did not come in {self.group.form_deadline_s:g} s")
+
+    def _beat(self) -> None:
+        if not self._formed or self._over:
+            return
+        self._send_all(RankBeat(self.step))
+        limit_s = RANK_LOST_S if self.ready else RANK_LOST_LOADING_S
+        now = self._reactor.now()
+        for rank, heard_at in self._heard_at.items():
+            if now - heard_at > limit_s:
+                self._lose(f"{self._name(rank)} was silent for {limit_s:g} s")
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on node {self.group.ranks[rank].node}"
+
+    def _lose(self, what: str, *, is_final: bool = False) -> None:
+        if not self._over:
+            self._over = True
+            self._on_lost(what, is_final)
+
+    def _send_all(self, message: ToRank) -> None:
+        self._send_frame(pack_rank(message))
+
+    def _send_frame(self, frame: bytes) -> None:
+        for rank, peer in self._peers.items():
+            if not self._link.send(peer, frame):
+                self._lose(f"{self._name(rank)} cannot be reached")
+
+
+class FollowerLine:
+    """Another rank's end. `on_form` is called once, when the lead has all ranks form; `on_plan`
+    with each plan in order; `on_lost` once, with what is the matter; `on_end` once, when the
+    lead leaves in good order or not."""
+
+    def __init__(
+        self,
+        spec: RunnerSpec,
+        reactor: PollReactor,
+        log: Log,
+        *,
+        security: Security | None,
+        on_form: Callable[[], None],
+        on_plan: Callable[[SharedPlan], None],
+        on_lost: Callable[[str], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self.group = group_of(spec)
+        self.seat = _seat(spec, self.group, self._agree, self._tell)
+        self.step = 0
+        self.ready = False
+        self._reactor = reactor
+        self._log = log
+        self._on_form = on_form
+        self._on_plan = on_plan
+        self._on_lost = on_lost
+        self._on_end = on_end
+        self._asked = False
+        self._formed = False
+        self._over = False
+        self._began_at = self._heard_at = reactor.now()
+        self._agreement: Agreement | None = None
+        self._told = threading.Condition()
+        identity = f"rank-{spec.rank}/{spec.generation}"
+        self._link = Link("dealer", identity=identity, security=security)
+        self._addresses = self.group.ranks[0].plans
+        self._address = 0
+        self._tried_at = self._began_at
+        self._link.connect(self._addresses[0], peer=self.lead.node)
+        reactor.watch(self._link, self._received)
+        self._beats = reactor.every(RANK_BEAT_S, self._beat)
+        self._beat()
+
+    @property
+    def lead(self) -> RankSeat:
+        return self.group.ranks[0]
+
+    def formed(self) -> None:
+        """The ring is there: silence counts from now."""
+        self._formed = True
+        self._heard_at = self._reactor.now()
+
+    def end(self, why: str, *, is_final: bool = False) -> None:
+        """Tell the lead that this rank leaves, and whether it always would."""
+        if not self._over:
+            self._over = True
+            self._link.send(pack_rank(RankGone(why, is_final)))
+
+    def close(self) -> None:
+        self._beats.cancel()
+        self._reactor.unwatch(self._link)
+        self._link.close()
+
+    # --- the engine's thread ---------------------------------------------------------------
+
+    def _agree(self, mine: RankFacts) -> Agreement:
+        frame = pack_rank(mine)
+        self._reactor.call(lambda: self._send(frame))
+        with self._told:
+            self._told.wait_for(lambda: self._agreement is not None)
+            if self._agreement is None:
+                raise Disagreement("the lead did not say what was agreed")
+            return self._agreement
+
+    def _tell(self, shared: SharedPlan) -> None:
+        raise RuntimeError(f"a follower was to tell plan {shared.plan.step}")
+
+    # --- the main thread -------------------------------------------------------------------
+
+    def _received(self, frames: Sequence[bytes]) -> None:
+        try:
+            message = unpack_to_rank(frames[-1])
+        except BadMessage as error:
+            self._lose(f"the lead was not understood: {str(error)[:200]}")
+            return
+        self._heard_at = self._reactor.now()
+        match message:
+            case SharedPlan():
+                self._on_plan(message)
+            case FormNow():
+                if not self._asked:
+                    self._asked = True
+                    self._on_form()
+            case Agreement():
+                with self._told:
+                    self._agreement = message
+                    self._told.notify_all()
+            case RankBeat():
+                return
+            case RankGone(why, _):
+                if not self._over:
+                    self._over = True
+                    self._on_end(why)
+
+    def _beat(self) -> None:
+        now = self._reactor.now()
+        if self._over or (self._asked and not self._formed):
+            return
+        if not self._asked:
+            self._say_hello(now)
+            return
+        self._send(pack_rank(RankBeat(self.step)))
+        limit_s = RANK_LOST_S if self.ready else RANK_LOST_LOADING_S
+        if now - self._heard_at > limit_s:
+            self._lose(f"the lead, on node {self.lead.node}, was silent for {limit_s:g} s")
+
+    def _say_hello(self, now: float) -> None:
+        deadline_s = self.group.form_deadline_s
+        if now - self._began_at > deadline_s:
+            self._lose(
+                f"the lead, on node {self.lead.node}, did not have the group form "
+                f"in {deadline_s:g} s"
+            )
+            return
+        if now - self._tried_at > TRY_NEXT_S and len(self._addresses) > 1:
+            self._link.disconnect(self._addresses[self._address])
+            self._address = (self._address + 1) % len(self._addresses)
+            self._link.connect(self._addresses[self._address], peer=self.lead.node)
+            self._tried_at = now
+        seat = self.seat
+        proof = greeting(seat.secret, seat.generation, seat.rank)
+        self._send(pack_rank(RankHello(seat.rank, seat.generation, proof)))
+
+    def _lose(self, what: str) -> None:
+        if not self._over:
+            self._over = True
+            self._on_lost(what)
+
+    def _send(self, frame: bytes) -> None:
+        self._link.send(frame)

@@ -1,0 +1,1 @@
+"""The KV of rows: by itself, in padded batches, in slabs, kept as prefixes."""

@@ -1,0 +1,226 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
+"""Talks to MLX: the rows that decode together, and how rows join and leave them.
+
+The batch lives over steps. Its layers are slabs where the model's KV is plain, and mlx-lm's
+own batch caches elsewhere (rotating windows, recurrent states). With slabs alone a leaving
+row leaves a hole; otherwise the batch is closed up at once. Slots are positions in the
+arrays of a step; `rows[slot]` is the row there, or None for a hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from runner.engine import RowId
+from runner.mlx.kv.kv_slab import SLACK_TOKENS, SlabKV, SlabShape
+from runner.mlx.kv.row_kv import RowKV
+
+SNUG_ROWS = 8
+"""Up to here slabs have no spare slots: their shape is what a small batch is traced for."""
+ROOM_STEP = 64
+
+
+class MergedKV:
+    """One layer of the batch held in one of mlx-lm's batch caches.
+
+    A batch of one keeps the row's own cache, which is faster and exact.
+    """
+
+    def __init__(self) -> None:
+        self.cache: Any = None
+        self._alone = False
+
+    def put(self, own: Any) -> None:
+        if self.cache is None:
+            self.cache, self._alone = own, True
+            return
+        if self._alone:
+            self.cache, self._alone = type(own).merge([self.cache, own]), False
+            return
+        self.cache.extend(type(own).merge([own]))
+
+    def take(self, slot: int) -> Any:
+        return self.cache if self._alone else self.cache.extract(slot)
+
+    def keep(self, kept: Sequence[int]) -> None:
+        if not self._alone:
+            self.cache.filter(mx.array(list(kept)))
+
+    def clear(self) -> None:
+        self.cache = None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.cache is None else self.cache.nbytes
+
+
+class DecodeBatch:
+    """The rows that decode together, with the token each will be fed next."""
+
+    def __init__(self, plain: Sequence[bool], *, holes: bool = True) -> None:
+        """`plain[i]`: layer i of the model keeps ordinary keys and values. `holes` False: the
+        batch is closed up at once even where all layers do, for another rank's do not."""
+        self.shape = SlabShape()
+        self.layers: list[SlabKV | MergedKV] = [
+            SlabKV(self.shape) if is_plain else MergedKV() for is_plain in plain
+        ]
+        self.rows: list[RowId | None] = []
+        self.tokens: mx.array = mx.zeros((0,), mx.int32)
+        self._keeps_holes = holes and all(plain)
+        self._wasted = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def holes(self) -> int:
+        return self.rows.count(None)
+
+    def slot_of(self, row: RowId) -> int:
+        return self.rows.index(row)
+
+    def caches(self) -> list[Any]:
+        """What the model is called with, one per layer."""
+        return [layer if isinstance(layer, SlabKV) else layer.cache for layer in self.layers]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in self.layers)
+
+    def join(self, row: RowId, caches: Sequence[Any], length: int, token: mx.array) -> int:
+        """Take a prefilled row in, `token` (shape (1,)) being its next input; its slot.
+
+        `caches` are the row's own, one per layer, holding `length` tokens.
+        """
+        if self.holes:
+            slot = self.rows.index(None)
+            self.rows[slot] = row
+        else:
+            slot = len(self.rows)
+            self.rows.append(row)
+            self.shape.begins.append(SlabShape.HOLE)
+        self._make_room(length)
+        for layer, own in zip(self.layers, caches, strict=True):
+            if isinstance(layer, SlabKV):
+                layer.put(slot, own)
+            else:
+                layer.put(own)
+        self.shape.begins[slot] = self.shape.stop - length
+        if slot == len(self.tokens):
+            self.tokens = mx.concatenate([self.tokens, token.astype(mx.int32)])
+        else:
+            before, after = self.tokens[:slot], self.tokens[slot + 1 :]
+            self.tokens = mx.concatenate([before, token.astype(mx.int32), after])
+        return slot
+
+    def take(self, row: RowId) -> tuple[list[Any], mx.array]:
+        """Copies of a row's caches, and its next input token, to go on alone or be kept."""
+        slot = self.slot_of(row)
+        caches: list[Any] = []
+        for layer in self.layers:
+            if isinstance(layer, SlabKV):
+                keys, values = layer.take(slot)
+                caches.append(RowKV.holding(keys, values))
+            else:
+                caches.append(layer.take(slot))
+        return caches, self.tokens[slot : slot + 1]
+
+    def leave(self, gone: Sequence[RowId]) -> list[int] | None:
+        """Drop rows. None: slots are as they were; else the old slots that are left, in
+        their new order (everything kept per slot must follow)."""
+        for row in gone:
+            slot = self.slot_of(row)
+            self.rows[slot] = None
+            self.shape.begins[slot] = SlabShape.HOLE
+        if self.holes == len(self.rows):
+            self._clear()
+            return []
+        if not self._keeps_holes and self.holes:
+            return self._close_up()
+        if self.rows[-1] is None:
+            while self.rows[-1] is None:
+                self.rows.pop()
+                self.shape.begins.pop()
+            self.tokens = self.tokens[: len(self.rows)]
+            return list(range(len(self.rows)))
+        return None
+
+    def close_holes(self) -> list[int] | None:
+        """Once a step: copy the rows together when holes have cost more than that would."""
+        self._wasted = self._wasted + self.holes if self.holes else 0
+        if self._wasted < max(8, len(self.rows) - self.holes):
+            return None
+        return self._close_up()
+
+    def open_step(self) -> None:
+        """Make sure that every row has a free column, and fix offsets and masks."""
+        spare = self.shape.slots - len(self.rows)
+        if self.shape.stop >= self.shape.room or (spare and len(self.rows) <= SNUG_ROWS):
+            self._relay(None, 0, len(self.rows))
+        self.shape.open_step()
+
+    def lend_slabs(self) -> list[mx.array]:
+        """Keys and values of every layer, to be written into by someone else: until they are
+        returned the batch has none, so that they can be written in place."""
+        lent: list[mx.array] = []
+        for layer in self.layers:
+            if not isinstance(layer, SlabKV) or layer.keys is None or layer.values is None:
+                raise ValueError("only a batch all of slabs can lend them")
+            lent += [layer.keys, layer.values]
+            layer.clear()
+        return lent
+
+    def return_slabs(self, slabs: Sequence[mx.array]) -> None:
+        for layer, keys, values in zip(self.layers, slabs[::2], slabs[1::2], strict=True):
+            if isinstance(layer, SlabKV):
+                layer.keys, layer.values = keys, values
+
+    def close_step(self, sampled: mx.array) -> None:
+        self.shape.close_step()
+        self.tokens = sampled
+
+    def _close_up(self) -> list[int]:
+        kept = [slot for slot, row in enumerate(self.rows) if row is not None]
+        self._wasted = 0
+        self.rows = [self.rows[slot] for slot in kept]
+        self.shape.begins = [self.shape.begins[slot] for slot in kept]
+        self.tokens = self.tokens[mx.array(kept)]
+        self._relay(kept, 0, len(kept))
+        for layer in self.layers:
+            if isinstance(layer, MergedKV):
+                layer.keep(kept)
+        return kept
+
+    def _make_room(self, length: int) -> None:
+        if len(self.rows) > self.shape.slots or length > self.shape.stop:
+            self._relay(None, length, len(self.rows))
+
+    def _relay(self, kept: Sequence[int] | None, length: int, slots: int) -> None:
+        """New slabs: for `slots` rows of at least `length` tokens, with room to go on."""
+        shape = self.shape
+        width = shape.width
+        wide = max(width, length)
+        source = slice(shape.stop - width, shape.stop)
+        target = slice(wide - width, wide)
+        room = wide + max(SLACK_TOKENS, wide // 8)
+        shape.room = -(-room // ROOM_STEP) * ROOM_STEP
+        shape.slots = slots if slots <= SNUG_ROWS else slots + slots % 2
+        for layer in self.layers:
+            if isinstance(layer, SlabKV):
+                layer.move(kept, source, target)
+        moved = wide - shape.stop
+        shape.begins = [b if b == SlabShape.HOLE else b + moved for b in shape.begins]
+        shape.stop = wide
+
+    def _clear(self) -> None:
+        self.rows = []
+        self.tokens = mx.zeros((0,), mx.int32)
+        self._wasted = 0
+        for layer in self.layers:
+            layer.clear()
+        self.shape.begins = []
+        self.shape.stop = self.shape.room = self.shape.slots = 0

@@ -1,0 +1,166 @@
+"""Talks to MLX: the KV of all decoding rows, one slab per attention layer.
+
+A slab is (slots, heads, room, width). All rows end at the same place, `stop`, and so a step
+writes one column for all of them in place; row i begins at `begins[i]`, and attention sees
+the window from the earliest beginning to `stop`. A row that leaves makes a hole, which keeps
+its slot until another row takes it, or until so many row-steps were wasted on holes that
+copying the others together is cheaper. The window slides through the room and is moved back
+when it reaches the end, with room for at least `SLACK_TOKENS` more steps. So neither a join
+nor a leave copies the KV of rows that it does not concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from runner.mlx.kv.row_kv import RowKV
+
+SLACK_TOKENS = 64
+
+
+class SlabShape:
+    """Where the rows lie: shared by the slabs of all layers, kept on the host.
+
+    `begins[i] == HOLE` marks a slot without a row. `offset` and masks are made once a step.
+    """
+
+    HOLE = -1
+
+    def __init__(self) -> None:
+        self.begins: list[int] = []
+        self.stop = 0
+        self.room = 0
+        self.slots = 0
+        self.offset: int | mx.array = 0
+        self.start = 0
+        self._mask: mx.array | None = None
+        self._masks: dict[int, mx.array] = {}
+
+    @property
+    def width(self) -> int:
+        """Tokens in the window."""
+        return self.stop - min((b for b in self.begins if b != self.HOLE), default=self.stop)
+
+    def open_step(self) -> None:
+        """Fix what the coming forward sees; one free column must be there."""
+        begins = [self.stop if b == self.HOLE else b for b in self.begins]
+        self.start = min(begins)
+        self._masks = {}
+        if min(begins) == max(begins):
+            self.offset = self.stop - self.start
+            self._mask = None
+            return
+        self.offset = mx.array([self.stop - b for b in begins])
+        columns = mx.arange(self.stop + 1 - self.start)
+        padding = mx.array([b - self.start for b in begins])
+        self._mask = columns >= padding[:, None, None, None]
+
+    def close_step(self) -> None:
+        """The forward has written its column."""
+        self.stop += 1
+
+    def mask(self, window: int | None) -> mx.array | None:
+        """(slots, 1, 1, window width + 1), or None when every row sees all of it."""
+        seen = self.stop + 1 - self.start
+        if window is None or window >= seen:
+            return self._mask
+        if window not in self._masks:
+            recent = (mx.arange(seen) >= seen - window)[None, None, None]
+            self._masks[window] = recent if self._mask is None else self._mask & recent
+        return self._masks[window]
+
+
+class SlabKV:
+    """One attention layer of the decode batch: what the model calls a cache."""
+
+    def __init__(self, shape: SlabShape) -> None:
+        self.shape = shape
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    @property
+    def offset(self) -> int | mx.array:
+        return self.shape.offset
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        shape = self.shape
+        if self.keys is None or self.values is None:
+            raise ValueError("a slab without rows")
+        used, column = len(shape.begins), slice(shape.stop, shape.stop + 1)
+        self.keys[:used, :, column] = keys
+        self.values[:used, :, column] = values
+        seen = slice(shape.start, shape.stop + 1)
+        return self.keys[:used, :, seen], self.values[:used, :, seen]
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | None:
+        return self.shape.mask(window_size)
+
+    def size(self) -> int:
+        return self.shape.width
+
+    def empty(self) -> bool:
+        return self.keys is None
+
+    # What the batch calls.
+
+    def put(self, slot: int, row: RowKV) -> None:
+        """Write a row's past into a slot so that it ends at `stop`; the shape has room."""
+        keys, values = row.past()
+        if self.keys is None or self.values is None:
+            self.keys = self._fresh(keys)
+            self.values = self._fresh(values)
+        there = slice(self.shape.stop - row.offset, self.shape.stop)
+        self.keys[slot : slot + 1, :, there] = keys
+        self.values[slot : slot + 1, :, there] = values
+
+    def take(self, slot: int, length: int | None = None) -> tuple[mx.array, mx.array]:
+        """Copies of a row's first `length` (default: all) tokens' keys and values."""
+        if self.keys is None or self.values is None:
+            raise ValueError("a slab without rows")
+        begin = self.shape.begins[slot]
+        end = self.shape.stop if length is None else begin + length
+        return (
+            mx.contiguous(self.keys[slot : slot + 1, :, begin:end]),
+            mx.contiguous(self.values[slot : slot + 1, :, begin:end]),
+        )
+
+    def move(self, kept: Sequence[int] | None, source: slice, target: slice) -> None:
+        """Into a new slab of the shape's size, from the columns `source` to `target`, only
+        the slots `kept` (None: all), in that order."""
+        if self.keys is None or self.values is None:
+            return
+        self.keys = self._moved(self.keys, kept, source, target)
+        self.values = self._moved(self.values, kept, source, target)
+
+    def clear(self) -> None:
+        self.keys = self.values = None
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        return (self.keys, self.values)
+
+    @property
+    def nbytes(self) -> int:
+        if self.keys is None or self.values is None:
+            return 0
+        return self.keys.nbytes + self.values.nbytes
+
+    def _fresh(self, like: mx.array) -> mx.array:
+        _, heads, _, width = like.shape
+        return mx.zeros((self.shape.slots, heads, self.shape.room, width), like.dtype)
+
+    def _moved(
+        self, old: mx.array, kept: Sequence[int] | None, source: slice, target: slice
+    ) -> mx.array:
+        past = old[:, :, source]
+        if kept is not None:
+            past = past[mx.array(list(kept))]
+        count = min(past.shape[0], self.shape.slots)
+        new = self._fresh(old)
+        new[:count, :, target] = past[:count]
+        return new

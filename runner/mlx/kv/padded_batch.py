@@ -1,0 +1,101 @@
+"""Talks to MLX: chunks of several rows computed as one padded batch.
+
+Rows may start at different depths. Each row's past is padded to the deepest, the chunks are
+padded on the right, and one mask says what each token may see; afterwards every row has its
+own chunk appended to its own `RowKV`, so nothing is rolled and no padding is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from runner.mlx.kv.row_kv import RowKV
+
+
+class GroupShape:
+    """What all layers of one group forward share: depths, lengths, offsets, masks."""
+
+    def __init__(self, starts: Sequence[int], lengths: Sequence[int]) -> None:
+        self.starts = tuple(starts)
+        self.lengths = tuple(lengths)
+        self.deepest = max(starts)
+        self.level = len(set(starts)) == 1
+        self.offset: int | mx.array = self.starts[0] if self.level else mx.array(self.starts)
+        self._masks: dict[tuple[int, int | None], mx.array] = {}
+
+    def mask(self, count: int, window: int | None) -> mx.array:
+        """(rows, 1, count, deepest + count)."""
+        key = (count, window)
+        if key not in self._masks:
+            self._masks[key] = self._make_mask(count, window)
+        return self._masks[key]
+
+    def _make_mask(self, count: int, window: int | None) -> mx.array:
+        starts = mx.array(self.starts)[:, None, None, None]
+        past = mx.arange(self.deepest)[None, None, None]
+        here = mx.arange(count)
+        mask_past = mx.broadcast_to(past < starts, (len(self.starts), 1, count, self.deepest))
+        mask_here = mx.broadcast_to(
+            here[:, None] >= here[None], (len(self.starts), 1, count, count)
+        )
+        if window is not None:
+            these = starts + here[None, None, :, None]
+            mask_past = mask_past & (these < past + window)
+            mask_here = mask_here & (here[:, None] < here[None] + window)
+        return mx.concatenate([mask_past, mask_here], axis=-1)
+
+
+class GroupKV:
+    """One attention layer of a group forward: what the model calls a cache."""
+
+    def __init__(self, shape: GroupShape, rows: Sequence[RowKV]) -> None:
+        self._shape = shape
+        self._rows = tuple(rows)
+
+    @property
+    def offset(self) -> int | mx.array:
+        return self._shape.offset
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        all_keys, all_values = keys, values
+        if self._shape.deepest:
+            pasts = [row.past() if row.offset else None for row in self._rows]
+            all_keys = self._joined([past and past[0] for past in pasts], keys)
+            all_values = self._joined([past and past[1] for past in pasts], values)
+        for index, (row, length) in enumerate(zip(self._rows, self._shape.lengths, strict=True)):
+            row.append(keys[index : index + 1, :, :length], values[index : index + 1, :, :length])
+        return all_keys, all_values
+
+    def _joined(self, pasts: Sequence[mx.array | None], chunk: mx.array) -> mx.array:
+        _, heads, _, width = chunk.shape
+        deepest = self._shape.deepest
+        padded: list[mx.array] = []
+        for past in pasts:
+            if past is None:
+                padded.append(mx.zeros((1, heads, deepest, width), chunk.dtype))
+            elif past.shape[2] < deepest:
+                tail = mx.zeros((1, heads, deepest - past.shape[2], width), chunk.dtype)
+                padded.append(mx.concatenate([past, tail], axis=2))
+            else:
+                padded.append(past)
+        return mx.concatenate([mx.concatenate(padded), chunk], axis=2)
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | str | None:
+        if self._shape.level and window_size is None and not return_array:
+            return None if N == 1 else "causal"
+        return self._shape.mask(N, window_size)
+
+    def size(self) -> int:
+        return self._shape.deepest
+
+    def empty(self) -> bool:
+        return self._shape.deepest == 0
+
+    @property
+    def state(self) -> list[Any]:
+        return [array for row in self._rows for array in row.state]

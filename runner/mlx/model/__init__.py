@@ -1,0 +1,1 @@
+"""A model as the engine runs it: loaded, looked at, its forward compiled."""

@@ -1,0 +1,112 @@
+"""Talks to MLX's kernel cache, and to a process that fills it.
+
+Without Metal, MLX compiles a traced forward's kernels with the system's C++ compiler: some
+ten processor seconds per model and machine, kept in the temporary folder from then on. That
+is no reason to keep a model from being ready, so a niced child does it while rows are
+served untraced; once it is done the engine traces. The child ends with its parent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from enum import IntEnum
+from importlib.metadata import version
+from pathlib import Path
+
+import mlx.core as mx
+
+MOST_WEIGHTS_BYTES = 1 << 30
+"""The child reads the weights too: larger models are traced only if that was done before."""
+NICENESS = 10
+PARENT_CHECK_S = 0.5
+
+
+class Outlook(IntEnum):
+    """How it stands with a model's kernels, worst first."""
+
+    NEVER = 0
+    SOON = 1
+    WARM = 2
+
+
+class KernelCache:
+    """Whether one model's kernels are there, and the child that makes them."""
+
+    def __init__(self, path: Path, weights_bytes: int) -> None:
+        self._path = path
+        self._small = weights_bytes <= MOST_WEIGHTS_BYTES
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def warm(self) -> bool:
+        return mx.metal.is_available() or _mark(self._path).exists()
+
+    def fill(self) -> None:
+        """Start the child, where that is worth it."""
+        if not self._small:
+            return
+        command = [sys.executable, "-P", "-m", "runner.mlx.model.kernels", str(self._path)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            self._child = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            self._child = None
+            return
+        # An idle runner asks nobody: the child is reaped when it ends, not when it is asked for.
+        threading.Thread(target=self._child.wait, name="kernels", daemon=True).start()
+
+    def outlook(self) -> Outlook:
+        """Whether the kernels are there, or will be when the child has ended."""
+        if self._child is not None and self._child.poll() is None:
+            return Outlook.SOON
+        return Outlook.WARM if self.warm else Outlook.NEVER
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+
+
+def _mark(path: Path) -> Path:
+    """The file that says that all kernels of this configuration were compiled."""
+    config = (path / "config.json").read_bytes()
+    mlx = version("mlx")
+    name = hashlib.sha256(config + mlx.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / "mlx" / mlx / "cpu" / f"traced-{name}"
+
+
+def main() -> None:
+    """In the child: trace as the engine will, which compiles what is missing."""
+    from runner.mlx.model.capabilities import measure, trace_agrees
+    from runner.mlx.model.load import load_weights
+
+    os.nice(NICENESS)
+    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    path = Path(sys.argv[1])
+    model = load_weights(path, "float32", lambda _: None).model
+    if trace_agrees(model, measure(model)):
+        _mark(path).touch()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# (mlx.nn and mlx_lm are partially typed)
+"""Talks to MLX: a model directory becomes a model in memory, and facts about it.
+
+Weights come from safetensors only, and no code from the directory is ever run. They are
+brought in by parts in the calling thread, which owns them from then on, so that the
+progress reported is of bytes that are really there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.utils import load_model
+
+from runner.engine import LoadProgress
+from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.layer_probe import Unsplittable
+from runner.mlx.ranks.shard import part_of, weights_of
+
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
+PART_BYTES = 64 << 20
+DEFAULT_CONTEXT_TOKENS = 4096
+
+
+class UnloadableModel(Exception):
+    """The directory does not hold a model that this engine can run; `args[0]` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """`config` is the directory's config.json with generation_config.json's end tokens. `model` is
+    what is called: the module, or a rank's `Part` of it."""
+
+    module: nn.Module
+    model: Any
+    config: dict[str, Any]
+    weights_bytes: int
+    precision: str
+
+
+def load_weights(
+    path: Path,
+    precision: Precision,
+    progress: Callable[[LoadProgress], None],
+    company: Company | None = None,
+) -> LoadedModel:
+    """The model, or this rank's part of it, with its weights evaluated by this thread.
+    UnloadableModel says why not."""
+    progress(LoadProgress("reading", 0, 0))
+    try:
+        model, config = load_model(path, lazy=True, trust_remote_code=False)
+    except SystemExit as error:
+        raise UnloadableModel(f"{path.name}: its architecture ends the process") from error
+    except Exception as error:
+        raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
+    wanted = _precision(precision)
+    if wanted is not None:
+        model.set_dtype(wanted)
+    model.eval()
+    called, weights = _own_part(path, model, config, company)
+    total = sum(array.nbytes for array in weights)
+    done = 0
+    part: list[mx.array] = []
+    progress(LoadProgress("weights", 0, total))
+    for array in weights:
+        part.append(array)
+        if sum(one.nbytes for one in part) >= PART_BYTES:
+            done = _bring_in(part, done, total, progress)
+    _bring_in(part, done, total, progress)
+    name = str(wanted).removeprefix("mlx.core.") if wanted is not None else "as stored"
+    return LoadedModel(model, called, config, total, name)
+
+
+def _own_part(
+    path: Path, model: nn.Module, config: dict[str, Any], company: Company | None
+) -> tuple[Any, list[mx.array]]:
+    if company is None:
+        weights = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+        return model, [array for _, array in weights]
+    try:
+        part = part_of(model, config, company)
+    except Unsplittable as error:
+        raise UnloadableModel(f"{path.name}: {error}") from error
+    return part, weights_of(part, company)
+
+
+def _bring_in(
+    part: list[mx.array], done: int, total: int, progress: Callable[[LoadProgress], None]
+) -> int:
+    mx.eval(part)
+    done += sum(array.nbytes for array in part)
+    part.clear()
+    progress(LoadProgress("weights", done, total))
+    return done
+
+
+def _precision(precision: Precision) -> mx.Dtype | None:
+    """None: leave the weights as they are stored, which is right wherever there is Metal."""
+    if precision == "auto":
+        return None if mx.metal.is_available() else mx.float32
+    return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[precision]
+
+
+def context_of(config: dict[str, Any], asked: int | None) -> int:
+    """The tokens a row may have: what the model was made for, or less where asked."""
+    text = config.get("text_config") or {}
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+    found = [
+        source[n] for source in (config, text) for n in names if isinstance(source.get(n), int)
+    ]
+    most = found[0] if found else (asked or DEFAULT_CONTEXT_TOKENS)
+    return min(most, asked) if asked else most
+
+
+def end_tokens(config: dict[str, Any]) -> frozenset[int]:
+    """The ids that end a row, from the configuration."""
+    ids = config.get("eos_token_id")
+    if ids is None:
+        ids = (config.get("text_config") or {}).get("eos_token_id")
+    if ids is None:
+        return frozenset()
+    return frozenset([ids] if isinstance(ids, int) else ids)

@@ -1,0 +1,1 @@
+"""One model over several ranks: forming the group, what its ranks exchange, and when."""

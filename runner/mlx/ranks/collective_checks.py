@@ -1,0 +1,171 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval` untyped)
+"""Talks to MLX: the exchanges of the collective test, each alone on the one stream of its rank.
+
+Every element has a value of its own place and rank: p(i, r) = ((i mod P) x A + r x B) mod P with
+P the largest prime below 2^16. A sum over up to 256 ranks is a whole number below 2^24, exact in
+float32 in whatever order it was added, so wrong means wrong and not rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any, cast
+
+import mlx.core as mx
+
+from bus.wire.messages.collectives import Check
+from runner.group.lockstep import Seat
+from runner.mlx.ranks.comm import Company
+
+PLACES, PER_PLACE, PER_RANK = 65_521, 7_919, 104_729
+LOOK = 1 << 20
+"""Elements that are made or looked at at once, so that neither takes much memory."""
+
+Expected = Callable[[int, int], mx.array]
+"""(start, stop) to the elements that have to be there."""
+
+
+def open_exchanges(seat: Seat, memory_limit_bytes: int) -> MlxExchanges:
+    """Meet the other ranks in the calling thread, which makes all exchanges from then on.
+    CannotForm when one of them is not of the group."""
+    mx.set_memory_limit(memory_limit_bytes)
+    mx.set_cache_limit(0)
+    company = Company(seat)
+    company.greet()
+    return MlxExchanges(company)
+
+
+def pattern(rank: int, start: int, stop: int) -> mx.array:
+    """p(i, rank) for i in [start, stop), float32."""
+    places = mx.arange(start, stop, dtype=mx.int32) % PLACES
+    return ((places * PER_PLACE + rank * PER_RANK) % PLACES).astype(mx.float32)
+
+
+def pattern_sum(ranks: int, start: int, stop: int) -> mx.array:
+    """The sum of all ranks' patterns."""
+    total = pattern(0, start, stop)
+    for rank in range(1, ranks):
+        total = total + pattern(rank, start, stop)
+    return total
+
+
+class MlxExchanges:
+    """See `runner.group.collectives.Exchanges`; over a ring or JACCL."""
+
+    def __init__(self, company: Company) -> None:
+        self.mlx_version = metadata.version("mlx")
+        self.device = "metal" if mx.metal.is_available() else "cpu"
+        self._rank = company.seat.rank
+        self._size = company.seat.size
+        self._group: Any = company.group
+        self._given: mx.array | None = None
+        self._got: mx.array | None = None
+        self._elements = 0
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def peak_bytes(self) -> int:
+        return mx.get_peak_memory()
+
+    def barrier(self) -> Check:
+        here = mx.distributed.all_sum(mx.ones((1,)), group=self._group)
+        return look("barrier", here, lambda start, stop: mx.full((1,), float(self._size)))
+
+    def check_sum(self, elements: int) -> Check:
+        self.prepare(elements)
+        self.sum_round()
+        check = self.check_round()
+        self.release()
+        return check
+
+    def check_gather(self, elements: int) -> Check:
+        gathered = mx.distributed.all_gather(self._pattern(elements), group=self._group)
+        mx.eval(gathered)
+
+        def expected(start: int, stop: int) -> mx.array:
+            parts: list[mx.array] = []
+            while start < stop:
+                rank, place = divmod(start, elements)
+                end = min(stop, (rank + 1) * elements)
+                parts.append(pattern(rank, place, place + end - start))
+                start = end
+            return mx.concatenate(parts)
+
+        return look(f"all_gather {elements}", gathered, expected)
+
+    def check_relay(self, elements: int) -> Check:
+        rank, size = self._rank, self._size
+        up, down = (rank + 1) % size, (rank - 1) % size
+        there = self._passed(elements, source=down, target=up)
+        back = self._passed(elements, source=up, target=down)
+        both = mx.concatenate([there, back])
+
+        def expected(start: int, stop: int) -> mx.array:
+            whole = mx.concatenate([pattern(down, 0, elements), pattern(up, 0, elements)])
+            return whole[start:stop]
+
+        return look(f"send and recv {elements}", both, expected)
+
+    def prepare(self, elements: int) -> None:
+        self._elements = elements
+        self._given = self._pattern(elements)
+
+    def sum_round(self) -> None:
+        assert self._given is not None, "prepared"
+        self._got = None
+        self._got = mx.distributed.all_sum(self._given, group=self._group)
+        mx.eval(self._got)
+
+    def check_round(self) -> Check:
+        assert self._got is not None, "a round was made"
+        return look(
+            f"all_sum {self._elements}",
+            self._got,
+            lambda start, stop: pattern_sum(self._size, start, stop),
+        )
+
+    def release(self) -> None:
+        self._given = self._got = None
+        mx.clear_cache()
+
+    def _pattern(self, elements: int) -> mx.array:
+        parts: list[mx.array] = []
+        for start, stop in _pieces(elements):
+            parts.append(pattern(self._rank, start, stop))
+            mx.eval(parts[-1])
+        made = mx.concatenate(parts) if len(parts) > 1 else parts[0]
+        mx.eval(made)
+        return made
+
+    def _passed(self, elements: int, *, source: int, target: int) -> mx.array:
+        """Rank 0 begins; whoever has received sends on, so that each send meets a receiver."""
+        mine = self._pattern(elements)
+        if self._rank == 0:
+            mx.eval(mx.distributed.send(mine, target, group=self._group))
+        got = mx.distributed.recv((elements,), mx.float32, source, group=self._group)
+        mx.eval(got)
+        if self._rank != 0:
+            mx.eval(mx.distributed.send(mine, target, group=self._group))
+        return got
+
+
+def look(name: str, got: mx.array, expected: Expected) -> Check:
+    """Compare every element, a piece at a time."""
+    wrong, first = 0, None
+    for start, stop in _pieces(got.size):
+        differs = got[start:stop] != expected(start, stop)
+        count = int(cast(int, mx.sum(differs).item()))
+        if count and first is None:
+            first = start + int(cast(int, mx.argmax(differs).item()))
+        wrong += count
+    return Check(name=name, elements=got.size, wrong=wrong, first_wrong=first)
+
+
+def _pieces(elements: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, elements, LOOK):
+        yield start, min(elements, start + LOOK)

@@ -1,0 +1,209 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# (mlx.nn and mlx_lm are partially typed)
+"""Talks to MLX: a model of which this process computes some layers, for any family.
+
+The model's own forward runs unchanged. Layers of other ranks are emptied and return what they
+are given; the first own layer takes its input from the rank before, the last own layer hands
+its output on. A forward indexes its caches by layer to make masks: in the place of a layer
+elsewhere it finds an own one of the same kind. What is computed in vain (embeddings or logits of
+a rank that does not need them) is never evaluated. The layer split in reverse order, rank 0
+last, is mlx-lm's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import CacheList, make_prompt_cache
+
+from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.layer_probe import (
+    MORE,
+    Stream,
+    Unsplittable,
+    asks_tokens,
+    looks_elsewhere,
+    passing_of,
+    retype,
+)
+
+
+class Part:
+    """Called like the model, with one cache for each own layer.
+
+    Gives logits where the lead is, and elsewhere the output of the last own layer, (rows,
+    tokens, width). While `rehearsing`, hidden states are made up from the input's token ids
+    instead of received, and nothing is sent: ranks can be tried out one by one. A trace must hold
+    no exchange between stages, for one that takes nothing in would be a constant there: it is of
+    `inner` alone, with `receive` before it and `hand_on` after.
+    """
+
+    def __init__(self, module: nn.Module, company: Company, first: int, last: int) -> None:
+        self.module = module
+        self.rehearsing = False
+        self._company = company
+        layers = _layers(module)
+        if not 0 <= first < last <= len(layers):
+            raise Unsplittable(f"layers {first} to {last} of {len(layers)}")
+        kinds = [_kind(cache) for cache in make_prompt_cache(module)]
+        self._caches = tuple(range(len(kinds)))
+        stream = Stream(0)
+        if company.pipes:
+            passing = passing_of(module, layers)
+            self._caches, stream = passing.caches_of(first, last), passing.stream
+        stand_ins = _stand_ins(kinds, self._caches)
+        own = slice(first, last)
+        if None in stand_ins and looks_elsewhere(module, layers, own, stand_ins):
+            raise Unsplittable(f"layers {first} to {last} ask caches of layers of other kinds")
+        if company.pipes and not company.hears and asks_tokens(module, layers, own, stream):
+            raise Unsplittable(
+                f"layers {first} to {last} look at the tokens, which a stage that is neither the "
+                "first nor the last does not hear; take two ranks"
+            )
+        self._places = [None if at is None else self._caches.index(at) for at in stand_ins]
+        self._inputs: mx.array | None = None
+        self._given: mx.array | None = None
+        self._is_inner = False
+        self._like: tuple[int, mx.Dtype] | None = None
+        self._out: mx.array | None = None
+        self.vocabulary = 0
+        for index, layer in enumerate(layers):
+            if not first <= index < last:
+                _empty(layer, stream)
+        self._receives = company.pipes and first > 0
+        before = self._arrive if self._receives else None
+        after = None if company.leads else self._depart
+        if before is not None:
+            _wrap(layers[first], stream, before, None)
+        if after is not None:
+            _wrap(layers[last - 1], stream, None, after)
+        self.own_layers: list[Any] = layers[first:last]
+
+    def make_cache(self) -> list[Any]:
+        """mlx-lm's empty caches of the own layers."""
+        made = make_prompt_cache(self.module)
+        return [made[at] for at in self._caches]
+
+    def __call__(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
+        self._inputs, self._out = inputs, None
+        everywhere = [None if at is None else cache[at] for at in self._places]
+        logits = self.module(inputs, cache=everywhere)
+        self.vocabulary = int(logits.shape[-1])
+        return logits if self._company.leads or self._out is None else self._out
+
+    @contextmanager
+    def rehearsal(self) -> Generator[None]:
+        """Meanwhile this rank is by itself."""
+        self.rehearsing = True
+        try:
+            yield
+        finally:
+            self.rehearsing = False
+
+    def receive(self, inputs: mx.array) -> list[mx.array]:
+        """What `inner` needs beside the input tokens (rows, tokens): nothing, or the hidden states
+        of the stage before, once there was a rehearsal."""
+        if not self._receives:
+            return []
+        assert self._like is not None, "rehearsed"
+        width, dtype = self._like
+        if self.rehearsing:
+            return [_made_up(inputs, width, dtype)]
+        return [self._company.arrive((*inputs.shape, width), dtype)]
+
+    def inner(self, inputs: mx.array, cache: Sequence[Any], given: Sequence[mx.array]) -> mx.array:
+        """The call without its exchanges between stages, whose input is `given`."""
+        self._is_inner, self._given = True, given[0] if given else None
+        try:
+            return self(inputs, cache)
+        finally:
+            self._is_inner, self._given = False, None
+            self._inputs = self._out = None
+
+    def hand_on(self, out: mx.array) -> mx.array:
+        """What is to come of `inner`'s output: sent to the next stage, where there is one."""
+        if self._company.pipes and not self._company.leads and not self.rehearsing:
+            return self._company.depart(out)
+        return out
+
+    def _arrive(self, hidden: mx.array) -> mx.array:
+        if not isinstance(hidden, mx.array):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Unsplittable(MORE)
+        if self._is_inner:
+            assert self._given is not None
+            return self._given
+        if not self.rehearsing:
+            return self._company.arrive(hidden.shape, hidden.dtype)
+        assert self._inputs is not None
+        self._like = hidden.shape[-1], hidden.dtype
+        return _made_up(self._inputs, *self._like)
+
+    def _depart(self, hidden: Any) -> Any:
+        if not isinstance(hidden, mx.array):
+            if self._company.pipes:
+                raise Unsplittable(MORE)
+            return hidden
+        if not self._is_inner:
+            hidden = self.hand_on(hidden)
+        self._out = hidden
+        return hidden
+
+
+def _made_up(inputs: mx.array, width: int, dtype: mx.Dtype) -> mx.array:
+    phases = (inputs[..., None] + 1) * (mx.arange(width) + 1)
+    return mx.sin(phases * 0.37).astype(dtype)
+
+
+def _layers(module: nn.Module) -> list[Any]:
+    layers = getattr(module, "layers", None)
+    if not isinstance(layers, list) or not all(isinstance(one, nn.Module) for one in layers):
+        raise Unsplittable("it has no plain list of layers")
+    return layers
+
+
+def _kind(cache: Any) -> tuple[Any, ...]:
+    if isinstance(cache, CacheList):
+        return (CacheList, *(_kind(inner) for inner in cache.caches))
+    settings = (getattr(cache, name, None) for name in ("max_size", "chunk_size", "keep"))
+    return (type(cache), *settings)
+
+
+def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int | None]:
+    """For each cache of the model, which own one its forward finds there."""
+    first_of = {kinds[at]: at for at in reversed(own)}
+    return [at if at in own else first_of.get(kind) for at, kind in enumerate(kinds)]
+
+
+def _empty(layer: Any, stream: Stream) -> None:
+    """Let go of a layer's weights; it returns the hidden states it is given, and keeps what else
+    is known of it, for forwards look there."""
+    for module in layer.modules():
+        for name in [name for name, value in module.items() if isinstance(value, mx.array)]:
+            dict.pop(module, name)
+
+    def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return stream.returning(stream.given(args, kwargs))
+
+    retype(layer, "Elsewhere", passed_on)
+
+
+def _wrap(
+    layer: Any,
+    stream: Stream,
+    before: Callable[[mx.array], mx.array] | None,
+    after: Callable[[mx.array], mx.array] | None,
+) -> None:
+    inner = type(layer).__call__
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            args, kwargs = stream.giving(before(stream.given(args, kwargs)), args, kwargs)
+        out = inner(self, *args, **kwargs)
+        return out if after is None else stream.returning(after(stream.returned(out)), out)
+
+    retype(layer, "Edge", called)

@@ -1,0 +1,74 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# (mlx.nn and mlx_lm are partially typed)
+"""Talks to MLX: one rank's part of a lazily loaded model, and the weights it needs.
+
+A pipeline works for any family whose layers pass hidden states on. Tensor sharding is the
+family's own (`model.shard`), and every size that it divides must divide. Weights are brought in
+for the part alone; what turns out to be needed besides is read when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.layer_probe import Unsplittable
+from runner.mlx.ranks.pipeline_stage import Part
+
+HEADS = ("num_attention_heads", "num_key_value_heads", "n_head", "n_heads")
+
+
+def part_of(module: nn.Module, config: dict[str, Any], company: Company) -> Part:
+    """This rank's part; the module's other weights are let go. Unsplittable says why not."""
+    family = config.get("model_type", type(module).__name__)
+    seat = company.seat
+    try:
+        if seat.sharding == "tensor":
+            _shard(module, config, company)
+            return Part(module, company, 0, len(cast(list[Any], module.layers)))
+        return Part(module, company, seat.first_layer, seat.last_layer)
+    except Unsplittable as error:
+        raise Unsplittable(f"{family} cannot be run as {seat.sharding}: {error}") from error
+    except Exception as error:
+        raise Unsplittable(
+            f"{family} cannot be run as {seat.sharding}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def weights_of(part: Part, company: Company) -> list[mx.array]:
+    """What the part is known to need: its layers, and of the rest what its end uses."""
+    own: list[mx.array] = []
+    for layer in part.own_layers:
+        own += [array for _, array in cast(list[Any], tree_flatten(layer.parameters()))]
+    known = {id(array) for array in own}
+    everything = cast(list[tuple[str, mx.array]], tree_flatten(part.module.parameters()))
+    rest = [(name, array) for name, array in everything if id(array) not in known]
+    has_head = any("lm_head" in name for name, _ in rest)
+    return own + [array for name, array in rest if _needed(name, has_head, company)]
+
+
+def _needed(name: str, has_head: bool, company: Company) -> bool:
+    is_head = "lm_head" in name
+    is_embedding = any(part.startswith(("embed", "wte", "wpe")) for part in name.split("."))
+    if not company.pipes:
+        return company.leads or not is_head
+    if company.leads:
+        return not (has_head and is_embedding)
+    return company.is_first_stage and is_embedding
+
+
+def _shard(module: Any, config: dict[str, Any], company: Company) -> None:
+    size = company.seat.size
+    if not hasattr(module, "shard"):
+        raise Unsplittable("the family has no tensor sharding; a pipeline can run it")
+    for source in (config, config.get("text_config") or {}):
+        for name in HEADS:
+            heads = source.get(name)
+            if isinstance(heads, int) and heads % size:
+                raise Unsplittable(f"{name} = {heads} is not divisible by {size} ranks")
+    module.shard(company.group)

@@ -1,0 +1,276 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
+"""Talks to MLX: from a step's logits to one token per row, all on the device.
+
+A `Sampler` is made for a fixed set of rows, one per slot, and does for all rows at once
+what any of them needs: bias, penalties, grammar mask, temperature, truncation, the draw.
+Rows that need nothing special (greedy, unpenalised) cost one argmax together. The draw adds
+Gumbel noise whose key is a function of (seed, position), so a row's tokens do not
+depend on who shares the batch.
+
+Counts of generated tokens live on the device and are updated by the sampled token itself,
+so penalties are exact although the host is one step behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from bus.wire.ids import TokenId
+from bus.wire.messages.requests import Sampling
+from runner.mlx.sampling.rng import key_words
+from runner.mlx.sampling.truncation import Cuts, Truncation
+
+MAX_TOP = 20
+
+
+@dataclass(slots=True)
+class RowDraw:
+    """What sampling needs to know of one row, and its state between steps.
+
+    `position` is the index of the token drawn next. `generated` counts what the row has
+    made, (vocabulary,); `seen` marks prompt and output, both only where penalties need it.
+    """
+
+    sampling: Sampling
+    seed: int
+    position: int
+    top: int | None = None
+    generated: mx.array | None = None
+    seen: mx.array | None = None
+
+    @property
+    def counts(self) -> bool:
+        return self.sampling.frequency_penalty != 0.0 or self.sampling.presence_penalty != 0.0
+
+    @property
+    def repeats(self) -> bool:
+        return self.sampling.repetition_penalty != 1.0
+
+    @property
+    def draws(self) -> bool:
+        return self.sampling.temperature > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """`tokens` (len(slots), vocabulary) is true for what these slots may say next."""
+
+    slots: tuple[int, ...]
+    tokens: mx.array
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A step's tokens, and for `listed` slots the chosen logprob and the likeliest k."""
+
+    tokens: mx.array
+    listed: tuple[int, ...] = ()
+    chosen: mx.array | None = None
+    top_ids: mx.array | None = None
+    top_logprobs: mx.array | None = None
+
+    def arrays(self) -> list[mx.array]:
+        maybe = (self.tokens, self.chosen, self.top_ids, self.top_logprobs)
+        return [array for array in maybe if array is not None]
+
+
+def start_draw(
+    sampling: Sampling,
+    *,
+    seed: int,
+    tokens: Sequence[TokenId],
+    made: int,
+    top: int | None,
+    vocabulary: int,
+) -> RowDraw:
+    """The draw of a row that has `tokens`, the last `made` of which it generated itself."""
+    draw = RowDraw(sampling=sampling, seed=seed, position=len(tokens), top=top)
+    if draw.counts:
+        generated = np.bincount(
+            np.asarray(tokens[len(tokens) - made :], dtype=np.int64), minlength=vocabulary
+        )
+        draw.generated = mx.array(generated.astype(np.float32))
+    if draw.repeats:
+        seen = np.zeros(vocabulary, dtype=np.bool_)
+        seen[np.asarray(tokens, dtype=np.int64)] = True
+        draw.seen = mx.array(seen)  # pyright: ignore[reportArgumentType]
+    return draw
+
+
+class Sampler:
+    """Draws for a fixed tuple of rows. `close` gives the rows their state back."""
+
+    def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:
+        """`draws[slot]` is None for a hole, which gets some token that nobody reads."""
+        self._draws = tuple(draws)
+        self._vocabulary = vocabulary
+        self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), len(draws))
+        self._bias = self._bias_rows() if self._biased else None
+        self._counted = _Subset(self._where(lambda d: d.counts), len(draws))
+        self._repeated = _Subset(self._where(lambda d: d.repeats), len(draws))
+        self._generated = self._stack([d.generated for d in self._of(self._counted)])
+        self._seen = self._stack([d.seen for d in self._of(self._repeated)])
+        self._drawn = _Subset(self._where(lambda d: d.draws), len(draws))
+        self._listed = self._where(lambda d: d.top is not None)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        counted, repeated = self._of(self._counted), self._of(self._repeated)
+        self._frequency = _column([d.sampling.frequency_penalty for d in counted])
+        self._presence = _column([d.sampling.presence_penalty for d in counted])
+        self._repetition = _column([d.sampling.repetition_penalty for d in repeated])
+        drawn = self._of(self._drawn)
+        self._sharpness = _column([1.0 / d.sampling.temperature for d in drawn])
+        cuts = Cuts(
+            tuple(d.sampling.top_k for d in drawn),
+            tuple(d.sampling.top_p for d in drawn),
+            tuple(d.sampling.min_p for d in drawn),
+        )
+        cut = bool(drawn) and not cuts.none
+        self._truncation = Truncation(cuts, self._vocabulary) if cut else None
+
+    def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
+        """One token per slot from (slots, vocabulary) logits."""
+        if not (self._drawn or self._biased or self._counted or self._repeated or self._listed):
+            scores = logits if allowed is None else self._masked(logits, allowed)
+            tokens = mx.argmax(scores, axis=-1).astype(mx.int32)
+            self._advance()
+            return Drawn(tokens)
+        own = logits.astype(mx.float32)
+        scores = self._penalised(own)
+        if allowed is not None:
+            scores = self._masked(scores, allowed)
+        tokens = self._choose(scores).astype(mx.int32)
+        self._count(tokens)
+        self._advance()
+        return self._listing(own, tokens) if self._listed else Drawn(tokens)
+
+    def close(self) -> None:
+        """Write the counts back into the rows' own state."""
+        if self._generated is not None:
+            for index, draw in enumerate(self._of(self._counted)):
+                draw.generated = self._generated[index]
+        if self._seen is not None:
+            for index, draw in enumerate(self._of(self._repeated)):
+                draw.seen = self._seen[index]
+
+    def _masked(self, scores: mx.array, allowed: Allowed) -> mx.array:
+        bound = _Subset(allowed.slots, len(self._draws))
+        return bound.put(scores, mx.where(allowed.tokens, bound.of(scores), -mx.inf))
+
+    def _penalised(self, scores: mx.array) -> mx.array:
+        if self._seen is not None:
+            rows = self._repeated.of(scores)
+            pushed = mx.where(rows > 0, rows / self._repetition, rows * self._repetition)
+            scores = self._repeated.put(scores, mx.where(self._seen, pushed, rows))
+        if self._generated is not None:
+            rows = self._counted.of(scores)
+            rows = rows - self._generated * self._frequency
+            rows = rows - (self._generated > 0) * self._presence
+            scores = self._counted.put(scores, rows)
+        if self._bias is not None:
+            scores = self._biased.put(scores, self._biased.of(scores) + self._bias)
+        return scores
+
+    def _choose(self, scores: mx.array) -> mx.array:
+        if not self._drawn:
+            return mx.argmax(scores, axis=-1)
+        rows = self._drawn.of(scores) * self._sharpness
+        if self._truncation is not None:
+            rows = mx.where(rows >= self._truncation.threshold(rows), rows, -mx.inf)
+        keys = [key_words(d.seed, d.position) for d in self._of(self._drawn)]
+        noise = _gumbel(mx.array(np.array(keys, dtype=np.uint32)), self._vocabulary)
+        picked = mx.argmax(rows + noise, axis=-1)
+        if self._drawn.whole:
+            return picked
+        return self._drawn.put(mx.argmax(scores, axis=-1), picked)
+
+    def _count(self, tokens: mx.array) -> None:
+        if self._generated is not None:
+            at = mx.arange(self._generated.shape[0])
+            self._generated = self._generated.at[at, self._counted.of(tokens)].add(1.0)
+        if self._seen is not None:
+            at = mx.arange(self._seen.shape[0])
+            self._seen[at, self._repeated.of(tokens)] = mx.array(True)
+
+    def _listing(self, own: mx.array, tokens: mx.array) -> Drawn:
+        at = mx.array(self._listed)
+        rows = own[at]
+        total = mx.logsumexp(rows, axis=-1, keepdims=True)
+        chosen = mx.take_along_axis(rows, tokens[at][:, None], axis=-1) - total
+        most = max(d.top or 0 for d in self._of_slots(self._listed))
+        most = min(most, self._vocabulary)
+        if most == 0:
+            return Drawn(tokens, self._listed, chosen[:, 0])
+        best = mx.argpartition(-rows, most - 1, axis=-1)[:, :most]
+        values = mx.take_along_axis(rows, best, axis=-1)
+        order = mx.argsort(-values, axis=-1)
+        top_ids = mx.take_along_axis(best, order, axis=-1).astype(mx.int32)
+        top_logprobs = mx.take_along_axis(values, order, axis=-1) - total
+        return Drawn(tokens, self._listed, chosen[:, 0], top_ids, top_logprobs)
+
+    def _advance(self) -> None:
+        for draw in self._draws:
+            if draw is not None:
+                draw.position += 1
+
+    def _bias_rows(self) -> mx.array:
+        bias = np.zeros((len(self._biased.slots), self._vocabulary), dtype=np.float32)
+        for index, draw in enumerate(self._of(self._biased)):
+            for token, value in draw.sampling.logit_bias.items():
+                bias[index, token] = value
+        return mx.array(bias)
+
+    def _where(self, wanted: Callable[[RowDraw], bool]) -> tuple[int, ...]:
+        return tuple(i for i, draw in enumerate(self._draws) if draw is not None and wanted(draw))
+
+    def _of(self, subset: _Subset) -> list[RowDraw]:
+        return self._of_slots(subset.slots)
+
+    def _of_slots(self, slots: Sequence[int]) -> list[RowDraw]:
+        return [draw for slot in slots if (draw := self._draws[slot]) is not None]
+
+    @staticmethod
+    def _stack(arrays: Sequence[mx.array | None]) -> mx.array | None:
+        present = [array for array in arrays if array is not None]
+        return mx.stack(present) if present else None
+
+
+class _Subset:
+    """Some slots of the batch: taking their rows out of an array, and putting them back."""
+
+    def __init__(self, slots: tuple[int, ...], total: int) -> None:
+        self.slots = slots
+        self.whole = len(slots) == total
+        self._index = mx.array(slots) if slots and not self.whole else None
+
+    def __bool__(self) -> bool:
+        return bool(self.slots)
+
+    def of(self, array: mx.array) -> mx.array:
+        return array if self._index is None else array[self._index]
+
+    def put(self, array: mx.array, rows: mx.array) -> mx.array:
+        if self._index is None:
+            return rows
+        new = mx.array(array)
+        new[self._index] = rows
+        return new
+
+
+def _column(values: Sequence[float]) -> mx.array:
+    return mx.array(list(values), mx.float32)[:, None] if values else mx.zeros((0, 1))
+
+
+def _gumbel(keys: mx.array, vocabulary: int) -> mx.array:
+    """(rows, vocabulary) of noise, row i from key i alone."""
+
+    def one(key: mx.array) -> mx.array:
+        return mx.random.gumbel((vocabulary,), key=key)
+
+    return mx.vmap(one)(keys)

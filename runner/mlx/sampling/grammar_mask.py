@@ -1,0 +1,113 @@
+"""Talks to llguidance: what a grammar lets a row say next.
+
+A `RowMatcher` follows one row. `allowed` is the mask for its next token, `consume` moves it
+on. A token that the grammar refuses, or a state from which no token leads on, is a
+`DeadEnd`: the row's own trouble. Once the grammar is satisfied only an end token is allowed,
+and after that one nothing matters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from numpy.typing import NDArray
+
+from bus.wire.ids import TokenId
+from runner.engine import GrammarSpec
+from runner.text.grammar import open_matcher
+
+KEPT_GRAMMARS = 64
+
+
+class DeadEnd(Exception):
+    """The grammar cannot go on from what the row has said."""
+
+
+class BadGrammar(Exception):
+    """The grammar does not compile, or this model has no tokenizer to compile it for."""
+
+
+class RowMatcher:
+    """The state of one row in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: int, ends: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._ends = ends
+        self.over = False
+
+    def consume(self, token: TokenId) -> None:
+        """DeadEnd when the grammar refuses `token`. After the end anything is accepted."""
+        if self.over:
+            return
+        if not self._matcher.consume_token(token):
+            raise DeadEnd(self._matcher.get_error() or f"token {token} does not match")
+        self.over = token in self._ends
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """(vocabulary,): which tokens may come next, at least one of them."""
+        if self.over:
+            return np.ones(self._vocabulary, dtype=np.bool_)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():
+            raise DeadEnd(self._matcher.get_error())
+        mask = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(np.bool_)
+        if mask.size < self._vocabulary:
+            mask = np.pad(mask, (0, self._vocabulary - mask.size))
+        if not mask.any():
+            raise DeadEnd("no token leads on")
+        return mask
+
+
+class Grammars:
+    """Compiles grammars for one model's tokens; equal keys share one compilation."""
+
+    def __init__(self, path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> None:
+        self._vocabulary = vocabulary
+        self._ends = eos_token_ids
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._tokenizer: LLTokenizer | None = None
+        file = path / "tokenizer.json"
+        if file.is_file() and eos_token_ids:
+            self._tokenizer = LLTokenizer(
+                _without_padding(file.read_text(encoding="utf-8")),
+                n_vocab=vocabulary,
+                eos_token=sorted(eos_token_ids),
+            )
+
+    @property
+    def available(self) -> bool:
+        return self._tokenizer is not None
+
+    def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
+        """A matcher that has already consumed `made`. BadGrammar, DeadEnd."""
+        fresh = self._compile(spec).deep_copy()
+        row = RowMatcher(fresh, self._vocabulary, self._ends)
+        for token in made:
+            row.consume(token)
+        return row
+
+    def _compile(self, spec: GrammarSpec) -> LLMatcher:
+        if spec.key in self._compiled:
+            self._compiled.move_to_end(spec.key)
+            return self._compiled[spec.key]
+        if self._tokenizer is None:
+            raise BadGrammar("this model has no tokenizer.json to compile a grammar for")
+        matcher = open_matcher(self._tokenizer, spec)
+        if matcher.is_error():
+            raise BadGrammar(matcher.get_error())
+        self._compiled[spec.key] = matcher
+        if len(self._compiled) > KEPT_GRAMMARS:
+            self._compiled.popitem(last=False)
+        return matcher
+
+
+def _without_padding(tokenizer_json: str) -> str:
+    """The tokenizer without settings that would pad or cut what it tokenises."""
+    settings = json.loads(tokenizer_json)
+    settings["padding"] = settings["truncation"] = None
+    return json.dumps(settings, ensure_ascii=False)

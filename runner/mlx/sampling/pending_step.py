@@ -1,0 +1,112 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
+"""Talks to MLX: a step between issue and read, and the reading of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from bus.wire.ids import TokenId
+from runner.engine import RowFailure, RowId, SampledToken, StepResult
+from runner.mlx.sampling.draws import Drawn
+
+TOO_SHORT_S = 50e-6
+"""A wait this short found the work done: when it was done is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRows:
+    """Tokens drawn together: (index in the arrays, row, how many likeliest it asked for)."""
+
+    drawn: Drawn
+    rows: tuple[tuple[int, RowId, int], ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a step will have made: arrays on their way, failures known already.
+
+    `prefilled` are arrays that are there once the step's prefill is over, before its decode.
+    """
+
+    step: int
+    issued_at: float
+    first: list[DrawnRows] = field(default_factory=list[DrawnRows])
+    decoded: list[DrawnRows] = field(default_factory=list[DrawnRows])
+    prefilled: list[mx.array] = field(default_factory=list[mx.array])
+    failures: list[RowFailure] = field(default_factory=list[RowFailure])
+
+
+def result_of(outcome: Outcome, last_done: float) -> tuple[StepResult, float]:
+    """Wait for the step. Also the instant it was done, for the next step's cost.
+
+    The step cost what passed since it was issued or since the one before it was done,
+    whichever is later.
+    """
+    began = max(outcome.issued_at, last_done)
+    waited_from = time.perf_counter()
+    first_done = _wait(outcome.prefilled, waited_from)
+    done = _wait([a for one in outcome.decoded for a in one.drawn.arrays()], first_done)
+    both = bool(outcome.prefilled) and bool(outcome.decoded)
+    told_apart = both and first_done - waited_from > TOO_SHORT_S
+    prefill_s = decode_s = 0.0
+    if told_apart:
+        prefill_s, decode_s = max(first_done - began, 0.0), done - first_done
+    elif not both:
+        whole = max(done - began, 0.0)
+        prefill_s, decode_s = (whole, 0.0) if outcome.prefilled else (0.0, whole)
+    lost = {failure.row for failure in outcome.failures}
+    result = StepResult(
+        step=outcome.step,
+        tokens=tuple(
+            token
+            for drawn in (*outcome.first, *outcome.decoded)
+            for token in _tokens(drawn)
+            if token.row not in lost
+        ),
+        failures=tuple(outcome.failures),
+        step_s=max(done - began, 0.0),
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+    )
+    return result, done
+
+
+def _wait(arrays: list[mx.array], now: float) -> float:
+    if not arrays:
+        return now
+    mx.eval(arrays)
+    return time.perf_counter()
+
+
+def _tokens(drawn_rows: DrawnRows) -> list[SampledToken]:
+    drawn = drawn_rows.drawn
+    ids: list[int] = drawn.tokens.tolist()  # pyright: ignore[reportAssignmentType]
+    if drawn.chosen is None:
+        return [SampledToken(row, TokenId(ids[index])) for index, row, _ in drawn_rows.rows]
+    chosen: list[float] = drawn.chosen.tolist()  # pyright: ignore[reportAssignmentType]
+    place = {slot: at for at, slot in enumerate(drawn.listed)}
+    top_ids: list[list[int]] = [[] for _ in chosen]
+    top_logprobs: list[list[float]] = [[] for _ in chosen]
+    if drawn.top_ids is not None and drawn.top_logprobs is not None:
+        top_ids = drawn.top_ids.tolist()  # pyright: ignore[reportAssignmentType]
+        top_logprobs = drawn.top_logprobs.tolist()  # pyright: ignore[reportAssignmentType]
+    tokens: list[SampledToken] = []
+    for index, row, top in drawn_rows.rows:
+        at = place.get(index)
+        if at is None:
+            tokens.append(SampledToken(row, TokenId(ids[index])))
+            continue
+        likeliest = zip(top_ids[at][:top], top_logprobs[at][:top], strict=True)
+        tokens.append(
+            SampledToken(
+                row,
+                TokenId(ids[index]),
+                chosen[at],
+                tuple((TokenId(token), logprob) for token, logprob in likeliest),
+            )
+        )
+    return tokens

@@ -1,0 +1,142 @@
+"""Talks to MLX: one admitted row as the engine knows it, and the checks on its way in.
+
+Whatever a `RowSpec` contains, the worst that comes of it is a `RowTrouble` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal, Protocol
+
+import mlx.core as mx
+
+from bus.wire.ids import TokenId
+from runner.engine import EngineFacts, PrefixHit, RowId, RowSpec
+from runner.mlx.kv.prefixes import PrefixStore
+from runner.mlx.sampling.draws import RowDraw, start_draw
+from runner.mlx.sampling.grammar_mask import BadGrammar, DeadEnd, Grammars, RowMatcher
+
+
+class RowTrouble(Exception):
+    """A row's own failure, with whose fault it is."""
+
+    def __init__(self, reason: Literal["bad_request", "internal"], message: str) -> None:
+        super().__init__(message)
+        self.reason: Literal["bad_request", "internal"] = reason
+        self.message = message
+
+
+class MakesCaches(Protocol):
+    """Something that knows the model's caches."""
+
+    def new_caches(self, reserve: int) -> list[Any]: ...
+
+
+@dataclass(slots=True, eq=False)
+class EngineRow:
+    """A row between admission and release.
+
+    `caches` are the row's own while it is outside the decode batch, and hold the first
+    `computed` tokens; inside it, in lane `lane`, they are empty. `token` (shape (1,)) is its last
+    sampled token while it is outside the batch. `unread` is where a grammar row's last token
+    will be found: (array, index), None when the matcher is up to date.
+    """
+
+    spec: RowSpec
+    draw: RowDraw
+    caches: list[Any]
+    matcher: RowMatcher | None = None
+    computed: int = 0
+    token: mx.array | None = None
+    batched: bool = False
+    lane: int = 0
+    unread: tuple[mx.array, int] | None = field(default=None)
+
+    @property
+    def name(self) -> RowId:
+        return self.spec.row
+
+    @property
+    def prefilled(self) -> bool:
+        return self.computed >= len(self.spec.tokens)
+
+    @property
+    def held(self) -> int:
+        """Tokens whose KV is computed, or will be by the end of the step being issued."""
+        return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed
+
+    def start_from(self, prefixes: PrefixStore, hit: PrefixHit) -> None:
+        """Begin with a kept prefix. Where that cannot be, the first chunk computes it too."""
+        if self.computed or not 0 < hit.length < len(self.spec.tokens):
+            return
+        try:
+            caches = prefixes.start(hit.entry, hit.length, len(self.spec.tokens))
+        except (KeyError, ValueError):
+            return
+        self.caches = caches
+        self.computed = hit.length
+
+    def read_token(self) -> None:
+        """Bring the matcher up to date, waiting for the row's last token. DeadEnd."""
+        if self.matcher is None or self.unread is None:
+            return
+        array, index = self.unread
+        self.unread = None
+        tokens: list[int] = array.tolist()  # pyright: ignore[reportAssignmentType]
+        self.matcher.consume(TokenId(tokens[index]))
+
+
+def admitted(
+    spec: RowSpec, facts: EngineFacts, grammars: Grammars, model: MakesCaches
+) -> EngineRow:
+    """The row, ready for its first chunk. RowTrouble says what is wrong with it."""
+    _check(spec, facts)
+    try:
+        matcher = None
+        if spec.grammar is not None:
+            made = spec.tokens[len(spec.tokens) - spec.made :]
+            matcher = grammars.start(spec.grammar, made)
+        draw = start_draw(
+            spec.sampling,
+            seed=spec.seed,
+            tokens=spec.tokens,
+            made=spec.made,
+            top=spec.logprobs,
+            vocabulary=facts.vocabulary,
+        )
+        return EngineRow(spec, draw, model.new_caches(len(spec.tokens)), matcher)
+    except (BadGrammar, DeadEnd) as error:
+        raise RowTrouble("bad_request", f"grammar: {error}") from error
+    except Exception as error:
+        raise RowTrouble("internal", f"{type(error).__name__}: {error}") from error
+
+
+def _check(spec: RowSpec, facts: EngineFacts) -> None:
+    if not spec.tokens:
+        raise RowTrouble("bad_request", "a row needs at least one token")
+    if not 0 <= spec.made <= len(spec.tokens):
+        raise RowTrouble("internal", f"{spec.made} made of {len(spec.tokens)} tokens")
+    if len(spec.tokens) > facts.context_tokens:
+        raise RowTrouble(
+            "bad_request",
+            f"{len(spec.tokens)} tokens, and the model's context is {facts.context_tokens}",
+        )
+    if min(spec.tokens) < 0 or max(spec.tokens) >= facts.vocabulary:
+        raise RowTrouble("bad_request", f"token ids must be in 0..{facts.vocabulary - 1}")
+    if spec.logprobs is not None and spec.logprobs < 0:
+        raise RowTrouble("bad_request", "logprobs must not be negative")
+    sampling = spec.sampling
+    if any(not 0 <= token < facts.vocabulary for token in sampling.logit_bias):
+        raise RowTrouble("bad_request", f"logit_bias ids must be in 0..{facts.vocabulary - 1}")
+    numbers = (
+        sampling.temperature,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.frequency_penalty,
+        sampling.presence_penalty,
+        sampling.repetition_penalty,
+        *sampling.logit_bias.values(),
+    )
+    if not all(isfinite(number) for number in numbers):
+        raise RowTrouble("bad_request", "sampling settings must be finite numbers")

@@ -1,0 +1,1 @@
+"""What a runner may be: lead, follower, or one that tests its group's collectives."""

@@ -1,0 +1,254 @@
+"""Talks to the engine and text threads, and to gateways through `serving`: a runner that decides.
+
+It is rank 0 of its group, or alone. It has the group form, the engine thread load, warms up,
+serves, and watches the engine and the other ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from bus.links.reactor import PollReactor
+from bus.links.security import Security
+from bus.process.clock import wall
+from bus.process.logs import Log
+from bus.process.memory import keep
+from bus.wire.errors import FailReason
+from bus.wire.messages.control import Phase, RunnerSpec
+from bus.wire.messages.readings import RunnerReading
+from bus.wire.messages.tokens import Entry
+from runner.engine import EngineFacts
+from runner.group.group_config import CannotForm
+from runner.group.plan_channel import LeadLine
+from runner.lifecycle import (
+    ENGINE_ERROR,
+    GROUP_LOST,
+    LOAD_FAILED,
+    WEDGED,
+    lost_peer,
+    step_deadline_s,
+)
+from runner.recorder import FlightRecorder
+from runner.roles.reports import Me, Meter
+from runner.roles.role import Life, Makers
+from runner.schedule.scheduler import Scheduler
+from runner.schedule.table import ScheduleSettings
+from runner.serving.engine_thread import Broken, EngineThread, Loaded, LoadFailed, News, Stepped
+from runner.serving.request_server import Serving
+from runner.serving.warm_up import WarmUp
+from runner.text.prepared import TextWorks
+from runner.text.thread import TextThread
+
+
+class Leading:
+    """See the module's law, and `runner.roles.role.Part`."""
+
+    def __init__(
+        self,
+        spec: RunnerSpec,
+        life: Life,
+        *,
+        me: Callable[[], Me],
+        makers: Makers,
+        security: Security | None,
+        reactor: PollReactor,
+        log: Log,
+        recorder: FlightRecorder,
+        tap: Callable[[int, list[Entry]], None],
+    ) -> None:
+        self.facts: EngineFacts | None = None
+        self._spec = spec
+        self._life = life
+        self._me = me
+        self._makers = makers
+        self._reactor = reactor
+        self._log = log
+        self._recorder = recorder
+        self._since = reactor.now()
+        self._meter = Meter(self._since)
+        self._warm = {"engine": False, "text": False}
+        self._warm_up: WarmUp | None = None
+        self._line: LeadLine | None = None
+        if spec.size > 1:
+            self._line = LeadLine(
+                spec,
+                reactor,
+                log,
+                security=security,
+                on_formed=self._form,
+                on_lost=self._lost_a_rank,
+            )
+        seat = self._line.seat if self._line else None
+        self.works = self._engine = EngineThread(
+            lambda progress: makers.load_engine(spec, seat, progress),
+            lambda facts: Scheduler(facts, _settings(spec)),
+            lambda news: reactor.call(lambda: self._heard(news)),
+        )
+        self._text = TextThread(lambda: makers.load_text(spec), reactor.call, self._text_loaded)
+        self._serving = Serving(
+            spec,
+            boot=me().boot,
+            reactor=reactor,
+            log=log,
+            recorder=recorder,
+            engine=self._engine,
+            text=self._text,
+            wall=wall,
+            tap=tap,
+            security=security,
+        )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._serving.addresses
+
+    @property
+    def open_requests(self) -> int:
+        return self._serving.open_requests
+
+    @property
+    def is_empty(self) -> bool:
+        return self._serving.open_requests == 0
+
+    def begin(self) -> None:
+        if self._line is not None:
+            self._recorder.note(wall(), "connect_group", ranks=self._spec.size)
+            return
+        self._load()
+
+    def entered(self, phase: Phase) -> None:
+        self._serving.phase = phase
+
+    def watch(self, now: float) -> None:
+        self._serving.watch(now)
+        engine = self._engine
+        if self._line is not None:
+            self._line.step = engine.steps_done
+        busy_since = engine.busy_since
+        if busy_since is None:
+            return
+        learning = self._life.phase == "warming"
+        limit_s = step_deadline_s(engine.expected_s(), 0 if learning else engine.steps_done)
+        if now - busy_since > limit_s:
+            what = f"step {engine.steps_done + 1} took more than {limit_s:.1f} s"
+            self._log.critical("the engine is stuck", what=what)
+            self._life.leave(WEDGED, "runner_lost", what)
+
+    def reading(self, now: float) -> RunnerReading | None:
+        return self._meter.reading(self._me(), self._serving, self._engine, now)
+
+    def fail_all(self, reason: FailReason, message: str) -> None:
+        self._serving.fail_all(reason, message)
+        if self._line is not None:
+            self._line.end(message)
+
+    def say_goodbye(self, message: str) -> None:
+        self._serving.close(message)
+
+    def stop(self, timeout_s: float) -> None:
+        self._engine.stop(timeout_s)
+        if self._line is not None:
+            self._line.close()
+
+    # --- the group -------------------------------------------------------------------------
+
+    def _form(self) -> None:
+        line = self._line
+        assert line is not None, "a group"
+        try:
+            self._makers.form_group(line.group, 0, line.group.form_deadline_s)
+        except CannotForm as error:
+            self._life.leave(GROUP_LOST, "model_unavailable", str(error))
+            return
+        line.formed()
+        self._load()
+
+    def _lost_a_rank(self, what: str, is_final: bool) -> None:
+        self._log.error("the group is over", why=what)
+        self._life.leave(LOAD_FAILED if is_final else GROUP_LOST, "runner_lost", what)
+
+    # --- loading and warming up ------------------------------------------------------------
+
+    def _load(self) -> None:
+        self._recorder.note(wall(), "load_model", model=self._spec.model)
+        self._engine.start()
+
+    def _heard(self, news: News) -> None:
+        match news:
+            case Stepped():
+                if self._life.phase != "ended":
+                    self._serving.stepped(news)
+                if self._life.phase == "warming":
+                    self._warming(news)
+            case Loaded():
+                self._loaded(news.facts)
+            case LoadFailed():
+                self._recorder.note(wall(), "error", message=news.message)
+                self._log.error("loading failed", error=news.message)
+                code = GROUP_LOST if lost_peer(news.message) else LOAD_FAILED
+                self._life.leave(code, "model_unavailable", news.message)
+            case Broken():
+                self._recorder.note(wall(), "error", message=news.message)
+                self._log.critical("the engine raised", error=news.story)
+                code = GROUP_LOST if lost_peer(news.message) else ENGINE_ERROR
+                self._life.leave(code, "runner_lost", f"the engine failed: {news.message}")
+
+    def _loaded(self, facts: EngineFacts) -> None:
+        engine = self._engine
+        if self._life.phase != "loading":
+            return
+        self.facts = facts
+        self._life.signal("loaded")
+        if self._line is not None:
+            self._line.ready = True
+        self._text.start(min(facts.context_tokens, self._spec.context_tokens))
+        self._recorder.note(wall(), "warmup")
+        assert engine.scheduler is not None, "loaded"
+        warm_up = self._warm_up = WarmUp(self._spec.model, facts, engine.scheduler)
+        with engine.lock:
+            warm_up.advance(self._reactor.now())
+        engine.wake()
+
+    def _warming(self, news: Stepped) -> None:
+        warm_up, engine = self._warm_up, self._engine
+        if warm_up is None:
+            return
+        try:
+            ended = any(warm_up.ended(event) for event in news.events)
+        except RuntimeError as error:
+            self._life.leave(LOAD_FAILED, "model_unavailable", str(error))
+            return
+        if ended:
+            with engine.lock:
+                goes_on = warm_up.advance(self._reactor.now())
+            engine.wake()
+            if not goes_on:
+                self._is_warm("engine")
+
+    def _text_loaded(self, works: TextWorks | Exception) -> None:
+        if isinstance(works, Exception):
+            self._log.error("the tokenizer could not be loaded", error=str(works))
+            self._life.leave(LOAD_FAILED, "model_unavailable", str(works))
+        else:
+            self._serving.works = works
+            self._is_warm("text")
+
+    def _is_warm(self, what: str) -> None:
+        self._warm[what] = True
+        if all(self._warm.values()) and self._life.phase == "warming":
+            keep()
+            self._life.signal("warmed")
+            self._recorder.note(wall(), "idle")
+            seconds = round(self._reactor.now() - self._since, 2)
+            self._log.info("ready", seconds=seconds, pid=os.getpid())
+
+
+def _settings(spec: RunnerSpec) -> ScheduleSettings:
+    return ScheduleSettings(
+        max_rows=spec.max_rows,
+        max_waiting=spec.max_waiting,
+        prefill_share=spec.prefill_share,
+        prefix_bytes=spec.prefix_cache_bytes,
+        paused_limit_s=spec.drop_idle_s,
+    )

@@ -1,0 +1,246 @@
+"""What the engine does next: one step, decided from the rows.
+
+Pure. The order of deciding: let ended rows go; make sure that running rows may grow (the
+lowest, youngest is preempted where KV is short); admit waiting rows, first rank, then age,
+nobody overtaken for memory; decode every row that can; fill what prefill may take; keep finished
+prompts. Iteration-level batching is Orca's, the mix of chunks and decodes Sarathi-Serve's,
+preemption by recomputation vLLM's.
+"""
+
+from __future__ import annotations
+
+from runner.engine import PrefixHit, RowId, StepPlan
+from runner.schedule.draft import Draft, keep_prefix
+from runner.schedule.prefill import choose_prefill
+from runner.schedule.prefix import PrefixMatch
+from runner.schedule.rows import Row, RowEvent, RowFailed, RowStarted
+from runner.schedule.table import Issued, RowTable
+
+
+def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
+    """The next step and what became of rows in deciding it; None when nothing can be done.
+
+    A plan returned is taken as issued: its result must be committed.
+    """
+    draft = Draft(now)
+    _retire(table, draft)
+    _grow(table, draft)
+    _admit(table, draft)
+    _decode(table, draft)
+    choose_prefill(table, draft)
+    if draft.is_empty:
+        return None, draft.events
+    table.step += 1
+    plan = StepPlan(
+        step=table.step,
+        release=tuple(draft.release),
+        preempt=tuple(draft.preempt),
+        evict=tuple(draft.evict),
+        admit=tuple(draft.admit),
+        hits=tuple(draft.hits),
+        prefill=tuple(draft.prefill),
+        decode=tuple(draft.decode),
+        insert=tuple(draft.insert),
+        digest=table.digest,
+    )
+    table.issued.append(
+        Issued(
+            step=table.step,
+            samples=draft.samples,
+            progress=tuple(draft.progress),
+            decode_rows=len(draft.decode),
+            groups=tuple(draft.groups),
+            planned_at=now,
+            decode_s=draft.decode_s,
+            prefill_s=draft.prefill_s,
+        )
+    )
+    return plan, draft.events
+
+
+def _retire(table: RowTable, draft: Draft) -> None:
+    """Ended rows leave; the output of a conversation is kept first, a step before its row
+    goes, so that the next turn finds it."""
+    staying: list[Row] = []
+    for row in table.retiring:
+        assert row.row_id is not None
+        table.drop_held(row)
+        if not row.kept_output and row.finish in ("stop", "length"):
+            row.kept_output = True
+            if keep_prefix(
+                table, draft, row, row.length - 1 if table.facts.trims else row.computed
+            ):
+                staying.append(row)
+                continue
+        draft.release.append(row.row_id)
+        del table.live[row.row_id]
+    table.retiring = staying
+
+
+def _grow(table: RowTable, draft: Draft) -> None:
+    """Reserve KV for the rows that decode in this step, the first in order first."""
+    growing = [
+        row for row in table.live.values() if row.wants_token and row.computed >= row.reserved
+    ]
+    for row in sorted(growing, key=lambda row: row.order):
+        if row.status != "decoding":
+            continue  # preempted for one before it
+        reserved = row.reserved
+        row.reserved = min(row.longest, reserved + table.settings.headroom_tokens)
+        while not _fits(table, draft):
+            victim = max(
+                (other for other in table.live.values() if other.status != "ended"),
+                key=_victim_order,
+            )
+            if victim is row:
+                row.reserved = reserved
+                _yield_or_fail(table, draft, row)
+                break
+            _preempt(table, draft, victim)
+
+
+def _yield_or_fail(table: RowTable, draft: Draft, row: Row) -> None:
+    """A row that cannot grow makes way for the others; alone, it can never go on."""
+    needed_bytes = table.cost_bytes([row.reserve_for(table.settings.headroom_tokens)])
+    if needed_bytes <= table.kv_bytes:
+        _preempt(table, draft, row)
+        return
+    table.end(row)
+    message = f"KV memory is exhausted: {needed_bytes} bytes needed, {table.kv_bytes} allowed"
+    draft.events.append(RowFailed(row.key, "memory_pressure", message, row.cost(draft.now)))
+
+
+def _victim_order(row: Row) -> tuple[bool, tuple[int, float, int]]:
+    """Largest goes first: paused rows, then the lowest, then the youngest."""
+    return (row.paused_at is not None, row.order)
+
+
+def _preempt(table: RowTable, draft: Draft, row: Row) -> None:
+    assert row.row_id is not None
+    draft.preempt.append(row.row_id)
+    table.put_out(row, draft.now)
+
+
+def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
+    """Whether live rows, and rows of the lengths `more`, fit; prefixes make way."""
+    lengths = [row.reserved for row in table.live.values()]
+    spare_bytes = table.kv_bytes - table.cost_bytes([*lengths, *more])
+    if spare_bytes < 0:
+        return False
+    if table.prefixes.used_bytes > spare_bytes:
+        draft.evict.extend(table.prefixes.make_room(spare_bytes, hit_now=draft.needed))
+    return table.prefixes.used_bytes <= spare_bytes
+
+
+def _admit(table: RowTable, draft: Draft) -> None:
+    """Admit in order while there are places and memory. One that must wait for memory is not
+    overtaken; those that wait for a reader, a sibling's prompt or an unread token are."""
+    if len(table.live) == len(table.rows) + len(table.retiring):
+        return
+    for row in table.waiting():
+        if row.in_flight or row.paused_at is not None:
+            continue
+        match = table.prefixes.find(row.chain())
+        if _shares_soon(table, row, match) or (match and match.entry in draft.fresh):
+            continue
+        if not _make_place(table, draft, row):
+            return
+        _enter(table, draft, row)
+
+
+def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
+    """Whether a row ahead of this one is computing a prompt of which this one can use more
+    than it could now (the choices of one request, or a common beginning)."""
+    have = match.length if match is not None else 0
+    block_tokens = table.settings.block_tokens
+    mine = row.prompt
+    for other in table.live.values():
+        if other.status != "prefilling" or other.made or other.order > row.order:
+            continue
+        theirs = other.prompt
+        if not other.keeps_prompt or mine.length <= block_tokens:
+            continue
+        if mine.hashes[0] != theirs.hashes[0] or not _will_keep(table, theirs.length):
+            continue
+        if table.facts.trims:
+            pairs = zip(mine.hashes, theirs.hashes, strict=False)
+            shared = block_tokens * sum(a == b for a, b in pairs)
+            gain = min(shared, mine.length - 1) - have
+        else:
+            whole = theirs.length - 1
+            begins = whole < mine.length and mine.end_hash(whole) == theirs.end_hash(whole)
+            gain = whole - have if begins else 0
+        if gain >= block_tokens:
+            return True
+    return False
+
+
+def _will_keep(table: RowTable, length: int) -> bool:
+    return table.cost_bytes([length]) <= min(
+        table.prefixes.limit_bytes, table.kv_bytes - table.live_bytes()
+    )
+
+
+def _make_place(table: RowTable, draft: Draft, row: Row) -> bool:
+    """Find a slot and memory for the row, preempting idle readers' rows and, for memory, rows
+    of lower rank; nothing is preempted unless it suffices."""
+    grace_at = draft.now - table.settings.paused_grace_s
+    idle = [
+        other
+        for other in table.live.values()
+        if other.status != "ended" and other.paused_at is not None and other.paused_at <= grace_at
+    ]
+    lower = [
+        other
+        for other in table.live.values()
+        if other.status != "ended" and other.rank > row.rank and other not in idle
+    ]
+    running = len(table.live) - len(table.retiring)
+    if running >= table.max_rows:
+        if not idle:
+            return False
+        lower = []
+    need = row.reserve_for(table.settings.headroom_tokens)
+    victims = sorted([*idle, *lower], key=_victim_order, reverse=True)
+    staying = [other.reserved for other in table.live.values() if other not in victims]
+    if table.cost_bytes([*staying, need]) > table.kv_bytes:
+        return False
+    for victim in victims:
+        if len(table.live) - len(table.retiring) < table.max_rows and _fits(table, draft, need):
+            return True
+        _preempt(table, draft, victim)
+    return _fits(table, draft, need)
+
+
+def _enter(table: RowTable, draft: Draft, row: Row) -> None:
+    """Give the row its next life in the engine."""
+    table.last_row_id += 1
+    row_id = RowId(table.last_row_id)
+    match = table.prefixes.find(row.chain())  # making a place may have evicted the first
+    row.move("admit")
+    row.row_id = row_id
+    row.life_tokens = row.length
+    row.reserved = row.reserve_for(table.settings.headroom_tokens)
+    row.waited_s += draft.now - row.waiting_since
+    table.live[row_id] = row
+    draft.admit.append(row.spec(row_id))
+    if match is not None and match.entry not in draft.fresh:
+        draft.hits.append(PrefixHit(row_id, match.entry, match.length))
+        draft.needed.add(match.entry)
+        table.prefixes.hold(match.entry)
+        row.held = match.entry
+        row.computed = match.length
+    if row.admitted_at is None:
+        row.admitted_at = draft.now
+        row.cached_tokens = row.computed
+        draft.events.append(RowStarted(row.key, row.cached_tokens))
+
+
+def _decode(table: RowTable, draft: Draft) -> None:
+    for row_id, row in table.live.items():
+        if row.wants_token:
+            draft.decode.append(row_id)
+            draft.samples[row_id] = row
+            row.in_flight += 1
+            row.computed += 1
+    draft.decode_s = table.costs.decode_s(len(draft.decode))

@@ -1,0 +1,195 @@
+"""Which chunks of which prompts a step computes: what prefill may take, well filled.
+
+Pure. Alone, prefill takes large chunks; beside decodes it takes what its account affords
+(`budget`), rows first in order first, and rows of like length share one padded group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.engine import PrefillChunk
+from runner.schedule.budget import DEAR, LEAST_CHUNK
+from runner.schedule.costs import GroupSize
+from runner.schedule.draft import Draft, keep_prefix
+from runner.schedule.rows import Row
+from runner.schedule.table import RowTable
+
+STRETCH = 1.5
+"""A chunk may be so much larger where that completes a prompt: no stub is left for a step."""
+SHORT_COUNTS = 4.0
+"""A short prompt beside decodes counts as so many rows: it takes little and is gone."""
+
+RowChunk = tuple[Row, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a step's chunks may hold, padding counted: `tokens`, or up to `most` where that
+    completes a prompt."""
+
+    tokens: int
+    most: int
+
+    def without(self, tokens: int) -> Room:
+        return Room(self.tokens - tokens, self.most - tokens)
+
+
+def choose_prefill(table: RowTable, draft: Draft) -> None:
+    """Choose chunks: as much as is efficient alone, as much as is paid for beside decodes."""
+    rows = sorted(
+        (row for row in table.live.values() if row.status == "prefilling"),
+        key=lambda row: row.order,
+    )
+    room = _room_beside(table, draft, rows) if draft.decode else _room(table, rows)
+    if not rows or (draft.decode and table.timekeeper.wants_quiet):
+        return
+    account, costs = table.account, table.costs
+    groups = _choose_groups(table, rows, room)
+    sizes = [_size(group) for group in groups]
+    prefill_s = sum(costs.prefill_s(size) for size in sizes)
+    if draft.decode:
+        while len(groups) > 1 and not account.affords(prefill_s):
+            groups.pop()
+            prefill_s -= costs.prefill_s(sizes.pop())
+        if not account.affords(prefill_s):
+            return
+        account.spend(prefill_s)
+    else:
+        account.forgive()
+    draft.groups, draft.prefill_s = sizes, prefill_s
+    for group in groups:
+        _advance(table, draft, group)
+
+
+def _room(table: RowTable, rows: list[Row]) -> Room:
+    """Where nothing decodes: what takes `longest_step_s`."""
+    longest_s = table.settings.longest_step_s
+    tokens = _tokens_within(table, rows, longest_s)
+    return Room(tokens, int(STRETCH * tokens))
+
+
+def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
+    """Beside decodes: what keeps the ITL's tail. The decodes' time is earned here."""
+    account, costs = table.account, table.costs
+    share = account.share_among(_due(table, draft, rows), len(draft.decode))
+    limit_s = min(account.chunk_limit_s(draft.decode_s, share), table.settings.longest_step_s)
+    least_s = costs.prefill_s(GroupSize(LEAST_CHUNK, _depth(rows)))
+    earned_s, chunk_s = account.earned_s(draft.decode_s, share), max(limit_s, least_s)
+    account.earn(earned_s, chunk_s=chunk_s)
+    if not rows:
+        return Room(0, 0)
+    tokens = _tokens_within(table, rows, limit_s)
+    even = _tokens_within(table, rows, min(account.even_limit_s(draft.decode_s, share), limit_s))
+    if _token_s(table, even) <= DEAR * _token_s(table, table.settings.prefill_tokens):
+        tokens = even
+    stretched = _tokens_within(table, rows, chunk_s + earned_s)
+    return Room(tokens, max(tokens, min(stretched, int(STRETCH * tokens))))
+
+
+def _tokens_within(table: RowTable, rows: list[Row], limit_s: float) -> int:
+    settings, costs = table.settings, table.costs
+    most = settings.prefill_tokens if costs.knows_prefill else settings.first_chunk_tokens
+    return costs.tokens_within(limit_s, least=LEAST_CHUNK, most=most, depth=_depth(rows))
+
+
+def _token_s(table: RowTable, tokens: int) -> float:
+    return table.costs.prefill_s(GroupSize(tokens)) / tokens
+
+
+def _depth(rows: list[Row]) -> int:
+    return rows[0].computed if rows else 0
+
+
+def _due(table: RowTable, draft: Draft, rows: list[Row]) -> float:
+    """How many rows' time the prompts can claim: those that rank with every row that decodes."""
+    best = min(table.live[row_id].rank for row_id in draft.decode)
+    short = table.settings.prefill_tokens // 2
+    return sum(SHORT_COUNTS if _left(row) <= short else 1.0 for row in rows if row.rank <= best)
+
+
+def _size(group: list[RowChunk]) -> GroupSize:
+    longest = max(stop - start for _, start, stop in group)
+    return GroupSize(len(group) * longest, max(start for _, start, _ in group))
+
+
+def _choose_groups(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
+    """Chunks that fit the room. A long prompt leaves up to half of it to those of its rank that
+    can be finished now: one long document must not keep every short question waiting."""
+    first = rows[0]
+    if _left(first) <= room.most:
+        return _fill(table, rows, room)
+    half = room.tokens // 2
+    short = [row for row in rows[1:] if row.rank == first.rank and _left(row) <= half]
+    groups = _fill(table, sorted(short, key=_left), Room(half, half)) if short else []
+    rest = room.tokens - sum(_size(group).tokens for group in groups)
+    return [*_fill(table, [first], Room(rest, rest)), *groups]
+
+
+def _left(row: Row) -> int:
+    """Prompt tokens that are still to be computed."""
+    return row.life_tokens - row.computed
+
+
+def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
+    """Groups for the rows in order, the first always served; rows of like length share a group
+    with at most a quarter of it padding. After the first, a prompt is not begun for a stub."""
+    groups: list[list[RowChunk]] = []
+    waiting = list(rows)
+    left = room
+    while waiting and (not groups or left.tokens >= LEAST_CHUNK):
+        first = waiting.pop(0)
+        piece = _piece(table, first, left)
+        if groups and piece < min(_in_one_go(table, first), room.tokens // 2):
+            break
+        group = [(first, first.computed, first.computed + piece)]
+        longest, total = piece, piece
+        for row in list(waiting):
+            if len(group) >= table.settings.prefill_rows:
+                break
+            other = _piece(table, row, left)
+            top, count = max(longest, other), len(group) + 1
+            padded = top * count
+            whole = other == _in_one_go(table, row)
+            fits = padded <= (left.most if whole else left.tokens)
+            if not fits or total + other < (1 - table.settings.padding) * padded:
+                continue
+            group.append((row, row.computed, row.computed + other))
+            waiting.remove(row)
+            longest, total = top, total + other
+        groups.append(group)
+        left = left.without(longest * len(group))
+    return groups
+
+
+def _piece(table: RowTable, row: Row, room: Room) -> int:
+    """How much of the row's prompt the next chunk may take."""
+    left = _in_one_go(table, row)
+    return left if left <= room.most else min(left, room.tokens)
+
+
+def _in_one_go(table: RowTable, row: Row) -> int:
+    """The longest next chunk. Where caches do not trim, a chunk ends before the prompt's last
+    token, to be kept there."""
+    end = row.life_tokens
+    stops_before = not table.facts.trims and row.keeps_prompt and table.prefixes.limit_bytes > 0
+    if stops_before and not row.made and row.computed < end - 1:
+        end -= 1
+    return end - row.computed
+
+
+def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
+    chunks: list[PrefillChunk] = []
+    for row, start, stop in group:
+        assert row.row_id is not None
+        chunks.append(PrefillChunk(row.row_id, start, stop))
+        row.computed = stop
+        draft.progress.append((row, stop))
+        if stop == row.life_tokens:
+            row.move("prompt_done")
+            row.in_flight += 1
+            draft.samples[row.row_id] = row
+        kept_at = row.prompt.length if table.facts.trims else row.prompt.length - 1
+        if stop == kept_at and not row.made and row.keeps_prompt:
+            keep_prefix(table, draft, row, kept_at)
+    draft.prefill.append(tuple(chunks))

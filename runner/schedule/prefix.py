@@ -1,0 +1,283 @@
+"""Which prefixes are kept, and which of them serves a prompt best.
+
+Pure: it knows tokens and bytes, never KV. Prompts are cut into blocks whose hashes are
+chained (vLLM's automatic prefix caching), so that a look-up costs one step per block. Where caches
+can be trimmed, any kept prefix serves every prompt that shares its first blocks, and one
+that is the beginning of another is not kept twice; where they cannot, a kept prefix serves only
+prompts that begin with all of it. At least one token of a prompt is always left to
+compute. A prefix that a live row started from is *held* and goes last; the others go least
+recently used first (SGLang's rule for leaves; here every kept prefix is a leaf).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from bus.wire.ids import TokenId
+from runner.engine import EntryId
+
+BLOCK_TOKENS = 64
+
+
+class TokenChain:
+    """Tokens with the chained hashes of their full blocks; grows at its end only."""
+
+    __slots__ = ("_packed", "block_tokens", "hashes", "length")
+
+    def __init__(self, tokens: Iterable[TokenId] = (), block_tokens: int = BLOCK_TOKENS) -> None:
+        self.block_tokens = block_tokens
+        self.hashes: list[bytes] = []
+        self.length = 0
+        self._packed = array("i")
+        self.extend(tokens)
+
+    def extend(self, tokens: Iterable[TokenId]) -> None:
+        self._packed.extend(tokens)
+        self.length = len(self._packed)
+        while (len(self.hashes) + 1) * self.block_tokens <= self.length:
+            start = len(self.hashes) * self.block_tokens
+            self.hashes.append(self._hash(len(self.hashes), start + self.block_tokens))
+
+    def copy(self) -> TokenChain:
+        """A chain that grows apart from this one."""
+        twin = TokenChain(block_tokens=self.block_tokens)
+        twin.hashes = list(self.hashes)
+        twin._packed = self._packed[:]
+        twin.length = self.length
+        return twin
+
+    def end_hash(self, length: int) -> bytes:
+        """The hash of the first `length` tokens, be they whole blocks or not."""
+        blocks, rest = divmod(length, self.block_tokens)
+        if rest:
+            return self._hash(blocks, length)
+        return self.hashes[blocks - 1] if blocks else b""
+
+    def first(self, length: int) -> array[int]:
+        return self._packed[:length]
+
+    def agrees(self, kept: array[int], start: int, stop: int) -> int:
+        """The first position in start..stop where `kept` and this chain differ, or `stop`."""
+        mine = self._packed
+        if kept[start:stop] == mine[start:stop]:
+            return stop
+        for position in range(start, stop):
+            if kept[position] != mine[position]:
+                return position
+        return stop
+
+    def _hash(self, blocks: int, stop: int) -> bytes:
+        before = self.hashes[blocks - 1] if blocks else b""
+        block = self._packed[blocks * self.block_tokens : stop].tobytes()
+        return blake2b(before + block, digest_size=16).digest()
+
+
+@dataclass(slots=True)
+class KeptPrefix:
+    """One entry. `holders` counts the live rows that started from it."""
+
+    entry: EntryId
+    tokens: array[int]
+    hashes: tuple[bytes, ...]
+    end_hash: bytes
+    size_bytes: int
+    holders: int = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """`length` tokens of a prompt are in `entry` (0 < length < the prompt's length)."""
+
+    entry: EntryId
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixKept:
+    """A new entry, and those that must go first: superseded by it, or making room."""
+
+    entry: EntryId
+    evict: tuple[EntryId, ...]
+
+
+def _no_groups() -> dict[bytes, dict[EntryId, None]]:
+    return {}
+
+
+@dataclass(slots=True)
+class PrefixIndex:
+    """The entries of one runner. `limit_bytes` bounds their sum at every moment."""
+
+    limit_bytes: int
+    bytes_per_token: int
+    bytes_fixed: int = 0
+    trims: bool = True
+    block_tokens: int = BLOCK_TOKENS
+    used_bytes: int = 0
+    _next: int = 1
+    _kept: OrderedDict[EntryId, KeptPrefix] = field(
+        default_factory=OrderedDict[EntryId, KeptPrefix]
+    )
+    _by_block: dict[bytes, dict[EntryId, None]] = field(default_factory=_no_groups)
+    _by_end: dict[bytes, EntryId] = field(default_factory=dict[bytes, EntryId])
+    _lengths: Counter[int] = field(default_factory=Counter[int])
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, chain: TokenChain) -> PrefixMatch | None:
+        """The kept prefix that saves most of this prompt; one block at the least."""
+        if not self._kept:
+            return None
+        match = self._find_blocks(chain) if self.trims else self._find_whole(chain)
+        if match is None or match.length < self.block_tokens:
+            return None
+        return match
+
+    def hold(self, entry: EntryId) -> None:
+        """A row starts from this entry: it is used now, and kept while it may be."""
+        self._kept[entry].holders += 1
+        self._kept.move_to_end(entry)
+
+    def release(self, entry: EntryId) -> None:
+        """The row that held it is gone (the entry itself may be gone before)."""
+        kept = self._kept.get(entry)
+        if kept is not None:
+            kept.holders -= 1
+
+    def keep(
+        self,
+        chain: TokenChain,
+        length: int,
+        *,
+        room_bytes: int,
+        hit_now: Collection[EntryId] = (),
+    ) -> PrefixKept | None:
+        """Decide to keep the first `length` tokens, or None where it is not worth it.
+
+        Not worth it: shorter than a block, less than one new block over what is kept, or larger
+        than the room (`limit_bytes`, or `room_bytes` where KV leaves less) after evicting what may
+        go. Entries in `hit_now` are read by the same step and stay.
+        """
+        size_bytes = length * self.bytes_per_token + self.bytes_fixed
+        room_bytes = min(room_bytes, self.limit_bytes)
+        if length < self.block_tokens or size_bytes > room_bytes or self._covers(chain, length):
+            return None
+        evict = self._superseded(chain, length, hit_now) if self.trims else []
+        freed_bytes = sum(self._kept[entry].size_bytes for entry in evict)
+        for entry, kept in self._kept.items():
+            if self.used_bytes - freed_bytes + size_bytes <= room_bytes:
+                break
+            if kept.holders == 0 and entry not in hit_now and entry not in evict:
+                evict.append(entry)
+                freed_bytes += kept.size_bytes
+        if self.used_bytes - freed_bytes + size_bytes > room_bytes:
+            return None
+        for entry in evict:
+            self._forget(entry)
+        return PrefixKept(self._add(chain, length, size_bytes), tuple(evict))
+
+    def make_room(self, most_bytes: int, *, hit_now: Collection[EntryId] = ()) -> list[EntryId]:
+        """Evict until at most `most_bytes` are used, if possible: unheld entries first, then
+        held ones (a row's own KV does not depend on the entry that it started from)."""
+        evicted: list[EntryId] = []
+        by_hold = sorted(self._kept.values(), key=lambda kept: kept.holders > 0)
+        for kept in by_hold:
+            if self.used_bytes <= most_bytes:
+                break
+            if kept.entry not in hit_now:
+                evicted.append(kept.entry)
+                self._forget(kept.entry)
+        return evicted
+
+    def _find_blocks(self, chain: TokenChain) -> PrefixMatch | None:
+        blocks = 0
+        for block in chain.hashes:
+            if block not in self._by_block:
+                break
+            blocks += 1
+        if blocks == 0:
+            return None
+        best: PrefixMatch | None = None
+        for entry in self._by_block[chain.hashes[blocks - 1]]:
+            tokens = self._kept[entry].tokens
+            stop = min(len(tokens), chain.length, (blocks + 1) * self.block_tokens)
+            length = min(chain.agrees(tokens, blocks * self.block_tokens, stop), chain.length - 1)
+            if best is None or length > best.length:
+                best = PrefixMatch(entry, length)
+        return best
+
+    def _find_whole(self, chain: TokenChain) -> PrefixMatch | None:
+        for length in sorted(self._lengths, reverse=True):
+            if length < chain.length:
+                entry = self._by_end.get(chain.end_hash(length))
+                if entry is not None:
+                    return PrefixMatch(entry, length)
+        return None
+
+    def _covers(self, chain: TokenChain, length: int) -> bool:
+        if not self.trims:
+            return chain.end_hash(length) in self._by_end
+        last = chain.hashes[length // self.block_tokens - 1]
+        return last in self._by_block
+
+    def _superseded(
+        self, chain: TokenChain, length: int, hit_now: Collection[EntryId]
+    ) -> list[EntryId]:
+        """Unheld entries that are the beginning of the chain's first `length` tokens."""
+        found: list[EntryId] = []
+        for count, block in enumerate(chain.hashes[: length // self.block_tokens], start=1):
+            for entry in self._by_block.get(block, ()):
+                kept = self._kept[entry]
+                start = count * self.block_tokens
+                ends_here = len(kept.hashes) == count and kept.length <= length
+                if not ends_here or kept.holders or entry in hit_now:
+                    continue
+                if chain.agrees(kept.tokens, start, kept.length) == kept.length:
+                    found.append(entry)
+        return found
+
+    def _add(self, chain: TokenChain, length: int, size_bytes: int) -> EntryId:
+        entry = EntryId(self._next)
+        self._next += 1
+        hashes = tuple(chain.hashes[: length // self.block_tokens])
+        kept = KeptPrefix(entry, chain.first(length), hashes, chain.end_hash(length), size_bytes)
+        self._kept[entry] = kept
+        self.used_bytes += size_bytes
+        for block in hashes:
+            self._by_block.setdefault(block, {})[entry] = None
+        self._by_end[kept.end_hash] = entry
+        self._lengths[length] += 1
+        return entry
+
+    def _forget(self, entry: EntryId) -> None:
+        kept = self._kept.pop(entry)
+        self.used_bytes -= kept.size_bytes
+        for block in kept.hashes:
+            group = self._by_block[block]
+            del group[entry]
+            if not group:
+                del self._by_block[block]
+        if self._by_end.get(kept.end_hash) == entry:
+            del self._by_end[kept.end_hash]
+        self._lengths[kept.length] -= 1
+        if not self._lengths[kept.length]:
+            del self._lengths[kept.length]
+
+    def validate_state(self) -> None:
+        """Raise AssertionError unless every invariant holds (tests call this at each step)."""
+        assert self.used_bytes == sum(kept.size_bytes for kept in self._kept.values())
+        assert self.used_bytes <= max(self.limit_bytes, 0)
+        assert all(kept.holders >= 0 for kept in self._kept.values())
+        assert sum(self._lengths.values()) == len(self._kept)
+        listed = {entry for group in self._by_block.values() for entry in group}
+        assert listed == set(self._kept)
+        assert set(self._by_end.values()) <= set(self._kept)

@@ -1,0 +1,208 @@
+"""A row: one choice of one request, from its submission to its only end.
+
+Pure. A row's life is the table `NEXT`; the scheduler moves it, nobody else. A preempted row
+waits again with the tokens it has made and lives on under a new row id, so results of a
+former life can still be told apart and are never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from bus.wire.errors import FailReason, FinishReason
+from bus.wire.ids import RequestId, TokenId
+from runner.engine import EntryId, RowId, RowSpec, SampledToken
+from runner.schedule.prefix import TokenChain
+from runner.text.prepared import PreparedRequest
+
+RowStatus = Literal["waiting", "prefilling", "decoding", "ended"]
+RowSignal = Literal["admit", "prompt_done", "preempt", "end"]
+
+NEXT: Mapping[RowStatus, Mapping[RowSignal, RowStatus]] = {
+    "waiting": {"admit": "prefilling", "end": "ended"},
+    "prefilling": {"prompt_done": "decoding", "preempt": "waiting", "end": "ended"},
+    "decoding": {"preempt": "waiting", "end": "ended"},
+    "ended": {},
+}
+
+
+LONG_PROMPT = 256
+"""Tokens from which on a prompt is worth keeping before its output is complete."""
+
+
+class RowKey(NamedTuple):
+    """Names a row to everyone but the engine."""
+
+    request_id: RequestId
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCost:
+    """What a row has taken, for usage. Seconds are wall-clock, of its first life's waits."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RowStarted:
+    """The row was admitted for the first time; `cached_tokens` need not be computed."""
+
+    key: RowKey
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowPrefilled:
+    """`done` of `total` prompt tokens are in the KV cache."""
+
+    key: RowKey
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowToken:
+    """One token, in order; a stop token included."""
+
+    key: RowKey
+    sampled: SampledToken
+
+
+@dataclass(frozen=True, slots=True)
+class RowFinished:
+    """The row's only end, if it ended well."""
+
+    key: RowKey
+    finish: FinishReason
+    cost: RowCost
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailed:
+    """The row's only end, if it did not."""
+
+    key: RowKey
+    reason: FailReason
+    message: str
+    cost: RowCost
+
+
+RowEvent = RowStarted | RowPrefilled | RowToken | RowFinished | RowFailed
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A row's state. `length` = prompt + made; `computed` counts tokens with KV, issued steps
+    included; `in_flight` counts samples issued but not read; `reserved` is the length that KV
+    memory is admitted for, and `computed <= reserved` while it lives in the engine."""
+
+    key: RowKey
+    prepared: PreparedRequest
+    seed: int
+    prompt: TokenChain
+    submitted_at: float
+    serial: int
+    deadline_at: float | None = None
+    status: RowStatus = "waiting"
+    row_id: RowId | None = None
+    made: list[TokenId] = field(default_factory=list[TokenId])
+    life_tokens: int = 0
+    computed: int = 0
+    in_flight: int = 0
+    reserved: int = 0
+    held: EntryId | None = None
+    cached_tokens: int = 0
+    promoted: bool = False
+    paused_at: float | None = None
+    waiting_since: float = 0.0
+    waited_s: float = 0.0
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+    finish: FinishReason | None = None
+    kept_output: bool = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.prompt.length
+
+    @property
+    def keeps_prompt(self) -> bool:
+        """Whether its prompt is kept as soon as it is computed (for its other choices, or because
+        it is long); a short one is kept with the output, at the end, for half the copying."""
+        enough = self.prompt.length > self.prompt.block_tokens
+        return enough and (len(self.prepared.choices) > 1 or self.prompt.length >= LONG_PROMPT)
+
+    @property
+    def length(self) -> int:
+        return self.prompt.length + len(self.made)
+
+    @property
+    def longest(self) -> int:
+        return self.prompt.length + self.prepared.max_tokens
+
+    @property
+    def rank(self) -> int:
+        """The priority that counts: a row that has aged goes before every class."""
+        return -1 if self.promoted else self.prepared.request.priority
+
+    @property
+    def order(self) -> tuple[int, float, int]:
+        """Smaller goes first: rank, then age."""
+        return (self.rank, self.submitted_at, self.serial)
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether one more sample may be issued for it."""
+        return (
+            self.status == "decoding"
+            and self.paused_at is None
+            and len(self.made) + self.in_flight < self.prepared.max_tokens
+        )
+
+    def move(self, signal: RowSignal) -> None:
+        self.status = NEXT[self.status][signal]
+
+    def reserve_for(self, headroom: int) -> int:
+        """The length to admit it for: what it has plus `headroom`, at most its longest."""
+        return min(self.longest, self.length + headroom)
+
+    def chain(self) -> TokenChain:
+        """Prompt and made tokens; the prompt's own chain while nothing is made."""
+        if not self.made:
+            return self.prompt
+        chain = self.prompt.copy()
+        chain.extend(self.made)
+        return chain
+
+    def spec(self, row_id: RowId) -> RowSpec:
+        """What the engine needs to begin, or to go on with, this row as `row_id`."""
+        request = self.prepared.request
+        return RowSpec(
+            row=row_id,
+            tokens=(*self.prepared.tokens, *self.made),
+            sampling=request.sampling,
+            seed=self.seed,
+            made=len(self.made),
+            logprobs=request.top_logprobs,
+            grammar=self.prepared.grammar,
+        )
+
+    def cost(self, now: float) -> RowCost:
+        admitted_at = now if self.admitted_at is None else self.admitted_at
+        first_token_at = now if self.first_token_at is None else self.first_token_at
+        return RowCost(
+            prompt_tokens=self.prompt.length,
+            completion_tokens=len(self.made),
+            cached_tokens=self.cached_tokens,
+            queue_s=admitted_at - self.submitted_at,
+            prefill_s=first_token_at - admitted_at,
+            decode_s=now - first_token_at,
+        )

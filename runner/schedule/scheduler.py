@@ -1,0 +1,350 @@
+"""Who runs next: every row of a runner, from submission to its one end.
+
+Pure: time arrives as `now`; the engine's thread asks and acts. The scheduler is kept one step
+ahead: `plan` n + 1 may be asked before `commit` n, never more. Promises: a row ends exactly
+once (`RowFinished` or `RowFailed`), its tokens come in order before it; no plan needs more KV
+memory than allowed, by formula; a row that has waited `promote_after_s` goes before all that
+have not, so nothing starves; preemption never loses or changes a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bus.wire.errors import FailReason, FinishReason, Refusal
+from bus.wire.ids import RequestId
+from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
+from runner.group.lockstep import digested
+from runner.schedule.budget import StepTime
+from runner.schedule.costs import GroupSize
+from runner.schedule.plan import plan_step
+from runner.schedule.prefix import TokenChain
+from runner.schedule.rows import (
+    Row,
+    RowEvent,
+    RowFailed,
+    RowFinished,
+    RowKey,
+    RowPrefilled,
+    RowToken,
+)
+from runner.schedule.table import Issued, RowTable, ScheduleSettings
+from runner.text.prepared import PreparedRequest
+
+STEPS_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The scheduler owns the request; `position` requests go before it (0: running or next)."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a reading tells of a scheduler now."""
+
+    running: int
+    paused: int
+    waiting_rows: int
+    waiting_requests: int
+    best_waiting_priority: int | None
+    kv_bytes: int
+    kv_limit_bytes: int
+    prefix_bytes: int
+    prefix_entries: int
+    preemptions: int
+
+
+class Scheduler:
+    """See the module's law. `facts` are the loaded model's; `settings` the operator's."""
+
+    def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
+        self._table = RowTable(facts, settings or ScheduleSettings())
+        self._requests: dict[RequestId, list[Row]] = {}
+        self._serial = 0
+        self._between_ends_s = 0.0
+        self._ended_at: float | None = None
+        self._planned_at = self._committed_at = float("-inf")
+
+    # --- what is asked of it ----------------------------------------------------------
+
+    def submit(
+        self,
+        prepared: PreparedRequest,
+        *,
+        seeds: Sequence[int],
+        now: float,
+        deadline_at: float | None = None,
+    ) -> Placed | Refusal:
+        """Take the request with one row per choice (`seeds` as many), or say why not."""
+        table, request_id = self._table, prepared.request_id
+        if request_id in self._requests:
+            return Refusal(reason="conflict", message=f"request {request_id} is open already")
+        refusal = self._never_fits(prepared) or self._queue_full(now)
+        if refusal is not None:
+            return refusal
+        prompt = TokenChain(prepared.tokens, table.settings.block_tokens)
+        rows: list[Row] = []
+        for choice, seed in zip(prepared.choices, seeds, strict=True):
+            self._serial += 1
+            row = Row(
+                key=RowKey(request_id, choice.choice),
+                prepared=prepared,
+                seed=seed,
+                prompt=prompt,
+                submitted_at=now,
+                serial=self._serial,
+                deadline_at=deadline_at,
+                waiting_since=now,
+            )
+            table.rows[row.key] = row
+            rows.append(row)
+        self._requests[request_id] = rows
+        queue = table.queue()
+        return Placed(queue.index(request_id) if request_id in queue else 0)
+
+    def cancel(self, request_id: RequestId, now: float) -> list[RowEvent]:
+        """End every row of the request as `cancelled`; unknown requests are ignored."""
+        rows = list(self._requests.get(request_id, ()))
+        return [self._finish(row, "cancelled", now) for row in rows]
+
+    def expire(self, request_id: RequestId, message: str, now: float) -> list[RowEvent]:
+        """End every row of the request with `deadline`."""
+        rows = list(self._requests.get(request_id, ()))
+        return [self._fail(row, "deadline", message, now) for row in rows]
+
+    def complete(self, key: RowKey, now: float) -> list[RowEvent]:
+        """The row's text is complete (a stop string): end it as `stop`."""
+        row = self._table.rows.get(key)
+        return [] if row is None else [self._finish(row, "stop", now)]
+
+    def fail(self, key: RowKey, message: str, now: float) -> list[RowEvent]:
+        """The row's text could not be read: end it alone, as `internal`."""
+        row = self._table.rows.get(key)
+        return [] if row is None else [self._fail(row, "internal", message, now)]
+
+    def pause(self, key: RowKey, now: float) -> None:
+        """The row's reader has no credit left: it leaves the decode set."""
+        row = self._table.rows.get(key)
+        if row is not None and row.paused_at is None:
+            row.paused_at = now
+
+    def resume(self, key: RowKey) -> None:
+        row = self._table.rows.get(key)
+        if row is not None:
+            row.paused_at = None
+
+    def forget_costs(self) -> None:
+        """What steps have cost so far was out of the ordinary."""
+        self._table.timekeeper.forget()
+
+    # --- the clock and the step --------------------------------------------------------
+
+    def advance(self, now: float) -> list[RowEvent]:
+        """What time alone does: deadlines, readers that never came back, ageing."""
+        events: list[RowEvent] = []
+        settings = self._table.settings
+        for row in list(self._table.rows.values()):
+            if row.deadline_at is not None and now >= row.deadline_at:
+                events.append(self._fail(row, "deadline", "the request's deadline passed", now))
+            elif row.paused_at is not None and now - row.paused_at >= settings.paused_limit_s:
+                message = f"the reader took nothing for {settings.paused_limit_s:g} s"
+                events.append(self._fail(row, "deadline", message, now))
+            elif row.status == "waiting" and not row.promoted and row.paused_at is None:
+                waited_s = row.waited_s + now - row.waiting_since
+                row.promoted = waited_s >= settings.promote_after_s
+        return events
+
+    def plan(self, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
+        """The next step, or None when there is nothing to do or `STEPS_AHEAD` are unread."""
+        if len(self._table.issued) >= STEPS_AHEAD:
+            return None, []
+        self._planned_at = now
+        plan, events = plan_step(self._table, now)
+        if plan is None and self._table.retiring:
+            plan, more = plan_step(self._table, now)
+            events += more
+        for event in events:
+            if isinstance(event, RowFailed):
+                self._forget(event.key)
+        return plan, events
+
+    def commit(self, result: StepResult, now: float) -> list[RowEvent]:
+        """Take the oldest unread step's result. Tokens of rows that ended meanwhile are thrown
+        away; a row that got neither token nor failure is failed."""
+        table = self._table
+        issued = table.issued.popleft()
+        if issued.step != result.step:
+            raise ValueError(f"result of step {result.step} where {issued.step} was due")
+        self._learn(issued, now)
+        events: list[RowEvent] = []
+        for row, done in issued.progress:
+            if row.status != "ended" and not row.made and done <= row.prompt_tokens:
+                events.append(RowPrefilled(row.key, done, row.prompt_tokens))
+        owed = dict(issued.samples)
+        digest = table.digest
+        for sampled in result.tokens:
+            digest = digested(digest, sampled.row, sampled.token)
+            row = owed.pop(sampled.row, None)
+            if row is not None:
+                row.in_flight -= 1
+                if row.status != "ended":
+                    self._take(row, sampled, now, events)
+        table.digest = digest
+        for failure in result.failures:
+            row = owed.pop(failure.row, None) or table.live.get(failure.row)
+            if row is not None and row.status != "ended":
+                events.append(self._fail(row, failure.reason, failure.message, now))
+        for row in owed.values():
+            row.in_flight -= 1
+            if row.status != "ended":
+                events.append(self._fail(row, "internal", "the engine made no token", now))
+        return events
+
+    # --- what others may know -----------------------------------------------------------
+
+    @property
+    def unread(self) -> int:
+        """Steps issued whose results are not committed."""
+        return len(self._table.issued)
+
+    @property
+    def is_empty(self) -> bool:
+        """No row is open and the engine holds none."""
+        table = self._table
+        return not (table.rows or table.live or table.issued)
+
+    def expected_s(self) -> float:
+        """Predicted seconds of all unread steps, for the watchdog."""
+        return sum(issued.decode_s + issued.prefill_s for issued in self._table.issued)
+
+    def prefill_s(self, tokens: int) -> float:
+        """Predicted seconds of a prompt of so many tokens alone."""
+        return self._table.costs.prefill_s(GroupSize(tokens))
+
+    def wake_at(self) -> float | None:
+        """When `advance` or `plan` may have something to do without being told anything."""
+        settings = self._table.settings
+        instants: list[float] = []
+        for row in self._table.rows.values():
+            if row.deadline_at is not None:
+                instants.append(row.deadline_at)
+            if row.paused_at is not None:
+                instants.append(row.paused_at + settings.paused_limit_s)
+                grace_ends_at = row.paused_at + settings.paused_grace_s
+                if row.row_id is not None and grace_ends_at > self._planned_at:
+                    instants.append(grace_ends_at)
+        return min(instants, default=None)
+
+    def load(self) -> Load:
+        table = self._table
+        waiting = [row for row in table.rows.values() if row.status == "waiting"]
+        return Load(
+            running=len(table.live) - len(table.retiring),
+            paused=sum(row.paused_at is not None for row in table.rows.values()),
+            waiting_rows=len(waiting),
+            waiting_requests=len({row.key.request_id for row in waiting}),
+            best_waiting_priority=min(
+                (row.prepared.request.priority for row in waiting), default=None
+            ),
+            kv_bytes=table.live_bytes(),
+            kv_limit_bytes=table.kv_bytes,
+            prefix_bytes=table.prefixes.used_bytes,
+            prefix_entries=len(table.prefixes),
+            preemptions=table.preemptions,
+        )
+
+    def validate_state(self) -> None:
+        """Raise AssertionError unless every invariant holds (tests call this at each step)."""
+        self._table.validate_state()
+        listed = {row.key for rows in self._requests.values() for row in rows}
+        assert listed == set(self._table.rows)
+
+    # --- inside ---------------------------------------------------------------------------
+
+    def _never_fits(self, prepared: PreparedRequest) -> Refusal | None:
+        table = self._table
+        length = len(prepared.tokens)
+        limit = table.facts.context_tokens
+        if length + prepared.max_tokens > limit:
+            return Refusal(
+                reason="context_length",
+                message=f"{length} prompt tokens and {prepared.max_tokens} more exceed {limit}",
+                facts={"prompt_tokens": length, "limit_tokens": limit},
+            )
+        headroom = min(table.settings.headroom_tokens, prepared.max_tokens)
+        needed_bytes = table.cost_bytes([length + headroom])
+        if needed_bytes > table.kv_bytes:
+            return Refusal(
+                reason="insufficient_memory",
+                message=f"the prompt needs {needed_bytes} bytes of KV memory, "
+                f"{table.kv_bytes} are allowed",
+                facts={"needed_bytes": needed_bytes, "limit_bytes": table.kv_bytes},
+            )
+        return None
+
+    def _queue_full(self, now: float) -> Refusal | None:
+        table = self._table
+        if len(table.rows) < table.max_rows:
+            return None
+        queued = len(table.queue())
+        if queued < table.settings.max_waiting:
+            return None
+        return Refusal(
+            reason="queue_full",
+            message=f"{queued} requests are waiting already",
+            position=queued,
+            retry_after_s=self._retry_after_s(queued, now),
+        )
+
+    def _retry_after_s(self, position: int, now: float) -> float:
+        """How long until a place frees up: the pace of recent ends, else of decoding."""
+        pace_s = self._between_ends_s or 256 * self._table.costs.decode_s(self._table.max_rows)
+        if self._ended_at is not None:
+            pace_s = max(pace_s, now - self._ended_at)
+        return round(min(max(pace_s * (1 + position / 2), 1.0), 120.0), 1)
+
+    def _take(self, row: Row, sampled: SampledToken, now: float, events: list[RowEvent]) -> None:
+        row.made.append(sampled.token)
+        if row.first_token_at is None:
+            row.first_token_at = now
+        events.append(RowToken(row.key, sampled))
+        if sampled.token in row.prepared.stop_token_ids:
+            events.append(self._finish(row, "stop", now))
+        elif len(row.made) >= row.prepared.max_tokens:
+            events.append(self._finish(row, "length", now))
+
+    def _learn(self, issued: Issued, now: float) -> None:
+        """What a step took is the time since the one before it was read, or since it was
+        planned where the engine was idle."""
+        took_s = now - max(issued.planned_at, self._committed_at)
+        self._committed_at = now
+        step = StepTime(issued.decode_rows, issued.groups, issued.prefill_s, took_s)
+        self._table.timekeeper.took(step, idle_next=not self._table.issued)
+
+    def _finish(self, row: Row, finish: FinishReason, now: float) -> RowFinished:
+        row.finish = finish
+        self._end(row, now)
+        return RowFinished(row.key, finish, row.cost(now))
+
+    def _fail(self, row: Row, reason: FailReason, message: str, now: float) -> RowFailed:
+        self._end(row, now)
+        return RowFailed(row.key, reason, message, row.cost(now))
+
+    def _end(self, row: Row, now: float) -> None:
+        self._table.end(row)
+        self._forget(row.key)
+        if row.admitted_at is not None:
+            if self._ended_at is not None:
+                between_s = now - self._ended_at
+                self._between_ends_s += 0.2 * (between_s - self._between_ends_s)
+            self._ended_at = now
+
+    def _forget(self, key: RowKey) -> None:
+        rows = self._requests[key.request_id]
+        rows[:] = [row for row in rows if row.key != key]
+        if not rows:
+            del self._requests[key.request_id]

@@ -1,0 +1,193 @@
+"""All rows of a runner: which wait, which live in the engine, what their KV may take.
+
+Pure. `RowTable` is the scheduler's memory; `plan_step` decides on it, `Scheduler` guards it.
+KV memory is counted by formula, never measured: (live rows) x (longest reservation) x bytes
+per token, as a padded batch takes, plus the fixed part per row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bus.wire.ids import RequestId
+from runner.engine import EngineFacts, RowId
+from runner.schedule.budget import PrefillAccount, Timekeeper
+from runner.schedule.costs import CostModel, GroupSize
+from runner.schedule.prefix import BLOCK_TOKENS, PrefixIndex
+from runner.schedule.rows import Row, RowKey
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSettings:
+    """What an operator may choose. Times in seconds, sizes in tokens and bytes.
+
+    `kv_bytes` None: what the engine's memory limit leaves beside the weights, less a tenth.
+    `promote_after_s`: a row that has waited so long in all goes before every priority.
+    `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends it.
+    """
+
+    max_rows: int = 32
+    max_waiting: int = 8
+    prefill_share: float = 0.7
+    prefill_tokens: int = 512
+    prefill_rows: int = 8
+    first_chunk_tokens: int = 128
+    longest_step_s: float = 0.4
+    headroom_tokens: int = 256
+    promote_after_s: float = 15.0
+    paused_grace_s: float = 0.5
+    paused_limit_s: float = 60.0
+    padding: float = 0.25
+    block_tokens: int = BLOCK_TOKENS
+    prefix_bytes: int = 256 * 2**20
+    kv_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A plan that the engine has and whose result is not read: who gives a token, and what
+    the step was expected to cost."""
+
+    step: int
+    samples: dict[RowId, Row]
+    progress: tuple[tuple[Row, int], ...]
+    decode_rows: int
+    groups: tuple[GroupSize, ...]
+    planned_at: float
+    decode_s: float
+    prefill_s: float
+
+
+def _rows() -> dict[RowKey, Row]:
+    return {}
+
+
+def _live() -> dict[RowId, Row]:
+    return {}
+
+
+@dataclass(slots=True)
+class RowTable:
+    """`rows` holds every row that has not ended; `live` every row that the engine holds, ended
+    ones (`retiring`) included until their release is planned."""
+
+    facts: EngineFacts
+    settings: ScheduleSettings
+    rows: dict[RowKey, Row] = field(default_factory=_rows)
+    live: dict[RowId, Row] = field(default_factory=_live)
+    retiring: list[Row] = field(default_factory=list[Row])
+    issued: deque[Issued] = field(default_factory=deque[Issued])
+    costs: CostModel = field(default_factory=CostModel)
+    step: int = 0
+    digest: int = 0
+    last_row_id: int = 0
+    preemptions: int = 0
+    prefixes: PrefixIndex = field(init=False)
+    account: PrefillAccount = field(init=False)
+    timekeeper: Timekeeper = field(init=False)
+    kv_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        facts, settings = self.facts, self.settings
+        spare_bytes = max(facts.memory_limit_bytes - facts.weights_bytes, 0)
+        self.kv_bytes = (
+            spare_bytes - spare_bytes // 10 if settings.kv_bytes is None else settings.kv_bytes
+        )
+        self.account = PrefillAccount(settings.prefill_share)
+        self.timekeeper = Timekeeper(self.costs, self.account)
+        self.prefixes = PrefixIndex(
+            limit_bytes=min(settings.prefix_bytes, self.kv_bytes // 2),
+            bytes_per_token=facts.kv_bytes_per_token,
+            bytes_fixed=facts.kv_bytes_fixed,
+            trims=facts.trims,
+            block_tokens=settings.block_tokens,
+        )
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of unlike length share a batch only where the model can."""
+        return self.settings.max_rows if self.facts.batches_ragged else 1
+
+    def cost_bytes(self, lengths: Iterable[int]) -> int:
+        """KV of rows reserved to these lengths, in one padded batch."""
+        count = longest = 0
+        for length in lengths:
+            count += 1
+            longest = max(longest, length)
+        return count * (longest * self.facts.kv_bytes_per_token + self.facts.kv_bytes_fixed)
+
+    def live_bytes(self) -> int:
+        return self.cost_bytes(row.reserved for row in self.live.values())
+
+    def waiting(self) -> list[Row]:
+        """Rows outside the engine, first to go first."""
+        return sorted(
+            (row for row in self.rows.values() if row.status == "waiting"),
+            key=lambda row: row.order,
+        )
+
+    def queue(self) -> list[RequestId]:
+        """Requests of which no row has started and that find no free place, in order."""
+        started: set[RequestId] = set()
+        unstarted: dict[RequestId, int] = {}
+        places = self.max_rows
+        for row in self.rows.values():
+            if row.admitted_at is not None:
+                started.add(row.key.request_id)
+        for row in sorted(self.rows.values(), key=lambda row: row.order):
+            request_id = row.key.request_id
+            if request_id in started:
+                places -= 1
+            else:
+                unstarted[request_id] = unstarted.get(request_id, 0) + 1
+        queued: list[RequestId] = []
+        for request_id, count in unstarted.items():
+            if places > 0:
+                places -= count
+            else:
+                queued.append(request_id)
+        return queued
+
+    def put_out(self, row: Row, now: float) -> None:
+        """A row leaves the engine by preemption and waits again."""
+        assert row.row_id is not None
+        del self.live[row.row_id]
+        self.drop_held(row)
+        row.move("preempt")
+        row.row_id = None
+        row.computed = row.reserved = row.life_tokens = 0
+        self.preemptions += 1
+        row.waiting_since = now
+
+    def end(self, row: Row) -> None:
+        """The row's only end; the engine is told with the next plan."""
+        row.move("end")
+        del self.rows[row.key]
+        if row.row_id is not None:
+            self.retiring.append(row)
+
+    def drop_held(self, row: Row) -> None:
+        if row.held is not None:
+            self.prefixes.release(row.held)
+            row.held = None
+
+    def validate_state(self) -> None:
+        """Raise AssertionError unless every invariant holds (tests call this at each step)."""
+        self.prefixes.validate_state()
+        assert len(self.issued) <= 2
+        assert len(self.live) <= self.max_rows + len(self.retiring)
+        assert self.live_bytes() + self.prefixes.used_bytes <= self.kv_bytes
+        for row_id, row in self.live.items():
+            assert row.row_id == row_id
+            assert row.computed <= row.reserved <= row.longest
+            assert (row.status == "ended") == (row in self.retiring)
+            assert row.status != "waiting"
+        for key, row in self.rows.items():
+            assert row.key == key
+            assert row.status != "ended"
+            assert (row.row_id is None) == (row.status == "waiting")
+            assert (row.status == "prefilling") == (row.computed < row.life_tokens)
+            assert len(row.made) + row.in_flight <= row.prepared.max_tokens
+            assert row.in_flight == sum(row in issued.samples.values() for issued in self.issued)

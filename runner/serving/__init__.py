@@ -1,0 +1,1 @@
+"""The requests of gateways at a lead runner: in, answered, ended once."""

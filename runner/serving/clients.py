@@ -1,0 +1,59 @@
+"""The gateway processes that speak to this runner: who said hello, and who is still there.
+
+Pure: time arrives as `now`. A gateway process that has not been heard for `SILENT_S` is given up,
+and what it asked for is cancelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bus.wire.ids import Boot
+from bus.wire.messages.tokens import Hello
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+
+SILENT_S = 3.0
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One life of one gateway process."""
+
+    name: str
+    boot: Boot
+    protocol: int
+    heard_at: float
+
+
+@dataclass(slots=True)
+class Gateways:
+    """By socket identity."""
+
+    known: dict[bytes, Gateway] = field(default_factory=dict[bytes, Gateway])
+
+    def greet(self, peer: bytes, hello: Hello, now: float) -> Gateway | str:
+        """Take up a gateway process, or say why not."""
+        protocol = min(PROTOCOL_MAX, hello.protocol_max)
+        if protocol < max(PROTOCOL_MIN, hello.protocol_min):
+            return (
+                f"no common protocol: this runner speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}, "
+                f"{hello.gateway} {hello.protocol_min} to {hello.protocol_max}"
+            )
+        gateway = Gateway(hello.gateway, hello.boot, protocol, now)
+        self.known[peer] = gateway
+        return gateway
+
+    def heard(self, peer: bytes, now: float) -> bool:
+        """Whether the peer has said hello; if so, it lives."""
+        gateway = self.known.get(peer)
+        if gateway is None:
+            return False
+        gateway.heard_at = now
+        return True
+
+    def silent(self, now: float) -> list[bytes]:
+        """Peers to be given up now."""
+        return [peer for peer, one in self.known.items() if now - one.heard_at > SILENT_S]
+
+    def forget(self, peer: bytes) -> None:
+        self.known.pop(peer, None)

@@ -1,0 +1,257 @@
+"""One request that this runner owes an end: its text, its credit, its numbers.
+
+Pure: time arrives as `now`. Rows' events go in, numbered entries and orders to the scheduler
+come out. Promises: entries are numbered without gaps in the order they leave; a delta never
+leaves without credit, and a choice's end never before its deltas; one terminal is the
+last. A choice that holds text without credit has its row paused; `stalled_s` tells for how long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bus.wire.errors import FailReason, FinishReason
+from bus.wire.ids import RequestId
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import (
+    ChoiceEnd,
+    Entry,
+    Failed,
+    Finished,
+    PrefillProgress,
+    TokenDelta,
+    ToolCallDelta,
+)
+from runner.engine import SampledToken
+from runner.schedule.rows import RowCost, RowEvent, RowKey
+from runner.schedule.scheduler import Scheduler
+from runner.text.prepared import ChoiceReader, Piece, PreparedRequest, TextPiece
+
+OrderKind = Literal["pause", "resume", "complete", "cancel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Asked of the scheduler. `cancel` is for the whole request."""
+
+    kind: OrderKind
+    key: RowKey
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """What one turn made for one gateway process, in order, and what it asks for."""
+
+    entries: list[Entry] = field(default_factory=list[Entry])
+    orders: list[Order] = field(default_factory=list[Order])
+
+
+@dataclass(slots=True)
+class OpenChoice:
+    """`held` waits for credit; `finish` is set once its last words are known; `closed` once its
+    end was sent; `cost` once its row has ended."""
+
+    key: RowKey
+    reader: ChoiceReader
+    credit: int
+    held: deque[Piece] = field(default_factory=deque[Piece])
+    tokens: int = 0
+    reasoning_tokens: int = 0
+    finish: FinishReason | None = None
+    stop: str | None = None
+    closed: bool = False
+    paused: bool = False
+    stalled_since: float | None = None
+    cost: RowCost | None = None
+
+
+class OpenRequest:
+    """See the module's law. `peer` is the gateway process that asked."""
+
+    def __init__(
+        self,
+        prepared: PreparedRequest,
+        readers: Sequence[ChoiceReader],
+        *,
+        peer: bytes,
+        credit: int,
+    ) -> None:
+        self.prepared = prepared
+        self.peer = peer
+        self.request_id: RequestId = prepared.request_id
+        self.choices = [
+            OpenChoice(RowKey(prepared.request_id, choice.choice), reader, credit)
+            for choice, reader in zip(prepared.choices, readers, strict=True)
+        ]
+        self.is_over = False
+        self.cached_tokens = 0
+        self._seq = 0
+
+    # --- from the scheduler ----------------------------------------------------------
+
+    def started(self, choice: int, cached_tokens: int) -> None:
+        if choice == 0:
+            self.cached_tokens = cached_tokens
+
+    def prefilled(self, choice: int, done: int, total: int, out: Outgoing) -> None:
+        """Long prompts tell how far they are; the last step is told by the first token."""
+        if choice == 0 and done < total and not self.is_over:
+            out.entries.append(PrefillProgress(self.request_id, self._next(), done, total))
+
+    def token(self, choice: int, sampled: SampledToken, now: float, out: Outgoing) -> None:
+        """One more token of a choice; ignored once the choice's text is complete.
+
+        Whatever the reader raises comes through: the caller fails this request alone.
+        """
+        open_choice = self.choices[choice]
+        if self.is_over or open_choice.finish is not None:
+            return
+        open_choice.tokens += 1
+        output = open_choice.reader.push(sampled)
+        open_choice.held.extend(output.pieces)
+        if output.ended:
+            self._last_words(open_choice, "stop")
+            out.orders.append(Order("complete", open_choice.key))
+        if open_choice.held or output.ended:
+            self._send(open_choice, now, out)
+
+    def row_finished(
+        self, choice: int, finish: FinishReason, cost: RowCost, now: float, out: Outgoing
+    ) -> None:
+        open_choice = self.choices[choice]
+        if self.is_over:
+            return
+        open_choice.cost = cost
+        if open_choice.finish is None:
+            self._last_words(open_choice, finish)
+        if finish == "cancelled":
+            open_choice.held.clear()
+        self._send(open_choice, now, out)
+
+    def fail(
+        self, reason: FailReason, message: str, out: Outgoing, cost: RowCost | None = None
+    ) -> None:
+        """The request's only end, if it ends badly; what is held is dropped."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if cost is not None:
+            for choice in self.choices:
+                choice.cost = choice.cost or cost
+        failed = Failed(self.request_id, self._next(), reason, message, self.usage())
+        out.entries.append(failed)
+        out.orders.append(Order("cancel", self.choices[0].key))
+
+    # --- from the gateway --------------------------------------------------------------
+
+    def grant(self, choice: int, grant: int, now: float, out: Outgoing) -> None:
+        """More credit; a choice or grant that does not exist is ignored."""
+        if self.is_over or not 0 <= choice < len(self.choices) or grant <= 0:
+            return
+        self.choices[choice].credit += grant
+        self._send(self.choices[choice], now, out)
+
+    # --- what others may know -----------------------------------------------------------
+
+    def stalled_s(self, now: float) -> float:
+        """For how long the slowest choice has waited for credit."""
+        since = [c.stalled_since for c in self.choices if c.stalled_since is not None]
+        return now - min(since) if since else 0.0
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether every choice that is not complete waits for its reader."""
+        return all(choice.paused or choice.finish is not None for choice in self.choices)
+
+    def usage(self) -> Usage:
+        costs = [choice.cost for choice in self.choices if choice.cost is not None]
+        return Usage(
+            prompt_tokens=len(self.prepared.tokens),
+            completion_tokens=sum(choice.tokens for choice in self.choices),
+            cached_tokens=self.cached_tokens,
+            reasoning_tokens=sum(choice.reasoning_tokens for choice in self.choices),
+            queue_s=min((cost.queue_s for cost in costs), default=0.0),
+            prefill_s=max((cost.prefill_s for cost in costs), default=0.0),
+            decode_s=max((cost.decode_s for cost in costs), default=0.0),
+        )
+
+    # --- inside ---------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        seq = self._seq
+        self._seq += 1
+        return seq
+
+    def _last_words(self, choice: OpenChoice, finish: FinishReason) -> None:
+        last = choice.reader.finish(finish)
+        choice.held.extend(last.pieces)
+        choice.finish, choice.stop = last.finish_reason, last.stop
+        choice.reasoning_tokens = last.reasoning_tokens
+
+    def _send(self, choice: OpenChoice, now: float, out: Outgoing) -> None:
+        held = choice.held
+        while held and choice.credit > 0:
+            choice.credit -= 1
+            out.entries.append(self._entry(choice.key.choice, held.popleft()))
+        if not held and choice.finish is not None and not choice.closed:
+            choice.closed = True
+            end = ChoiceEnd(
+                self.request_id, self._next(), choice.key.choice, choice.finish, choice.stop
+            )
+            out.entries.append(end)
+        self._watch_credit(choice, now, out)
+        if all(each.closed and each.cost is not None for each in self.choices):
+            self.is_over = True
+            out.entries.append(Finished(self.request_id, self._next(), self.usage()))
+
+    def _watch_credit(self, choice: OpenChoice, now: float, out: Outgoing) -> None:
+        if choice.credit > 0 or choice.closed:
+            choice.stalled_since = None
+            if choice.paused:
+                choice.paused = False
+                out.orders.append(Order("resume", choice.key))
+        else:
+            if choice.stalled_since is None:
+                choice.stalled_since = now
+            if choice.finish is None and not choice.paused:
+                choice.paused = True
+                out.orders.append(Order("pause", choice.key))
+
+    def _entry(self, choice: int, piece: Piece) -> Entry:
+        if isinstance(piece, TextPiece):
+            return TokenDelta(
+                self.request_id,
+                self._next(),
+                choice,
+                piece.channel,
+                piece.text,
+                piece.tokens,
+                piece.logprobs,
+            )
+        return ToolCallDelta(
+            self.request_id,
+            self._next(),
+            choice,
+            piece.call,
+            piece.call_id,
+            piece.name,
+            piece.arguments,
+            piece.tokens,
+        )
+
+
+def carry_out(order: Order, scheduler: Scheduler, now: float) -> list[RowEvent]:
+    """Have the scheduler do what a text asked for; what follows at once."""
+    match order.kind:
+        case "pause":
+            scheduler.pause(order.key, now)
+        case "resume":
+            scheduler.resume(order.key)
+        case "complete":
+            return scheduler.complete(order.key, now)
+        case "cancel":
+            return scheduler.cancel(order.key.request_id, now)
+    return []

@@ -1,0 +1,400 @@
+"""Talks to gateway processes: requests in, entries out, over this runner's data ROUTER.
+
+Runs in the main thread. Each turn of the engine becomes at most one message per gateway process.
+A submit is answered once: `Accepted` or `Refused`; a repeated one is answered again and done
+once. Whatever a request contains, only that request fails.
+"""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from bus.links.reactor import Reactor
+from bus.links.security import Security
+from bus.links.transport import Link
+from bus.process.logs import Log
+from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
+from bus.wire.errors import BadMessage, FailReason, PortTaken, Refusal
+from bus.wire.ids import Boot, RequestId
+from bus.wire.messages.control import Phase, RunnerSpec
+from bus.wire.messages.tokens import (
+    Accepted,
+    Cancel,
+    Credit,
+    Entry,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    StepEntries,
+    Submit,
+    ToGateway,
+    Welcome,
+)
+from runner.recorder import FlightRecorder, RecorderPhase, Tally
+from runner.schedule.rows import (
+    RowEvent,
+    RowFailed,
+    RowFinished,
+    RowPrefilled,
+    RowStarted,
+    RowToken,
+)
+from runner.schedule.scheduler import Placed
+from runner.serving.clients import Gateways
+from runner.serving.engine_thread import EngineThread, Stepped
+from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
+from runner.text.prepared import PreparedRequest, TextWorks
+from runner.text.thread import Answer, TextThread
+
+REMEMBERED = 4096
+Tap = Callable[[int, list[Entry]], None]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A submit that is being prepared. `cancelled` tells why it is not wanted any more."""
+
+    peer: bytes
+    submit: Submit
+    deadline_at: float
+    cancelled: Cancel | None = None
+
+
+class Serving:
+    """See the module's law. `note` writes to the flight recorder, `tap` sees what is sent."""
+
+    def __init__(
+        self,
+        spec: RunnerSpec,
+        *,
+        boot: Boot,
+        reactor: Reactor,
+        log: Log,
+        recorder: FlightRecorder,
+        engine: EngineThread,
+        text: TextThread,
+        wall: Callable[[], float],
+        tap: Tap,
+        security: Security | None = None,
+    ) -> None:
+        self.spec = spec
+        self.phase: Phase = "loading"
+        self.works: TextWorks | None = None
+        self.tally = Tally(used_at=reactor.now())
+        self._boot = boot
+        self._reactor = reactor
+        self._log = log
+        self._recorder = recorder
+        self._engine = engine
+        self._text = text
+        self._wall = wall
+        self._tap = tap
+        self._gateways = Gateways()
+        self._open: dict[RequestId, OpenRequest] = {}
+        self._pending: dict[RequestId, _Pending] = {}
+        self._ended: OrderedDict[RequestId, None] = OrderedDict()
+        self._link = Link("router", security=security)
+        self._link.is_busy = lambda: bool(self.open_requests)
+        self.addresses = self._bind(spec)
+        reactor.watch(self._link, self._received)
+
+    def _bind(self, spec: RunnerSpec) -> tuple[str, ...]:
+        """Listen; what others are told to dial. One address that is taken costs that address."""
+        told: list[str] = []
+        for address, announced in zip_longest(spec.addresses, spec.announced, fillvalue=()):
+            try:
+                bound = self._link.bind(str(address))
+            except PortTaken as error:
+                self._log.error("other nodes cannot reach this runner", why=str(error))
+                continue
+            told += announced or (bound,)
+        return tuple(told)
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that are owed an end or an answer."""
+        return len(self._open) + len(self._pending)
+
+    def close(self, message: str) -> None:
+        """Say goodbye and go; what is open has been ended before."""
+        for peer in tuple(self._gateways.known):
+            self._send(peer, Goodbye(message))
+        self._reactor.unwatch(self._link)
+        self._link.close()
+
+    # --- from gateways -------------------------------------------------------------------
+
+    def _received(self, frames: list[bytes]) -> None:
+        peer, now = frames[0], self._reactor.now()
+        try:
+            message = unpack_to_runner(frames[-1])
+        except BadMessage as error:
+            self._log.warning("dropped a frame", error=str(error)[:200])
+            return
+        if isinstance(message, Hello):
+            self._greet(peer, message, now)
+        elif not self._gateways.heard(peer, now):
+            self._send(peer, Goodbye("say hello first"))
+        elif isinstance(message, Submit):
+            self._submit(peer, message, now)
+        elif isinstance(message, Credit):
+            request = self._open.get(message.request_id)
+            if request is not None:
+                out = Outgoing()
+                request.grant(message.choice, message.grant, now, out)
+                self._deliver({peer: out})
+        elif isinstance(message, Cancel):
+            self._cancel(message, now)
+        else:
+            self._pong(peer, message)
+
+    def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
+        gateway = self._gateways.greet(peer, hello, now)
+        if isinstance(gateway, str):
+            self._send(peer, Goodbye(gateway))
+            return
+        spec = self.spec
+        self._send(peer, Welcome(spec.instance, spec.generation, self._boot, gateway.protocol))
+
+    def _pong(self, peer: bytes, _ping: Ping) -> None:
+        owes = any(not request.is_paused for request in self._open.values())
+        self._send(peer, Pong(self._boot, self._engine.steps_done, owes))
+
+    def _submit(self, peer: bytes, submit: Submit, now: float) -> None:
+        request_id = submit.request.request_id
+        self._note("task_submission", request_id)
+        if request_id in self._open and self._open[request_id].peer == peer:
+            prompt_tokens = len(self._open[request_id].prepared.tokens)
+            self._send(peer, Accepted(request_id, 0, prompt_tokens))
+            return
+        if request_id in self._pending and self._pending[request_id].peer == peer:
+            return
+        refusal = self._cannot_take(submit)
+        if refusal is not None:
+            self._send(peer, Refused(request_id, refusal))
+            return
+        deadline_at = now + submit.remaining_ms / 1000
+        self._pending[request_id] = _Pending(peer, submit, deadline_at)
+        self.tally.used_at = now
+        request = submit.request
+        if request.max_tokens is None:
+            limit = {"max_tokens": self.spec.default_max_tokens}
+            request = request.model_copy(update=limit)
+        self._text.prepare(request, lambda answer: self._prepared(request_id, answer))
+
+    def _cannot_take(self, submit: Submit) -> Refusal | None:
+        spec, request = self.spec, submit.request
+        request_id = request.request_id
+        if self.phase == "draining":
+            return Refusal(reason="draining", message=f"{spec.model} is being unloaded here")
+        if self.phase != "ready":
+            return Refusal(reason="not_ready", message=f"{spec.model} is {self.phase} here")
+        if submit.generation != spec.generation:
+            return Refusal(
+                reason="wrong_generation",
+                message=f"this is generation {spec.generation}, not {submit.generation}",
+            )
+        if request.model != spec.model:
+            return Refusal(reason="unknown_model", message=f"{spec.model} is served here")
+        if request_id in self._open or request_id in self._pending or request_id in self._ended:
+            return Refusal(reason="conflict", message=f"request {request_id} is known already")
+        return None
+
+    def _prepared(self, request_id: RequestId, answer: Answer) -> None:
+        """The text thread is done; now the scheduler has the word."""
+        pending = self._pending.pop(request_id, None)
+        if pending is None:
+            return
+        now = self._reactor.now()
+        self._note("prompt_build", request_id)
+        if isinstance(answer, Refusal):
+            self._send(pending.peer, Refused(request_id, answer))
+            return
+        try:
+            placed = self._place(pending, answer, now)
+        except Exception:
+            self._log.error("placing a request failed", error=traceback.format_exc())
+            placed = Refusal(reason="bad_request", message="the request could not be placed")
+        if isinstance(placed, Refusal):
+            self._send(pending.peer, Refused(request_id, placed))
+            return
+        self._engine.wake()
+        self.tally.requests += 1
+        self.tally.prompt_tokens += len(answer.tokens)
+        self._send(pending.peer, Accepted(request_id, placed.position, len(answer.tokens)))
+        if pending.cancelled is not None:
+            self._cancel(pending.cancelled, now)
+
+    def _place(self, pending: _Pending, prepared: PreparedRequest, now: float) -> Placed | Refusal:
+        works, engine = self.works, self._engine
+        assert works is not None and engine.scheduler is not None, "ready"
+        readers = [works.choice(prepared, choice.choice) for choice in prepared.choices]
+        request = OpenRequest(prepared, readers, peer=pending.peer, credit=pending.submit.credit)
+        seeds = [
+            secrets.randbits(63) if choice.seed is None else choice.seed
+            for choice in prepared.choices
+        ]
+        with engine.lock:
+            placed = engine.scheduler.submit(
+                prepared, seeds=seeds, now=now, deadline_at=pending.deadline_at
+            )
+        if isinstance(placed, Placed):
+            self._open[prepared.request_id] = request
+        return placed
+
+    def _cancel(self, cancel: Cancel, now: float) -> None:
+        self._note("cancel_requested", cancel.request_id, why=cancel.why)
+        pending = self._pending.get(cancel.request_id)
+        if pending is not None:
+            pending.cancelled = cancel
+        request = self._open.get(cancel.request_id)
+        if request is None:
+            return
+        out = Outgoing()
+        if cancel.why == "deadline":
+            request.fail("deadline", "the request's deadline passed", out)
+        else:
+            out.orders.append(Order("cancel", request.choices[0].key))
+        self._deliver({request.peer: out})
+        self._note("cancel_observed", cancel.request_id)
+
+    # --- from the engine -------------------------------------------------------------------
+
+    def stepped(self, news: Stepped) -> None:
+        """Turn what happened in a step into entries, one message per gateway process."""
+        now = self._reactor.now()
+        outs: dict[bytes, Outgoing] = {}
+        for event in news.events:
+            self._happened(event, outs, now)
+        self._deliver(outs)
+
+    def _happened(self, event: RowEvent, outs: dict[bytes, Outgoing], now: float) -> None:
+        request = self._open.get(event.key.request_id)
+        if request is None:
+            return
+        out = outs.get(request.peer)
+        if out is None:
+            out = outs[request.peer] = Outgoing()
+        choice = event.key.choice
+        try:
+            match event:
+                case RowToken():
+                    request.token(choice, event.sampled, now, out)
+                    self.tally.generated_tokens += 1
+                case RowFinished():
+                    request.row_finished(choice, event.finish, event.cost, now, out)
+                case RowFailed():
+                    request.fail(event.reason, event.message, out, event.cost)
+                    self._note("error", request.request_id, reason=event.reason)
+                case RowStarted():
+                    request.started(choice, event.cached_tokens)
+                    self._looked_up(event)
+                case RowPrefilled():
+                    request.prefilled(choice, event.done, event.total, out)
+                    phase = "decode_wait_first_token" if event.done == event.total else "prefill"
+                    self._note(phase, request.request_id, done=event.done, total=event.total)
+        except Exception:
+            self._log.error("reading a row failed", error=traceback.format_exc())
+            request.fail("internal", "the model's output could not be read", out)
+        if request.is_over:
+            self._ended_now(request, now)
+
+    def _looked_up(self, event: RowStarted) -> None:
+        self._note("kv_cache_lookup", event.key.request_id, cached_tokens=event.cached_tokens)
+        if event.cached_tokens:
+            self.tally.prefix_hits += 1
+            self.tally.cached_tokens += event.cached_tokens
+
+    def _deliver(self, outs: dict[bytes, Outgoing]) -> None:
+        """Carry out orders (which may make more entries), then send."""
+        now = self._reactor.now()
+        scheduler = self._engine.scheduler
+        while scheduler is not None and any(out.orders for out in outs.values()):
+            events: list[RowEvent] = []
+            with self._engine.lock:
+                for out in outs.values():
+                    for order in out.orders:
+                        events += carry_out(order, scheduler, now)
+                    out.orders.clear()
+            self._engine.wake()
+            for event in events:
+                self._happened(event, outs, now)
+        step = self._engine.steps_done
+        for peer, out in outs.items():
+            if not out.entries:
+                continue
+            for request_id in {entry.request_id for entry in out.entries}:
+                request = self._open.get(request_id)
+                if request is not None and request.is_over:
+                    self._ended_now(request, now)
+            self._tap(step, out.entries)
+            self._send(peer, StepEntries(step, tuple(out.entries)))
+
+    def _ended_now(self, request: OpenRequest, now: float) -> None:
+        if self._open.pop(request.request_id, None) is None:
+            return
+        self._note("completion", request.request_id, tokens=request.usage().completion_tokens)
+        self.tally.used_at = now
+        self._ended[request.request_id] = None
+        if len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+
+    # --- from the clock ----------------------------------------------------------------------
+
+    def watch(self, now: float) -> None:
+        """Give up silent gateway processes and readers that never come back."""
+        for peer in self._gateways.silent(now):
+            self._give_up(peer, "it was silent for 3 s")
+        outs: dict[bytes, Outgoing] = {}
+        for request in list(self._open.values()):
+            if request.stalled_s(now) > self.spec.drop_idle_s:
+                out = outs.setdefault(request.peer, Outgoing())
+                message = f"the reader took nothing for {self.spec.drop_idle_s:g} s"
+                request.fail("deadline", message, out)
+        self._deliver(outs)
+
+    def fail_all(self, reason: FailReason, message: str) -> None:
+        """End everything that is open."""
+        outs: dict[bytes, Outgoing] = {}
+        for request in list(self._open.values()):
+            request.fail(reason, message, outs.setdefault(request.peer, Outgoing()))
+        for request_id, pending in self._pending.items():
+            refusal = Refusal(reason="not_ready", message=message)
+            self._send(pending.peer, Refused(request_id, refusal))
+        self._pending.clear()
+        for out in outs.values():
+            out.orders.clear()  # the scheduler may be out of reach; the process ends
+        self._deliver(outs)
+
+    def _give_up(self, peer: bytes, why: str) -> None:
+        """A gateway process is gone: cancel what it asked for, send it nothing more."""
+        gateway = self._gateways.known.get(peer)
+        self._gateways.forget(peer)
+        gone = [request for request in self._open.values() if request.peer == peer]
+        for request in gone:
+            self._note("cancel_observed", request.request_id, why="gateway gone")
+            self._ended_now(request, self._reactor.now())
+        for request_id in [key for key, one in self._pending.items() if one.peer == peer]:
+            del self._pending[request_id]
+        scheduler = self._engine.scheduler
+        if scheduler is not None:
+            with self._engine.lock:
+                for request in gone:
+                    scheduler.cancel(request.request_id, self._reactor.now())
+            self._engine.wake()
+        if gateway is not None:
+            self._log.warning("a gateway is gone", gateway=gateway.name, why=why, open=len(gone))
+
+    def _send(self, peer: bytes, message: ToGateway) -> None:
+        if not self._link.send(peer, pack_to_gateway(message)) and peer in self._gateways.known:
+            self._give_up(peer, "its socket is gone")
+
+    def _note(self, phase: RecorderPhase, request_id: RequestId, **facts: object) -> None:
+        self._recorder.note(self._wall(), phase, request_id, **facts)

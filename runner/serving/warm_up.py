@@ -1,0 +1,69 @@
+"""The prompts that a runner computes for itself before it is ready.
+
+Pure. The first brings every part of the engine to life, and what it costs means nothing. The
+others teach what prefill costs, so that the first long prompt beside decodes already leaves
+them their share; they are as long as fits a second.
+"""
+
+from __future__ import annotations
+
+from bus.wire.ids import ModelId, RequestId, TokenId
+from bus.wire.messages.requests import GenerationRequest, TokensPrompt
+from runner.engine import EngineFacts
+from runner.schedule.rows import RowEvent, RowFailed, RowFinished
+from runner.schedule.scheduler import Scheduler
+from runner.text.prepared import PreparedChoice, PreparedRequest
+
+LENGTHS = (48, 48, 256, 768)
+"""Tokens of the prompts; the last is long enough to be computed in chunks."""
+MAKES = 8
+LONGEST_S = 1.0
+"""A prompt that is expected to take longer is not computed."""
+
+
+class WarmUp:
+    """Submit with `advance` until it says that all is done; call it with the lock held."""
+
+    def __init__(self, model: ModelId, facts: EngineFacts, scheduler: Scheduler) -> None:
+        self._model = model
+        self._facts = facts
+        self._scheduler = scheduler
+        self._done = 0
+        self._current: RequestId | None = None
+
+    def advance(self, now: float) -> bool:
+        """Submit the next prompt; False when none is left."""
+        if self._done == 1:
+            self._scheduler.forget_costs()
+        if self._done == len(LENGTHS):
+            return False
+        length = LENGTHS[self._done]
+        longest = self._facts.context_tokens - MAKES
+        slow = self._done > 1 and self._scheduler.prefill_s(length) > LONGEST_S
+        if slow or (self._done and length > longest):
+            return False
+        prepared = self._prompt(min(length, longest))
+        self._scheduler.submit(prepared, seeds=[0], now=now)
+        self._current = prepared.request_id
+        self._done += 1
+        return True
+
+    def ended(self, event: RowEvent) -> bool:
+        """Whether this event ends the prompt that was submitted last. RuntimeError where the
+        engine failed it."""
+        if event.key.request_id != self._current:
+            return False
+        if isinstance(event, RowFailed):
+            raise RuntimeError(f"warm-up: {event.message}")
+        return isinstance(event, RowFinished)
+
+    def _prompt(self, length: int) -> PreparedRequest:
+        """Prompts that begin differently, so that none is found in the prefix cache."""
+        vocabulary, first = self._facts.vocabulary, 1 + self._done
+        tokens = tuple(TokenId((first + 7 * n) % vocabulary) for n in range(length))
+        request = GenerationRequest(
+            request_id=RequestId(f"warm-up-{self._done}"),
+            model=self._model,
+            prompt=TokensPrompt(token_ids=tokens),
+        )
+        return PreparedRequest(request, tokens, MAKES, frozenset(), (PreparedChoice(0, 0),))

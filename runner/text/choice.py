@@ -1,0 +1,153 @@
+"""What one choice says: sampled tokens in, pieces of text, reasoning and tool calls out.
+
+Pure. Nothing that may still turn out to be a stop string, a marker or half a
+character is emitted; the text of stop tokens never is. Log-probabilities travel with the
+text that their tokens ended in; tokens that are markup or layout have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+
+from bus.wire.errors import FinishReason
+from bus.wire.ids import RequestId
+from bus.wire.messages.tokens import Channel, TokenLogprob
+from runner.engine import SampledToken
+from runner.text.detokenise import Detokeniser
+from runner.text.prepared import CallPiece, ChoiceFinish, ChoiceOutput, Piece, TextPiece
+from runner.text.spans import Call, Span, SpanReader
+
+NOTHING = ChoiceOutput()
+
+
+class ChoiceText:
+    """Reads one choice (`runner.text.prepared.ChoiceReader`)."""
+
+    def __init__(
+        self,
+        *,
+        request_id: RequestId,
+        choice: int,
+        detokeniser: Detokeniser,
+        reader: SpanReader,
+        stop_token_ids: frozenset[int],
+        one_call: bool,
+        token_text: Callable[[int], str] | None,
+    ) -> None:
+        """`token_text` None: no log-probabilities are wanted. `one_call`: the first tool call
+        ends the choice."""
+        self._request_id = request_id
+        self._choice = choice
+        self._detokeniser = detokeniser
+        self._reader = reader
+        self._stop_token_ids = stop_token_ids
+        self._one_call = one_call
+        self._token_text = token_text
+        self._ended = False
+        self._calls = 0
+        self._reasoning_tokens = 0
+        self._pending = 0  # tokens not yet counted in a piece
+        self._length = 0  # characters of raw text so far
+        self._waiting: list[SampledToken] = []  # their bytes are half a character
+        self._noted: deque[tuple[int, SampledToken]] = deque()  # (end of its raw text, token)
+
+    def push(self, token: SampledToken) -> ChoiceOutput:
+        """What this token made certain."""
+        if self._ended:
+            return NOTHING
+        self._pending += 1
+        if token.token in self._stop_token_ids:
+            return NOTHING
+        text = self._detokeniser.add(token.token)
+        if self._token_text is not None:
+            self._note(token, text)
+        reader = self._reader
+        reasoned = reader.reasoning
+        pieces: list[Piece] = []
+        if text:
+            self._length += len(text)
+            self._read(reader.feed(text), pieces)
+        if reasoned or reader.reasoning:
+            self._reasoning_tokens += 1
+        if not pieces and not self._ended:
+            return NOTHING
+        return ChoiceOutput(tuple(pieces), self._ended)
+
+    def finish(self, reason: FinishReason) -> ChoiceFinish:
+        """The end: everything held back comes out, and the reason in full."""
+        pieces: list[Piece] = []
+        reader = self._reader
+        if not self._ended:
+            text = self._detokeniser.flush()
+            self._length += len(text)
+            self._read(reader.feed(text), pieces)
+        if not self._ended:
+            self._read(reader.flush(), pieces)
+        self._ended = True
+        if reader.stop is not None and reason == "length":
+            reason = "stop"
+        if reason == "stop" and self._calls:
+            reason = "tool_calls"
+        return ChoiceFinish(tuple(pieces), reason, reader.stop, self._reasoning_tokens)
+
+    def _read(self, spans: list[Span | Call], pieces: list[Piece]) -> None:
+        stopped = self._reader.stop is not None
+        for span in spans:
+            if isinstance(span, Call):
+                self._call(span, pieces)
+                if self._one_call:
+                    self._ended = True
+                    return
+            else:
+                last = stopped and span is spans[-1]
+                self._say(span.kind, span.text, span.end, pieces, last=last)
+        self._ended = stopped
+
+    def _call(self, call: Call, pieces: list[Piece]) -> None:
+        index, self._calls = self._calls, self._calls + 1
+        tokens, self._pending = self._pending, 0
+        identity = call_id(self._request_id, self._choice, index)
+        pieces.append(CallPiece(index, identity, call.name, call.arguments, tokens))
+
+    def _say(
+        self, channel: Channel, text: str, end: int, pieces: list[Piece], *, last: bool
+    ) -> None:
+        """Emit text that ends at offset `end` of the raw text, cut there if it is the `last`."""
+        tokens, self._pending = self._pending, 0
+        logprobs = self._logprobs(end - len(text), end, last=last) if self._noted else ()
+        pieces.append(TextPiece(channel, text, tokens, logprobs))
+
+    def _note(self, token: SampledToken, text: str) -> None:
+        """Remember where the token's text ends, once it is known."""
+        self._waiting.append(token)
+        if self._detokeniser.held and not text:
+            return
+        end = self._length + len(text)
+        self._noted.extend((end, waiting) for waiting in self._waiting)
+        self._waiting.clear()
+
+    def _logprobs(self, start: int, end: int, *, last: bool) -> tuple[TokenLogprob, ...]:
+        """Of the tokens whose text ended within (start, end], and in the last piece of the one
+        that was cut; those that ended before were markup and are forgotten."""
+        noted = self._noted
+        found: list[TokenLogprob] = []
+        begun = 0
+        while noted and (noted[0][0] <= end or (last and begun < end)):
+            begun, token = noted.popleft()
+            if begun > start:
+                found.append(self._logprob(token))
+        return tuple(found)
+
+    def _logprob(self, token: SampledToken) -> TokenLogprob:
+        text = self._token_text
+        assert text is not None
+        top = tuple((index, text(index), logprob) for index, logprob in token.top)
+        return TokenLogprob(token.token, text(token.token), token.logprob, top)
+
+
+def call_id(request_id: RequestId, choice: int, call: int) -> str:
+    """The id of a tool call: the same whenever and however it is read."""
+    digest = hashlib.sha256(f"{request_id}/{choice}/{call}".encode()).hexdigest()
+    return f"call_{digest[:24]}"

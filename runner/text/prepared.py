@@ -1,0 +1,136 @@
+"""The seam between text and tokens: a request made ready, and what a choice says.
+
+Pure. The text thread turns a `GenerationRequest` into a `PreparedRequest` (or a `Refusal`)
+and, token by token, the output of each choice into pieces. It numbers nothing and ends
+nothing: sequence numbers, credit, the release of rows and the terminals belong to
+the service. For every choice: `push` for each sampled token in order (the stop token included),
+then `finish` exactly once; every piece of `push` comes before the pieces of `finish`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from bus.wire.errors import FinishReason, Refusal
+from bus.wire.ids import RequestId, TokenId
+from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.tokens import Channel, TokenLogprob
+from runner.engine import GrammarSpec, SampledToken
+
+SpanState = Literal["text", "reasoning"]
+"""Where the output begins: in plain text, or inside a thinking block that the prompt opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChoice:
+    """One choice of a request. `seed` is None where the client gave none: the service draws
+    one then. Choices of a seeded request have different seeds, derived from it."""
+
+    choice: int
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request that can be scheduled: all its choices share the prompt `tokens`.
+
+    `0 < len(tokens)`, `0 < max_tokens` and `len(tokens) + max_tokens <= context tokens`.
+    A sampled token in `stop_token_ids` ends the choice with "stop" (and is still pushed). The set
+    is empty under `ignore_eos`, unless a grammar holds: a finished grammar must be able to end.
+    `opening` is the state that each choice's text starts in; `reads_thinking` and `reads_tools`
+    say whether thinking and tool-call markup in the output are read as such.
+    """
+
+    request: GenerationRequest
+    tokens: tuple[TokenId, ...]
+    max_tokens: int
+    stop_token_ids: frozenset[int]
+    choices: tuple[PreparedChoice, ...]
+    grammar: GrammarSpec | None = None
+    stops: tuple[str, ...] = ()
+    opening: SpanState = "text"
+    reads_thinking: bool = False
+    reads_tools: bool = False
+
+    @property
+    def request_id(self) -> RequestId:
+        return self.request.request_id
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Becomes a `TokenDelta`. `tokens` counts the LLM tokens whose text ended in this piece,
+    those held back before it included; it is 0 on a flush with nothing new. `text` may be empty
+    only when `logprobs` is not."""
+
+    channel: Channel
+    text: str
+    tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """Becomes a `ToolCallDelta`: `call_id` and `name` in the first piece of a call only."""
+
+    call: int
+    call_id: str | None
+    name: str | None
+    arguments: str
+    tokens: int = 0
+
+
+Piece = TextPiece | CallPiece
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceOutput:
+    """What one token said. `ended` is True once: the text itself is complete (a stop string, or
+    the one call allowed was made); release the row and call `finish("stop")`."""
+
+    pieces: tuple[Piece, ...] = ()
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinish:
+    """The last words of a choice. `finish_reason` is "tool_calls" where "stop" was given and at
+    least one call was made; `stop` is the stop string that ended the text, if one did."""
+
+    pieces: tuple[Piece, ...]
+    finish_reason: FinishReason
+    stop: str | None
+    reasoning_tokens: int
+
+
+class ChoiceReader(Protocol):
+    """Reads one choice (`runner.text.text.ChoiceText`). Tokens pushed after the end are ignored."""
+
+    def push(self, token: SampledToken) -> ChoiceOutput: ...
+
+    def finish(self, reason: FinishReason) -> ChoiceFinish: ...
+
+
+class TextWorks(Protocol):
+    """All that the text thread does (`runner.text.text.Text`); called from that thread alone.
+
+    `prepare` may take as long as tokenising the prompt and compiling a grammar do; it never
+    raises for anything that a request contains. `count` is the number of prompt tokens alone.
+    """
+
+    def prepare(
+        self, request: GenerationRequest, context_tokens: int
+    ) -> PreparedRequest | Refusal: ...
+
+    def count(self, request: GenerationRequest) -> int | Refusal: ...
+
+    def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceReader: ...
+
+
+def choice_seed(seed: int | None, choice: int) -> int | None:
+    """The seed of one choice: the request's own for the first, and distinct ones after it
+    (the 64-bit golden ratio as stride), so that choice 0 of n equals a request with n = 1."""
+    if seed is None:
+        return None
+    return (seed + choice * 0x9E3779B97F4A7C15) % 2**64

@@ -1,0 +1,158 @@
+"""From a conversation to the text of a prompt, by the model's own chat template.
+
+Pure, but for the template itself, which belongs to the model. What a template is given is
+the shape that Hugging Face templates know: `content` as one string (text parts joined by line
+breaks), `reasoning_content`, `tool_calls` with arguments as objects, `tool_call_id` and the
+tool's name on results. A template that raises refuses the request in its own words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolSpec
+from runner.text.prepared import SpanState
+from runner.text.spans import Marks
+
+
+class Template(Protocol):
+    """The part of `runner.text.tokenizer.ModelTokenizer` that renders."""
+
+    think: Marks | None
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        thinking: bool,
+        continue_final: bool,
+    ) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The prompt's text, and whether it ends inside a thinking block that it opened."""
+
+    text: str
+    opening: SpanState
+
+
+def render_chat(
+    template: Template, prompt: ChatPrompt, *, tools: Sequence[ToolSpec], thinking: bool
+) -> Rendered:
+    """The prompt of a conversation; `tools` are those that the model shall see.
+
+    Raises BadRequest, naming the field where there is one.
+    """
+    messages = chat_messages(prompt)
+    continues = prompt.continue_final
+    if continues:
+        _check_final(prompt.messages)
+        if not messages[-1]["content"]:
+            # There is nothing to continue: an empty last turn is a new turn.
+            messages, continues = messages[:-1], False
+    try:
+        text = template.render(
+            messages, tool_objects(tools), thinking=thinking, continue_final=continues
+        )
+    except Exception as problem:  # whatever a template raises, the request is at fault
+        raise BadRequest(
+            f"the model's chat template refuses these messages: {_words(problem)}",
+            field="messages",
+        ) from problem
+    final = str(messages[-1]["content"]) if continues else None
+    return Rendered(text, _opening(text, final, template.think))
+
+
+def chat_messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
+    """The messages as templates know them."""
+    names = {call.call_id: call.name for message in prompt.messages for call in message.tool_calls}
+    return [
+        _message(message, f"messages[{place}]", names)
+        for place, message in enumerate(prompt.messages)
+    ]
+
+
+def tool_objects(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    """Tools as templates and tool parsers know them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description or "",
+                "parameters": tool.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools
+    ]
+
+
+def _message(message: ChatMessage, field: str, names: Mapping[str, str]) -> dict[str, Any]:
+    made: dict[str, Any] = {"role": message.role, "content": _content(message, field)}
+    if message.reasoning is not None and message.role == "assistant":
+        made["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        made["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        made["tool_call_id"] = message.tool_call_id
+    name = message.name or names.get(message.tool_call_id or "")
+    if name is not None:
+        made["name"] = name
+    return made
+
+
+def _content(message: ChatMessage, field: str) -> str:
+    texts: list[str] = []
+    for place, part in enumerate(message.parts):
+        if not isinstance(part, TextPart):
+            raise BadRequest(
+                "this model reads text only; it cannot see images",
+                field=f"{field}.content[{place}]",
+            )
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    """Arguments that are not the JSON text of an object go to the template as they are: what a
+    model once said must not make its conversation unusable."""
+    arguments: Any = call.arguments
+    try:
+        found: Any = json.loads(call.arguments) if call.arguments.strip() else {}
+        arguments = cast(Any, found) if isinstance(found, dict) else arguments
+    except (ValueError, RecursionError):
+        pass
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def _check_final(messages: Sequence[ChatMessage]) -> None:
+    last = messages[-1] if messages else None
+    if last is None or last.role != "assistant":
+        raise BadRequest("only an assistant message can be continued", field="messages")
+    if last.tool_calls:
+        raise BadRequest(
+            "an assistant message with tool calls is complete and cannot be continued",
+            field=f"messages[{len(messages) - 1}].tool_calls",
+        )
+
+
+def _opening(text: str, final: str | None, think: Marks | None) -> SpanState:
+    if think is None:
+        return "text"
+    if final is not None:
+        return "reasoning" if final.rfind(think.start) > final.rfind(think.end) else "text"
+    return "reasoning" if text.rstrip().endswith(think.start) else "text"
+
+
+def _words(problem: Exception) -> str:
+    return str(problem)[:500] or type(problem).__name__

@@ -1,0 +1,308 @@
+"""Requests to token ids, and the readers of what comes back: the text side of a runner.
+
+Pure, given the model's tokenizer. Nothing that a request contains raises here: what cannot be
+done is a `Refusal` that names the field. `prepare` and `count` belong to one thread, the
+choices to one thread, which may be another: they share nothing that changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bus.wire.errors import BadRequest, ContextOverflow, Refusal
+from bus.wire.ids import ModelId, RequestId, TokenId
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    OutputFormat,
+    TextPart,
+    TextPrompt,
+    ToolSpec,
+)
+from runner.engine import GrammarSpec
+from runner.text.choice import ChoiceText
+from runner.text.grammar import Calls, Grammars, ThinkFirst
+from runner.text.prepared import PreparedChoice, PreparedRequest, SpanState, choice_seed
+from runner.text.spans import SpanReader
+from runner.text.stops import automaton
+from runner.text.template import Rendered, render_chat, tool_objects
+from runner.text.tokenizer import ModelTokenizer, TokenizerError
+
+DEFAULT_MAX_TOKENS = 4096
+STOPS_AT_MOST = 16
+STOP_CHARACTERS = 1024
+FORCIBLE_FORMAT = "json_tools"
+"""The tool-call format (mlx-lm's name for it) whose calls can be written as a grammar."""
+
+_FIM = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+)
+"""Tokens around prefix and suffix, and before what is to be filled in, by model family."""
+
+
+_FIRST = GenerationRequest(
+    request_id=RequestId("first"),
+    model=ModelId("first"),
+    prompt=ChatPrompt(messages=(ChatMessage(role="user", parts=(TextPart(text="Hello"),)),)),
+    output=OutputFormat(kind="json_object"),
+)
+
+
+class Unsupported(BadRequest):
+    """The request is well-formed, but this model cannot do what it asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A tokenised prompt, and how the output that follows it is to be read."""
+
+    tokens: list[int]
+    opening: SpanState = "text"
+    thinking: bool = False
+    tools: tuple[ToolSpec, ...] = ()
+
+
+class Text:
+    """All text work for one model (`runner.text.prepared.TextWorks`)."""
+
+    def __init__(self, tokenizer: ModelTokenizer, *, thinking_by_default: bool = False) -> None:
+        """`thinking_by_default` is the card's: what a request that does not say gets. Whatever is
+        slow the first time (the template, llguidance's trie) is made here, not in a request."""
+        self._tokenizer = tokenizer
+        self._thinking_by_default = thinking_by_default
+        self._grammars: Grammars | None = None
+        self.prepare(_FIRST, context_tokens=1024)
+
+    def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
+        """The request as tokens. A `max_tokens` beyond the context is cut to what is left."""
+        try:
+            return self._prepare(request, context_tokens)
+        except (BadRequest, ContextOverflow) as problem:
+            return _refusal(problem)
+
+    def count(self, request: GenerationRequest) -> int | Refusal:
+        """How many tokens the prompt has, template and tools included."""
+        try:
+            return len(self._prompt(request, None).tokens)
+        except (BadRequest, ContextOverflow) as problem:
+            return _refusal(problem)
+
+    def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText:
+        """A reader for one choice."""
+        tokenizer, request = self._tokenizer, prepared.request
+        prompt = request.prompt
+        chat = isinstance(prompt, ChatPrompt)
+        tools = tool_objects(prompt.tools if chat else ())
+        return ChoiceText(
+            request_id=request.request_id,
+            choice=choice,
+            detokeniser=tokenizer.detokeniser(begins=chat and not prompt.continue_final),
+            reader=SpanReader(
+                think=tokenizer.think if prepared.reads_thinking else None,
+                calls=tokenizer.calls if prepared.reads_tools else None,
+                parse=lambda raw: tokenizer.parse_calls(raw, tools),
+                opening=prepared.opening,
+                stops=automaton(prepared.stops),
+            ),
+            stop_token_ids=prepared.stop_token_ids,
+            one_call=prepared.reads_tools and not request.parallel_tool_calls,
+            token_text=None if request.top_logprobs is None else tokenizer.token_text,
+        )
+
+    def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
+        _check_stops(request.stop)
+        self._check_bias(request.sampling.logit_bias)
+        prompt = self._prompt(request, context_tokens)
+        if not prompt.tokens:
+            raise BadRequest("the prompt is empty", field="prompt")
+        room = context_tokens - len(prompt.tokens)
+        if room < 1:
+            raise ContextOverflow(prompt_tokens=len(prompt.tokens), limit_tokens=context_tokens - 1)
+        grammar = self._grammar(request, prompt)
+        endless = request.ignore_eos and grammar is None
+        return PreparedRequest(
+            request=request,
+            tokens=tuple(TokenId(token) for token in prompt.tokens),
+            max_tokens=min(request.max_tokens or DEFAULT_MAX_TOKENS, room),
+            stop_token_ids=frozenset() if endless else self._tokenizer.eos_token_ids,
+            choices=tuple(
+                PreparedChoice(choice, choice_seed(request.sampling.seed, choice))
+                for choice in range(request.n)
+            ),
+            grammar=grammar,
+            stops=request.stop,
+            opening=prompt.opening,
+            reads_thinking=self._reads_thinking(request, prompt, grammar),
+            reads_tools=bool(prompt.tools),
+        )
+
+    def _reads_thinking(
+        self, request: GenerationRequest, prompt: _Prompt, grammar: GrammarSpec | None
+    ) -> bool:
+        """A grammar without a thinking block leaves nothing that could be one."""
+        if not isinstance(request.prompt, ChatPrompt) or self._tokenizer.think is None:
+            return False
+        return grammar is None or prompt.thinking or prompt.opening == "reasoning"
+
+    def _prompt(self, request: GenerationRequest, context_tokens: int | None) -> _Prompt:
+        """The tokens of the prompt. `context_tokens` None: however many there are."""
+        prompt = request.prompt
+        if isinstance(prompt, ChatPrompt):
+            rendered, thinking, tools = self._chat(request, prompt)
+            self._check_length(rendered.text, context_tokens)
+            tokens = self._encode(rendered.text, field="messages")
+            return _Prompt(tokens, rendered.opening, thinking, tools)
+        if request.tool_choice.mode in ("required", "named"):
+            raise BadRequest("tools need messages, not a raw prompt", field="tool_choice")
+        if request.thinking:
+            raise BadRequest("thinking needs messages, not a raw prompt", field="thinking")
+        if isinstance(prompt, TextPrompt):
+            self._check_length(prompt.text + (prompt.suffix or ""), context_tokens)
+            return _Prompt(self._raw(prompt))
+        width = self._tokenizer.vocabulary
+        ids = prompt.token_ids
+        if ids and not 0 <= min(ids) <= max(ids) < width:
+            raise BadRequest(f"token ids must be in 0..{width - 1}", field="prompt")
+        return _Prompt(list(ids))
+
+    def _check_length(self, text: str, context_tokens: int | None) -> None:
+        """Refuse what is hopelessly too long before it is tokenised, which would take seconds."""
+        longest = self._tokenizer.longest_token
+        if context_tokens is not None and len(text) > longest * context_tokens:
+            at_least = len(text) // longest
+            raise ContextOverflow(prompt_tokens=at_least, limit_tokens=context_tokens - 1)
+
+    def _chat(
+        self, request: GenerationRequest, prompt: ChatPrompt
+    ) -> tuple[Rendered, bool, tuple[ToolSpec, ...]]:
+        if not self._tokenizer.has_template:
+            raise Unsupported(
+                "this model has no chat template; give it a raw prompt (completions)",
+                field="messages",
+            )
+        if not prompt.messages:
+            raise BadRequest("there must be at least one message", field="messages")
+        tools = self._tools(request, prompt)
+        thinking = self._thinking(request)
+        rendered = render_chat(self._tokenizer, prompt, tools=tools, thinking=thinking)
+        return rendered, thinking, tools
+
+    def _thinking(self, request: GenerationRequest) -> bool:
+        if self._tokenizer.think is not None:
+            wanted = request.thinking
+            return self._thinking_by_default if wanted is None else wanted
+        if request.thinking:
+            raise Unsupported("this model does not think before it answers", field="thinking")
+        return False
+
+    def _tools(self, request: GenerationRequest, prompt: ChatPrompt) -> tuple[ToolSpec, ...]:
+        """The tools that the model sees: none where it must not call any."""
+        choice, tools = request.tool_choice, prompt.tools
+        if choice.mode == "none":
+            return ()
+        if choice.mode == "named" and choice.name not in {tool.name for tool in tools}:
+            raise BadRequest(f"there is no tool named {choice.name!r}", field="tool_choice")
+        if choice.mode == "required" and not tools:
+            raise BadRequest("a tool call is required, but there are no tools", field="tool_choice")
+        if tools and self._tokenizer.calls is None:
+            raise Unsupported("this model has no format for tool calls", field="tools")
+        return tools
+
+    def _raw(self, prompt: TextPrompt) -> list[int]:
+        if prompt.suffix is None:
+            return self._encode(prompt.text, field="prompt", special=True)
+        for family in _FIM:
+            before, after, middle = (self._tokenizer.token_id(token) for token in family)
+            if before is not None and after is not None and middle is not None:
+                prefix = self._encode(prompt.text, field="prompt")
+                suffix = self._encode(prompt.suffix, field="suffix")
+                return [before, *prefix, after, *suffix, middle]
+        raise Unsupported("this model cannot fill in between a prompt and a suffix", field="suffix")
+
+    def _encode(self, text: str, *, field: str, special: bool = False) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, special=special)
+        except Exception as problem:  # such as lone surrogates, which are not text
+            raise BadRequest(f"this text cannot be tokenised: {problem}", field=field) from problem
+
+    def _grammar(self, request: GenerationRequest, prompt: _Prompt) -> GrammarSpec | None:
+        must = request.tool_choice.mode in ("required", "named")
+        strict = any(tool.strict for tool in prompt.tools)
+        if request.output.kind == "text" and not must and not strict:
+            return None
+        grammars = self._open_grammars()
+        think = None
+        if self._tokenizer.think is not None and (prompt.thinking or prompt.opening != "text"):
+            think = ThinkFirst(self._tokenizer.think, prompt.opening)
+        calls = self._calls(request, prompt.tools, must=must)
+        return grammars.output(request.output, think=think, calls=calls)
+
+    def _open_grammars(self) -> Grammars:
+        if self._grammars is None:
+            try:
+                guide = self._tokenizer.guide
+            except TokenizerError as problem:
+                raise Unsupported(str(problem), field="response_format") from problem
+            self._grammars = Grammars(guide, self._tokenizer.added_ids)
+        return self._grammars
+
+    def _calls(
+        self, request: GenerationRequest, tools: tuple[ToolSpec, ...], *, must: bool
+    ) -> Calls | None:
+        marks = self._tokenizer.calls
+        if marks is None or not tools:
+            return None
+        if self._tokenizer.tool_format != FORCIBLE_FORMAT:
+            if not must and request.output.kind == "text":
+                return None
+            raise Unsupported(
+                f"tool calls in this model's format ({self._tokenizer.tool_format}) can be neither "
+                "required nor combined with a response format",
+                field="tool_choice" if must else "response_format",
+            )
+        return Calls(
+            marks,
+            tools,
+            only=request.tool_choice.name if request.tool_choice.mode == "named" else None,
+            parallel=request.parallel_tool_calls,
+            need="must" if must else "may",
+        )
+
+    def _check_bias(self, bias: dict[int, float]) -> None:
+        width = self._tokenizer.vocabulary
+        for token, value in bias.items():
+            if not 0 <= token < width:
+                raise BadRequest(
+                    f"token {token} is not in 0..{width - 1}", field=f"logit_bias.{token}"
+                )
+            if not math.isfinite(value) or abs(value) > 100:
+                raise BadRequest("a bias must be within -100..100", field=f"logit_bias.{token}")
+
+
+def _check_stops(stops: Sequence[str]) -> None:
+    if len(stops) > STOPS_AT_MOST:
+        raise BadRequest(f"at most {STOPS_AT_MOST} stop strings are allowed", field="stop")
+    for place, stop in enumerate(stops):
+        if not 0 < len(stop) <= STOP_CHARACTERS:
+            raise BadRequest(
+                f"a stop string has 1 to {STOP_CHARACTERS} characters", field=f"stop[{place}]"
+            )
+
+
+def _refusal(problem: BadRequest | ContextOverflow) -> Refusal:
+    if isinstance(problem, ContextOverflow):
+        return Refusal(
+            reason="context_length",
+            message=str(problem),
+            facts={"prompt_tokens": problem.prompt_tokens, "limit": problem.limit_tokens},
+        )
+    reason = "unsupported" if isinstance(problem, Unsupported) else "bad_request"
+    # A message may quote the request, and a lone surrogate in it could not be sent.
+    message = problem.message.encode("utf-8", "replace").decode()
+    return Refusal(reason=reason, message=message, field=problem.field)

@@ -1,0 +1,74 @@
+"""Talks to the text thread: requests become tokens off the main and the engine thread.
+
+Templates, tokenising and grammar compilation may take long, so nobody waits for them: each
+answer is posted. What comes back from the engine is read (detokenised) by the main thread, for a
+third thread on the way of every token costs more than the reading itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from bus.wire.errors import Refusal
+from bus.wire.messages.requests import GenerationRequest
+from runner.text.prepared import PreparedRequest, TextWorks
+
+Answer = PreparedRequest | Refusal
+Job = tuple[GenerationRequest, Callable[[Answer], None]]
+
+
+class TextThread:
+    """`load` is called on the thread; `post` runs a callback in the main thread; `loaded` is
+    called there with the works, or with what went wrong."""
+
+    def __init__(
+        self,
+        load: Callable[[], TextWorks],
+        post: Callable[[Callable[[], None]], None],
+        loaded: Callable[[TextWorks | Exception], None],
+    ) -> None:
+        self._load = load
+        self._post = post
+        self._loaded = loaded
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="text", daemon=True)
+        self.context_tokens = 0
+
+    def start(self, context_tokens: int) -> None:
+        self.context_tokens = context_tokens
+        self._thread.start()
+
+    def prepare(self, request: GenerationRequest, answered: Callable[[Answer], None]) -> None:
+        """Have the request prepared; `answered` is called once, in the main thread."""
+        self._jobs.put((request, answered))
+
+    def stop(self) -> None:
+        """No more jobs after those given."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        try:
+            works = self._load()
+        except Exception as error:
+            traceback.print_exc()
+            failure = error
+            self._post(lambda: self._loaded(failure))
+            return
+        self._post(lambda: self._loaded(works))
+        while (job := self._jobs.get()) is not None:
+            self._answer(works, *job)
+
+    def _answer(
+        self, works: TextWorks, request: GenerationRequest, answered: Callable[[Answer], None]
+    ) -> None:
+        try:
+            answer = works.prepare(request, self.context_tokens)
+        except Exception as error:
+            # One request fails alone, whatever it contained.
+            traceback.print_exc()
+            message = f"the request could not be prepared: {type(error).__name__}"
+            answer = Refusal(reason="bad_request", message=message)
+        self._post(lambda: answered(answer))

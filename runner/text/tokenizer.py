@@ -1,0 +1,200 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# (transformers and mlx-lm's wrapper are untyped; this file is their one home on the text side.)
+"""Talks to the tokenizer files of one model directory, once, when it is opened.
+
+The one home of mlx-lm's `TokenizerWrapper` outside `runner.mlx`. What it gives out is
+ours: encode, render a chat template, the bytes of every token, the markers of thinking and
+of tool calls, the end-of-sequence ids, and llguidance's view of the same vocabulary. No code from
+the model directory is ever run. After opening nothing here changes, so that any thread may ask.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from llguidance import LLTokenizer
+from mlx_lm.utils import load_tokenizer
+
+from bus.wire.errors import ShoalError
+from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
+from runner.text.spans import Marks
+
+
+class TokenizerError(ShoalError):
+    """The model directory holds no tokenizer that can be used here; the text says what is wrong."""
+
+
+class ModelTokenizer:
+    """The tokenizer of one model. `vocabulary` is the width of the model's logits."""
+
+    def __init__(self, path: Path, *, vocabulary: int | None = None) -> None:
+        """Opens `path`. `vocabulary` None means what `config.json` says. Nothing is fetched from
+        anywhere, and no code that lies there is run. Raises TokenizerError."""
+        if not path.is_dir():
+            raise TokenizerError(f"{path} is not a directory with a model in it")
+        config = _read_json(path / "config.json")
+        generation = _read_json(path / "generation_config.json")
+        eos = generation.get("eos_token_id", config.get("eos_token_id"))
+        try:
+            self._wrapper: Any = load_tokenizer(
+                path,
+                {"trust_remote_code": False, "local_files_only": True},
+                eos_token_ids=_ids(eos) or None,
+            )
+        except Exception as problem:  # foreign code, any of whose errors mean the same here
+            raise TokenizerError(f"cannot open the tokenizer in {path}: {problem}") from problem
+        hf: Any = self._wrapper._tokenizer
+        if not hasattr(hf, "backend_tokenizer"):
+            raise TokenizerError(f"{path}: only tokenizers with a tokenizer.json are supported")
+        self._hf = hf
+        self._backend: Any = hf.backend_tokenizer
+        self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
+        self._contents = {index: str(token.content) for index, token in self._added.items()}
+        self._added_ids = {text: index for index, text in self._contents.items()}
+        stated = vocabulary or _vocabulary(config)
+        self.vocabulary: int = stated or len(hf)
+        self.eos_token_ids: frozenset[int] = frozenset(
+            index for index in self._wrapper.eos_token_ids if 0 <= index < self.vocabulary
+        )
+        self.has_template = bool(self._wrapper.has_chat_template)
+        self.think: Marks | None = _marks(self._wrapper.think_start, self._wrapper.think_end)
+        self.calls: Marks | None = _marks(
+            self._wrapper.tool_call_start, self._wrapper.tool_call_end
+        )
+        self.tool_format: str | None = hf.init_kwargs.get("tool_parser_type")
+        self.table: TokenTable | None = self._token_table()
+        self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
+        """No token stands for more characters than this: its name's length, and some room for
+        normalisers that shorten text."""
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of `text`; markup of added tokens in it becomes those tokens. `special`
+        adds what the tokenizer puts around a raw prompt (a beginning-of-sequence token)."""
+        return cast(list[int], self._hf.encode(text, add_special_tokens=special))
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        thinking: bool,
+        continue_final: bool,
+    ) -> str:
+        """The chat template's text. Raises whatever the template raises."""
+        return cast(
+            str,
+            self._wrapper.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=[dict(tool) for tool in tools] or None,
+                add_generation_prompt=not continue_final,
+                continue_final_message=continue_final,
+                enable_thinking=thinking,
+                tokenize=False,
+            ),
+        )
+
+    def token_id(self, text: str) -> int | None:
+        """The id of the added token that is exactly `text`, if there is one."""
+        return self._added_ids.get(text)
+
+    @property
+    def added_ids(self) -> Mapping[str, int]:
+        """Added tokens by their text."""
+        return self._added_ids
+
+    def parse_calls(self, text: str, tools: Sequence[Mapping[str, Any]]) -> object:
+        """What the model family's own parser makes of the text between the call markers: a
+        mapping with `name` and `arguments`, or a list of such. Raises on malformed text."""
+        return self._wrapper.tool_parser(text, list(tools) or None)
+
+    def token_text(self, token: int) -> str:
+        """One token alone, for log-probabilities; parts of characters are U+FFFD, and special
+        tokens go by their names."""
+        named = self._contents.get(token)
+        if named is not None:
+            return named
+        if self.table is None:
+            return cast(str, self._hf.decode([token])) if token < len(self._hf) else ""
+        known = self.table.bytes_of
+        return known[token].decode("utf-8", "replace") if token < len(known) else ""
+
+    def detokeniser(self, *, begins: bool) -> Detokeniser:
+        """A new streaming detokeniser: for one choice, from its first token on. `begins`: what it
+        says is a text of its own, not the rest of one."""
+        if self.table is not None:
+            return self.table.detokeniser(begins=begins)
+        return WholeTextDetokeniser(self._wrapper.detokenizer, self._hidden())
+
+    @cached_property
+    def guide(self) -> LLTokenizer:
+        """llguidance's tokenizer: its masks are exactly `vocabulary` wide. Takes up to a second
+        for large vocabularies; made once."""
+        try:
+            return LLTokenizer(
+                self._backend.to_str(),
+                n_vocab=self.vocabulary,
+                eos_token=sorted(self.eos_token_ids) or None,
+            )
+        except Exception as problem:
+            raise TokenizerError(f"no grammars with this tokenizer: {problem}") from problem
+
+    def _hidden(self) -> frozenset[int]:
+        """Special tokens whose text is never shown; markers that are read as text are kept."""
+        kept = {
+            mark
+            for marks in (self.think, self.calls)
+            if marks is not None
+            for mark in (marks.start, marks.end)
+        }
+        inside = "".join(kept)
+        return frozenset(
+            index
+            for index, token in self._added.items()
+            if token.special and token.content not in inside
+        )
+
+    def _token_table(self) -> TokenTable | None:
+        decoder: Any = json.loads(self._backend.to_str()).get("decoder")
+        vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        names = [""] * (max(vocab.values(), default=-1) + 1)
+        for name, index in vocab.items():
+            names[index] = name
+        return TokenTable.build(
+            names,
+            decoder,
+            added={index: text.encode() for index, text in self._contents.items()},
+            hidden=self._hidden(),
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in the file, or an empty one where there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise TokenizerError(f"{path} is not JSON: {problem}") from problem
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+
+
+def _ids(value: object) -> list[int]:
+    if isinstance(value, int):
+        return [value]
+    return [item for item in cast(list[object], value or []) if isinstance(item, int)]
+
+
+def _vocabulary(config: Mapping[str, Any]) -> int | None:
+    for place in (config, config.get("text_config")):
+        if isinstance(place, Mapping) and isinstance(place.get("vocab_size"), int):
+            return cast(int, place["vocab_size"])
+    return None
+
+
+def _marks(start: str | None, end: str | None) -> Marks | None:
+    return None if start is None else Marks(start, end or "")

@@ -1,0 +1,60 @@
+"""The services' loop: what other threads may ask of it, and when it is over."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bus.links import reactor as reactor_module
+from bus.links.reactor import PollReactor
+
+
+def test_what_another_thread_asks_is_done_in_the_loop() -> None:
+    reactor = PollReactor()
+    done: list[int] = []
+    reactor.call(lambda: done.append(1))
+    assert not done
+    reactor.turn()
+    assert done == [1]
+    reactor.close()
+
+
+def test_a_closed_loop_is_asked_in_vain_and_writes_into_nobodys_file() -> None:
+    reactor = PollReactor()
+    reactor.close()
+    read, write = os.pipe()  # takes up the numbers that the loop gave back
+    os.set_blocking(read, False)
+    reactor.call(lambda: None)
+    reactor.stop()
+    try:
+        assert os.read(read, 16) == b""
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_a_periodic_timer_that_is_nearly_due_goes_with_what_woke_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = 100.0
+    monkeypatch.setattr(reactor_module, "clock_now", lambda: clock)
+    reactor = PollReactor()
+    fired: list[tuple[str, float]] = []
+    reactor.every(1.0, lambda: fired.append(("second", clock)))
+    reactor.every(0.1, lambda: fired.append(("tenth", clock)))
+    once = reactor.later(0.97, lambda: fired.append(("once", clock)))
+    for step in range(1, 1001):
+        clock = 100.0 + step * 0.01
+        reactor.turn()
+    reactor.close()
+    (at,) = (at for name, at in fired if name == "once")
+    assert once.at <= at, "what is asked for once is never early"
+    for name, period_s, slack_s in (("second", 1.0, 0.05), ("tenth", 0.1, 0.025)):
+        times = [at for other, at in fired if other == name]
+        assert len(times) == round(10.0 / period_s), "on average it keeps its period"
+        for count, at in enumerate(times, 1):
+            assert -slack_s - 1e-6 <= at - (100.0 + count * period_s) <= 0.01 + 1e-6
+    assert fired[-1][1] > 109.9

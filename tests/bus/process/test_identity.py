@@ -1,0 +1,68 @@
+"""A node has one id, whoever asks first, and however many ask at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from bus.process.identity import node_id
+
+ASKERS = 6
+ASK = (
+    "import sys; from pathlib import Path; from bus.process.identity import node_id; "
+    "sys.stdin.read(1); print(node_id(Path(sys.argv[1])))"
+)
+
+
+def test_an_id_is_made_once_and_kept(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    first = node_id(state)
+    assert first[0] == "n" and len(first) == 11
+    assert node_id(state) == first == (state / "node-id").read_text().strip()
+
+
+def test_processes_that_start_together_read_the_same_id(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ASK, str(tmp_path / "state")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    lives = [subprocess.Popen(command, **pipes) for _ in range(ASKERS)]  # type: ignore[call-overload]
+    said: list[str] = [""] * ASKERS
+
+    def ask(number: int) -> None:
+        said[number] = lives[number].communicate("!", timeout=60)[0].strip()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(ASKERS)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+    assert len(set(said)) == 1 and said[0].startswith("n")
+
+
+def test_nobody_ever_sees_the_file_without_its_content(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    for turn in range(200):
+        state = tmp_path / str(turn)
+        state.mkdir()
+        over = threading.Event()
+
+        def look(state: Path = state, over: threading.Event = over) -> None:
+            while not over.is_set():
+                if (state / "node-id").exists():
+                    seen.add(str(len((state / "node-id").read_text())))
+
+        looker = threading.Thread(target=look)
+        looker.start()
+        node_id(state)
+        over.set()
+        looker.join()
+    assert seen <= {"12"}
+
+
+def test_a_file_that_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "node-id").touch()
+    made = node_id(tmp_path)
+    assert made and node_id(tmp_path) == made
+    assert not os.path.exists(tmp_path / "node-id.draft")

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bus.process.supervisor import ProcessRefused, SupervisedProcess, Supervisor
+from bus.wire.errors import Unavailable
+
+CONF = """
+[unix_http_server]
+file={folder}/s.sock
+[supervisord]
+logfile={folder}/supervisord.log
+pidfile={folder}/supervisord.pid
+directory={folder}
+user={user}
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+[program:steady]
+command={python} -P -c "import time; print('hello from steady', flush=True); time.sleep(600)"
+autostart=true
+autorestart=true
+startsecs=0
+redirect_stderr=true
+[program:runner]
+command={python} -P -c "import sys; sys.stdin.readline(); sys.exit(7)"
+process_name=%(process_num)02d
+numprocs=2
+autostart=false
+autorestart=false
+startsecs=0
+stopwaitsecs=1
+[program:broken]
+command=/does/not/exist
+autostart=false
+"""
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    import pwd
+
+    conf = tmp_path / "s.conf"
+    user = pwd.getpwuid(os.getuid()).pw_name
+    conf.write_text(CONF.format(folder=tmp_path, python=sys.executable, user=user))
+    command = [sys.executable, "-P", "-m", "supervisor.supervisord", "-n", "-c", str(conf)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    client = Supervisor(str(tmp_path / "s.sock"))
+    try:
+        eventually(client.is_up)
+        yield client
+    finally:
+        child.terminate()
+        child.wait(20)
+
+
+def eventually(check: Callable[[], bool], within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < deadline, "not within the deadline"
+        time.sleep(0.02)
+
+
+def named(supervisor: Supervisor, name: str) -> SupervisedProcess:
+    return next(p for p in supervisor.list_processes() if p.name == name)
+
+
+def test_processes_are_named_as_people_see_them(supervisor: Supervisor) -> None:
+    names = {process.name for process in supervisor.list_processes()}
+    assert names == {"steady", "runner:00", "runner:01", "broken"}
+    slot = named(supervisor, "runner:00")
+    assert (slot.status, slot.pid, slot.exit_code, slot.alive) == ("stopped", 0, None, False)
+
+
+def test_a_slot_starts_once_and_its_exit_code_is_told(supervisor: Supervisor) -> None:
+    assert supervisor.start("runner:01") is True
+    assert supervisor.start("runner:01") is False
+    assert named(supervisor, "runner:01").alive
+    assert supervisor.signal("runner:01", "KILL") is True
+    eventually(lambda: not named(supervisor, "runner:01").alive)
+    assert named(supervisor, "runner:01").exit_code == -1
+    assert supervisor.signal("runner:01", "KILL") is False
+    assert supervisor.stop("runner:01") is False
+
+
+def test_a_frozen_process_is_stopped_by_force_after_its_patience(supervisor: Supervisor) -> None:
+    supervisor.start("runner:00")
+    pid = named(supervisor, "runner:00").pid
+    os.kill(pid, signal.SIGSTOP)
+    assert supervisor.stop("runner:00") is True
+    assert not named(supervisor, "runner:00").alive
+
+
+def test_a_killed_service_comes_back_with_a_new_pid(supervisor: Supervisor) -> None:
+    eventually(lambda: named(supervisor, "steady").status == "running")
+    before = named(supervisor, "steady").pid
+    supervisor.signal("steady", "KILL")
+    eventually(lambda: named(supervisor, "steady").pid not in (0, before))
+    eventually(lambda: "hello from steady" in supervisor.last_words("steady"))
+
+
+def test_everything_stops_at_once_and_supervisord_with_it(supervisor: Supervisor) -> None:
+    pids = [supervisor.pid(), named(supervisor, "steady").pid]
+    supervisor.start("runner:00")
+    pids.append(named(supervisor, "runner:00").pid)
+    supervisor.shutdown(first=("steady", "nobody"))
+    eventually(lambda: not supervisor.is_up())
+    eventually(lambda: not any(map(is_alive, pids[1:])))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_faults_are_refusals_with_a_reason(supervisor: Supervisor) -> None:
+    with pytest.raises(ProcessRefused) as refused:
+        supervisor.start("nobody")
+    assert refused.value.reason == "unknown_name"
+    with pytest.raises(ProcessRefused) as refused:
+        supervisor.start("broken")
+    assert refused.value.reason == "spawn_failed"
+
+
+def test_a_supervisord_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    nobody = Supervisor(str(tmp_path / "none.sock"))
+    assert nobody.is_up() is False
+    with pytest.raises(Unavailable, match=r"none\.sock"):
+        nobody.list_processes()

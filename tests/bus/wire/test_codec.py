@@ -1,0 +1,216 @@
+"""Bytes to messages and back, for every kind; garbage is refused with a clear error."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus.wire.codec import KINDS, MAX_CONTROL_BYTES, Envelope, decode, encode, pack, unpack
+from bus.wire.data_frames import (
+    pack_to_gateway,
+    pack_to_runner,
+    unpack_to_gateway,
+    unpack_to_runner,
+)
+from bus.wire.errors import BadMessage, Refusal
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, RequestId, owner_of, request_id
+from bus.wire.messages.readings import DemandReading
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    ImagePart,
+    Sampling,
+    TextPart,
+    TextPrompt,
+    TokensPrompt,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
+from bus.wire.messages.tokens import (
+    Accepted,
+    Cancel,
+    ChoiceEnd,
+    Credit,
+    Failed,
+    Finished,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    PrefillProgress,
+    Refused,
+    StepEntries,
+    Submit,
+    ToGateway,
+    TokenDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    ToRunner,
+    Welcome,
+)
+from bus.wire.topics import TABLE, rule_for
+
+RID = RequestId("req-n1-0-b-1")
+
+
+def line() -> DemandReading:
+    return DemandReading(node=NodeId("n"), process="p")
+
+
+def test_an_envelope_comes_back_as_it_went() -> None:
+    envelope = Envelope(NodeId("n"), "worker", Boot("b"), 7, line())
+    assert decode(encode(envelope)) == envelope
+
+
+def test_every_topic_carries_a_kind_that_travels() -> None:
+    for row in TABLE:
+        kind = row.message.model_fields["kind"].default
+        assert KINDS[kind] is row.message
+        assert rule_for(row.prefix + ".x.y") is row
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"surprise": 1}, "surprise"),
+        ({"process": 5}, "process"),
+        ({"node": None}, "node"),
+    ],
+)
+def test_a_wrong_or_unknown_field_is_named(change: dict[str, Any], says: str) -> None:
+    body = line().model_dump() | change
+    body.pop("kind")
+    data = pack([1, "demand_reading", "n", "p", "b", 1, body])
+    with pytest.raises(BadMessage, match=says):
+        decode(data)
+
+
+def test_an_unknown_kind_and_another_protocol_are_named() -> None:
+    with pytest.raises(BadMessage, match="no_such"):
+        decode(pack([1, "no_such", "n", "p", "b", 1, {}]))
+    with pytest.raises(BadMessage, match="protocol 99"):
+        decode(pack([99, "demand_reading", "n", "p", "b", 1, {}]))
+
+
+def test_oversized_messages_are_refused_before_they_are_read() -> None:
+    with pytest.raises(BadMessage, match="over the limit"):
+        unpack(b"\xc0" * (MAX_CONTROL_BYTES + 1))
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200))
+def test_garbage_raises_bad_message_and_nothing_else(data: bytes) -> None:
+    for open_up in (decode, unpack_to_runner, unpack_to_gateway):
+        with pytest.raises(BadMessage):
+            open_up(data)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(string.ascii_letters, max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+TAGS = ["hello", "submit", "credit", "cancel", "ping", "step", "welcome", "refused", "pong"]
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(TAGS), st.lists(PLAIN, max_size=6))
+def test_wellformed_nonsense_never_raises_anything_but_bad_message(
+    tag: str, fields: list[Any]
+) -> None:
+    for open_up in (unpack_to_runner, unpack_to_gateway):
+        try:
+            open_up(pack([tag, *fields]))
+        except BadMessage:
+            continue
+
+
+def full_request() -> GenerationRequest:
+    messages = (
+        ChatMessage(role="system", parts=(TextPart(text="be brief"),)),
+        ChatMessage(role="user", parts=(TextPart(text="hi"), ImagePart(url="data:,x"))),
+        ChatMessage(
+            role="assistant",
+            reasoning="hm",
+            tool_calls=(ToolCall(call_id="c", name="f", arguments="{}"),),
+        ),
+        ChatMessage(role="tool", parts=(TextPart(text="1"),), tool_call_id="c"),
+    )
+    prompt = ChatPrompt(messages=messages, tools=(ToolSpec(name="f", parameters={"a": 1}),))
+    return GenerationRequest(
+        request_id=RID,
+        model=ModelId("m"),
+        prompt=prompt,
+        n=2,
+        stop=("x",),
+        sampling=Sampling(temperature=0, seed=-5, logit_bias={3: -100.0}),
+        top_logprobs=3,
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello("gw", Boot("b"), 1, 1),
+        Submit(full_request(), 3, 64, 120_000),
+        Submit(
+            GenerationRequest(request_id=RID, model=ModelId("m"), prompt=TextPrompt(text="a")),
+            1, 64, 1,
+        ),
+        Submit(
+            GenerationRequest(
+                request_id=RID, model=ModelId("m"), prompt=TokensPrompt(token_ids=(1, 2))
+            ),
+            1, 64, 1,
+        ),
+        Credit(RID, 0, 32),
+        Cancel(RID, "deadline"),
+        Ping(Boot("b")),
+    ],
+)  # fmt: skip
+def test_frames_for_a_runner_come_back_as_they_went(message: ToRunner) -> None:
+    assert unpack_to_runner(pack_to_runner(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Welcome(InstanceId("i"), 2, Boot("b"), 1),
+        Goodbye("no"),
+        Accepted(RID, 3, 17),
+        Refused(RID, Refusal(reason="queue_full", message="full", position=9, retry_after_s=1.5)),
+        Pong(Boot("b"), 12, owes=True),
+        StepEntries(
+            4,
+            (
+                TokenDelta(RID, 0, 0, "text", "hé", 1),
+                TokenDelta(
+                    RID, 1, 1, "reasoning", "x", 1, (TokenLogprob(5, "x", -0.5, ((6, "y", -1.0),)),)
+                ),
+                ToolCallDelta(RID, 2, 0, 0, "call_1", "f", "", 3),
+                ToolCallDelta(RID, 3, 0, 0, None, None, '{"a":1}', 3),
+                PrefillProgress(RID, 4, 10, 20),
+                ChoiceEnd(RID, 5, 0, "stop", "END"),
+                Finished(RID, 6, Usage(prompt_tokens=4, decode_s=0.25)),
+                Failed(RID, 7, "runner_lost", "gone", Usage(), {"x": 1}),
+            ),
+        ),
+    ],
+)
+def test_frames_for_a_gateway_come_back_as_they_went(message: ToGateway) -> None:
+    assert unpack_to_gateway(pack_to_gateway(message)) == message
+
+
+def test_a_request_id_names_its_owner() -> None:
+    made = request_id(NodeId("n1"), "0", Boot("ab"), 255)
+    assert owner_of(made) == ("n1", "0")
+    assert owner_of(RequestId("chatcmpl-1")) is None

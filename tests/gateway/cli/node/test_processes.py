@@ -1,0 +1,128 @@
+"""What of a home still runs: real processes, real locks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bus.process.supervisor import Supervisor
+from conf.paths import Paths, find_paths
+from gateway.cli.node import processes
+from gateway.cli.output.errors import Problem
+from gateway.cli.output.terminal import QUIET, Screen
+from gateway.cli.verbs.node.down import bring_down
+
+STUBBORN = """
+import fcntl, os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open(sys.argv[1], "a+") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.write(f"{os.getpid()}\\n")
+    file.flush()
+    print(child.pid, flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    found = replace(find_paths(tmp_path / "home"), runtime=tmp_path / "run")
+    for folder in (found.state, found.runtime):
+        folder.mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
+def stubborn(paths: Paths) -> Iterator[tuple[int, int]]:
+    """A process that holds the role `bus` and ignores SIGTERM; (its pid, its child's)."""
+    program = [sys.executable, "-c", STUBBORN, str(paths.runtime / "bus.role")]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        yield holder.pid, child
+        for pid in (holder.pid, child):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def test_the_holder_of_a_role_and_its_children_are_found(
+    paths: Paths, stubborn: tuple[int, int]
+) -> None:
+    found = processes.leftovers(paths)
+    assert [(one.role, one.pid) for one in found] == [
+        ("bus", stubborn[0]),
+        ("child of bus", stubborn[1]),
+    ]
+    assert all(processes.alive(one) for one in found)
+
+
+def test_a_process_of_the_same_number_but_another_birth_is_not_ours(
+    paths: Paths, stubborn: tuple[int, int]
+) -> None:
+    (holder, _) = processes.leftovers(paths)
+    assert not processes.alive(replace(holder, started_at_s=holder.started_at_s - 60.0))
+
+
+def test_a_lock_file_that_nobody_holds_is_litter_and_no_leftover(paths: Paths) -> None:
+    (paths.runtime / "gateway.role").write_text(f"{os.getpid()}\n")
+    assert processes.leftovers(paths) == []
+    assert processes.litter(paths) == ["gateway.role"]
+
+
+def test_a_stale_pid_file_names_nobody(paths: Paths) -> None:
+    paths.supervisord_pid.write_text(f"{os.getpid()}\n")
+    assert processes.leftovers(paths) == []
+
+
+def test_down_ends_what_ignores_sigterm_and_sweeps(
+    paths: Paths, stubborn: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.cli.verbs.node.down.TERM_S", 0.3)
+    (paths.runtime / "gateway-metrics").mkdir()
+    paths.up_file.write_text("{}")
+    nobody = Supervisor(str(paths.runtime / "supervisor.sock"))
+    ended = bring_down(paths, nobody, Screen(verbosity=QUIET))
+    assert not ended.orderly
+    assert f"bus (pid {stubborn[0]})" in ended.killed
+    assert not paths.runtime.exists() and not paths.up_file.exists()
+    assert processes.leftovers(paths) == []
+
+
+def test_down_where_nothing_runs_is_no_error(paths: Paths) -> None:
+    nobody = Supervisor(str(paths.runtime / "supervisor.sock"))
+    ended = bring_down(paths, nobody, Screen(verbosity=QUIET))
+    assert (ended.terminated, ended.killed) == ([], [])
+
+
+def test_two_cannot_start_or_stop_one_home_at_once(paths: Paths) -> None:
+    with processes.alone(paths), pytest.raises(Problem, match="at work"), processes.alone(paths):
+        pass
+    with processes.alone(paths):
+        assert sorted(one.name for one in paths.state.iterdir()) == []
+
+
+def test_a_taken_port_names_its_owner() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        trouble = processes.port_problem("127.0.0.1", port)
+        assert trouble is not None and f"port {port} is taken" in trouble
+        assert str(os.getpid()) in trouble
+    assert processes.port_problem("127.0.0.1", port) is None
+
+
+def test_an_address_of_another_machine_is_a_problem_in_words() -> None:
+    trouble = processes.port_problem("192.0.2.1", 2)
+    assert trouble is not None and trouble.startswith("cannot listen at 192.0.2.1:2")

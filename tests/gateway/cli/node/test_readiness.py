@@ -1,0 +1,92 @@
+"""When a started node is up, when it is not yet, and when it never will be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.cli.node.readiness import (
+    MAX_LIVES,
+    Look,
+    ModelLook,
+    ServiceLook,
+    Stuck,
+    Up,
+    Waiting,
+    Watch,
+    overdue,
+)
+
+SERVICES = ("bus", "worker", "gateway")
+RUNNING = tuple(ServiceLook(name, "running", pid) for pid, name in enumerate(SERVICES, 1))
+ALL = Look(RUNNING, http="", models=(ModelLook("tiny", "ready"),))
+
+
+def with_worker(**changes: object) -> tuple[ServiceLook, ...]:
+    return tuple(replace(s, **changes) if s.name == "worker" else s for s in RUNNING)
+
+
+def test_all_there_is_up() -> None:
+    assert Watch(SERVICES).judge(ALL) == Up()
+
+
+def test_the_steps_are_awaited_in_order_and_counted() -> None:
+    watch = Watch(SERVICES)
+    looks = [
+        Look(None),
+        Look(with_worker(status="starting")),
+        Look(RUNNING),
+        Look(RUNNING, http="nobody leads", models=(ModelLook("tiny", "loading", 5, 10),)),
+        Look(RUNNING, http="nobody leads", models=(ModelLook("tiny", "ready"),)),
+    ]
+    verdicts = [watch.judge(look) for look in looks]
+    assert all(isinstance(verdict, Waiting) for verdict in verdicts)
+    done = [verdict.done for verdict in verdicts if isinstance(verdict, Waiting)]
+    assert done == sorted(done) and done[0] == 0
+    texts = [verdict.text for verdict in verdicts if isinstance(verdict, Waiting)]
+    assert texts == [
+        "supervisord starts",
+        "worker start",
+        "the HTTP API does not answer yet",
+        "tiny is loading",
+        "nobody leads",
+    ]
+    assert watch.judge(ALL) == Up()
+
+
+def test_what_supervisord_gave_up_is_named_at_once() -> None:
+    look = Look(with_worker(status="fatal", description="no such file"))
+    verdict = Watch(SERVICES).judge(look)
+    assert verdict == Stuck("worker does not stay up: fatal (no such file)", "worker")
+
+
+def test_a_service_that_keeps_ending_is_stuck_after_its_third_life() -> None:
+    watch = Watch(SERVICES)
+    for life in range(1, MAX_LIVES + 1):
+        verdict = watch.judge(Look(with_worker(status="starting", pid=100 + life)))
+    assert isinstance(verdict, Stuck) and verdict.process == "worker"
+
+
+def test_one_restart_is_forgiven() -> None:
+    watch = Watch(SERVICES)
+    watch.judge(Look(with_worker(pid=100)))
+    assert watch.judge(replace(ALL, services=with_worker(pid=101))) == Up()
+
+
+def test_another_nodes_supervisord_is_noticed() -> None:
+    verdict = Watch(SERVICES).judge(Look(RUNNING[:2]))
+    assert isinstance(verdict, Stuck) and "gateway" in verdict.why
+
+
+def test_a_model_that_failed_says_why() -> None:
+    failed = ModelLook("tiny", "failed", why="3 failures in 60 s")
+    verdict = Watch(SERVICES).judge(replace(ALL, models=(failed,)))
+    assert verdict == Stuck("tiny could not be loaded: 3 failures in 60 s")
+
+
+def test_the_deadline_names_the_process_most_likely_to_blame() -> None:
+    by_name = {service.name: service for service in with_worker(status="starting")}
+    assert overdue(Waiting(2, 5, "worker start"), by_name, 30.0).process == "worker"
+    running = {service.name: service for service in RUNNING}
+    model = ModelLook("tiny", "loading")
+    assert overdue(Waiting(4, 5, "tiny is loading", model), running, 30.0).process == "worker"
+    assert overdue(Waiting(3, 5, "no answer"), running, 30.0).process == "gateway"

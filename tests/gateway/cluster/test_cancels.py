@@ -1,0 +1,133 @@
+"""Requests are stopped from any gateway of the cluster: by its node's name alone."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import httpx
+import psutil
+import pytest
+
+from bus.wire.ids import NodeId, RequestId
+from gateway.cluster.cancels import REMEMBERED, Stopped
+from tests.harness.http_clients import Reader, cancels_of, ready
+from tests.harness.stage import Stage, eventually, free_port, stage
+
+ELSEWHERE = NodeId("n2")
+
+
+class Second:
+    """Another node's gateway at the same switchboard, as if the two were linked."""
+
+    def __init__(self, made: Stage) -> None:
+        self.port = free_port()
+        first, log = made.port, made.log
+        made.port = self.port
+        try:
+            self.process: subprocess.Popen[bytes] = made.start_gateway(
+                node=ELSEWHERE, metrics_folder=f"{made.folder}/metrics2"
+            )
+        finally:
+            made.log.close()
+            made.port, made.log = first, log
+
+    def cancel(self, name: str) -> httpx.Response:
+        return httpx.post(f"http://127.0.0.1:{self.port}/v1/cancel/{name}", timeout=15)
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(15)
+
+
+@contextlib.contextmanager
+def two_gateways(made: Stage) -> Iterator[Second]:
+    second = Second(made)
+    try:
+        yield second
+    finally:
+        second.close()
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Stage]:
+    with stage(processes=2) as one:
+        one.runner()
+        eventually(lambda: ready(one), 10, "the instance is ready")
+        yield one
+
+
+@pytest.fixture(scope="module")
+def second(made: Stage) -> Iterator[Second]:
+    with two_gateways(made) as one:
+        yield one
+
+
+def test_another_nodes_gateway_stops_a_request_at_its_runner(made: Stage, second: Second) -> None:
+    readers = [Reader(made, "tokens=1000000 every_ms=10") for _ in range(6)]
+    for reader in readers:
+        reader.wait_lines(3)
+        name = reader.chunks[0]["id"]
+        assert second.cancel(name).json() == {"id": name, "cancelled": True}
+        mine = name.removeprefix("chatcmpl-")
+        cancel = eventually(lambda mine=mine: cancels_of(made.runners[0], mine), 3, "the cancel")
+        assert cancel[0]["why"] == "client"
+        reader.wait_end(5)
+        assert reader.error is None
+        assert second.cancel(name).status_code == 200, "again says the same"
+
+
+def test_a_request_that_waits_for_its_model_is_stopped_as_well(made: Stage, second: Second) -> None:
+    reader = Reader(made, "hello", model="org/other")
+    listed = eventually(lambda: httpx.get(f"{made.url}/queue").json()["requests"], 10, "it waits")
+    assert listed[0]["waiting"]
+    assert second.cancel(listed[0]["request"]).status_code == 200
+    reader.wait_end(5)
+    assert reader.error is None
+
+
+def test_nobody_knows_a_request_that_ended_or_of_a_node_that_is_not_there(
+    made: Stage, second: Second
+) -> None:
+    reader = Reader(made, "tokens=3")
+    reader.wait_end(10)
+    assert second.cancel(reader.chunks[0]["id"]).status_code == 404
+    assert second.cancel("req-nowhere-h0-00000000-1").status_code == 404
+
+
+def test_an_owner_that_does_not_answer_has_its_own_error(made: Stage, second: Second) -> None:
+    reader = Reader(made, "tokens=1000000 every_ms=10")
+    reader.wait_lines(3)
+    name = reader.chunks[0]["id"]
+    processes = psutil.Process(made.gateway.pid).children()
+    for process in processes:
+        process.suspend()
+    try:
+        answer = second.cancel(name)
+    finally:
+        for process in processes:
+            process.resume()
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "owner_silent"
+    assert "node n1" in answer.json()["error"]["message"]
+    assert second.cancel(name).status_code == 200
+    reader.wait_end(5)
+
+
+def test_what_was_stopped_is_remembered_up_to_a_bound() -> None:
+    class All:
+        open = {RequestId(f"req-{n}") for n in range(REMEMBERED + 1)}
+
+        def cancel(self, request_id: RequestId) -> bool:
+            found = request_id in self.open
+            self.open.discard(request_id)
+            return found
+
+    stopped = Stopped(All())
+    names = [RequestId(f"req-{n}") for n in range(REMEMBERED + 1)]
+    assert not stopped.cancel(RequestId("req-x"))
+    assert all(stopped.cancel(name) for name in names)
+    assert not stopped.cancel(names[0])
+    assert all(stopped.cancel(name) for name in names[1:])

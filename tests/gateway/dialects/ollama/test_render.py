@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ollama import ChatResponse, GenerateResponse
+
+from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenDelta, TokenLogprob
+from gateway.dialects import faults
+from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+
+CHAT = OllamaChat()
+GENERATE = OllamaGenerate()
+CHAT_BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+GENERATE_BODY: dict[str, Any] = {"model": "m", "prompt": "hi"}
+
+
+def _lines(stream: bytes) -> list[dict[str, Any]]:
+    """As the official client reads: decoded, then split wherever Python sees a line."""
+    return [json.loads(line) for line in stream.decode().splitlines()]
+
+
+@given(st.data())
+def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], data: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    entries: list[Entry] = data.draw(answers(parsed.requests[0]))
+    lines = _lines(desk.play(CHAT, parsed, entries, batch=data.draw(st.integers(1, 5))))
+    for line in lines:
+        ChatResponse.model_validate(line, strict=True)
+    whole = desk.whole(CHAT, parsed, entries)
+    message = whole["message"]
+    assert "".join(line["message"]["content"] for line in lines) == message["content"]
+    thoughts = [line["message"].get("thinking", "") for line in lines]
+    assert "".join(thoughts) == message.get("thinking", "")
+    calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
+    assert calls == message.get("tool_calls", [])
+    *before, last = lines
+    assert not any(line["done"] for line in before)
+    assert {**last, "message": message} == whole
+
+
+@given(st.data())
+def test_generate_says_the_same_streamed_or_not(
+    desk: Any, answers: Callable[..., Any], data: Any
+) -> None:
+    body = {**GENERATE_BODY, "raw": data.draw(st.booleans())}
+    parsed = desk.parse(GENERATE, body)
+    entries = data.draw(answers(parsed.requests[0], tools=False))
+    lines = _lines(desk.play(GENERATE, parsed, entries))
+    for line in lines:
+        GenerateResponse.model_validate(line, strict=True)
+        assert "message" not in line
+    whole = desk.whole(GENERATE, parsed, entries)
+    assert "".join(line["response"] for line in lines) == whole["response"]
+    assert "".join(line.get("thinking", "") for line in lines) == whole.get("thinking", "")
+
+
+def test_a_short_stream_line_by_line(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    entries = [*desk.reasoning(parsed, "hm"), *desk.text(parsed, "a\u2028"), *desk.end(parsed)]
+    head = '{"model":"m","created_at":"2025-11-20T12:00:00.500000Z","message":{"role":"assistant",'
+    assert desk.play(CHAT, parsed, entries).decode().split("\n") == [
+        head + '"content":"","thinking":"hm"},"done":false}',
+        head + '"content":"a\\u2028"},"done":false}',
+        head + '"content":""},"done":true,"done_reason":"stop","total_duration":2000000000,'
+        '"load_duration":0,"prompt_eval_count":11,"prompt_eval_duration":250000000,'
+        '"eval_count":7,"eval_duration":1250000000}',
+        "",
+    ]
+
+
+def test_calls_come_whole_with_arguments_as_an_object(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    entries = [
+        *desk.call(parsed, 0, "f", '{"a"', ":[1]}"),
+        *desk.call(parsed, 1, "g"),
+        *desk.end(parsed, "tool_calls"),
+    ]
+    *lines, last = _lines(desk.play(CHAT, parsed, entries))
+    assert [line["message"]["tool_calls"] for line in lines] == [
+        [{"id": "call_0", "function": {"index": 0, "name": "f", "arguments": {"a": [1]}}}],
+        [{"id": "call_1", "function": {"index": 1, "name": "g", "arguments": {}}}],
+    ]
+    assert last["done_reason"] == "stop"
+    assert last["message"] == {"role": "assistant", "content": ""}
+
+
+def test_a_call_that_was_cut_off_is_told_as_text(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    entries = [*desk.call(parsed, 0, "f", '{"a": '), *desk.end(parsed, "length")]
+    first, last = _lines(desk.play(CHAT, parsed, entries))
+    assert first["message"] == {"role": "assistant", "content": '{"a": '}
+    assert last["done_reason"] == "length"
+
+
+def test_a_stream_that_ends_while_thinking_is_done_all_the_same(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    entries = [*desk.reasoning(parsed, "hm"), *desk.end(parsed, "length")]
+    last = _lines(desk.play(CHAT, parsed, entries))[-1]
+    assert (last["done"], last["done_reason"]) == (True, "length")
+
+
+def test_a_failure_in_the_middle_is_an_error_line(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    renderer = CHAT.stream(parsed)
+    ours = parsed.requests[0].request_id
+    stream = renderer.render(
+        [*desk.text(parsed, "a"), Failed(ours, 1, "deadline", "too late"), *desk.text(parsed, "b")]
+    )
+    assert _lines(stream)[-1] == {"error": "too late"}
+    assert renderer.ended
+    assert renderer.close() == b""
+    assert renderer.error(faults.internal("x")) == b""
+    assert renderer.render(desk.text(parsed, "c")) == b""
+
+
+def test_there_are_no_comments(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    renderer = CHAT.stream(parsed)
+    ours = parsed.requests[0].request_id
+    assert renderer.open() == b""
+    assert renderer.comment("wait") == b""
+    assert renderer.render([PrefillProgress(ours, 0, 1, 2)]) == b""
+
+
+def test_loading_is_part_of_the_total(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    last = _lines(desk.play(CHAT, parsed, desk.end(parsed), load_s=1.5))[-1]
+    assert last["load_duration"] == 1_500_000_000
+    assert last["total_duration"] == 3_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("dialect", "keep_alive", "reason"),
+    [(CHAT, 60, "load"), (CHAT, 0, "unload"), (GENERATE, 60, "load"), (GENERATE, "0", "unload")],
+)
+def test_a_body_that_only_loads_is_answered_the_same_streamed_or_not(
+    desk: Any, dialect: Any, keep_alive: Any, reason: str
+) -> None:
+    parsed = desk.parse(dialect, {"model": "m", "keep_alive": keep_alive})
+    renderer = dialect.stream(parsed, load_s=0.25)
+    assert renderer.ended
+    [line] = _lines(renderer.open() + renderer.close())
+    assert line == json.loads(dialect.render_whole(parsed, (), load_s=0.25))
+    assert (line["done"], line["done_reason"], line["load_duration"]) == (True, reason, 250_000_000)
+    assert line["message"]["content"] == "" if dialect is CHAT else line["response"] == ""
+
+
+def test_log_probabilities_stand_beside_the_text(desk: Any) -> None:
+    parsed = desk.parse(CHAT, {**CHAT_BODY, "logprobs": True, "top_logprobs": 1})
+    token = TokenLogprob(5, "é", -0.5, ((6, "e", float("-inf")),))
+    thought = TokenDelta(parsed.requests[0].request_id, 0, 0, "reasoning", "hm", 1, (token,))
+    entries = [thought, desk.with_logprob(parsed, token), *desk.end(parsed)]
+    wanted = [
+        {
+            "token": "é",
+            "logprob": -0.5,
+            "bytes": [0xC3, 0xA9],
+            "top_logprobs": [{"token": "e", "logprob": -9999.0, "bytes": [101]}],
+        }
+    ]
+    thinking, text, _ = _lines(desk.play(CHAT, parsed, entries))
+    assert thinking["message"]["thinking"] == "hm"
+    assert "logprobs" not in thinking
+    assert text["logprobs"] == wanted
+    whole = desk.whole(CHAT, parsed, entries)
+    assert whole["logprobs"] == wanted
+    ChatResponse.model_validate(whole, strict=True)
+
+
+def test_dates_are_dates(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    whole = desk.whole(CHAT, parsed, desk.end(parsed))
+    at = datetime.fromisoformat(whole["created_at"])
+    assert at.timestamp() == parsed.created_at_s

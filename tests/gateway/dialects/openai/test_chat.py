@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    ImagePart,
+    OutputFormat,
+    TextPart,
+    ToolCall,
+    ToolChoice,
+    ToolSpec,
+)
+from gateway.dialects.dialect import request_id_of
+from gateway.dialects.openai.bodies import HARMLESS, ChatCompletionsBody
+from gateway.dialects.openai.chat import OpenAIChat
+
+CHAT = OpenAIChat()
+USER = {"role": "user", "content": "hi"}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def _tool(name: str) -> dict[str, Any]:
+    function = {"name": name, "description": "does", "parameters": SCHEMA, "strict": True}
+    return {"type": "function", "function": function}
+
+
+def _body(**more: Any) -> dict[str, Any]:
+    return {"model": "shoal-tiny", "messages": [USER], **more}
+
+
+def _request(desk: Any, **more: Any) -> Any:
+    return desk.parse(CHAT, _body(**more)).requests[0]
+
+
+HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
+    ("model", {}, "model", "shoal-tiny"),
+    ("n", {"n": 3}, "n", 3),
+    ("max_tokens", {"max_tokens": 5}, "max_tokens", 5),
+    ("max_completion_tokens", {"max_completion_tokens": 6}, "max_tokens", 6),
+    ("neither", {}, "max_tokens", None),
+    ("equal limits", {"max_tokens": 7, "max_completion_tokens": 7}, "max_tokens", 7),
+    ("stop text", {"stop": "END"}, "stop", ("END",)),
+    ("stop list", {"stop": ["a", "b", "a"]}, "stop", ("a", "b")),
+    ("stop null", {"stop": None}, "stop", ()),
+    ("seed", {"seed": 2**63}, "sampling.seed", 2**63),
+    ("temperature", {"temperature": 0}, "sampling.temperature", 0.0),
+    ("temperature default", {"temperature": None}, "sampling.temperature", 1.0),
+    ("top_p", {"top_p": 0.25}, "sampling.top_p", 0.25),
+    ("top_p zero", {"top_p": 0}, "sampling.top_p", 1e-9),
+    ("top_k", {"top_k": 40}, "sampling.top_k", 40),
+    ("top_k off", {"top_k": -1}, "sampling.top_k", 0),
+    ("min_p", {"min_p": 0.125}, "sampling.min_p", 0.125),
+    ("frequency", {"frequency_penalty": -1.5}, "sampling.frequency_penalty", -1.5),
+    ("presence", {"presence_penalty": 1.5}, "sampling.presence_penalty", 1.5),
+    ("repetition", {"repetition_penalty": 1.25}, "sampling.repetition_penalty", 1.25),
+    ("logit_bias", {"logit_bias": {"5": -100, "77": 2}}, "sampling.logit_bias", {5: -100, 77: 2}),
+    ("logprobs", {"logprobs": True}, "top_logprobs", 0),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": 20}, "top_logprobs", 20),
+    ("no logprobs", {"logprobs": False, "top_logprobs": 0}, "top_logprobs", None),
+    ("ignore_eos", {"ignore_eos": True}, "ignore_eos", True),
+    ("effort none", {"reasoning_effort": "none"}, "thinking", False),
+    ("effort minimal", {"reasoning_effort": "minimal"}, "thinking", False),
+    ("effort low", {"reasoning_effort": "low"}, "thinking", True),
+    ("effort high", {"reasoning_effort": "high"}, "thinking", True),
+    ("no effort", {}, "thinking", None),
+    ("template", {"chat_template_kwargs": {"enable_thinking": False}}, "thinking", False),
+    ("format text", {"response_format": {"type": "text"}}, "output", OutputFormat()),
+    ("json_object", {"response_format": {"type": "json_object"}}, "output.kind", "json_object"),
+    (
+        "json_schema",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        "output",
+        OutputFormat(kind="json_schema", json_schema=SCHEMA),
+    ),
+    ("no tools", {}, "tool_choice.mode", "none"),
+    ("tools", {"tools": [_tool("f")]}, "tool_choice.mode", "auto"),
+    ("choice none", {"tools": [_tool("f")], "tool_choice": "none"}, "tool_choice.mode", "none"),
+    ("choice auto", {"tools": [_tool("f")], "tool_choice": "auto"}, "tool_choice.mode", "auto"),
+    ("must", {"tools": [_tool("f")], "tool_choice": "required"}, "tool_choice.mode", "required"),
+    (
+        "named",
+        {"tools": [_tool("f")], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        "tool_choice",
+        ToolChoice(mode="named", name="f"),
+    ),
+    ("one call at a time", {"parallel_tool_calls": False}, "parallel_tool_calls", False),
+    ("calls together", {"parallel_tool_calls": None}, "parallel_tool_calls", True),
+    ("user", {"user": "u1"}, "client_id", "u1"),
+    ("safety_identifier", {"safety_identifier": "u2"}, "client_id", "u2"),
+    ("x_client_id", {"user": "u1", "x_client_id": "c1"}, "client_id", "c1"),
+    ("x_priority", {"x_priority": "urgent"}, "priority", 1),
+    ("x_priority number", {"x_priority": 42}, "priority", 42),
+    ("x_trace", {"x_trace": True}, "trace", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sent", "path", "wanted"), [row[1:] for row in HONOURED], ids=[row[0] for row in HONOURED]
+)
+def test_a_field_is_honoured(desk: Any, sent: dict[str, Any], path: str, wanted: Any) -> None:
+    found = _request(desk, **sent)
+    for step in path.split("."):
+        found = getattr(found, step)
+    assert found == wanted
+
+
+def test_tools_reach_the_prompt_with_their_schemas(desk: Any) -> None:
+    request = _request(desk, tools=[_tool("f"), _tool("g")])
+    assert request.prompt.tools == (
+        ToolSpec(name="f", description="does", parameters=SCHEMA, strict=True),
+        ToolSpec(name="g", description="does", parameters=SCHEMA, strict=True),
+    )
+
+
+def test_allowed_tools_offers_only_those(desk: Any) -> None:
+    allowed = {
+        "mode": "required",
+        "tools": [{"type": "function", "function": {"name": "g"}}],
+    }
+    request = _request(
+        desk,
+        tools=[_tool("f"), _tool("g")],
+        tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+    )
+    assert [tool.name for tool in request.prompt.tools] == ["g"]
+    assert request.tool_choice.mode == "required"
+
+
+def test_stream_and_usage_are_asked_for(desk: Any) -> None:
+    parsed = desk.parse(CHAT, _body(stream=True, stream_options={"include_usage": True}))
+    assert (parsed.stream, parsed.include_usage) == (True, True)
+    parsed = desk.parse(CHAT, _body(stream=True))
+    assert (parsed.stream, parsed.include_usage) == (True, False)
+    assert not desk.parse(CHAT, _body()).stream
+
+
+def test_every_role_is_understood(desk: Any) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}, "index": 0}
+    messages = [
+        {"role": "system", "content": "s", "name": "boss"},
+        {"role": "developer", "content": [{"type": "text", "text": "d"}]},
+        {"role": "user", "content": [
+            {"type": "text", "text": "look", "cache_control": {"type": "ephemeral"}},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,", "detail": "low"}},
+        ]},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+        {"role": "tool", "content": [{"type": "text", "text": "42"}], "tool_call_id": "c1"},
+        {"role": "assistant", "content": "it is 42", "reasoning_content": "hm", "tool_calls": None},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "annotations": []},
+    ]  # fmt: skip
+    assert _request(desk, messages=messages).prompt == ChatPrompt(
+        messages=(
+            ChatMessage(role="system", parts=(TextPart(text="s"),), name="boss"),
+            ChatMessage(role="system", parts=(TextPart(text="d"),)),
+            ChatMessage(
+                role="user",
+                parts=(
+                    TextPart(text="look"),
+                    ImagePart(url="data:image/png;base64,", detail="low"),
+                ),
+            ),
+            ChatMessage(
+                role="assistant",
+                tool_calls=(ToolCall(call_id="c1", name="f", arguments="{}"),),
+            ),
+            ChatMessage(role="tool", parts=(TextPart(text="42"),), tool_call_id="c1"),
+            ChatMessage(role="assistant", parts=(TextPart(text="it is 42"),), reasoning="hm"),
+            ChatMessage(role="assistant", parts=(TextPart(text="no"),)),
+        )
+    )
+
+
+def test_the_official_clients_own_message_may_be_sent_back(desk: Any) -> None:
+    from openai.types.chat import ChatCompletionMessage
+
+    message = ChatCompletionMessage.model_validate(
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            ],
+        }
+    )
+    request = _request(desk, messages=[USER, message.model_dump()])
+    assert request.prompt.messages[1].tool_calls[0].call_id == "c"
+
+
+def test_the_last_assistant_turn_can_be_continued(desk: Any) -> None:
+    started = [USER, {"role": "assistant", "content": "It is"}]
+    assert _request(desk, messages=started, continue_final_message=True).prompt.continue_final
+    assert not _request(desk, messages=started).prompt.continue_final
+
+
+def test_extras_are_read_and_unknown_x_fields_stripped(desk: Any) -> None:
+    body = _body(x_stay_warm=60, x_cooldown=1.5, x_timeout_s=30, x_colour="red", x_priority="low")
+    extras = desk.parse(CHAT, body).extras
+    assert (extras.stay_warm_s, extras.cooldown_s, extras.timeout_s) == (60.0, 1.5, 30.0)
+    assert extras.stripped == ("x_colour",)
+    assert extras.priority == 20
+
+
+@pytest.mark.parametrize(
+    ("word", "number"), [("urgent", 1), ("high", 5), ("normal", 10), ("low", 20), ("batch", 50)]
+)
+def test_priorities_have_names(desk: Any, word: str, number: int) -> None:
+    assert _request(desk, x_priority=word).priority == number
+
+
+@pytest.mark.parametrize("field", sorted(HARMLESS))
+def test_harmless_fields_change_nothing(desk: Any, field: str) -> None:
+    assert _request(desk, **{field: {"any": "thing"}}) == _request(desk)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("store", False),
+        ("service_tier", "auto"),
+        ("service_tier", "default"),
+        ("modalities", ["text"]),
+        ("verbosity", "medium"),
+        ("tools", []),
+        ("functions", None),
+        ("logit_bias", {}),
+        ("tool_choice", "auto"),
+    ],
+)
+def test_a_field_that_asks_for_what_happens_anyway_is_accepted(
+    desk: Any, field: str, value: Any
+) -> None:
+    assert _request(desk, **{field: value}) == _request(desk)
+
+
+def test_nulls_mean_left_out(desk: Any) -> None:
+    nulls = dict.fromkeys(set(ChatCompletionsBody.model_fields) - {"model", "messages"})
+    assert _request(desk, **nulls) == _request(desk)
+
+
+def test_the_answers_id_names_the_request(desk: Any) -> None:
+    parsed = desk.parse(CHAT, _body())
+    assert parsed.answer_id == "chatcmpl-req-n1-0-boot-0"
+    assert request_id_of(parsed.answer_id) == parsed.requests[0].request_id
+    assert request_id_of("req-n1-0-boot-0") == parsed.requests[0].request_id
+
+
+def test_every_field_of_the_body_is_sent_by_a_test_above() -> None:
+    """A field that no table sends is one that could be parsed and ignored."""
+    sent = {name for _, body, _, _ in HONOURED for name in body}
+    sent |= {"messages", "model", "stream", "stream_options", "continue_final_message"}
+    sent |= {"store", "service_tier", "modalities", "verbosity"}
+    assert set(ChatCompletionsBody.model_fields) == {one for one in sent if one[:2] != "x_"}

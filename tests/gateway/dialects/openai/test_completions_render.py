@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types import Completion
+
+from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenLogprob
+from gateway.dialects import faults, sse
+from gateway.dialects.openai.completions import OpenAICompletions
+
+COMPLETIONS = OpenAICompletions()
+BODY: dict[str, Any] = {"model": "m", "prompt": ["One", "Two"], "stream": True}
+
+
+def _chunks(stream: bytes) -> list[dict[str, Any]]:
+    *frames, last = [frame.data for frame in sse.FrameReader().feed(stream)]
+    assert last == "[DONE]"
+    return [json.loads(frame) for frame in frames]
+
+
+@given(st.data())
+def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], data: Any) -> None:
+    body = {
+        **BODY,
+        "n": data.draw(st.integers(1, 2)),
+        "echo": data.draw(st.booleans()),
+        "stream_options": {"include_usage": True},
+    }
+    parsed = desk.parse(COMPLETIONS, body)
+    waiting: list[list[Entry]] = [
+        data.draw(answers(request, tools=False)) for request in parsed.requests
+    ]
+    entries: list[Entry] = []
+    while any(waiting):
+        entries.append(data.draw(st.sampled_from([one for one in waiting if one])).pop(0))
+    *chunks, last = _chunks(desk.play(COMPLETIONS, parsed, entries, batch=3))
+    whole = desk.whole(COMPLETIONS, parsed, entries)
+    Completion.model_validate(whole, strict=True)
+    assert [choice["index"] for choice in whole["choices"]] == list(range(2 * body["n"]))
+    for choice in whole["choices"]:
+        ours = [
+            one["choices"][0] for one in chunks if one["choices"][0]["index"] == choice["index"]
+        ]
+        assert "".join(one["text"] for one in ours) == choice["text"]
+        ends = [one["finish_reason"] for one in ours if one["finish_reason"] is not None]
+        assert ends == [choice["finish_reason"]]
+    assert last["choices"] == []
+    assert last["usage"] == whole["usage"]
+
+
+def test_choices_are_numbered_through_the_prompts(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, {**BODY, "n": 2, "echo": True})
+    entries = [
+        *desk.text(parsed, "d", choice=1, request=1),
+        *desk.text(parsed, "a", choice=0, request=0),
+        *desk.end(parsed, request=1),
+        *desk.end(parsed, request=0),
+    ]
+    shown: dict[int, str] = {}
+    for chunk in _chunks(desk.play(COMPLETIONS, parsed, entries)):
+        assert chunk["object"] == "text_completion"
+        for choice in chunk["choices"]:
+            shown[choice["index"]] = shown.get(choice["index"], "") + choice["text"]
+    assert shown == {0: "Onea", 1: "One", 2: "Two", 3: "Twod"}
+
+
+def test_usage_of_all_prompts_is_added(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, {**BODY, "stream_options": {"include_usage": True}})
+    entries = [*desk.end(parsed, request=0), *desk.end(parsed, request=1)]
+    assert _chunks(desk.play(COMPLETIONS, parsed, entries))[-1]["usage"]["total_tokens"] == 36
+
+
+def test_a_stream_ends_when_every_prompt_has(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, BODY)
+    renderer = COMPLETIONS.stream(parsed)
+    assert renderer.open() == b": ok\n\n"
+    renderer.render(desk.end(parsed, request=1))
+    assert not renderer.ended
+    renderer.render(desk.end(parsed, request=0))
+    assert renderer.ended
+    assert renderer.close() == b"data: [DONE]\n\n"
+    assert renderer.close() == b""
+
+
+def test_one_prompts_failure_ends_the_stream(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, BODY)
+    renderer = COMPLETIONS.stream(parsed)
+    ours = parsed.requests[1].request_id
+    made = renderer.render([Failed(ours, 0, "overloaded", "full"), *desk.text(parsed, "late")])
+    assert b"late" not in made
+    assert made.endswith(b"data: [DONE]\n\n")
+    assert renderer.ended
+    assert renderer.error(faults.internal("x")) == b""
+
+
+def test_log_probabilities_have_the_older_shape(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, {"model": "m", "prompt": "x", "logprobs": 2})
+    tokens = [
+        TokenLogprob(5, " hé", -0.25, ((5, " hé", -0.25), (6, "llo", float("-inf")))),
+        TokenLogprob(7, "llo", -0.5, ((7, "llo", -0.5), (8, "y", -2.0))),
+    ]
+    entries = [*(desk.with_logprob(parsed, token) for token in tokens), *desk.end(parsed)]
+    wanted = {
+        "tokens": [" hé", "llo"],
+        "token_logprobs": [-0.25, -0.5],
+        "top_logprobs": [{"llo": -9999.0, " hé": -0.25}, {"y": -2.0, "llo": -0.5}],
+        "text_offset": [0, 3],
+    }
+    whole = desk.whole(COMPLETIONS, parsed, entries)
+    assert whole["choices"][0]["logprobs"] == wanted
+    chunks = _chunks(desk.play(COMPLETIONS, parsed, entries))
+    shown = [one["choices"][0]["logprobs"] for one in chunks]
+    assert [one["text_offset"] for one in shown[:2]] == [[0], [3]]
+    assert shown[1]["top_logprobs"] == wanted["top_logprobs"][1:]
+
+
+def test_of_two_tokens_that_read_alike_the_likelier_is_shown(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, {"model": "m", "prompt": "x", "logprobs": 2})
+    token = TokenLogprob(5, "a", -0.5, ((5, "a", -0.5), (9, "a", -3.0)))
+    whole = desk.whole(COMPLETIONS, parsed, [desk.with_logprob(parsed, token), *desk.end(parsed)])
+    assert whole["choices"][0]["logprobs"]["top_logprobs"] == [{"a": -0.5}]
+
+
+def test_what_a_model_thinks_on_a_raw_prompt_is_text(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, {"model": "m", "prompt": "x"})
+    entries = [*desk.reasoning(parsed, "hm"), *desk.text(parsed, "a"), *desk.end(parsed)]
+    assert desk.whole(COMPLETIONS, parsed, entries)["choices"][0]["text"] == "hma"
+    texts = [one["choices"][0]["text"] for one in _chunks(desk.play(COMPLETIONS, parsed, entries))]
+    assert "".join(texts) == "hma"
+
+
+def test_progress_and_comments_are_comments(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, BODY)
+    renderer = COMPLETIONS.stream(parsed)
+    ours = parsed.requests[0].request_id
+    assert renderer.render([PrefillProgress(ours, 0, 1, 2)]) == b": prefill 1/2\n\n"
+    assert renderer.comment("wait") == b": wait\n\n"

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from gateway.dialects.ollama.bodies import OllamaChatBody, OllamaGenerateBody, OllamaShowBody
+from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
+from gateway.http.openapi import GENERATION_ERRORS, Route, document
+
+ROUTES = [
+    Route(
+        "POST",
+        "/v1/chat/completions",
+        "Answer a conversation",
+        "openai",
+        body=ChatCompletionsBody,
+        streams="text/event-stream",
+        errors=GENERATION_ERRORS,
+    ),
+    Route("POST", "/v1/completions", "Continue a prompt", "openai", body=CompletionsBody),
+    Route("GET", "/v1/models/{id:path}", "One model", "openai", errors=(404,)),
+    Route("POST", "/api/chat", "Chat", "ollama", body=OllamaChatBody, envelope="ollama"),
+    Route("POST", "/api/generate", "Generate", "ollama", body=OllamaGenerateBody),
+    Route("POST", "/api/show", "Show", "ollama", body=OllamaShowBody, errors=(404,)),
+    Route("GET", "/instance/{id}", "One instance", "shoal"),
+    Route("DELETE", "/instance/{id}", "Unload it", "shoal"),
+]
+
+
+def _document() -> dict[str, Any]:
+    return json.loads(json.dumps(document(ROUTES, title="shoal", version="0.1.0")))
+
+
+def test_every_route_is_in_the_document_with_its_parameters() -> None:
+    made = _document()
+    assert made["openapi"] == "3.1.0"
+    assert set(made["paths"]["/instance/{id}"]) == {"get", "delete"}
+    [parameter] = made["paths"]["/v1/models/{id}"]["get"]["parameters"]
+    assert (parameter["name"], parameter["in"]) == ("id", "path")
+    chat = made["paths"]["/v1/chat/completions"]["post"]
+    assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert "429" in chat["responses"]
+
+
+def test_every_reference_leads_somewhere() -> None:
+    made = _document()
+    found = set(re.findall(r"#/components/schemas/([\w.]+)", json.dumps(made)))
+    assert found == set(made["components"]["schemas"]) & found
+    assert {"ChatCompletionsBody", "OllamaChatBody", "Error"} <= found
+    assert not any("__" in name for name in made["components"]["schemas"])
+
+
+def test_the_bodies_are_closed_and_show_their_ranges() -> None:
+    schemas = _document()["components"]["schemas"]
+    assert schemas["ChatCompletionsBody"]["additionalProperties"] is False
+    assert schemas["ChatCompletionsBody"]["required"] == ["model", "messages"]
+    options = schemas["OllamaChatBody"]["properties"]["options"]
+    assert "num_predict" in options["properties"]
+
+
+def test_operations_have_names_of_their_own() -> None:
+    made = _document()
+    ids = [one["operationId"] for path in made["paths"].values() for one in path.values()]
+    assert len(set(ids)) == len(ids) == len(ROUTES)

@@ -1,0 +1,105 @@
+"""What one client waits for: order, ends, credit, comments."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bus.wire.ids import ModelId, RequestId
+from bus.wire.messages.requests import GenerationRequest, TextPrompt
+from bus.wire.messages.tokens import ChoiceEnd, Failed, Finished, TokenDelta, Usage
+from gateway.dialects.faults import Fault
+from gateway.requests.inbox import Answer
+
+A, B = RequestId("a"), RequestId("b")
+
+
+def request(name: RequestId, n: int = 1) -> GenerationRequest:
+    return GenerationRequest(request_id=name, model=ModelId("m"), prompt=TextPrompt(text="x"), n=n)
+
+
+def delta(name: RequestId, seq: int, choice: int = 0) -> TokenDelta:
+    return TokenDelta(name, seq, choice, "text", "x", 1)
+
+
+def finished(name: RequestId, seq: int) -> Finished:
+    return Finished(name, seq, Usage())
+
+
+def test_credit_is_given_back_only_once_the_bytes_before_are_sent() -> None:
+    async def trace() -> None:
+        sent: list[tuple[str, int, int]] = []
+        answer = Answer([request(A)], on_sent=lambda *what: sent.append(what))
+        answer.arrived(A, [delta(A, 0), delta(A, 1)])
+        assert len(await answer.take()) == 2
+        assert sent == []
+        answer.arrived(A, [ChoiceEnd(A, 2, 0, "stop"), finished(A, 3)])
+        assert len(await answer.take()) == 2
+        assert sent == [(A, 0, 2)]
+        assert await answer.take() == []
+        assert sent == [(A, 0, 2), (A, 0, 0)]
+
+    asyncio.run(trace())
+
+
+def test_several_requests_end_together_and_each_choice_has_its_credit() -> None:
+    async def trace() -> None:
+        sent: list[tuple[str, int, int]] = []
+        answer = Answer([request(A, 2), request(B, 2)], on_sent=lambda *what: sent.append(what))
+        answer.arrived(A, [delta(A, 0, 0), delta(A, 1, 1), finished(A, 2)])
+        assert not answer.ended and not answer.settled
+        answer.arrived(B, [delta(B, 0, 1), finished(B, 1)])
+        assert answer.ended and answer.settled
+        assert len(await answer.take()) == 5
+        await answer.take()
+        assert sorted(sent) == [(A, 0, 1), (A, 1, 1), (B, 1, 1)]
+
+    asyncio.run(trace())
+
+
+def test_one_failure_ends_the_whole_answer() -> None:
+    async def trace() -> None:
+        answer = Answer([request(A), request(B)], on_sent=lambda *_: None)
+        answer.arrived(A, [Failed(A, 0, "bad_request", "no")])
+        assert answer.ended
+        assert answer.early_fault is not None and answer.early_fault.status == 400
+
+    asyncio.run(trace())
+
+
+def test_a_refusal_wakes_who_waits_and_is_the_first_word_only() -> None:
+    async def trace() -> None:
+        answer = Answer([request(A)], on_sent=lambda *_: None)
+        waiting = asyncio.ensure_future(answer.wait_settled(5.0))
+        await asyncio.sleep(0)
+        answer.refuse(Fault(429, "queue_full", "full"))
+        answer.refuse(Fault(503, "later", "too late"))
+        assert await waiting
+        assert answer.early_fault is not None and answer.early_fault.code == "queue_full"
+        assert await answer.take() == []
+
+    asyncio.run(trace())
+
+
+def test_comments_wake_the_stream_and_do_not_pile_up() -> None:
+    async def trace() -> None:
+        answer = Answer([request(A)], on_sent=lambda *_: None)
+        waiting = asyncio.ensure_future(answer.take())
+        await asyncio.sleep(0)
+        answer.say("1 %")
+        answer.say("2 %")
+        assert await waiting == []
+        assert answer.take_comments() == ["2 %"]
+        assert answer.take_comments() == []
+
+    asyncio.run(trace())
+
+
+def test_an_abandoned_answer_gives_nothing_more() -> None:
+    async def trace() -> None:
+        answer = Answer([request(A)], on_sent=lambda *_: None)
+        answer.arrived(A, [delta(A, 0)])
+        answer.abandon()
+        assert await answer.take() == []
+        assert answer.ended
+
+    asyncio.run(trace())

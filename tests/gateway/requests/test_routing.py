@@ -1,0 +1,110 @@
+"""Names to models, requests to instances."""
+
+from __future__ import annotations
+
+from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
+from bus.wire.instances import Instance, RankReady, Shard, Status
+from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
+from gateway.requests.routing import (
+    AFFINITY_SLACK,
+    Load,
+    affinity_of,
+    choose,
+    given_up,
+    model_named,
+    ready_instances,
+)
+
+MODELS = {ModelId("shoal-tiny"), ModelId("mlx-community/Qwen3-4B"), ModelId("other/Qwen3-8B:q4")}
+
+
+def instance(name: str, status: Status = "ready", *, generation: int = 1) -> Instance:
+    node = NodeId("n1")
+    return Instance(
+        instance=InstanceId(name),
+        model=ModelId("m"),
+        shards=(Shard(rank=0, node=node, first_layer=0, last_layer=1, bytes_reserved=1),),
+        status=status,
+        generation=generation,
+        context_tokens=10,
+        keep_alive_s=1.0,
+        ready=(RankReady(rank=0, node=node, process="runner:00", addresses=("ipc://x",), pid=1),),
+        why="it would not load" if status == "failed" else "",
+    )
+
+
+def chat(*texts: str) -> GenerationRequest:
+    turns = tuple(
+        ChatMessage(role="user" if number % 2 == 0 else "assistant", parts=(TextPart(text=text),))
+        for number, text in enumerate(texts)
+    )
+    return GenerationRequest(
+        request_id=RequestId("r"), model=ModelId("m"), prompt=ChatPrompt(messages=turns)
+    )
+
+
+def test_a_name_means_the_exact_id_first() -> None:
+    assert model_named("shoal-tiny", MODELS) == "shoal-tiny"
+    assert model_named("other/Qwen3-8B:q4", MODELS) == "other/Qwen3-8B:q4"
+
+
+def test_latest_is_ollamas_word_for_the_only_one() -> None:
+    assert model_named("shoal-tiny:latest", MODELS) == "shoal-tiny"
+
+
+def test_the_last_part_of_a_name_is_enough_when_only_one_has_it() -> None:
+    assert model_named("qwen3-4b", MODELS) == "mlx-community/Qwen3-4B"
+    assert model_named("qwen3-4b", {*MODELS, ModelId("b/qwen3-4B")}) is None
+
+
+def test_half_a_name_means_nothing() -> None:
+    assert model_named("Qwen3", MODELS) is None
+    assert model_named("", MODELS) is None
+
+
+def test_only_ready_instances_that_were_not_tried_may_answer() -> None:
+    all_of_them = [
+        instance("a"),
+        instance("b", "draining"),
+        instance("c", "placed"),
+        instance("d", generation=2),
+    ]
+    ready = ready_instances(all_of_them, ModelId("m"), {(InstanceId("a"), 1)})
+    assert [one.instance for one in ready] == ["d"]
+    again = ready_instances(all_of_them, ModelId("m"), {(InstanceId("d"), 1)})
+    assert [one.instance for one in again] == ["a", "d"]
+
+
+def test_a_conversation_stays_where_its_prefix_is_warm() -> None:
+    ready = [instance(name) for name in "abcdef"]
+    first = choose(ready, {}, affinity_of(chat("hello")))
+    later = choose(ready, {}, affinity_of(chat("hello", "hi", "and now?")))
+    assert first is not None and first == later
+    spread = {choose(ready, {}, affinity_of(chat(f"hello {n}"))).instance for n in range(60)}  # type: ignore[union-attr]
+    assert len(spread) == 6
+
+
+def test_a_warm_prefix_is_worth_a_few_rows_and_no_more() -> None:
+    ready = [instance("a"), instance("b")]
+    affinity = affinity_of(chat("hello"))
+    warm = choose(ready, {}, affinity)
+    assert warm is not None
+    at_slack = {warm.instance: Load(AFFINITY_SLACK)}
+    assert choose(ready, at_slack, affinity) == warm
+    beyond = {warm.instance: Load(AFFINITY_SLACK + 1)}
+    assert choose(ready, beyond, affinity) != warm
+
+
+def test_a_suspect_instance_is_asked_only_when_there_is_no_other() -> None:
+    ready = [instance("a"), instance("b")]
+    loads = {InstanceId("a"): Load(0, suspect=True), InstanceId("b"): Load(30)}
+    for number in range(20):
+        assert choose(ready, loads, str(number)) == ready[1]
+    assert choose(ready[:1], loads, "x") == ready[0]
+    assert choose([], {}, "x") is None
+
+
+def test_a_model_is_given_up_when_all_its_copies_failed() -> None:
+    assert given_up([instance("a", "failed")], ModelId("m")) == "it would not load"
+    assert given_up([instance("a", "failed"), instance("b", "placed")], ModelId("m")) is None
+    assert given_up([], ModelId("m")) is None

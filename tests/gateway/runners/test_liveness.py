@@ -1,0 +1,51 @@
+"""When a runner is suspected, when it is lost, and when it is not to blame."""
+
+from __future__ import annotations
+
+from gateway.runners.liveness import Liveness
+
+
+def life() -> Liveness:
+    return Liveness(moved_at=0.0, heard_at=0.0, ticked_at=0.0)
+
+
+def test_silence_is_suspect_after_4_s_and_lost_after_12() -> None:
+    runner = life()
+    said = [runner.tick(owed=True, now=float(second)) for second in range(1, 14)]
+    assert said == ["well"] * 3 + ["suspect"] * 8 + ["lost"] * 2
+
+
+def test_a_live_main_thread_cannot_hide_a_stuck_engine() -> None:
+    runner = life()
+    runner.pong(step=7, now=0.0)
+    for second in range(1, 12):
+        runner.pong(step=7, now=float(second))
+        assert runner.tick(owed=True, now=float(second)) != "lost"
+    runner.pong(step=7, now=12.0)
+    assert runner.tick(owed=True, now=12.0) == "lost"
+
+
+def test_a_step_or_an_entry_is_progress() -> None:
+    runner = life()
+    for second in range(1, 60):
+        if second % 2:
+            runner.pong(step=second, now=float(second))
+        else:
+            runner.entries(float(second))
+        assert runner.tick(owed=True, now=float(second)) == "well"
+
+
+def test_where_nothing_is_owed_a_resting_engine_is_well() -> None:
+    runner = life()
+    for second in range(1, 60):
+        runner.pong(step=1, now=float(second))
+        assert runner.tick(owed=False, now=float(second)) == "well"
+    assert runner.tick(owed=True, now=60.0) == "well", "the debt begins now"
+
+
+def test_our_own_stall_is_not_held_against_it() -> None:
+    runner = life()
+    runner.tick(owed=True, now=1.0)
+    assert runner.tick(owed=True, now=30.0) == "well"
+    runner.entries(30.5)
+    assert runner.tick(owed=True, now=31.0) == "well"

@@ -1,0 +1,505 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from bus.replica.state import ClusterState, apply
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.errors import Refusal
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.wire.messages.commands import DeleteInstance, KeepAlive, PlaceModel
+from bus.wire.messages.events import (
+    EventBody,
+    GenerationOpened,
+    InstanceDraining,
+    InstancePlaced,
+    InstanceRemoved,
+    KeepAliveSet,
+    LoadRefused,
+    RunnerEnded,
+    RunnerReady,
+    RunnerUnloaded,
+)
+from bus.wire.messages.readings import (
+    CardReading,
+    DemandReading,
+    ModelDemand,
+    NodeReading,
+    RunnerReading,
+)
+from master.decisions.crash_loop import LOAD_FAILED, WEDGED, Breaker
+from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
+from master.decisions.observations import View
+from master.decisions.planner import Memory, follow_up, idle, remember, repairs, wishes
+from master.log.sequencer import next_event
+
+N1 = NodeId("n1")
+GB = 10**9
+
+
+def model(name: str, weights: int = 1 * GB) -> ModelCard:
+    return ModelCard(
+        model=ModelId(name), path="/m", family="qwen3", layers=4, weights_bytes=weights,
+        size_bytes=weights, kv_bytes_per_token=1_000, context_tokens=4_096, vocabulary=100,
+    )  # fmt: skip
+
+
+@dataclass
+class Stage:
+    """A holder without its shell: state, view, rules, and a clock that the test turns."""
+
+    policy: Policy = field(default_factory=Policy)
+    state: ClusterState = field(default_factory=ClusterState)
+    view: View = field(default_factory=View)
+    memory: Memory = field(default_factory=Memory)
+    breaker: Breaker = field(default_factory=Breaker)
+    settled_at: float = 0.0
+    now: float = 100.0
+    count: int = 0
+
+    def announce(self, *models: ModelCard, memory: int = 16 * GB, free: int = 12 * GB) -> None:
+        card = NodeCard(
+            node=N1, name="box", platform="linux", cores=2, memory_bytes=memory,
+            backends=("mlx-cpu",), mlx_version="", shoal_version="", slots=4, models=models,
+            announced_at_s=self.now, ttl_s=1e6,
+        )  # fmt: skip
+        self.view.hear(CardReading(card=card), self.now)
+        self.measure(free, memory=memory)
+
+    def measure(self, free: int, *, memory: int = 16 * GB) -> None:
+        reading = NodeReading(
+            node=N1, memory_total_bytes=memory, memory_available_bytes=free, cpu_ratio=0.0,
+            load_1m=0.0, disk_total_bytes=1, disk_free_bytes=1, measured_at_s=self.now,
+        )  # fmt: skip
+        self.view.hear(reading, self.now)
+
+    def scene(self) -> Scene:
+        return Scene(self.state, self.view, self.policy, self.settled_at, self.now)
+
+    def command(self, command: Any) -> Decision:
+        self.count += 1
+        decision = decide(command, self.scene(), InstanceId(f"i{self.count}"))
+        if isinstance(decision, Decided):
+            for body in decision.events[:-1]:
+                self.index(body)
+            self.index(decision.events[-1], command.command_id)
+        if isinstance(decision, Later):
+            for body in decision.events:
+                self.index(body)
+        return decision
+
+    def index(self, body: EventBody, command_id: CommandId | None = None) -> None:
+        before = self.state
+        event = next_event(self.state, body, term=1, at_s=0.0, command_id=command_id)
+        self.state = apply(self.state, event)
+        remember(self.memory, body, self.now)
+        if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
+            known = before.instances.get(body.instance)
+            for more in follow_up(known, body, self.breaker, self.now):
+                self.index(more)
+
+    def load(self, name: str, **more: Any) -> InstanceId:
+        """Place a model and have its runner report ready."""
+        decision = self.command(place(name, **more))
+        assert isinstance(decision, Decided) and decision.instance is not None
+        self.ready(decision.instance)
+        return decision.instance
+
+    def ready(self, instance: InstanceId) -> None:
+        generation = self.state.instances[instance].generation
+        self.index(
+            RunnerReady(
+                instance=instance, generation=generation, rank=0, node=N1,
+                process=f"runner:{instance}", pid=generation, addresses=("ipc://x",),
+            )
+        )  # fmt: skip
+
+    def use(self, instance: InstanceId, *, running: int = 0, idle_s: float = 0.0) -> None:
+        known = self.state.instances[instance]
+        reading = RunnerReading(
+            node=N1, process=f"runner:{instance}", instance=instance, model=known.model,
+            generation=known.generation, phase="ready", running=running, waiting=0,
+            max_running=8, max_waiting=8, best_waiting_priority=None, prompt_tokens=0,
+            generation_tokens=0, prompt_tokens_per_s=0, generation_tokens_per_s=0, kv_bytes=0,
+            kv_limit_bytes=0, prefix_bytes=0, prefix_hits=0, prefix_hit_tokens=0, preemptions=0,
+            active_bytes=0, peak_bytes=0, step=0, step_ms=0, last_used_ago_s=idle_s,
+        )  # fmt: skip
+        self.view.hear(reading, self.now)
+
+    def demand(self, *names: str, priority: int = 10) -> None:
+        models = tuple(
+            ModelDemand(model=ModelId(n), waiting=1, best_priority=priority, oldest_s=1.0)
+            for n in names
+        )
+        self.view.hear(DemandReading(node=N1, process="gateway.0", models=models), self.now)
+
+    def ended(self, instance: InstanceId, *, exit_code: int | None = 1, message: str = "x") -> None:
+        generation = self.state.instances[instance].generation
+        self.index(
+            RunnerEnded(
+                instance=instance, generation=generation, rank=0, node=N1, exit_code=exit_code,
+                message=message,
+            )
+        )  # fmt: skip
+
+
+def place(name: str, command: str | None = None, **more: Any) -> PlaceModel:
+    place.count += 1  # type: ignore[attr-defined]
+    command_id = CommandId(command or f"c{place.count}")  # type: ignore[attr-defined]
+    return PlaceModel(command_id=command_id, model=ModelId(name), **more)
+
+
+place.count = 0  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    stage = Stage()
+    stage.announce(model("a"), model("b"), model("big", 5 * GB), model("vast", 50 * GB))
+    return stage
+
+
+# --- placing ---
+
+
+def test_a_repeated_command_gets_the_first_answer_and_places_nothing_twice(stage: Stage) -> None:
+    command = place("a", if_absent=False)
+    first, again = stage.command(command), stage.command(command)
+    assert isinstance(first, Decided) and isinstance(again, Known)
+    assert (again.instance, again.index) == (first.instance, 1)
+    assert len(stage.state.instances) == 1
+
+
+def test_an_existing_copy_is_the_answer_unless_another_is_asked_for(stage: Stage) -> None:
+    first = stage.load("a")
+    assert stage.command(place("a")) == Known(stage.state.index, first)
+    another = stage.command(place("a", if_absent=False))
+    assert isinstance(another, Decided) and another.instance != first
+
+
+@pytest.mark.parametrize(
+    "more", [{"context_tokens": 4000}, {"min_nodes": 2}, {"excluded_nodes": (N1,)}]
+)
+def test_an_existing_copy_that_is_not_what_was_asked_for_is_no_answer(
+    stage: Stage, more: dict[str, Any]
+) -> None:
+    first = stage.load("a", context_tokens=512)
+    decision = stage.command(place("a", **more))
+    assert not isinstance(decision, Known)
+    assert first in stage.state.instances
+
+
+def test_asking_for_an_existing_copy_with_another_keep_alive_changes_it(stage: Stage) -> None:
+    first = stage.load("a")
+    decision = stage.command(place("a", keep_alive_s=7.0))
+    assert isinstance(decision, Decided)
+    assert decision.events == (KeepAliveSet(instance=first, keep_alive_s=7.0),)
+    assert stage.state.instances[first].keep_alive_s == 7.0
+
+
+def test_keep_alive_is_the_commands_then_the_policys_and_for_ever_when_pinned(
+    stage: Stage,
+) -> None:
+    stage.policy = Policy(keep_alive_s=42.0)
+    kept: list[float] = []
+    for more in ({}, {"keep_alive_s": 3.0}, {"keep_alive_s": 3.0, "pinned": True}):
+        instance = stage.load("a", if_absent=False, **more)
+        kept.append(stage.state.instances[instance].keep_alive_s)
+    assert kept == [42.0, 3.0, -1.0]
+
+
+def test_a_dry_run_answers_the_plan_and_changes_nothing(stage: Stage) -> None:
+    decision = stage.command(place("a", dry_run=True))
+    assert isinstance(decision, Known) and decision.plan is not None
+    assert decision.plan["need_bytes"] == int(1.3 * GB) + 4_096 * 1_000 + 256_000_000
+    assert stage.state.index == 0
+    refused = stage.command(place("vast", dry_run=True))
+    assert isinstance(refused, Refusal) and refused.reason == "insufficient_memory"
+
+
+def test_unknown_and_improper_names_are_refused(stage: Stage) -> None:
+    for name in ("nobody/knows", "../../etc/passwd"):
+        refused = stage.command(place(name))
+        assert isinstance(refused, Refusal) and refused.reason == "unknown_model"
+
+
+def test_a_copy_that_was_given_up_is_swept_away_by_the_next_placement(stage: Stage) -> None:
+    old = stage.load("a")
+    stage.ended(old, exit_code=LOAD_FAILED)
+    assert stage.state.instances[old].status == "failed"
+    fresh = stage.load("a")
+    assert list(stage.state.instances) == [fresh]
+
+
+# --- making way ---
+
+
+def test_the_least_recently_used_idle_copy_makes_way_one_at_a_time(stage: Stage) -> None:
+    older, newer = stage.load("a"), stage.load("b")
+    stage.measure(3 * GB)
+    stage.use(older, idle_s=50.0)
+    stage.use(newer, idle_s=5.0)
+    command = place("big")
+    decision = stage.command(command)
+    assert isinstance(decision, Later)
+    assert stage.state.instances[older].status == "draining"
+    assert stage.state.instances[newer].status == "ready"
+    assert stage.command(command) == Later((), decision.refusal), "one is leaving already"
+    unload(stage, older)
+    stage.settled_at = stage.now + 2.0
+    assert stage.command(command).events == (), "its memory is still being measured"  # type: ignore[union-attr]
+    stage.now += 2.0
+    stage.measure(11 * GB)
+    stage.use(newer, idle_s=7.0)
+    assert isinstance(stage.command(command), Decided)
+    assert stage.state.instances[newer].status == "ready", "no more than needed"
+
+
+def unload(stage: Stage, instance: InstanceId) -> None:
+    generation = stage.state.instances[instance].generation
+    stage.index(RunnerUnloaded(instance=instance, generation=generation, rank=0, node=N1))
+
+
+def test_a_copy_that_an_undone_delete_let_go_of_is_held_anew(stage: Stage) -> None:
+    instance = stage.load("a")
+    unload(stage, instance)
+    again = stage.state.instances[instance]
+    assert (again.generation, again.status) == (2, "placed")
+
+
+@pytest.mark.parametrize("why", ["busy", "pinned", "more urgent", "unknown use"])
+def test_nobody_is_evicted_who_is(stage: Stage, why: str) -> None:
+    kept = stage.load("a", pinned=why == "pinned", priority=5 if why == "more urgent" else 10)
+    stage.measure(3 * GB)
+    if why != "unknown use":
+        stage.use(kept, running=int(why == "busy"), idle_s=99.0)
+    decision = stage.command(place("big"))
+    assert isinstance(decision, Refusal) and decision.reason == "no_capacity"
+    assert stage.state.instances[kept].status == "ready"
+
+
+def test_lower_priority_leaves_before_less_recent_use(stage: Stage) -> None:
+    batch, normal = stage.load("a", priority=50), stage.load("b")
+    stage.measure(3 * GB)
+    stage.use(batch, idle_s=1.0)
+    stage.use(normal, idle_s=500.0)
+    stage.command(place("big"))
+    assert stage.state.instances[batch].status == "draining"
+    assert stage.state.instances[normal].status == "ready"
+
+
+# --- deleting, keeping ---
+
+
+def test_deleting_drains_and_the_runners_leaving_removes(stage: Stage) -> None:
+    instance = stage.load("a")
+    command = DeleteInstance(command_id=CommandId("d"), instance=instance, drain_s=3.0)
+    stage.command(command)
+    draining = stage.state.instances[instance]
+    assert (draining.status, draining.drain_deadline_s) == ("draining", 3.0)
+    assert isinstance(stage.command(command), Known)
+    unload(stage, instance)
+    assert stage.state.instances == {}
+
+
+def test_a_second_delete_may_only_shorten_the_deadline(stage: Stage) -> None:
+    instance = stage.load("a")
+    for number, (drain_s, kind) in enumerate(((9.0, Decided), (20.0, Known), (0.0, Decided))):
+        command = DeleteInstance(
+            command_id=CommandId(f"d{number}"), instance=instance, drain_s=drain_s
+        )
+        assert isinstance(stage.command(command), kind)
+
+
+def test_a_copy_that_fails_to_load_can_be_deleted(stage: Stage) -> None:
+    instance = stage.load("a")
+    stage.ended(instance, exit_code=LOAD_FAILED)
+    stage.command(DeleteInstance(command_id=CommandId("d"), instance=instance))
+    unload(stage, instance)
+    assert stage.state.instances == {}
+
+
+def test_commands_about_nobody_name_who_is_there(stage: Stage) -> None:
+    there = stage.load("a")
+    for command in (
+        DeleteInstance(command_id=CommandId("d"), instance=InstanceId("nope")),
+        KeepAlive(command_id=CommandId("k"), instance=InstanceId("nope"), keep_alive_s=1.0),
+    ):
+        refused = stage.command(command)
+        assert isinstance(refused, Refusal) and there in refused.message
+
+
+# --- what follows from a rank's leaving ---
+
+
+def test_a_runner_that_ends_leads_to_another_generation_and_three_in_a_minute_to_failure(
+    stage: Stage,
+) -> None:
+    instance = stage.load("a")
+    for expected in ("placed", "placed", "failed"):
+        stage.ended(instance, message="boom")
+        stage.now += 10.0
+        assert stage.state.instances[instance].status == expected
+    assert "boom" in stage.state.instances[instance].why
+    assert stage.state.instances[instance].generation == 3
+
+
+def test_failures_that_are_further_apart_are_forgiven(stage: Stage) -> None:
+    instance = stage.load("a")
+    for _ in range(9):
+        stage.ended(instance)
+        stage.ready(instance)
+        stage.now += 31.0
+    assert stage.state.instances[instance].status == "ready"
+
+
+@pytest.mark.parametrize(("exit_code", "attempts"), [(LOAD_FAILED, 1), (WEDGED, 2), (1, 3)])
+def test_how_a_runner_ended_says_how_often_it_is_worth_another_try(
+    stage: Stage, exit_code: int, attempts: int
+) -> None:
+    instance = stage.load("a")
+    for _ in range(attempts):
+        assert stage.state.instances[instance].status != "failed"
+        stage.ended(instance, exit_code=exit_code)
+    assert stage.state.instances[instance].status == "failed"
+
+
+def test_exit_codes_are_those_of_the_runner() -> None:
+    from runner import lifecycle
+
+    assert (WEDGED, LOAD_FAILED) == (lifecycle.WEDGED, lifecycle.LOAD_FAILED)
+
+
+def test_a_fact_of_an_older_generation_leads_to_nothing(stage: Stage) -> None:
+    instance = stage.load("a")
+    stage.ended(instance)
+    index = stage.state.index
+    stage.index(RunnerEnded(instance=instance, generation=1, rank=0, node=N1))
+    assert stage.state.index == index + 1
+    assert stage.state.instances[instance].generation == 2
+
+
+def test_a_refused_load_gives_the_copy_up_with_the_workers_numbers(stage: Stage) -> None:
+    instance = stage.load("a")
+    refusal = Refusal(reason="insufficient_memory", message="3.1 GB are free now")
+    stage.index(LoadRefused(instance=instance, generation=1, rank=0, node=N1, refusal=refusal))
+    known = stage.state.instances[instance]
+    assert (known.status, known.why) == ("failed", "3.1 GB are free now")
+
+
+def test_a_new_holder_opens_the_generation_that_the_old_one_did_not_come_to(stage: Stage) -> None:
+    instance = stage.load("a")
+    ended = RunnerEnded(instance=instance, generation=1, rank=0, node=N1, message="x")
+    event = next_event(stage.state, ended, term=1, at_s=0.0)
+    stage.state = apply(stage.state, event)
+    (repair,) = repairs(stage.state)
+    assert isinstance(repair, GenerationOpened) and repair.generation == 2
+    stage.index(repair)
+    assert repairs(stage.state) == []
+
+
+# --- unasked ---
+
+
+def wish(stage: Stage) -> list[str]:
+    found = wishes(stage.scene(), stage.memory)
+    for one in found:
+        stage.command(one)
+    return [one.model for one in found]
+
+
+def test_the_preload_list_is_placed_once_and_pinned_when_nothing_else_is_desired(
+    stage: Stage,
+) -> None:
+    stage.policy = Policy(preload=(ModelId("a"), ModelId("b")))
+    assert wish(stage) == ["a", "b"]
+    assert wish(stage) == []
+    assert all(i.pinned for i in stage.state.instances.values())
+    for instance in list(stage.state.instances):
+        stage.index(InstanceRemoved(instance=InstanceId(instance), why="stopped by its user"))
+    assert wish(stage) == [], "what a user stopped is not started again behind their back"
+
+
+def test_nothing_is_preloaded_beside_what_is_desired_already(stage: Stage) -> None:
+    stage.load("b")
+    stage.policy = Policy(preload=(ModelId("a"),))
+    assert wish(stage) == []
+
+
+def test_a_preload_that_cannot_be_placed_yet_is_wished_for_again(stage: Stage) -> None:
+    stage.view.nodes.clear()
+    stage.policy = Policy(preload=(ModelId("a"),))
+    assert (wish(stage), wish(stage)) == (["a"], ["a"])
+    stage.measure(12 * GB)
+    assert (wish(stage), wish(stage)) == (["a"], [])
+
+
+def test_demand_places_what_nobody_holds_most_urgent_first(stage: Stage) -> None:
+    stage.load("a")
+    stage.demand("a", "b")
+    assert wish(stage) == ["b"]
+    assert wish(stage) == []
+    placed = [i for i in stage.state.instances.values() if i.model == "b"]
+    assert len(placed) == 1 and not placed[0].pinned
+
+
+def test_a_model_of_the_preload_list_is_pinned_again_when_it_is_wanted_again(stage: Stage) -> None:
+    stage.load("b")
+    stage.policy = Policy(preload=(ModelId("a"),))
+    stage.demand("a")
+    assert wish(stage) == ["a"]
+    (placed,) = [i for i in stage.state.instances.values() if i.model == "a"]
+    assert placed.pinned and placed.keep_alive_s < 0
+
+
+def test_demand_that_is_no_longer_renewed_is_forgotten(stage: Stage) -> None:
+    stage.demand("b")
+    stage.now += 16.0
+    stage.measure(12 * GB)
+    assert wish(stage) == []
+
+
+def test_a_copy_that_was_given_up_is_tried_again_on_demand_after_a_minute(stage: Stage) -> None:
+    instance = stage.load("a")
+    stage.ended(instance, exit_code=LOAD_FAILED)
+    stage.demand("a")
+    assert wish(stage) == []
+    stage.now += 61.0
+    stage.measure(12 * GB)
+    stage.demand("a")
+    assert wish(stage) == ["a"]
+
+
+def test_a_copy_idles_out_by_its_own_keep_alive(stage: Stage) -> None:
+    instance = stage.load("a", keep_alive_s=30.0)
+    stage.now += 60.0
+    stage.use(instance, idle_s=29.0)
+    assert idle(stage.scene(), stage.memory) == []
+    stage.now += 2.0
+    (body,) = idle(stage.scene(), stage.memory)
+    assert isinstance(body, InstanceDraining) and "31 s" in body.why
+
+
+@pytest.mark.parametrize("why", ["busy", "wanted", "pinned", "for ever", "unheard", "just ready"])
+def test_a_copy_does_not_idle_out_when_it_is(stage: Stage, why: str) -> None:
+    kept_s = -1.0 if why == "for ever" else 1.0
+    instance = stage.load("a", keep_alive_s=kept_s, pinned=why == "pinned")
+    stage.now += 2.0 if why == "just ready" else 60.0
+    stage.use(instance, running=int(why == "busy"), idle_s=999.0)
+    if why == "wanted":
+        stage.demand("a")
+    if why == "unheard":
+        stage.now += 6.0
+    assert idle(stage.scene(), stage.memory) == []
+
+
+def test_instances_are_placed_with_what_the_command_asked(stage: Stage) -> None:
+    decision = stage.command(place("a", context_tokens=512, priority=3))
+    assert isinstance(decision, Decided)
+    (body,) = decision.events
+    assert isinstance(body, InstancePlaced)
+    placed = body.instance
+    assert (placed.context_tokens, placed.priority) == (512, 3)
+    assert (placed.shards[0].first_layer, placed.shards[0].last_layer) == (0, 4)

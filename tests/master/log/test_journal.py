@@ -1,0 +1,166 @@
+"""The journal on a real disk: crashes, bounds, a full disk."""
+
+from __future__ import annotations
+
+import io
+import random
+import resource
+import signal
+from pathlib import Path
+
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bus.process.logs import Log
+from bus.replica.state import ClusterState, apply
+from bus.wire.ids import NodeId
+from bus.wire.messages.events import Event, NodeJoined
+from master.log.archives import Archives
+from master.log.journal import Journal
+
+
+def quiet() -> tuple[Log, io.StringIO]:
+    stream = io.StringIO()
+    return Log(node="n", process="t", stream=stream), stream
+
+
+def joined(index: int) -> Event:
+    body = NodeJoined(node=NodeId(f"n{index}"), name="x")
+    return Event(term=1, index=index, at_s=0.0, body=body)
+
+
+def fill(journal: Journal, state: ClusterState, count: int) -> ClusterState:
+    for _ in range(count):
+        event = joined(state.index + 1)
+        state = apply(state, event)
+        journal.append(event, state_after=state)
+    return state
+
+
+def replayed(folder: Path) -> ClusterState:
+    journal = Journal(folder, quiet()[0], low_disk_bytes=0)
+    state, events = journal.open()
+    journal.close()
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    state = fill(journal, journal.open()[0], 10)
+    journal.close()
+    assert replayed(tmp_path) == state
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.integers(0, 3000))
+def test_a_torn_tail_costs_only_what_was_torn(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "events.log"
+    path.unlink(missing_ok=True)
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    states = [journal.open()[0]]
+    for _ in range(10):
+        states.append(fill(journal, states[-1], 1))
+    journal.close()
+    data = path.read_bytes()
+    path.write_bytes(data[: max(0, len(data) - cut)])
+    again = replayed(tmp_path)
+    assert again in states
+    assert replayed(tmp_path) == again
+
+
+def test_a_full_file_gives_way_to_one_that_begins_with_a_snapshot(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, quiet()[0], max_records=20, low_disk_bytes=0)
+    state = journal.open()[0]
+    sizes = list[int]()
+    for _ in range(50):
+        state = fill(journal, state, 1)
+        sizes.append((tmp_path / "events.log").stat().st_size)
+    journal.close()
+    assert sizes[21] < sizes[19] + 4096
+    again = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    kept, events = again.open()
+    again.close()
+    assert len(events) <= 20
+    assert kept.index + len(events) == 50
+    assert replayed(tmp_path) == state
+
+
+def test_what_was_rotated_is_archived_and_only_the_latest_few_are_kept(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, quiet()[0], max_records=20, low_disk_bytes=0)
+    state = journal.open()[0]
+    fill(journal, state, 21 * 8)
+    journal.close()
+    kept = sorted(path.name for path in (tmp_path / "archives").iterdir())
+    assert kept == [f"events-000001-{21 * n:012d}.log.zst" for n in range(4, 9)]
+    packed = (tmp_path / "archives" / kept[-1]).read_bytes()
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "events.log").write_bytes(
+        zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    )
+    assert replayed(tmp_path / "again").index == 21 * 8
+
+
+def test_archives_stay_under_their_bound_in_bytes(tmp_path: Path) -> None:
+    archives = Archives(tmp_path, quiet()[0], kept_bytes=25_000)
+    for number in range(4):
+        source = tmp_path / "source"
+        source.write_bytes(random.Random(number).randbytes(10_000))
+        archives.take(source, f"events-{number}")
+        source.unlink()
+    archives.finish()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["events-2.log.zst", "events-3.log.zst"]
+
+
+def test_a_segment_that_a_crash_left_is_compressed_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "archives").mkdir()
+    (tmp_path / "archives" / "events-000001-000000000007.log").write_bytes(b"left")
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    journal.open()
+    journal.close()
+    assert [p.name for p in (tmp_path / "archives").iterdir()] == [
+        "events-000001-000000000007.log.zst"
+    ]
+
+
+def test_a_disk_that_fills_up_costs_no_whole_record_and_no_crash(tmp_path: Path) -> None:
+    log, said = quiet()
+    journal = Journal(tmp_path, log, low_disk_bytes=0)
+    state = fill(journal, journal.open()[0], 10)
+    size = (tmp_path / "events.log").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+    try:
+        fill(journal, state, 5)
+        journal.compact(state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert journal.degraded and said.getvalue().count('"critical"') == 1
+    fill(journal, state, 5)
+    journal.close()
+    assert replayed(tmp_path) == state
+
+
+def test_with_the_disk_nearly_full_it_only_counts_and_says_so_once(tmp_path: Path) -> None:
+    log, said = quiet()
+    journal = Journal(tmp_path, log, low_disk_bytes=1 << 60)
+    state = journal.open()[0]
+    fill(journal, state, 3000)
+    journal.close()
+    assert journal.degraded
+    assert journal.appended == 3000
+    assert said.getvalue().count('"critical"') == 1
+
+
+def test_a_file_of_garbage_starts_anew(tmp_path: Path) -> None:
+    (tmp_path / "events.log").write_bytes(b"\xff" * 500)
+    journal = Journal(tmp_path, quiet()[0], low_disk_bytes=0)
+    state, events = journal.open()
+    assert (state, events) == (ClusterState(), [])
+    state = fill(journal, state, 3)
+    journal.close()
+    assert replayed(tmp_path) == state

@@ -1,0 +1,65 @@
+"""In which order a group's lead gives the device its work: that of the plans, whatever it holds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from runner.mlx.ranks.comm import Company
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the device gets, in order."""
+    found: list[Any] = []
+    monkeypatch.setattr(mx, "async_eval", lambda arrays: found.append(arrays))
+    return found
+
+
+def company(monkeypatch: pytest.MonkeyPatch, rank: int) -> Company:
+    """One rank of a pipeline of two whose exchanges stay in this process."""
+    monkeypatch.setattr(mx.distributed, "init", lambda **_: None)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: False)
+    monkeypatch.setattr(mx.distributed, "recv", lambda shape, dtype, _, group: mx.zeros(shape))
+    seat: Any = SimpleNamespace(rank=rank, size=2, sharding="pipeline", backend="ring")
+    return Company(seat)
+
+
+def test_what_is_held_goes_before_what_is_given(
+    monkeypatch: pytest.MonkeyPatch, given: list[Any]
+) -> None:
+    lead = company(monkeypatch, 0)
+    one, two, three = ([mx.array(n)] for n in range(3))
+    lead.start(one)
+    lead.start(two)
+    assert given == []
+    lead.give(three)
+    assert given == [one, two, three]
+    lead.launch()
+    assert given == [one, two, three]
+
+
+def test_what_arrives_belongs_to_what_is_started_next_and_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch, given: list[Any]
+) -> None:
+    lead = company(monkeypatch, 0)
+    waits: list[float] = []
+    lead._bell = SimpleNamespace(wait=waits.append)  # type: ignore[assignment]
+    hidden = lead.arrive((1, 1, 4), mx.float32)
+    assert len(lead.arriving) == 1 and lead.arriving[0] is hidden
+    lead.start([hidden + 1])
+    assert lead.arriving == [] and waits == [], "nothing is waited for before it is given"
+    lead.launch()
+    assert len(waits) == 1 and len(given) == 1
+    lead.give([mx.array(1)])
+    assert len(waits) == 1, "nothing arrives for this"
+
+
+def test_a_follower_holds_nothing(monkeypatch: pytest.MonkeyPatch, given: list[Any]) -> None:
+    follower = company(monkeypatch, 1)
+    arrays = [mx.array(1)]
+    follower.start(arrays)
+    assert given == [arrays]

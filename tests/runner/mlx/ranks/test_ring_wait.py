@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from runner.mlx.ranks.ring_wait import Doorbell, ring_sockets
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """(ours, theirs), connected over loopback; both ends are in this process."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with closing(ours), closing(theirs):
+        yield ours, theirs
+
+
+def test_only_connections_at_the_rings_ports_are_found(pair: Pair) -> None:
+    ours, theirs = pair
+    port = theirs.getsockname()[1]
+    local, remote = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as other, local, remote:
+        other_port = other.getsockname()[1]
+        assert set(ring_sockets({port})) == {ours.fileno(), theirs.fileno()}
+        assert ring_sockets({other_port}) == [], "it listens and is no connection"
+    assert ring_sockets(()) == []
+
+
+def test_it_rings_for_bytes_and_for_an_end_and_not_before(pair: Pair) -> None:
+    ours, theirs = pair
+    bell = Doorbell([ours.fileno()])
+    assert not bell.wait(0.0)
+    theirs.send(b"x")
+    assert bell.wait(10.0)
+    ours.recv(1)
+    assert not bell.wait(0.0)
+    theirs.close()
+    assert bell.wait(10.0)
+
+
+def test_a_socket_that_was_closed_rings_rather_than_keeping_anybody_waiting(pair: Pair) -> None:
+    ours, _ = pair
+    bell = Doorbell([ours.fileno()])
+    ours.close()
+    assert bell.wait(10.0)

@@ -1,0 +1,39 @@
+"""Which lane a row joins."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.mlx.microbatch import FULL_ROWS, lane_for
+
+
+def filled(lanes: int, rows: int) -> list[int]:
+    lengths = [0] * lanes
+    for _ in range(rows):
+        lengths[lane_for(lengths)] += 1
+    return lengths
+
+
+def test_few_rows_share_one_lane() -> None:
+    assert filled(3, FULL_ROWS) == [FULL_ROWS, 0, 0]
+
+
+def test_a_full_lane_opens_the_next() -> None:
+    assert filled(3, FULL_ROWS + 1) == [FULL_ROWS, 1, 0]
+
+
+@given(st.integers(1, 6), st.integers(0, 80))
+def test_rows_that_come_together_are_spread_evenly_over_open_lanes(lanes: int, rows: int) -> None:
+    lengths = filled(lanes, rows)
+    assert sum(lengths) == rows
+    if rows >= lanes * FULL_ROWS:
+        assert max(lengths) - min(lengths) <= 1
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6))
+def test_a_row_never_joins_a_longer_open_lane_than_it_must(lengths: list[int]) -> None:
+    lane = lane_for(lengths)
+    opened = [length for length in lengths if length]
+    assert lengths[lane] == 0 or lengths[lane] == min(lengths[: lane + 1])
+    assert not opened or lengths[lane] <= min(opened)

@@ -1,0 +1,136 @@
+"""The engine's thread with a fake engine: one step ahead, asleep when idle, told when broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from bus.wire.ids import RequestId
+from runner.engine import EngineFacts, LoadProgress, StepPlan, StepResult
+from runner.schedule.rows import RowFinished, RowKey, RowToken
+from runner.schedule.scheduler import Scheduler
+from runner.schedule.table import ScheduleSettings
+from runner.serving.engine_thread import Broken, EngineThread, Loaded, LoadFailed, News, Stepped
+from tests.harness.engine import FakeEngine, facts, whole_output
+from tests.harness.nodes import eventually
+from tests.harness.scheduling import prepared
+
+PATIENCE_S = 20.0
+
+
+class Watched(FakeEngine):
+    """Notes how many steps were unread at each read."""
+
+    def __init__(self, facts: EngineFacts) -> None:
+        super().__init__(facts)
+        self.unread_at_read: list[int] = []
+        self.broken = False
+
+    def issue(self, plan: StepPlan) -> None:
+        if self.broken:
+            raise RuntimeError("the device is lost")
+        super().issue(plan)
+
+    def read(self) -> StepResult:
+        self.unread_at_read.append(len(self.unread))
+        return super().read()
+
+
+class Bench:
+    """A running thread and what it posted."""
+
+    def __init__(self, load: Callable[[Callable[[LoadProgress], None]], Watched]) -> None:
+        self.news: SimpleQueue[News] = SimpleQueue()
+        self.thread = EngineThread(
+            load, lambda facts: Scheduler(facts, ScheduleSettings()), self.news.put
+        )
+        self.thread.start()
+
+    def next(self) -> News:
+        return self.news.get(timeout=PATIENCE_S)
+
+    def submit(self, name: str, most: int) -> None:
+        scheduler = self.thread.scheduler
+        assert scheduler is not None
+        with self.thread.lock:
+            scheduler.submit(prepared(name, [5] * 9, max_tokens=most), seeds=[100], now=0.0)
+        self.thread.wake()
+
+    def until_finished(self, name: str) -> list[int]:
+        tokens: list[int] = []
+        while True:
+            news = self.next()
+            assert isinstance(news, Stepped)
+            for event in news.events:
+                if event.key != RowKey(RequestId(name), 0):
+                    continue
+                if isinstance(event, RowToken):
+                    tokens.append(event.sampled.token)
+                elif isinstance(event, RowFinished):
+                    return tokens
+
+
+@pytest.fixture
+def engine() -> Watched:
+    return Watched(facts())
+
+
+@pytest.fixture
+def bench(engine: Watched) -> Iterator[Bench]:
+    made = Bench(lambda progress: engine)
+    assert isinstance(made.next(), Loaded)
+    yield made
+    made.thread.stop(PATIENCE_S)
+
+
+def test_a_request_is_run_one_step_ahead(bench: Bench, engine: Watched) -> None:
+    bench.submit("a", 40)
+    assert bench.until_finished("a") == whole_output(100, [5] * 9, 40, frozenset())
+    assert engine.unread_at_read.count(2) >= 38
+
+
+def test_an_idle_thread_sleeps_and_wakes_for_the_next_request(bench: Bench) -> None:
+    bench.submit("a", 3)
+    bench.until_finished("a")
+    bench.submit("b", 3)
+    bench.until_finished("b")
+    assert bench.thread.stop(PATIENCE_S)
+    assert bench.thread.busy_since is None
+    assert bench.thread.steps_done >= 6
+
+
+def test_an_exception_of_the_engine_is_told_and_ends_the_thread(
+    bench: Bench, engine: Watched
+) -> None:
+    engine.broken = True
+    bench.submit("a", 3)
+    news = bench.next()
+    while isinstance(news, Stepped):
+        news = bench.next()
+    assert isinstance(news, Broken)
+    assert "the device is lost" in news.message
+    assert bench.thread.stop(PATIENCE_S)
+
+
+def test_a_load_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def load(progress: Callable[[LoadProgress], None]) -> Watched:
+        progress(LoadProgress("weights", 5, 10))
+        raise ValueError("no such model")
+
+    bench = Bench(load)
+    news = bench.next()
+    assert news == LoadFailed("no such model")
+    assert bench.thread.progress.done_bytes == 5
+    assert "no such model" in capsys.readouterr().err
+
+
+def test_an_idle_engine_tidies_once(bench: Bench, engine: Watched) -> None:
+    bench.submit("a", 3)
+    bench.until_finished("a")
+    eventually(lambda: engine.rests == 1, PATIENCE_S, "the engine rested")
+    bench.thread.wake()
+    bench.submit("b", 3)
+    bench.until_finished("b")
+    eventually(lambda: engine.rests == 2, PATIENCE_S, "the engine rested again")

@@ -1,0 +1,460 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, RequestId, TokenId
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    ImagePart,
+    OutputFormat,
+    Sampling,
+    TextPart,
+    TextPrompt,
+    TokensPrompt,
+    ToolCall,
+    ToolChoice,
+    ToolSpec,
+)
+from runner.engine import RowId, SampledToken
+from runner.text.prepared import (
+    CallPiece,
+    ChoiceFinish,
+    ChoiceReader,
+    Piece,
+    PreparedRequest,
+    TextPiece,
+    TextWorks,
+    choice_seed,
+)
+from runner.text.text import Text
+from tests.harness.toy_tokenizer import FILL_IN, MARKERS, VOCABULARY, toy_tokenizer
+
+TOKENIZER = toy_tokenizer()
+TEXT: TextWorks = Text(TOKENIZER)
+EOS = 2
+TOOL = ToolSpec(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def chat(*texts: str, tools: tuple[ToolSpec, ...] = (), **fields: Any) -> ChatPrompt:
+    roles = ("user", "assistant")
+    messages = tuple(
+        ChatMessage(role=roles[place % 2], parts=(TextPart(text=text),))  # type: ignore[arg-type]
+        for place, text in enumerate(texts)
+    )
+    return ChatPrompt(messages=messages, tools=tools, **fields)
+
+
+def request(prompt: Any = None, **fields: Any) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=RequestId("req-1"),
+        model=ModelId("toy"),
+        prompt=prompt if prompt is not None else chat("hello"),
+        **fields,
+    )
+
+
+def ready(asked: GenerationRequest, context: int = 4096) -> PreparedRequest:
+    prepared = TEXT.prepare(asked, context)
+    assert isinstance(prepared, PreparedRequest), prepared
+    return prepared
+
+
+def refused(asked: GenerationRequest, context: int = 4096) -> Refusal:
+    refusal = TEXT.prepare(asked, context)
+    assert isinstance(refusal, Refusal)
+    return refusal
+
+
+def prompt_text(prepared: PreparedRequest) -> str:
+    return TOKENIZER._backend.decode(list(prepared.tokens), skip_special_tokens=False)
+
+
+def token(index: int) -> SampledToken:
+    return SampledToken(RowId(1), TokenId(index), -0.5, ((TokenId(index), -0.5),))
+
+
+def push(reader: ChoiceReader, tokens: list[int]) -> tuple[list[Piece], bool]:
+    pieces: list[Piece] = []
+    for index in tokens:
+        output = reader.push(token(index))
+        pieces += output.pieces
+        if output.ended:
+            return pieces, True
+    return pieces, False
+
+
+def read(
+    said: str, reason: Any = "stop", **fields: Any
+) -> tuple[list[tuple[str, ...]], ChoiceFinish]:
+    """What a client would put together from the pieces, and the end."""
+    reader = TEXT.choice(ready(request(**fields)), 0)
+    pieces, ended = push(reader, TOKENIZER.encode(said))
+    finish = reader.finish("stop" if ended else reason)
+    joined: list[tuple[str, ...]] = []
+    for piece in [*pieces, *finish.pieces]:
+        if isinstance(piece, CallPiece):
+            joined.append(("call", piece.name or "", piece.arguments))
+        elif joined and joined[-1][0] == piece.channel:
+            joined[-1] = (piece.channel, joined[-1][1] + piece.text)
+        else:
+            joined.append((piece.channel, piece.text))
+    return joined, finish
+
+
+# --- prompts ----------------------------------------------------------------------------
+
+
+def test_a_chat_becomes_the_templates_text_with_thinking_off_by_default() -> None:
+    assert prompt_text(ready(request(chat("hi")))) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+    thinking = prompt_text(ready(request(chat("hi"), thinking=True)))
+    assert thinking.endswith("<|im_start|>assistant\n")
+    assert prompt_text_of_card(True).endswith("assistant\n")
+
+
+def prompt_text_of_card(thinks: bool) -> str:
+    prepared = Text(TOKENIZER, thinking_by_default=thinks).prepare(request(), 4096)
+    assert isinstance(prepared, PreparedRequest)
+    return prompt_text(prepared)
+
+
+def test_a_whole_conversation_with_tools_reaches_the_template() -> None:
+    turns = (
+        ChatMessage(role="system", parts=(TextPart(text="Be kind."),)),
+        ChatMessage(role="user", parts=(TextPart(text="Go"),)),
+        ChatMessage(
+            role="assistant",
+            reasoning="hm",
+            tool_calls=(ToolCall(call_id="c", name="f", arguments='{"a":1}'),),
+        ),
+        ChatMessage(role="tool", parts=(TextPart(text="42"),), tool_call_id="c"),
+    )
+    text = prompt_text(ready(request(ChatPrompt(messages=turns, tools=(TOOL,)))))
+    assert text.startswith("<|im_start|>system\nBe kind.\n\n# Tools\n")
+    assert "<think>\nhm\n</think>\n\n" + f"\n{CALL}<|im_end|>" in text
+    assert "<tool_response>\n42\n</tool_response>" in text
+
+
+def test_no_tool_may_be_called_where_the_choice_is_none() -> None:
+    prepared = ready(request(chat("hi", tools=(TOOL,)), tool_choice=ToolChoice(mode="none")))
+    assert "# Tools" not in prompt_text(prepared)
+    assert not prepared.reads_tools
+
+
+def test_the_last_turn_can_be_continued() -> None:
+    prepared = ready(request(chat("count", "1, 2,", continue_final=True)))
+    assert prompt_text(prepared).endswith("<|im_start|>assistant\n1, 2,")
+
+
+def test_a_template_that_raises_refuses_the_request_in_its_own_words() -> None:
+    late = ChatMessage(role="system", parts=(TextPart(text="late"),))
+    refusal = refused(request(ChatPrompt(messages=(*chat("a").messages, late))))
+    assert (refusal.reason, refusal.field) == ("bad_request", "messages")
+    assert "a system message comes first" in refusal.message
+
+
+def test_raw_prompts_are_tokenised_or_taken_as_they_are() -> None:
+    assert prompt_text(ready(request(TextPrompt(text="A shoal")))) == "A shoal"
+    assert ready(request(TokensPrompt(token_ids=(5, 9)))).tokens == (5, 9)
+    for outside in (VOCABULARY, -1):
+        refusal = refused(request(TokensPrompt(token_ids=(5, outside))))
+        assert (refusal.reason, refusal.field) == ("bad_request", "prompt")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "field"),
+    [
+        ({"prompt": TextPrompt(text="")}, "bad_request", "prompt"),
+        ({"prompt": TextPrompt(text="\ud800")}, "bad_request", "prompt"),
+        ({"prompt": chat("\ud800")}, "bad_request", "messages"),
+        ({"prompt": ChatPrompt(messages=())}, "bad_request", "messages"),
+        ({"prompt": TextPrompt(text="a", suffix="b")}, "unsupported", "suffix"),
+        ({"prompt": TextPrompt(text="a"), "thinking": True}, "bad_request", "thinking"),
+        ({"tool_choice": ToolChoice(mode="required")}, "bad_request", "tool_choice"),
+        ({"tool_choice": ToolChoice(mode="named", name="g")}, "bad_request", "tool_choice"),
+        ({"stop": ("",)}, "bad_request", "stop[0]"),
+        ({"stop": ("a", "b" * 1025)}, "bad_request", "stop[1]"),
+        ({"stop": tuple("abcdefghijklmnopq")}, "bad_request", "stop"),
+        ({"sampling": Sampling(logit_bias={VOCABULARY: 1.0})}, "bad_request", "logit_bias.704"),
+        ({"sampling": Sampling(logit_bias={3: float("nan")})}, "bad_request", "logit_bias.3"),
+        (
+            {"output": OutputFormat(kind="json_schema", json_schema={"type": "banana"})},
+            "bad_request",
+            "response_format",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused_naming_the_field(
+    fields: dict[str, Any], reason: str, field: str
+) -> None:
+    refusal = refused(request(**fields))
+    assert (refusal.reason, refusal.field) == (reason, field)
+
+
+def test_models_without_template_thinking_or_tools_say_so() -> None:
+    raw = Text(toy_tokenizer(None))
+    refusal = raw.prepare(request(), 4096)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.field) == ("unsupported", "messages")
+    plain = toy_tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
+    refusal = Text(plain).prepare(request(chat("hi", tools=(TOOL,))), 4096)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.field) == ("unsupported", "tools")
+
+
+def test_a_suffix_is_filled_in_before_where_the_tokenizer_has_the_tokens() -> None:
+    filler = toy_tokenizer(None, (*MARKERS, *FILL_IN))
+    prepared = Text(filler).prepare(request(TextPrompt(text="def run", suffix="return 42")), 4096)
+    assert isinstance(prepared, PreparedRequest)
+    assert filler._backend.decode(list(prepared.tokens), skip_special_tokens=False) == (
+        "<|fim_prefix|>def run<|fim_suffix|>return 42<|fim_middle|>"
+    )
+
+
+def test_a_hopelessly_long_prompt_is_refused_before_it_is_tokenised() -> None:
+    for prompt in (TextPrompt(text="a" * 1_000_000), chat("a" * 1_000_000)):
+        refusal = refused(request(prompt), 100)
+        assert refusal.reason == "context_length"
+        assert 100 < refusal.facts["prompt_tokens"] <= 1_000_000
+
+
+OPENING = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt and enable_thinking %}<think>\n{% endif %}"
+)
+
+
+def test_a_prompt_that_opens_thinking_makes_the_output_begin_in_it() -> None:
+    text = Text(toy_tokenizer(OPENING))
+    json_wanted = OutputFormat(kind="json_object")
+    prepared = text.prepare(request(chat("hi"), thinking=True, output=json_wanted), 4096)
+    assert isinstance(prepared, PreparedRequest)
+    assert (prepared.opening, prepared.reads_thinking) == ("reasoning", True)
+    reader = text.choice(prepared, 0)
+    pieces, _ = push(reader, TOKENIZER.encode("hm\n</think>\n\n{}"))
+    said = {"reasoning": "", "text": ""}
+    for piece in pieces:
+        assert isinstance(piece, TextPiece)
+        said[piece.channel] += piece.text
+    assert said == {"reasoning": "hm", "text": "{}"}
+
+
+ANYTHING = st.text(max_size=12) | st.sampled_from(["\ud800", "{{ x }}", "<think>", "</tool_call>"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | ANYTHING,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANYTHING, inner, max_size=3),
+    max_leaves=6,
+)
+KEYWORDS = st.sampled_from(["type", "properties", "enum", "$ref", "items", "pattern", "minimum"])
+SCHEMAS = st.dictionaries(KEYWORDS | ANYTHING, JSON | st.sampled_from(["object", "#"]), max_size=4)
+MESSAGES = st.builds(
+    ChatMessage,
+    role=st.sampled_from(["system", "user", "assistant", "tool"]),
+    parts=st.lists(
+        st.builds(TextPart, text=ANYTHING) | st.builds(ImagePart, url=ANYTHING), max_size=2
+    ).map(tuple),
+    reasoning=st.none() | ANYTHING,
+    tool_calls=st.lists(
+        st.builds(ToolCall, call_id=ANYTHING, name=ANYTHING, arguments=ANYTHING), max_size=1
+    ).map(tuple),
+    tool_call_id=st.none() | ANYTHING,
+    name=st.none() | ANYTHING,
+)
+TOOLS = st.builds(ToolSpec, name=ANYTHING, parameters=SCHEMAS, strict=st.booleans())
+REQUESTS = st.builds(
+    GenerationRequest,
+    request_id=st.just(RequestId("req-1")),
+    model=st.just(ModelId("toy")),
+    prompt=st.builds(
+        ChatPrompt,
+        messages=st.lists(MESSAGES, max_size=3).map(tuple),
+        tools=st.lists(TOOLS, max_size=2).map(tuple),
+        continue_final=st.booleans(),
+    )
+    | st.builds(TextPrompt, text=ANYTHING, suffix=st.none() | ANYTHING)
+    | st.builds(TokensPrompt, token_ids=st.lists(st.integers(), max_size=3).map(tuple)),
+    n=st.integers(1, 3),
+    max_tokens=st.none() | st.integers(1, 2**70),
+    stop=st.lists(ANYTHING, max_size=3).map(tuple),
+    output=st.builds(
+        OutputFormat,
+        kind=st.sampled_from(["text", "json_object", "json_schema"]),
+        json_schema=st.none() | SCHEMAS,
+    ),
+    tool_choice=st.builds(
+        ToolChoice,
+        mode=st.sampled_from(["none", "auto", "required", "named"]),
+        name=st.none() | ANYTHING,
+    ),
+    parallel_tool_calls=st.booleans(),
+    thinking=st.none() | st.booleans(),
+)
+
+
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(REQUESTS, st.integers(1, 200), st.lists(st.integers(0, VOCABULARY + 9), max_size=20))
+def test_no_request_whatever_it_contains_raises(
+    asked: GenerationRequest, context: int, tokens: list[int]
+) -> None:
+    prepared = TEXT.prepare(asked, context)
+    if isinstance(prepared, Refusal):
+        assert prepared.model_dump_json()  # it can be sent
+        return
+    assert 0 < len(prepared.tokens) < len(prepared.tokens) + prepared.max_tokens <= context
+    reader = TEXT.choice(prepared, 0)
+    push(reader, tokens)
+    reader.finish("length")
+
+
+# --- room and endings -------------------------------------------------------------------
+
+
+def test_max_tokens_is_what_fits_and_a_prompt_that_leaves_no_room_is_refused() -> None:
+    prompt = TokensPrompt(token_ids=(5,) * 100)
+    assert ready(request(prompt), 10_000).max_tokens == 4096
+    assert ready(request(prompt), 130).max_tokens == 30
+    assert ready(request(prompt, max_tokens=7), 130).max_tokens == 7
+    assert ready(request(prompt, max_tokens=700), 130).max_tokens == 30
+    refusal = refused(request(prompt), 100)
+    assert refusal.reason == "context_length"
+    assert refusal.facts == {"prompt_tokens": 100, "limit": 99}
+    assert refusal.message == "prompt is too long: 100 tokens > 99 maximum"
+    assert TEXT.count(request(prompt)) == 100
+
+
+def test_end_tokens_are_those_of_the_model_unless_they_are_to_be_ignored() -> None:
+    assert ready(request()).stop_token_ids == {0, 2}
+    assert ready(request(ignore_eos=True)).stop_token_ids == frozenset()
+    held = ready(request(ignore_eos=True, output=OutputFormat(kind="json_object")))
+    assert held.grammar is not None
+    assert held.stop_token_ids == {0, 2}
+
+
+def test_every_choice_has_a_seed_of_its_own_and_the_first_has_the_requests() -> None:
+    seeded = ready(request(n=5, sampling=Sampling(seed=-3))).choices
+    assert len({choice.seed for choice in seeded}) == 5
+    assert seeded[0].seed == choice_seed(-3, 0) == 2**64 - 3
+    assert [choice.seed for choice in ready(request(n=2)).choices] == [None, None]
+
+
+# --- output -----------------------------------------------------------------------------
+
+
+def test_text_comes_out_as_it_is_sampled_and_ends_without_the_end_token() -> None:
+    said, finish = read("hello world<|im_end|>")
+    assert said == [("text", "hello world")]
+    assert (finish.finish_reason, finish.stop) == ("stop", None)
+
+
+def test_thinking_is_reasoning_with_its_tokens_counted() -> None:
+    text = "<think>\nLet me think.\n</think>\n\nhello"
+    said, finish = read(text, thinking=True)
+    assert said == [("reasoning", "Let me think."), ("text", "hello")]
+    inside = "<think>\nLet me think.\n</think>"
+    assert finish.reasoning_tokens == len(TOKENIZER.encode(inside))
+
+
+def test_a_stop_string_ends_the_visible_text_and_not_the_thinking() -> None:
+    text = "<think>one two</think>\n\nthree two four"
+    said, finish = read(text, thinking=True, stop=("two",))
+    assert said == [("reasoning", "one two"), ("text", "three ")]
+    assert (finish.finish_reason, finish.stop) == ("stop", "two")
+
+
+def test_the_beginning_of_a_stop_string_comes_out_when_the_choice_ends() -> None:
+    said, finish = read("a st", reason="length", stop=("stop",))
+    assert said == [("text", "a st")]
+    assert (finish.finish_reason, finish.stop) == ("length", None)
+
+
+def test_after_the_end_nothing_is_read() -> None:
+    reader = TEXT.choice(ready(request(stop=("two",))), 0)
+    _, ended = push(reader, TOKENIZER.encode("one two"))
+    assert ended
+    assert push(reader, TOKENIZER.encode(" three")) == ([], False)
+
+
+def test_tool_calls_are_read_and_give_the_reason() -> None:
+    said, finish = read(f"See.\n{CALL}\n{CALL}<|im_end|>", prompt=chat("x", tools=(TOOL,)))
+    assert said == [("text", "See."), ("call", "f", '{"a": 1}'), ("call", "f", '{"a": 1}')]
+    assert finish.finish_reason == "tool_calls"
+    _, cut = read(f"{CALL} and then", reason="length", prompt=chat("x", tools=(TOOL,)))
+    assert cut.finish_reason == "length"
+
+
+def test_one_call_ends_the_choice_where_calls_may_not_be_parallel() -> None:
+    said, finish = read(
+        f"{CALL}\n{CALL}", prompt=chat("x", tools=(TOOL,)), parallel_tool_calls=False
+    )
+    assert said == [("call", "f", '{"a": 1}')]
+    assert finish.finish_reason == "tool_calls"
+
+
+def test_call_markup_is_plain_text_where_there_are_no_tools() -> None:
+    said, finish = read(CALL)
+    assert said == [("text", CALL)]
+    assert finish.finish_reason == "stop"
+    raw, _ = read(f"<think>a</think>{CALL}", prompt=TextPrompt(text="x"))
+    assert raw == [("text", f"<think>a</think>{CALL}")]
+
+
+def test_call_ids_depend_on_request_choice_and_place_alone() -> None:
+    prepared = ready(request(chat("x", tools=(TOOL,)), n=2))
+
+    def ids(choice: int) -> list[str | None]:
+        pieces, _ = push(TEXT.choice(prepared, choice), TOKENIZER.encode(CALL + CALL))
+        return [piece.call_id for piece in pieces if isinstance(piece, CallPiece)]
+
+    assert ids(0) == ids(0)
+    assert len({*ids(0), *ids(1)}) == 4
+
+
+def test_required_calls_come_with_a_grammar_and_so_does_json() -> None:
+    tools = chat("x", tools=(TOOL,))
+    assert ready(request(tools)).grammar is None
+    strict = TOOL.model_copy(update={"strict": True})
+    assert ready(request(chat("x", tools=(strict,)))).grammar is not None
+    assert ready(request(tools, tool_choice=ToolChoice(mode="required"))).grammar is not None
+    held = ready(request(output=OutputFormat(kind="json_object")))
+    assert held.grammar is not None
+    assert not held.reads_thinking
+
+
+@given(st.text(alphabet="ab 🐟\n<", max_size=30), st.sampled_from(["b", "🐟a", "\n\n", "<t"]))
+def test_logprobs_and_token_counts_cover_the_text_exactly(text: str, stop: str) -> None:
+    reader = TEXT.choice(ready(request(top_logprobs=1, stop=(stop,))), 0)
+    tokens = TOKENIZER.encode(text)
+    pieces, ended = push(reader, tokens)
+    finish = reader.finish("stop" if ended else "length")
+    texts = [piece for piece in [*pieces, *finish.pieces] if isinstance(piece, TextPiece)]
+    said = "".join(piece.text for piece in texts)
+    assert said == text.split(stop)[0]
+    logprobs = [each for piece in texts for each in piece.logprobs]
+    ids = [each.token_id for each in logprobs]
+    assert ids == tokens[: len(ids)]
+    assert TOKENIZER._backend.decode(ids).startswith(said)
+    assert not ids or not TOKENIZER._backend.decode(ids[:-1]).startswith(said) or not said
+    assert all(each.top == ((each.token_id, each.text, -0.5),) for each in logprobs)
+    if not ended:
+        assert sum(piece.tokens for piece in texts) == len(tokens)
+
+
+def test_markup_has_no_logprobs() -> None:
+    text = "<think>\nhm\n</think>\n\nhello"
+    reader = TEXT.choice(ready(request(top_logprobs=0, thinking=True)), 0)
+    pieces, _ = push(reader, [*TOKENIZER.encode(text), EOS])
+    finish = reader.finish("stop")
+    texts = {"reasoning": "", "text": ""}
+    for piece in [*pieces, *finish.pieces]:
+        assert isinstance(piece, TextPiece)
+        texts[piece.channel] += "".join(each.text for each in piece.logprobs)
+    assert texts == {"reasoning": "hm", "text": "hello"}

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from bus.wire.ids import NodeId
+from bus.wire.topology import ports_in
+from conf.settings import load_settings
+from worker.__main__ import worker_settings
+from worker.machine.node_card import addresses, chip_in, machine, node_card
+
+PORTS = """
+Hardware Port: Ethernet Adapter (en4)
+Device: en4
+Ethernet Address: 1a:2b:3c:4d:5e:6f
+
+Hardware Port: Thunderbolt Bridge
+Device: bridge0
+Ethernet Address: 1a:2b:3c:4d:5e:70
+
+Hardware Port: Wi-Fi
+Device: en0
+Ethernet Address: 1a:2b:3c:4d:5e:71
+
+VLAN Configurations
+===================
+"""
+
+
+def test_macos_names_of_ports_are_read() -> None:
+    assert ports_in(PORTS) == {
+        "en4": "Ethernet Adapter (en4)",
+        "bridge0": "Thunderbolt Bridge",
+        "en0": "Wi-Fi",
+    }
+    assert ports_in("") == {}
+
+
+def test_a_processor_says_its_name() -> None:
+    assert chip_in("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n") == "Some CPU @ 2 GHz"
+    assert chip_in("Model\t\t: Raspberry Pi 5\n") == "Raspberry Pi 5"
+    assert chip_in("") == ""
+
+
+def test_this_machine_announces_what_it_is_and_where() -> None:
+    card = node_card(NodeId("n"), "n", slots=2, memory_bytes=0, models=(), announced_at_s=1.0)
+    assert card.ips == addresses() and card.machine == machine()
+    assert any(one.medium == "loopback" for one in card.ips)
+    assert card.vram_bytes == 0
+    assert not any(one.ip.startswith("fe80") for one in card.ips)
+
+
+def test_the_card_tells_what_nodes_are_compared_by() -> None:
+    card = node_card(
+        NodeId("n"),
+        "n",
+        slots=2,
+        memory_bytes=0,
+        models=(),
+        announced_at_s=1.0,
+        launched_by="systemd",
+    )
+    assert card.python_version == platform.python_version()
+    assert card.os_version and card.mlx_lm_version
+    assert card.launched_by == "systemd"
+
+
+def test_who_started_the_node_is_no_setting_and_reaches_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_LAUNCHED_BY", "launchd")
+    assert worker_settings(load_settings(home=tmp_path)).launched_by == "launchd"

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.wire.ids import ModelId
+from worker.models.model_card import Tensor, kv_bytes, weights_bytes
+from worker.models.weights import Shelf, Weights, hugging_face_cache
+
+CONFIG: dict[str, Any] = {
+    "model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 256,
+    "max_position_embeddings": 2048,
+}  # fmt: skip
+TENSORS: dict[str, tuple[str, list[int]]] = {
+    "model.embed_tokens.weight": ("BF16", [256, 64]),
+    "model.norm.weight": ("BF16", [64]),
+}
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "U32": 4}
+
+
+def write_model(
+    folder: Path,
+    config: dict[str, Any] | None = None,
+    tensors: dict[str, tuple[str, list[int]]] | None = None,
+    template: str | None = None,
+) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config or CONFIG))
+    header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
+    at = 0
+    for name, (dtype, shape) in (tensors or TENSORS).items():
+        size = SIZES[dtype]
+        for side in shape:
+            size *= side
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    raw = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + b"\0" * at)
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+def shelf(tmp_path: Path, *, float32: bool = True, bundled: Path | None = None) -> Weights:
+    models = tmp_path / "models"
+    named = {} if bundled is None else {"shoal-tiny": bundled}
+    return Weights(Shelf(named, (models,), tmp_path / "hub", float32))
+
+
+def test_a_card_holds_exact_bytes_as_they_will_lie_in_memory(tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "tiny")
+    (card,) = shelf(tmp_path).look()
+    count = 256 * 64 + 64
+    assert card.model == "tiny" and card.parameters == count
+    assert card.weights_bytes == count * 4, "cast to float32"
+    assert card.size_bytes == (tmp_path / "models/tiny/model.safetensors").stat().st_size
+    assert card.kv_bytes_per_token == 4 * 2 * 4 * 16 * 4
+    assert (card.dtype, card.context_tokens, card.vocabulary) == ("float32", 2048, 256)
+    (stored,) = shelf(tmp_path, float32=False).look()
+    assert (stored.weights_bytes, stored.kv_bytes_per_token) == (count * 2, 4 * 2 * 4 * 16 * 2)
+    assert stored.dtype == "auto"
+
+
+def test_quantized_weights_stay_packed_and_count_as_what_they_stand_for(tmp_path: Path) -> None:
+    config = {**CONFIG, "quantization": {"bits": 4, "group_size": 64}}
+    tensors = {
+        "a.weight": ("U32", [64, 8]),
+        "a.scales": ("F16", [64, 1]),
+        "a.biases": ("F16", [64, 1]),
+        "norm.weight": ("F16", [64]),
+    }
+    write_model(tmp_path / "models" / "q4", config, tensors)
+    (card,) = shelf(tmp_path).look()
+    assert card.quantization == "4-bit"
+    assert card.parameters == 64 * 64 + 64
+    assert card.weights_bytes == 64 * 8 * 4 + (64 + 64 + 64) * 4
+
+
+def test_names_come_from_folders_and_the_first_of_a_name_wins(tmp_path: Path) -> None:
+    bundled = write_model(tmp_path / "bundle")
+    write_model(tmp_path / "models" / "shoal-tiny")
+    write_model(tmp_path / "models" / "owner" / "deep")
+    write_model(tmp_path / "models" / "not a name")
+    (tmp_path / "models" / "empty").mkdir()
+    found = {card.model: card for card in shelf(tmp_path, bundled=bundled).look()}
+    assert set(found) == {"shoal-tiny", "owner/deep"}
+    assert found[ModelId("shoal-tiny")].bundled and found[ModelId("shoal-tiny")].path == str(
+        bundled
+    )
+
+
+def test_the_hugging_face_cache_is_read_by_the_ref_then_by_age(tmp_path: Path) -> None:
+    repository = tmp_path / "hub" / "models--mlx-community--Small-4bit"
+    old = write_model(repository / "snapshots" / "aaa")
+    new = write_model(repository / "snapshots" / "bbb")
+    os.utime(old, (1, 1))
+    (card,) = shelf(tmp_path).look()
+    assert (card.model, card.path) == ("mlx-community/Small-4bit", str(new))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("aaa")
+    (card,) = shelf(tmp_path).look()
+    assert card.path == str(old)
+
+
+def test_the_hugging_face_variables_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", "/data/hf")
+    assert hugging_face_cache() == Path("/data/hf/hub")
+    monkeypatch.setenv("HF_HUB_CACHE", "/data/hub")
+    assert hugging_face_cache() == Path("/data/hub")
+
+
+@pytest.mark.parametrize(
+    ("template", "capabilities", "thinks"),
+    [
+        ("{{ messages }}", ("completion",), False),
+        ("{% if tools %}{{ tools }}{% endif %}", ("completion", "tools"), False),
+        ("{{ tools }}{{ enable_thinking }}", ("completion", "tools", "thinking"), True),
+    ],
+)
+def test_the_template_tells_what_a_model_can_do(
+    tmp_path: Path, template: str, capabilities: tuple[str, ...], thinks: bool
+) -> None:
+    write_model(tmp_path / "models" / "m", template=template)
+    (card,) = shelf(tmp_path).look()
+    assert (card.capabilities, card.thinking) == (capabilities, thinks)
+
+
+def test_a_card_file_may_say_more_and_is_seen_when_it_changes(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m", template="{{ enable_thinking }}")
+    weights = shelf(tmp_path)
+    (before,) = weights.look()
+    (folder / "card.toml").write_text(
+        'summary = "for people"\nthinking_default = false\ncontext_tokens = 512\nkeep_alive_s = 9\n'
+    )
+    (after,) = weights.look()
+    assert (before.thinking, before.context_tokens, before.keep_alive_s) == (True, 2048, None)
+    assert (after.thinking, after.context_tokens, after.keep_alive_s) == (False, 512, 9.0)
+
+
+def test_unreadable_models_are_named_with_their_trouble_and_harm_no_other(tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "good")
+    bad = write_model(tmp_path / "models" / "bad")
+    (bad / "model.safetensors").write_bytes(b"\xff" * 16)
+    cut = write_model(tmp_path / "models" / "cut")
+    raw = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(raw[:40])
+    odd = write_model(tmp_path / "models" / "odd", {"model_type": "x"})
+    weights = shelf(tmp_path)
+    assert [card.model for card in weights.look()] == ["good"]
+    assert set(weights.troubles) == {str(bad), str(cut), str(odd)}
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, (4 * 2 * 4 * 16 * 2, 0)),
+        ({"kv_lora_rank": 512, "qk_rope_head_dim": 64}, (4 * 576 * 2, 0)),
+        (
+            {"layer_types": ["full_attention"] + ["sliding_attention"] * 3, "sliding_window": 100},
+            (2 * 4 * 16 * 2, 3 * 100 * 2 * 4 * 16 * 2),
+        ),
+        (
+            {"full_attention_interval": 4, "state_size": 8},
+            (2 * 4 * 16 * 2, 3 * 64 * 8 * 2),
+        ),
+        ({"head_dim": None, "num_key_value_heads": None}, (4 * 2 * 8 * 8 * 2, 0)),
+    ],
+)
+def test_kv_bytes_count_only_what_grows(extra: dict[str, Any], expected: tuple[int, int]) -> None:
+    assert kv_bytes({**CONFIG, **extra}, 2) == expected
+
+
+def test_integers_are_not_cast() -> None:
+    tensors = [Tensor("w", "U32", 10, 40), Tensor("s", "BF16", 10, 20)]
+    assert weights_bytes(tensors, float32=True) == 80
+    assert weights_bytes(tensors, float32=False) == 60

@@ -1,0 +1,1 @@
+"""What this node is: its card, memory, RDMA devices, addresses and ports."""

@@ -1,0 +1,163 @@
+"""Talks to the operating system: what this node is and how much memory it has free now."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.ids import NodeId
+from bus.wire.topology import NodeAddress, RdmaPort, medium_of, ports_in
+
+ASK_S = 5.0
+"""What macOS's tools may take to answer."""
+_VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "gif", "stf", "anpi")
+"""Interfaces that lead to no other machine."""
+
+
+def free_bytes() -> int:
+    """Memory that can be taken now without swapping."""
+    return psutil.virtual_memory().available
+
+
+def has_metal() -> bool:
+    """Whether runners compute on Apple's GPU here."""
+    return sys.platform == "darwin" and platform.machine() == "arm64"
+
+
+def node_card(
+    node: NodeId,
+    name: str,
+    *,
+    slots: int,
+    memory_bytes: int,
+    models: tuple[ModelCard, ...],
+    weights_addresses: tuple[str, ...] = (),
+    announced_at_s: float,
+    launched_by: str = "",
+    rdma_ports: tuple[RdmaPort, ...] = (),
+    rdma: Mapping[str, str] | None = None,
+) -> NodeCard:
+    """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
+    total = psutil.virtual_memory().total
+    return NodeCard(
+        node=node,
+        name=name,
+        platform=f"{sys.platform}-{platform.machine()}",
+        cores=psutil.cpu_count() or 1,
+        memory_bytes=min(total, memory_bytes) if memory_bytes else total,
+        backends=("mlx-metal",) if has_metal() else ("mlx-cpu",),
+        mlx_version=_version("mlx"),
+        shoal_version=_version("shoal"),
+        slots=slots,
+        models=models,
+        weights_addresses=weights_addresses,
+        announced_at_s=announced_at_s,
+        chip=chip(),
+        working_set_bytes=working_set_bytes(),
+        machine=machine(),
+        ips=addresses(),
+        os_version=os_version(),
+        python_version=platform.python_version(),
+        mlx_lm_version=_version("mlx-lm"),
+        launched_by=launched_by,
+        rdma_ports=rdma_ports,
+        rdma=dict(rdma or {}),
+    )
+
+
+@functools.cache
+def os_version() -> str:
+    """The operating system and its version: `macOS 26.2`, `Debian GNU/Linux 12 (bookworm)`."""
+    if sys.platform == "darwin":
+        return f"macOS {platform.mac_ver()[0]}"
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+@functools.cache
+def chip() -> str:
+    """The processor's name, as the system says it; empty when it does not."""
+    if sys.platform == "darwin":
+        return asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+    try:
+        return chip_in(Path("/proc/cpuinfo").read_text())
+    except OSError:
+        return ""
+
+
+def chip_in(cpuinfo: str) -> str:
+    """The processor's name in Linux's `/proc/cpuinfo`."""
+    found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, flags=re.MULTILINE)
+    return found.group(1).strip() if found else ""
+
+
+@functools.cache
+def working_set_bytes() -> int:
+    """What macOS lets its GPU wire down where the operator has set a limit
+    (`iogpu.wired_limit_mb`); 0 where that is left to the system, or there is no Metal."""
+    if not has_metal():
+        return 0
+    said = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
+    return int(said) << 20 if said.isdecimal() else 0
+
+
+def machine() -> str:
+    """Alike for all nodes of one machine: its lowest hardware address; empty without one."""
+    found = [
+        address.address
+        for name, some in psutil.net_if_addrs().items()
+        for address in some
+        if address.family == psutil.AF_LINK and not name.startswith(_VIRTUAL)
+    ]
+    return min((one for one in found if one.strip("0:-")), default="")
+
+
+def addresses() -> tuple[NodeAddress, ...]:
+    """The addresses of interfaces that are up and may lead to other machines, and what each
+    lies on. Link-local IPv6 is left out: it means nothing without the interface's name."""
+    ports, stats = _ports(), psutil.net_if_stats()
+    found: list[NodeAddress] = []
+    for name, some in sorted(psutil.net_if_addrs().items()):
+        if name.startswith(_VIRTUAL) or name not in stats or not stats[name].isup:
+            continue
+        port = ports.get(name, "Wi-Fi" if Path(f"/sys/class/net/{name}/wireless").exists() else "")
+        for one in some:
+            if one.family == psutil.AF_LINK or one.address.startswith("fe80"):
+                continue
+            medium = medium_of(one.address, name, port)
+            found.append(NodeAddress(ip=one.address, medium=medium, interface=name))
+    return tuple(found)
+
+
+@functools.cache
+def _ports() -> Mapping[str, str]:
+    if sys.platform != "darwin":
+        return {}
+    return ports_in(asked("/usr/sbin/networksetup", "-listallhardwareports"))
+
+
+def asked(*command: str) -> str:
+    """What a tool of the system says; nothing when it fails or takes too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "unknown"

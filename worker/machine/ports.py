@@ -1,0 +1,35 @@
+"""Talks to the system: fresh ports for ranks of groups, from a range of the table.
+
+Every generation gets ports that were not used lately: a rank of an earlier one that still runs
+could otherwise take a connection meant for the new one (MLX's ring shares its ports).
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+from bus.wire.errors import PortTaken
+
+
+class PortPool:
+    """`count` ports from `first` on, handed out in turn from a place chosen at the start."""
+
+    def __init__(self, first: int, count: int) -> None:
+        self._first = first
+        self._count = count
+        self._next = secrets.randbelow(count) if count else 0
+
+    def fresh(self, host: str) -> int:
+        """The next port that can be bound on `host` now. Raises PortTaken when none can."""
+        for _ in range(self._count):
+            port = self._first + self._next % self._count
+            self._next += 1
+            with socket.socket() as probe:
+                try:
+                    probe.bind((host, port))
+                except OSError:
+                    continue
+                return port
+        last = self._first + self._count - 1
+        raise PortTaken(f"no port of {self._first} to {last} is free on {host} for a rank")

@@ -1,0 +1,78 @@
+"""At which of this node's addresses other ranks of a group are to meet it.
+
+Pure: time arrives as `now`. MLX's ring has rank i connect to rank i + 1 and the last to the
+first, so a rank's address is dialled by its left neighbour alone: each pair of neighbours takes
+its own best way, out of those that the neighbour was seen to reach this node by. Only names
+and IPv4 addresses count: MLX's ring has no IPv6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bus.hardware.observed_links import reaches
+from bus.wire.ids import NodeId
+from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.readings import LinkReading
+from bus.wire.messages.wire import Message
+from bus.wire.topology import NodeAddress, Reach, observed_address
+
+PEERS_READING_S = 15.0
+LINK_READING_S = 600.0
+
+
+@dataclass(slots=True)
+class Ways:
+    """What other nodes say of how they reach this one, `me`; the latest of each."""
+
+    me: NodeId
+    peers: dict[NodeId, tuple[PeersReading, float]] = field(
+        default_factory=dict[NodeId, tuple[PeersReading, float]]
+    )
+    links: dict[NodeId, tuple[LinkReading, float]] = field(
+        default_factory=dict[NodeId, tuple[LinkReading, float]]
+    )
+
+    def hear(self, message: Message, now: float) -> None:
+        """Take a reading in; others than those two are ignored."""
+        if isinstance(message, PeersReading):
+            self.peers[message.node] = (message, now)
+        elif isinstance(message, LinkReading):
+            self.links[message.node] = (message, now)
+
+    def host_for(self, other: NodeId, ips: Sequence[NodeAddress], now: float) -> str | None:
+        """The best address at which `other` was seen to reach this node, whose own are `ips`;
+        None when it was not."""
+        best = observed_address(other, self.me, self._seen(other, ips, now))
+        return None if best is None else best.ip
+
+    def shared_host(
+        self, others: Sequence[NodeId], ips: Sequence[NodeAddress], now: float
+    ) -> str | None:
+        """The best address at which every one of `others` was seen to reach this node; None when
+        there is none such."""
+        if not others:
+            return None
+        seen = [self._seen(other, ips, now) for other in others]
+        shared = set[str].intersection(*({way.ip for way in ways} for ways in seen))
+        best = observed_address(others[0], self.me, (way for way in seen[0] if way.ip in shared))
+        return None if best is None else best.ip
+
+    def hosts_for(
+        self, others: Iterable[NodeId], ips: Sequence[NodeAddress], now: float
+    ) -> tuple[str, ...]:
+        """An address for each of the others, without repetition; for those that were seen."""
+        found = (self.host_for(other, ips, now) for other in others)
+        return tuple(dict.fromkeys(host for host in found if host is not None))
+
+    def _seen(self, other: NodeId, ips: Sequence[NodeAddress], now: float) -> list[Reach]:
+        peers, links = self.peers.get(other), self.links.get(other)
+        seen = reaches(
+            other,
+            self.me,
+            ips,
+            peers=peers[0] if peers and now - peers[1] <= PEERS_READING_S else None,
+            links=links[0] if links and now - links[1] <= LINK_READING_S else None,
+        )
+        return [way for way in seen if ":" not in way.ip]

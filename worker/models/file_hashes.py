@@ -1,0 +1,198 @@
+"""Talks to the disk: which files make up a model here, and their hashes, computed once.
+
+Hashes are kept in the state folder by (path, size, time of change, inode); a file that any of
+these changed of is hashed anew. Links are followed only to files inside of the model's own
+folder, or, for a snapshot of the Hugging Face cache, of its repository's blobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from bus.wire.codec import pack, unpack
+from bus.wire.errors import BadMessage
+from bus.wire.messages.weights import PIECE_BYTES, FileEntry
+from worker.models.manifest import belongs
+
+MAX_ENTRY_BYTES = 256 << 20
+
+Progress = Callable[[int], None]
+Stopped = Callable[[], bool]
+
+
+class Interrupted(Exception):
+    """The work was given up because its thread is to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One file of a model as it lies here. `real` is where links lead to."""
+
+    path: str
+    real: Path
+    size_bytes: int
+    changed_ns: int
+    inode: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """At most `length` bytes from `offset` on. Raises OSError; FileChanged when the file is
+        not the one that was looked at."""
+        file = self.open()
+        try:
+            return os.pread(file, length, offset)
+        finally:
+            os.close(file)
+
+    def open(self) -> int:
+        """A descriptor of this very file. Raises OSError, FileChanged."""
+        file = os.open(self.real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if _mark(os.fstat(file)) != (self.size_bytes, self.changed_ns, self.inode):
+            os.close(file)
+            raise FileChanged(f"{self.path} has changed on the disk")
+        return file
+
+
+class FileChanged(Exception):
+    """A file is not what it was when its model was looked at."""
+
+
+def held_files(folder: Path) -> tuple[Held, ...]:
+    """The files of the model in `folder`, by path. Raises OSError."""
+    roots = _roots(folder)
+    found: list[Held] = []
+    for path in _paths(folder):
+        real = (folder / path).resolve()
+        if not any(real.is_relative_to(root) for root in roots):
+            continue
+        seen = real.stat()
+        if stat.S_ISREG(seen.st_mode):
+            found.append(Held(path, real, *_mark(seen)))
+    return tuple(sorted(found, key=lambda held: held.path))
+
+
+class Hashes:
+    """The hashes of this node's files, kept in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def of(self, held: Held, progress: Progress, stopped: Stopped) -> FileEntry:
+        """A file's entry. Raises OSError, FileChanged, Interrupted."""
+        known = self._known(held)
+        if known is not None:
+            progress(held.size_bytes)
+            return known
+        file = held.open()
+        try:
+            whole, pieces = hash_pieces(file, held.size_bytes, progress, stopped)
+        finally:
+            os.close(file)
+        os.close(held.open())  # it may have changed while it was read
+        self._keep(held, whole, pieces)
+        return _entry(held, whole, pieces)
+
+    def sweep(self) -> None:
+        """Forget files that are no more."""
+        for kept in self._folder.iterdir():
+            with contextlib.suppress(OSError):
+                found = _unpacked(kept)
+                if found is None or not os.path.exists(found[0]):
+                    kept.unlink()
+
+    def _known(self, held: Held) -> FileEntry | None:
+        try:
+            found = _unpacked(self._file(held))
+        except OSError:
+            return None
+        mark = [str(held.real), held.size_bytes, held.changed_ns, held.inode]
+        if found is None or found[:4] != mark:
+            return None
+        return _entry(held, found[4], found[5])
+
+    def _keep(self, held: Held, whole: str, pieces: bytes) -> None:
+        mark = [str(held.real), held.size_bytes, held.changed_ns, held.inode]
+        path = self._file(held)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(pack([*mark, whole, pieces]))
+        fresh.replace(path)
+
+    def _file(self, held: Held) -> Path:
+        return self._folder / hashlib.sha256(str(held.real).encode()).hexdigest()[:32]
+
+
+def hash_pieces(
+    file: int, size_bytes: int, progress: Progress, stopped: Stopped
+) -> tuple[str, bytes]:
+    """(SHA-256 of the whole in hexadecimal, SHA-256 of each piece) of an open file. Raises
+    OSError, FileChanged when it is shorter, Interrupted."""
+    whole = hashlib.sha256()
+    pieces = bytearray()
+    for content in _contents(file, size_bytes, stopped):
+        whole.update(content)
+        pieces += hashlib.sha256(content).digest()
+        progress(len(content))
+    return whole.hexdigest(), bytes(pieces)
+
+
+def hash_whole(file: int, size_bytes: int, stopped: Stopped) -> str:
+    """SHA-256 of an open file in hexadecimal. Raises as `hash_pieces` does."""
+    whole = hashlib.sha256()
+    for content in _contents(file, size_bytes, stopped):
+        whole.update(content)
+    return whole.hexdigest()
+
+
+def _contents(file: int, size_bytes: int, stopped: Stopped) -> Iterator[bytes]:
+    for offset in range(0, size_bytes, PIECE_BYTES):
+        if stopped():
+            raise Interrupted
+        length = min(PIECE_BYTES, size_bytes - offset)
+        content = os.pread(file, length, offset)
+        if len(content) != length:
+            raise FileChanged("the file is shorter than it was")
+        yield content
+
+
+def _entry(held: Held, whole: str, pieces: bytes) -> FileEntry:
+    return FileEntry(path=held.path, size_bytes=held.size_bytes, sha256=whole, piece_hashes=pieces)
+
+
+def _mark(seen: os.stat_result) -> tuple[int, int, int]:
+    return seen.st_size, seen.st_mtime_ns, seen.st_ino
+
+
+def _roots(folder: Path) -> list[Path]:
+    real = folder.resolve()
+    snapshot = real.parent.name == "snapshots"
+    return [real, real.parent.parent / "blobs"] if snapshot else [real]
+
+
+def _paths(folder: Path) -> Iterator[str]:
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            for inner in os.scandir(entry.path):
+                if belongs(f"{entry.name}/{inner.name}"):
+                    yield f"{entry.name}/{inner.name}"
+        elif belongs(entry.name):
+            yield entry.name
+
+
+def _unpacked(path: Path) -> list[Any] | None:
+    try:
+        found = unpack(path.read_bytes(), limit_bytes=MAX_ENTRY_BYTES)
+    except BadMessage:
+        return None
+    if not isinstance(found, list):
+        return None
+    fields = cast(list[Any], found)
+    right = (str, int, int, int, str, bytes)
+    fits = len(fields) == len(right)
+    return fields if fits and all(map(isinstance, fields, right)) else None

@@ -1,0 +1,85 @@
+"""What a model's folder is made of, file by file, and what another node may say of it.
+
+Pure. Only files that a model is loaded from belong to it: weights, configuration, tokenizer,
+template, card; never code. A path has at most two parts, none hidden, so that no manifest can
+name anything outside of its model's folder. The digest covers names, sizes and contents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from bus.wire.ids import ModelId
+from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
+
+SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken")
+NAMED = ("card.toml",)
+MAX_FILES = 4_096
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
+
+
+def belongs(path: str) -> bool:
+    """Whether a file of this relative path is part of a model, and safe to write below a
+    folder of our own."""
+    parts = path.split("/")
+    if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
+        return False
+    return path in NAMED or parts[-1].endswith(SUFFIXES)
+
+
+def piece_count(size_bytes: int) -> int:
+    """How many pieces a file of this size has."""
+    return -(-size_bytes // PIECE_BYTES)
+
+
+def piece_length(size_bytes: int, index: int) -> int:
+    """The length of piece `index`: all are whole but the last."""
+    return min(PIECE_BYTES, size_bytes - index * PIECE_BYTES)
+
+
+def piece_hash(entry: FileEntry, index: int) -> bytes:
+    """The SHA-256 that piece `index` is to have."""
+    return entry.piece_hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]
+
+
+def digest_of(model: ModelId, files: Sequence[FileEntry]) -> str:
+    """The name of exactly this content under this model's name, 64 hexadecimal digits."""
+    found = hashlib.sha256(f"{model}\n".encode())
+    for entry in files:
+        of_pieces = hashlib.sha256(entry.piece_hashes).hexdigest()
+        line = f"{entry.path}\t{entry.size_bytes}\t{entry.sha256}\t{of_pieces}\n"
+        found.update(line.encode())
+    return found.hexdigest()
+
+
+def manifest_of(model: ModelId, files: Sequence[FileEntry]) -> Manifest:
+    """The manifest of these files."""
+    ordered = tuple(sorted(files, key=lambda entry: entry.path))
+    return Manifest(model=model, digest=digest_of(model, ordered), files=ordered)
+
+
+def problem_of(manifest: Manifest, model: ModelId) -> str | None:
+    """What is wrong with a manifest that another node sent for `model`; None when nothing is."""
+    if manifest.model != model:
+        return f"it is of {manifest.model!r}"
+    if len(manifest.files) > MAX_FILES:
+        return f"it names {len(manifest.files)} files, at most {MAX_FILES} are taken"
+    paths = [entry.path for entry in manifest.files]
+    for entry in manifest.files:
+        if not belongs(entry.path):
+            return f"it names {entry.path[:80]!r}, which is no file of a model"
+        if len(entry.piece_hashes) != HASH_BYTES * piece_count(entry.size_bytes):
+            return f"the hashes of {entry.path} do not fit its size"
+    if paths != sorted(paths):
+        return "its files are not in order"
+    folded = [path.casefold() for path in paths]
+    folders = {path.partition("/")[0] for path in folded if "/" in path}
+    if len(set(folded)) != len(folded) or folders & set(folded):
+        return "two of its files have one name"
+    if "config.json" not in paths or not any(p.endswith(".safetensors") for p in paths):
+        return "it lacks config.json or safetensors"
+    if digest_of(model, manifest.files) != manifest.digest:
+        return "its digest is not that of its files"
+    return None

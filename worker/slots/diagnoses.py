@@ -1,0 +1,42 @@
+"""Questions to runners that pass through the worker: who asked what, and until when.
+
+Pure. A runner's report answers everybody who asked about its instance; who is not answered in
+time is told so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bus.wire.ids import InstanceId
+
+PATIENCE_S = 3.0
+
+
+@dataclass(slots=True)
+class OpenQuestions:
+    """Askers (as the ROUTER names them) by instance, with their deadlines."""
+
+    waiting: dict[InstanceId, list[tuple[bytes, float]]] = field(
+        default_factory=dict[InstanceId, list[tuple[bytes, float]]]
+    )
+
+    def ask(self, instance: InstanceId, asker: bytes, now: float) -> None:
+        """Somebody waits for a report of this instance."""
+        self.waiting.setdefault(instance, []).append((asker, now + PATIENCE_S))
+
+    def answered(self, instance: InstanceId) -> list[bytes]:
+        """Everybody whom a report of this instance answers; they wait no longer."""
+        return [asker for asker, _ in self.waiting.pop(instance, [])]
+
+    def expired(self, now: float) -> list[bytes]:
+        """Everybody whose patience is over; they wait no longer."""
+        late: list[bytes] = []
+        for instance, askers in list(self.waiting.items()):
+            late += [asker for asker, deadline_at in askers if now >= deadline_at]
+            rest = [one for one in askers if now < one[1]]
+            if rest:
+                self.waiting[instance] = rest
+            else:
+                del self.waiting[instance]
+        return late

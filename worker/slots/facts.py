@@ -1,0 +1,105 @@
+"""What the worker tells of its runners, each thing once.
+
+Pure. A runner that leaves while its instance drains has unloaded; any other that is gone has
+ended, and the fact says how: the worker's own reason, the runner's last word, or its exit code
+and the end of its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bus.replica.state import ClusterState
+from bus.wire.errors import Refusal
+from bus.wire.ids import NodeId
+from bus.wire.messages.events import LoadRefused, RunnerEnded, RunnerUnloaded
+from worker.slots.actions import Tell
+from worker.slots.table import Gone, Task
+
+
+@dataclass(slots=True)
+class Told:
+    """What was told of each task, so that it is told once: `ready` by boot, `left` with when
+    (of tasks that ended, unloaded or were refused), `seated` of ranks of groups."""
+
+    ready: dict[Task, str] = field(default_factory=dict[Task, str])
+    left: dict[Task, float] = field(default_factory=dict[Task, float])
+    seated: set[Task] = field(default_factory=set[Task])
+
+    def prune(self, instances: Iterable[str]) -> None:
+        """Forget instances that are no more."""
+        living = set(instances)
+        self.ready = {t: b for t, b in self.ready.items() if t.instance in living}
+        self.seated = {t for t in self.seated if t.instance in living}
+        self.left = {t: a for t, a in self.left.items() if t.instance in living}
+
+
+def farewell(
+    gone: Gone, state: ClusterState, node: NodeId, told: Told, words: str, now: float
+) -> list[Tell]:
+    """What to tell when a slot's process has gone. `words` are the end of its log, if any.
+
+    A draining runner that left of itself or by our hand has unloaded; any other has ended.
+    """
+    task = gone.slot.task
+    if task is None or task in told.left:
+        return []
+    instance = state.instances.get(task.instance)
+    if instance is None or instance.generation != task.generation:
+        return []
+    told.left[task] = now
+    if instance.status == "draining":
+        return [Tell(unloaded(task, node))]
+    message, exit_code = _ending(gone, words)
+    return [
+        Tell(
+            RunnerEnded(
+                instance=task.instance,
+                generation=task.generation,
+                rank=task.rank,
+                node=node,
+                exit_code=exit_code,
+                message=message,
+            )
+        )
+    ]
+
+
+def _ending(gone: Gone, words: str) -> tuple[str, int | None]:
+    slot = gone.slot
+    if slot.doom:
+        return f"runner:{slot.name} {slot.doom}", gone.exit_code
+    if slot.last_word is not None:
+        return slot.last_word.message, slot.last_word.exit_code
+    how = {None: "is gone", -1: "was killed by a signal"}.get(
+        gone.exit_code, f"ended with exit code {gone.exit_code}"
+    )
+    tail = f"; its last line: {words}" if words else ""
+    return f"runner:{slot.name} {how}{tail}", gone.exit_code
+
+
+def unloaded(task: Task, node: NodeId) -> RunnerUnloaded:
+    return RunnerUnloaded(
+        instance=task.instance, generation=task.generation, rank=task.rank, node=node
+    )
+
+
+def lost(task: Task, node: NodeId) -> RunnerEnded:
+    return RunnerEnded(
+        instance=task.instance,
+        generation=task.generation,
+        rank=task.rank,
+        node=node,
+        message="its runner was gone when the worker took stock",
+    )
+
+
+def refused(task: Task, node: NodeId, refusal: Refusal) -> LoadRefused:
+    return LoadRefused(
+        instance=task.instance,
+        generation=task.generation,
+        rank=task.rank,
+        node=node,
+        refusal=refusal,
+    )

@@ -1,0 +1,344 @@
+"""What to do next so that this node's slots match the state; and what to tell of them.
+
+Pure, and level-based: it looks at the state as it is and the slots as they are, so a lost, late
+or repeated message costs a turn and nothing else. Running runners are adopted, never restarted.
+Nothing is started before the inventory is complete. A generation is attempted once: when its
+runner is gone that is told, and only the holder opens another. Cleaning up is a ladder: ask,
+wait, SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL. Weights that are not here are
+fetched before anything is started, and no rank starts while another's node still lacks them; a
+fetch that fails concerns only what waits for it, never what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bus.replica.state import ClusterState
+from bus.wire.errors import Refusal
+from bus.wire.ids import InstanceId, NodeId
+from bus.wire.instances import Instance, Shard
+from bus.wire.messages.events import RunnerReady
+from worker.slots.actions import (
+    Action,
+    CancelFetch,
+    DrainSlot,
+    GiveSpec,
+    KillSlot,
+    RefuseSlot,
+    SeatRank,
+    StartSlot,
+    StopSlot,
+    Tell,
+)
+from worker.slots.admission import Desk, admitted, vanished
+from worker.slots.facts import Told, lost, refused, unloaded
+from worker.slots.table import Slot, SlotTable, Task
+
+INVENTORY_S = 3.0
+FIRST_REPORT_S = 120.0
+ASK_S = 5.0
+TERM_S = 10.0
+"""After SIGTERM; supervisord has sent SIGKILL after 5 s, this is for when it has not."""
+REPEAT_KILL_S = 2.0
+SEAT_S = 60.0
+"""How long a rank waits for the seats of its group's others (J47)."""
+STRAY_S = 5.0
+"""How long a seat may be missing from the log while its rank runs."""
+SUSPECT_S = 4.0
+SILENT_S = 12.0
+SILENT_LOADING_S = 60.0
+REPEAT_S = 1.0
+RETELL_S = 5.0
+
+Desired = Mapping[Task, tuple[Instance, Shard]]
+
+
+def is_settled(table: SlotTable, began_at: float, now: float) -> bool:
+    """Whether every running slot has said what it is, or has had 3 s to do so."""
+    unheard = [s for s in table.slots.values() if s.life != "free" and s.hello is None]
+    return not unheard or now - began_at >= INVENTORY_S
+
+
+def silent_ones(table: SlotTable) -> list[KillSlot]:
+    """At the end of the inventory: processes that did not answer are nobody's."""
+    return [
+        KillSlot(slot.name, "did not answer the inventory")
+        for slot in table.slots.values()
+        if slot.life == "starting" and slot.hello is None and slot.task is None
+    ]
+
+
+def reconcile(state: ClusterState, table: SlotTable, desk: Desk, told: Told) -> list[Action]:
+    """The next actions, in order. The shell does them and notes each in the table."""
+    told.prune(state.instances)
+    wanted, leaving = _desired(state, desk.node)
+    present = {task: one for task, one in wanted.items() if vanished(*one, desk) is None}
+    _assign_idle(present, table, desk, told)
+    actions: list[Action] = []
+    for name in sorted(table.slots):
+        slot = table.slots[name]
+        if slot.life != "free":
+            actions += _watched(slot, desk) or _guided(slot, wanted, leaving, desk, told)
+    for task, (instance, shard) in sorted(wanted.items(), key=lambda one: one[0]):
+        actions += _missing(task, instance, shard, table, desk, told, actions)
+    for task in leaving:
+        if table.of(task) is None and desk.settled:
+            actions += _again(task, desk, told)
+    return [*actions, *_unneeded(wanted, table, desk, told)]
+
+
+def _assign_idle(wanted: Desired, table: SlotTable, desk: Desk, told: Told) -> None:
+    """Runners that wait for a task (its first one was dropped, or given by a worker that is
+    no more) get one that nobody is."""
+    if not desk.settled:
+        return
+    for slot in list(table.slots.values()):
+        if slot.life != "idle" or slot.task in wanted:
+            continue
+        open_tasks = [t for t in wanted if table.of(t) is None and t not in told.left]
+        lost_ones = {t for t in open_tasks if _is_ready(t, wanted[t][0])}
+        task = next((t for t in sorted(open_tasks) if t not in lost_ones), None)
+        table.assign(slot.name, task)
+
+
+def _is_ready(task: Task, instance: Instance) -> bool:
+    return any(rank.rank == task.rank for rank in instance.ready)
+
+
+def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
+    """(tasks that are to run here, tasks that are to drain here)."""
+    wanted: dict[Task, tuple[Instance, Shard]] = {}
+    leaving: dict[Task, tuple[Instance, Shard]] = {}
+    for instance in state.instances.values():
+        for shard in instance.shards:
+            task = Task(instance.instance, instance.generation, shard.rank)
+            if shard.node != node:
+                continue
+            if instance.status in ("placed", "ready") and not instance.has_ended:
+                wanted[task] = (instance, shard)
+            elif instance.status == "draining":
+                leaving[task] = (instance, shard)
+    return wanted, leaving
+
+
+# --- one slot ---
+
+
+def _watched(slot: Slot, desk: Desk) -> list[Action]:
+    """Deadlines of a living slot; whatever passes one is ended by force."""
+    age_s, silent_s = desk.now - slot.since_at, desk.now - slot.heard_at
+    match slot.life:
+        case "killed":
+            return [KillSlot(slot.name, slot.doom)] if age_s >= REPEAT_KILL_S else []
+        case "stopping":
+            return [KillSlot(slot.name, slot.doom)] if age_s >= TERM_S else []
+        case "starting" if silent_s >= FIRST_REPORT_S:
+            return [KillSlot(slot.name, f"said nothing for {FIRST_REPORT_S:g} s after its start")]
+        case "loading" if age_s >= desk.load_deadline_s:
+            return [KillSlot(slot.name, f"was not loaded within {desk.load_deadline_s:g} s")]
+        case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + ASK_S:
+            return [StopSlot(slot.name, slot.doom or "did not leave when it was asked to")]
+        case _:
+            limit_s = SILENT_LOADING_S if slot.life == "loading" else SILENT_S
+            if slot.life != "starting" and silent_s >= limit_s:
+                return [KillSlot(slot.name, f"was silent for {limit_s:g} s (frozen or stuck)")]
+            return []
+
+
+def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Told) -> list[Action]:
+    """What a living slot has to hear, given what it is."""
+    if slot.life in ("stopping", "killed"):
+        return []
+    task = slot.task
+    if task is not None and task in wanted and slot.life in ("starting", "idle"):
+        seat = _seated(task, *wanted[task], told)
+        if seat:
+            return seat
+    if slot.life == "starting":
+        return []
+    if task is not None and task in leaving:
+        instance, _ = leaving[task]
+        return _drained(slot, task, instance.drain_deadline_s or 0.0, instance.why)
+    if task is None or task not in wanted:
+        return _unwanted(slot, desk)
+    instance, shard = wanted[task]
+    if _is_stray(slot, task, instance, desk, told):
+        return [StopSlot(slot.name, "its seat in the group is in no log: that was lost")]
+    if slot.life == "idle" or _missed_its_spec(slot, desk):
+        return _given(slot, task, instance, shard, desk, told)
+    if slot.life == "ready":
+        return _announced(slot, task, instance, desk, told)
+    return []
+
+
+def _given(
+    slot: Slot, task: Task, instance: Instance, shard: Shard, desk: Desk, told: Told
+) -> list[Action]:
+    """Its spec, once every rank of its group has a seat, unless the model has vanished from
+    the disk since the slot was started."""
+    missing = _unseated(instance)
+    if missing:
+        waited_s = desk.now - slot.since_at
+        where = ", ".join(f"rank {shard.rank} on {shard.node}" for shard in missing)
+        text = f"{where}: no seat within {SEAT_S:g} s (is that node's worker running?)"
+        return [StopSlot(slot.name, text)] if waited_s >= SEAT_S else []
+    refusal = vanished(instance, shard, desk)
+    if refusal is None:
+        return [GiveSpec(slot.name, task, instance, shard)]
+    actions: list[Action] = [RefuseSlot(slot.name, refusal.message)]
+    if task not in told.left:
+        told.left[task] = desk.now
+        actions.append(Tell(refused(task, desk.node, refusal)))
+    return actions
+
+
+def _seated(task: Task, instance: Instance, shard: Shard, told: Told) -> list[Action]:
+    """A rank of a group is told of as soon as it has a slot, for all wait for it."""
+    alone = len(instance.shards) == 1
+    if alone or task in told.seated or any(one.rank == task.rank for one in instance.seats):
+        return []
+    told.seated.add(task)
+    ranks = sorted(instance.shards, key=lambda one: one.rank)
+    return [SeatRank(task, shard, tuple(one.node for one in ranks))]
+
+
+def _unseated(instance: Instance) -> list[Shard]:
+    """Ranks of a group that nobody has made room for yet."""
+    if len(instance.shards) == 1:
+        return []
+    seated = {seat.rank for seat in instance.seats}
+    return [shard for shard in instance.shards if shard.rank not in seated]
+
+
+def _is_stray(slot: Slot, task: Task, instance: Instance, desk: Desk, told: Told) -> bool:
+    """A rank that runs, whose seat this worker has not told and the state does not know: it was
+    given its spec by a log that is no more, and the others will never hear of its ports. Once all
+    ranks are ready they have found each other, and nobody needs its seat any more."""
+    if len(instance.shards) == 1 or task in told.seated or slot.life not in ("loading", "ready"):
+        return False
+    if instance.status != "placed":
+        return False
+    waited_s = desk.now - slot.since_at
+    return waited_s >= STRAY_S and all(seat.rank != task.rank for seat in instance.seats)
+
+
+def _missed_its_spec(slot: Slot, desk: Desk) -> bool:
+    """Given a spec, it still says idle: the message was lost."""
+    idle = slot.hello is not None and slot.hello.phase == "idle"
+    late = desk.now - slot.since_at >= REPEAT_S and slot.heard_at > slot.since_at
+    return slot.life == "loading" and idle and late
+
+
+def _unwanted(slot: Slot, desk: Desk) -> list[Action]:
+    if not desk.settled:
+        return []
+    if slot.life == "idle":
+        return [RefuseSlot(slot.name, "nothing is to be loaded in this slot")]
+    if slot.life == "draining":
+        return []
+    task = slot.task
+    if task is None:
+        return [StopSlot(slot.name, "is of no instance")]
+    return _drained(slot, task, 0.0, "its generation is over")
+
+
+def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action]:
+    """Ask it to leave; ask again only when the deadline was brought forward. A runner that
+    is not yet ready has nothing to finish."""
+    if slot.life in ("idle", "loading"):
+        return [StopSlot(slot.name, why)]
+    told_s = slot.drain_deadline_s
+    if slot.life == "draining" and told_s is not None and told_s <= deadline_s:
+        return []
+    return [DrainSlot(slot.name, task, deadline_s, why)]
+
+
+def _announced(slot: Slot, task: Task, instance: Instance, desk: Desk, told: Told) -> list[Action]:
+    hello = slot.hello
+    if hello is None or slot.boot is None or told.ready.get(task) == slot.boot:
+        return []
+    known = next((rank for rank in instance.ready if rank.rank == task.rank), None)
+    if known is not None and (known.pid, known.addresses) == (slot.pid, hello.addresses):
+        return []
+    told.ready[task] = slot.boot
+    fact = RunnerReady(
+        instance=task.instance,
+        generation=task.generation,
+        rank=task.rank,
+        node=desk.node,
+        process=f"runner:{slot.name}",
+        pid=slot.pid,
+        addresses=hello.addresses,
+    )
+    return [Tell(fact)]
+
+
+# --- one task ---
+
+
+def _missing(
+    task: Task,
+    instance: Instance,
+    shard: Shard,
+    table: SlotTable,
+    desk: Desk,
+    told: Told,
+    planned: list[Action],
+) -> list[Action]:
+    """A task that no living slot is: start one, or say why not."""
+    if table.of(task) is not None or not desk.settled or task in told.left:
+        return []
+    if _is_ready(task, instance):
+        told.left[task] = desk.now
+        return [Tell(lost(task, desk.node))]
+    if _elder_here(task, table):
+        return []
+    verdict = admitted(instance, shard, table, desk)
+    if isinstance(verdict, Refusal):
+        told.left[task] = desk.now
+        return [Tell(refused(task, desk.node, verdict))]
+    if verdict is not None:
+        return [action for action in verdict if action not in planned]
+    taken = {action.slot for action in planned if isinstance(action, StartSlot)}
+    name = _free_slot(table, taken)
+    return [] if name is None else [StartSlot(name, task)]
+
+
+def _elder_here(task: Task, table: SlotTable) -> bool:
+    """Whether a rank of an earlier generation has not left yet: its memory is still taken."""
+    return any(
+        slot.life != "free"
+        and slot.task is not None
+        and slot.task.instance == task.instance
+        and slot.task.generation < task.generation
+        for slot in table.slots.values()
+    )
+
+
+def _unneeded(wanted: Desired, table: SlotTable, desk: Desk, told: Told) -> Iterable[CancelFetch]:
+    """Fetches that nothing waits for (any more)."""
+    if not desk.settled:
+        return []
+    open_tasks = [task for task in wanted if table.of(task) is None and task not in told.left]
+    needed = {wanted[task][0].model for task in open_tasks}
+    return [CancelFetch(model) for model in sorted(set(desk.fetches) - needed)]
+
+
+def _again(task: Task, desk: Desk, told: Told) -> list[Action]:
+    """A draining task without a process has left, even if that was told to a holder that died."""
+    if desk.now - told.left.get(task, -RETELL_S) < RETELL_S:
+        return []
+    told.left[task] = desk.now
+    return [Tell(unloaded(task, desk.node))]
+
+
+def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
+    names = sorted(n for n, s in table.slots.items() if s.life == "free" and n not in taken)
+    return names[0] if names else None
+
+
+def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
+    """The slot that leads an instance (its lowest rank here)."""
+    mine = [s for s in table.slots.values() if s.task is not None and s.life != "free"]
+    found = sorted((s.task, s.name) for s in mine if s.task and s.task.instance == instance)
+    return table.slots[found[-1][1]] if found else None

@@ -1,0 +1,211 @@
+"""What the worker knows of each runner slot: a life as a table, and what the runner last said.
+
+Pure: time arrives as `now`. supervisord says which slots have a process (`listed`), runners
+say what they are (`heard`, `ended`), the worker notes what it did (`did`). A slot's `task` is
+what its runner is, or is meant to become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from bus.wire.ids import Boot, InstanceId
+from bus.wire.messages.control import SlotEnded, SlotHello
+
+Life = Literal["free", "starting", "idle", "loading", "ready", "draining", "stopping", "killed"]
+Deed = Literal["start", "give", "drain", "stop", "kill"]
+
+AFTER: Mapping[Life, Mapping[Deed, Life]] = {
+    "free": {"start": "starting"},
+    "starting": {"stop": "stopping", "kill": "killed"},
+    "idle": {"give": "loading", "stop": "stopping", "kill": "killed"},
+    "loading": {"give": "loading", "drain": "draining", "stop": "stopping", "kill": "killed"},
+    "ready": {"drain": "draining", "stop": "stopping", "kill": "killed"},
+    "draining": {"drain": "draining", "stop": "stopping", "kill": "killed"},
+    "stopping": {"kill": "killed"},
+    "killed": {"kill": "killed"},
+}
+"""What each deed of the worker leads to; a deed that is not listed changes nothing. A slot
+becomes `free` only when supervisord says that its process is gone."""
+
+SAID: Mapping[str, Life] = {
+    "idle": "idle",
+    "loading": "loading",
+    "warming": "loading",
+    "ready": "ready",
+    "draining": "draining",
+    "ended": "stopping",
+}
+"""What a hello's phase makes of a slot that was not told to go."""
+
+STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
+"""Lives that last until somebody wants something."""
+
+FORWARD: Mapping[Life, int] = {
+    life: place
+    for place, life in enumerate(
+        ("free", "starting", "idle", "loading", "ready", "draining", "stopping", "killed")
+    )
+}
+"""A runner's life goes one way: what a hello says late is not believed."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Task:
+    """One rank of one generation: what a runner is."""
+
+    instance: InstanceId
+    generation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One slot.
+
+    `since_at` is when its present life began, `heard_at` when its runner last spoke (or the
+    slot was started). `doom` is why the worker ended it; `last_word` what it said itself.
+    """
+
+    name: str
+    life: Life = "free"
+    pid: int = 0
+    boot: Boot | None = None
+    task: Task | None = None
+    since_at: float = 0.0
+    heard_at: float = 0.0
+    hello: SlotHello | None = None
+    last_word: SlotEnded | None = None
+    drain_deadline_s: float | None = None
+    doom: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One slot in supervisord's list."""
+
+    name: str
+    alive: bool
+    pid: int
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A slot's process is gone: what it was, and how it ended."""
+
+    slot: Slot
+    exit_code: int | None
+
+
+def _slots() -> dict[str, Slot]:
+    return {}
+
+
+@dataclass(slots=True)
+class SlotTable:
+    """All slots by name (`00`, `01`, ...)."""
+
+    slots: dict[str, Slot] = field(default_factory=_slots)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether no slot is on its way to another life."""
+        return all(slot.life in STEADY for slot in self.slots.values())
+
+    def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
+        """Take supervisord's list in; returns the slots whose process has gone since.
+
+        A process of another pid than the one we know is a new life of the slot. An unknown
+        living process is `starting`: it has to say what it is.
+        """
+        gone: list[Gone] = []
+        for one in seen:
+            known = self.slots.get(one.name, Slot(one.name))
+            lost = known.life != "free" and (
+                not one.alive or (known.pid not in (0, one.pid) and one.pid != 0)
+            )
+            if lost:
+                gone.append(Gone(known, one.exit_code))
+                known = Slot(one.name)
+            if one.alive and known.life == "free":
+                known = replace(known, life="starting", since_at=now, heard_at=now)
+            if one.alive and one.pid:
+                known = replace(known, pid=one.pid)
+            self.slots[one.name] = known
+        return gone
+
+    def heard(self, hello: SlotHello, now: float) -> Gone | None:
+        """Take a hello in. A new boot in a slot that we thought alive means that the old
+        process is gone."""
+        known = self.slots.get(hello.slot, Slot(hello.slot))
+        gone: Gone | None = None
+        if known.boot not in (None, hello.boot):
+            gone = Gone(known, None) if known.task is not None else None
+            known = Slot(hello.slot)
+        task = _task_of(hello)
+        said = SAID[hello.phase]
+        life = known.life
+        told_to_go = life in ("stopping", "killed")
+        if not told_to_go and (known.boot is None or FORWARD[said] >= FORWARD[life]):
+            life = said
+        self.slots[hello.slot] = replace(
+            known,
+            life=life,
+            pid=hello.pid,
+            boot=hello.boot,
+            task=task or known.task,
+            hello=hello,
+            heard_at=now,
+            since_at=now if life != known.life else known.since_at,
+        )
+        return gone
+
+    def ended(self, word: SlotEnded) -> None:
+        """Keep a runner's last word until its process is gone."""
+        known = self.slots.get(word.slot)
+        if known is not None and known.boot in (None, word.boot):
+            self.slots[word.slot] = replace(known, last_word=word)
+
+    def did(self, name: str, deed: Deed, now: float, *, doom: str = "") -> None:
+        """Note what the worker did to a slot."""
+        slot = self.slots[name]
+        life = AFTER[slot.life].get(deed, slot.life)
+        heard_at = now if deed in ("start", "give") else slot.heard_at
+        self.slots[name] = replace(
+            slot,
+            life=life,
+            heard_at=heard_at,
+            since_at=now if life != slot.life or deed in ("give", "drain") else slot.since_at,
+            doom=doom or slot.doom,
+        )
+
+    def assign(self, name: str, task: Task | None) -> None:
+        """What the slot is meant to become."""
+        self.slots[name] = replace(self.slots[name], task=task)
+
+    def drained(self, name: str, deadline_s: float) -> None:
+        """The deadline that its runner was told."""
+        self.slots[name] = replace(self.slots[name], drain_deadline_s=deadline_s)
+
+    def forgive(self, now: float) -> None:
+        """The worker itself was away (asleep, stalled): nobody's silence counts till now."""
+        for name, slot in self.slots.items():
+            self.slots[name] = replace(slot, heard_at=now, since_at=max(slot.since_at, now))
+
+    def of(self, task: Task) -> Slot | None:
+        """The living slot that is, or is to be, this task."""
+        return next((s for s in self.slots.values() if s.task == task and s.life != "free"), None)
+
+    def free(self) -> Slot | None:
+        """The first slot without a process."""
+        names = sorted(name for name, slot in self.slots.items() if slot.life == "free")
+        return self.slots[names[0]] if names else None
+
+
+def _task_of(hello: SlotHello) -> Task | None:
+    if hello.instance is None:
+        return None
+    return Task(hello.instance, hello.generation, hello.rank)

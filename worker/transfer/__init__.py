@@ -1,0 +1,1 @@
+"""Weights between nodes: getting, giving, checking and staging them, piece by piece."""

@@ -1,0 +1,275 @@
+"""Talks to other nodes' stores and to the disk: gets the models that this node is to hold.
+
+The shell around `worker.transfer.download.Fetch`, one for each model that is wanted. Pieces are
+written by the loop itself, whole files are hashed and put in place in a thread. Cancelling leaves
+the stage as it is, and the next attempt goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal, assert_never
+
+from bus.links.reactor import Reactor, Timer
+from bus.links.transport import Change, Frames, Link
+from bus.process.logs import Log
+from bus.wire.codec import decode
+from bus.wire.errors import BadMessage, Refusal
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import FetchReading
+from bus.wire.messages.weights import DISK_MARGIN_BYTES, Manifest
+from worker.models.layer_bytes import Layers
+from worker.transfer.disk_thread import Jobs
+from worker.transfer.download import Fetch
+from worker.transfer.download_actions import Action, Ask, Check, OpenStage, Publish, Write
+from worker.transfer.envelopes import Voice
+from worker.transfer.pieces import Staged
+from worker.transfer.refusal import broken_disk
+from worker.transfer.source import Source
+from worker.transfer.staging import Stage, begun
+
+TICK_S = 0.25
+SLICE = 4
+"""Messages taken in before the loop turns to whatever else there is."""
+
+OpenLink = Callable[[Literal["dealer", "router"], NodeId | None], Link]
+"""Makes the sockets of stores and fetchers; the node is whom a DEALER is to reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchNews:
+    """How an attempt to get a model stands; `refusal` once it has failed. `received_bytes` came
+    over the network in this attempt."""
+
+    attempt: int
+    reading: FetchReading
+    refusal: Refusal | None
+    received_bytes: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """One attempt: its state machine, its stage, a DEALER for each source."""
+
+    attempt: int
+    fetch: Fetch
+    stage: Stage | None = None
+    links: dict[Source, Link] = field(default_factory=dict[Source, Link])
+    live: bool = True
+    ended: bool = False
+
+
+class Fetcher:
+    """All fetches of one node. `models` is the folder that they end in."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        open_link: OpenLink,
+        voice: Voice,
+        jobs: Jobs,
+        models: Path,
+        log: Log,
+        *,
+        margin_bytes: int = DISK_MARGIN_BYTES,
+    ) -> None:
+        self._reactor = reactor
+        self._open_link = open_link
+        self._voice = voice
+        self._jobs = jobs
+        self._models = models
+        self._log = log
+        self._margin_bytes = margin_bytes
+        self._runs: dict[ModelId, _Run] = {}
+        self._inbox: deque[tuple[_Run, Source, Frames]] = deque()
+        self._timer: Timer | None = None
+
+    def want(
+        self,
+        model: ModelId,
+        attempt: int,
+        sources: Iterable[Source],
+        layers: Layers | None = None,
+    ) -> None:
+        """Get this model, or what some of its layers need; a repeat of an attempt only tells of
+        more sources."""
+        run = self._runs.get(model)
+        if run is not None and run.attempt == attempt:
+            run.fetch.sources_are(sources)
+            return
+        self.cancel(model)
+        known = list(sources)
+        names = ", ".join(sorted({str(source.node) for source in known}))
+        part = f"layers {layers.first} to {layers.last}" if layers else "all"
+        self._log.info("fetches a model", model=model, sources=names, part=part)
+        fetch = Fetch(
+            model,
+            known,
+            self._reactor.now(),
+            begun=begun(self._models, model),
+            margin_bytes=self._margin_bytes,
+            layers=layers,
+        )
+        self._runs[model] = run = _Run(attempt, fetch)
+        if self._timer is None:
+            self._timer = self._reactor.every(TICK_S, self._tick)
+        self._do(run, fetch.tick(self._reactor.now()))
+
+    def cancel(self, model: ModelId) -> None:
+        """Give an attempt up, or forget how it ended."""
+        run = self._runs.pop(model, None)
+        if run is not None:
+            if not run.fetch.over:
+                self._log.info("gives a fetch up", model=model)
+            run.live = False
+            self._hang_up(run)
+        if self._timer is not None and not self._runs:
+            self._timer.cancel()
+            self._timer = None
+
+    def news(self) -> Mapping[ModelId, FetchNews]:
+        """How each attempt stands; those that are over stay until cancelled."""
+        now = self._reactor.now()
+        return {
+            model: FetchNews(
+                run.attempt, run.fetch.reading(now), run.fetch.refusal, run.fetch.received_bytes
+            )
+            for model, run in self._runs.items()
+        }
+
+    def close(self) -> None:
+        """Give all up; the stages stay."""
+        for model in list(self._runs):
+            self.cancel(model)
+
+    # --- what happens ---
+
+    def _tick(self) -> None:
+        now = self._reactor.now()
+        for run in list(self._runs.values()):
+            self._do(run, run.fetch.tick(now))
+
+    def _received(self, run: _Run, source: Source, frames: Frames) -> None:
+        """Pieces are taken in a few at a time, so that a fast source holds nothing else up."""
+        self._inbox.append((run, source, frames))
+        if len(self._inbox) == 1:
+            self._reactor.later(0.0, self._take_some)
+
+    def _take_some(self) -> None:
+        for _ in range(min(SLICE, len(self._inbox))):
+            self._heard(*self._inbox.popleft())
+        if self._inbox:
+            self._reactor.later(0.0, self._take_some)
+
+    def _heard(self, run: _Run, source: Source, frames: Frames) -> None:
+        if not run.live or len(frames) > 2:
+            return
+        try:
+            message = decode(frames[0]).message
+        except BadMessage as error:
+            self._log.debug("dropped a store's message", node=source.node, error=str(error)[:200])
+            return
+        content = frames[1] if len(frames) == 2 else b""
+        self._do(run, run.fetch.heard(source, message, content, self._reactor.now()))
+
+    def _changed(self, run: _Run, source: Source, change: Change) -> None:
+        if run.live:
+            now, fetch = self._reactor.now(), run.fetch
+            lost = change == "lost"
+            self._do(run, fetch.lost(source, now) if lost else fetch.connected(source, now))
+
+    # --- what is to be done ---
+
+    def _do(self, run: _Run, actions: list[Action]) -> None:
+        if not run.live:
+            return
+        try:
+            for action in actions:
+                self._act(run, action)
+        except OSError as error:
+            run.fetch.failed(broken_disk(run.fetch.model, error))
+        if run.fetch.over and not run.ended:
+            run.ended = True
+            self._tell_end(run)
+            self._hang_up(run)
+
+    def _act(self, run: _Run, action: Action) -> None:
+        match action:
+            case Ask(source=source, message=message):
+                self._link(run, source).send(self._voice.say(message))
+            case OpenStage(manifest=manifest):
+                self._stage(run, manifest)
+            case Write(piece=piece, content=content) if run.stage is not None:
+                run.stage.write(piece, content)
+            case Check(digest=digest, path=path, wanted=wanted) if run.stage is not None:
+                checked = partial(self._checked, run, run.stage, digest, path)
+                self._jobs.add(partial(run.stage.check, path, wanted=wanted), checked)
+            case Publish() if run.stage is not None:
+                layers, stage = run.fetch.layers, run.stage
+                ends = stage.publish if layers is None else partial(stage.keep, layers)
+                self._jobs.add(ends, partial(self._published, run))
+            case Write() | Check() | Publish():
+                raise AssertionError("a stage is opened before it is used")
+            case _:
+                assert_never(action)
+
+    def _stage(self, run: _Run, manifest: Manifest) -> None:
+        run.stage = stage = Stage(self._models, manifest)
+        self._jobs.add(stage.open, partial(self._staged, run))
+
+    def _staged(self, run: _Run, staged: Staged | Exception) -> None:
+        if isinstance(staged, Exception):
+            run.fetch.failed(broken_disk(run.fetch.model, staged))
+            self._do(run, [])
+            return
+        self._do(run, run.fetch.staged(staged, self._reactor.now()))
+
+    def _checked(
+        self,
+        run: _Run,
+        stage: Stage,
+        digest: str,
+        path: str,
+        bad: tuple[int, ...] | Exception | None,
+    ) -> None:
+        if isinstance(bad, Exception):
+            run.fetch.failed(broken_disk(run.fetch.model, bad))
+            self._do(run, [])
+            return
+        if bad:
+            self._log.warning("fetched bytes are wrong on the disk", path=path, pieces=len(bad))
+            stage.spoil(path, bad)
+        self._do(run, run.fetch.checked(digest, path, bad, self._reactor.now()))
+
+    def _published(self, run: _Run, place: Path | Exception) -> None:
+        if isinstance(place, Exception):
+            run.fetch.failed(broken_disk(run.fetch.model, place))
+        else:
+            run.fetch.published()
+        self._do(run, [])
+
+    def _tell_end(self, run: _Run) -> None:
+        fetch, model = run.fetch, run.fetch.model
+        if fetch.refusal is not None:
+            self._log.error("could not fetch a model", model=model, why=fetch.refusal.message)
+        else:
+            self._log.info("fetched a model", model=model, received_bytes=fetch.received_bytes)
+
+    def _link(self, run: _Run, source: Source) -> Link:
+        link = run.links.get(source)
+        if link is None:
+            run.links[source] = link = self._open_link("dealer", source.node)
+            self._reactor.watch(link, partial(self._received, run, source))
+            self._reactor.watch_changes(link, partial(self._changed, run, source))
+            link.connect(source.address, peer=source.node)
+        return link
+
+    def _hang_up(self, run: _Run) -> None:
+        for link in run.links.values():
+            self._reactor.unwatch(link)
+            link.close()
+        run.links.clear()

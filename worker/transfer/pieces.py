@@ -1,0 +1,221 @@
+"""Which pieces of a model are here, which are to be asked for next.
+
+Pure. A piece counts only when its SHA-256 is the manifest's. Small files come first, each file
+from its beginning; what was asked for in vain is asked for again before anything new. Where only
+some layers are wanted, the first piece of each safetensors file says which others are needed:
+nothing else of those files is asked for until all first pieces are here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bus.wire.messages.weights import PIECE_BYTES, FileEntry, Manifest
+from worker.models.layer_bytes import SUFFIX, Layers, wanted_pieces
+from worker.models.manifest import piece_count, piece_hash, piece_length
+
+Taken = Literal["new", "known", "bad", "foreign"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """Piece `index` of the file `path`."""
+
+    path: str
+    index: int
+
+    @property
+    def offset(self) -> int:
+        return self.index * PIECE_BYTES
+
+
+def piece_at(path: str, offset: int) -> Piece:
+    """The piece that begins at `offset`, a multiple of the piece's length."""
+    return Piece(path, offset // PIECE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What an opened stage holds: per file one byte for each piece, 1 where it is there;
+    `checked` are files whose whole content was found right. `free_bytes` of the disk. `heads`
+    are the first pieces, where they are there, of safetensors files."""
+
+    have: Mapping[str, bytes]
+    checked: frozenset[str]
+    free_bytes: int
+    heads: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+class Pieces:
+    """The pieces of one manifest, or those of them that `layers` need. Invariant: `done_bytes` sums
+    up the wanted pieces that are here, `total_bytes` the wanted ones as far as they are known."""
+
+    def __init__(self, manifest: Manifest, staged: Staged, layers: Layers | None = None) -> None:
+        self._layers = layers
+        self._wanted: dict[str, bytes] = {}
+        self._heads: dict[str, bytes] = {}
+        self._unread: set[str] = set()
+        self._finished: list[str] = []
+        self._entries = {entry.path: entry for entry in manifest.files}
+        self._have: dict[str, bytearray] = {}
+        self._missing: dict[str, int] = {}
+        self._again: deque[Piece] = deque()
+        self._cursor = 0
+        self._order: deque[str] = deque()
+        self.total_bytes = self.done_bytes = 0
+        for entry in manifest.files:
+            self._begin(entry, staged)
+        if not self._unread:
+            self._narrow()
+        self._count()
+        self._order.extend(self._unfinished())
+
+    def _begin(self, entry: FileEntry, staged: Staged) -> None:
+        path, count = entry.path, piece_count(entry.size_bytes)
+        have = bytearray(staged.have.get(path, b""))
+        if len(have) != count:
+            have = bytearray(count)
+        if path in staged.checked:
+            have = bytearray(b"\1" * count)
+        self._wanted[path] = b"\1" * count
+        if self._layers is not None and path.endswith(SUFFIX) and count:
+            self._wanted[path] = b"\1" + bytes(count - 1)
+            head = staged.heads.get(path)
+            if head is None:
+                have[0] = 0
+                self._unread.add(path)
+            else:
+                self._heads[path] = head
+        self._have[path] = have
+
+    def _narrow(self) -> None:
+        """All first pieces are here: now it is known what else is wanted."""
+        if self._layers is not None and self._heads:
+            sizes = {path: entry.size_bytes for path, entry in self._entries.items()}
+            self._wanted |= wanted_pieces(self._heads, sizes, self._layers)
+        self._heads.clear()
+
+    def _count(self) -> None:
+        """Sum up what is wanted and what is here of it."""
+        self.total_bytes = self.done_bytes = 0
+        for path, entry in self._entries.items():
+            wanted = [index for index, one in enumerate(self._wanted[path]) if one]
+            missing = [index for index in wanted if not self._have[path][index]]
+            total = sum(piece_length(entry.size_bytes, index) for index in wanted)
+            self._missing[path] = len(missing)
+            self.total_bytes += total
+            self.done_bytes += total - sum(piece_length(entry.size_bytes, i) for i in missing)
+
+    def _unfinished(self, suffix: str = "") -> list[str]:
+        """Files that lack something, small ones first."""
+        found = [e for e in self._entries.values() if self._missing[e.path]]
+        found.sort(key=lambda entry: (entry.size_bytes, entry.path))
+        return [entry.path for entry in found if entry.path.endswith(suffix)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every piece that is wanted is here."""
+        return not self._unread and self.done_bytes == self.total_bytes
+
+    def is_whole(self, path: str) -> bool:
+        """Whether every piece that is wanted of this file is here."""
+        known = self._layers is None or not self._unread or not path.endswith(SUFFIX)
+        return known and self._missing[path] == 0
+
+    def wanted_of(self, path: str) -> bytes | None:
+        """One byte for each piece of a file, 1 where it is wanted; None: all of them."""
+        wanted = self._wanted[path]
+        return None if wanted.count(1) == len(wanted) else wanted
+
+    def finished(self) -> list[str]:
+        """The files of which the last wanted piece has come since this was asked last."""
+        found, self._finished = self._finished, []
+        return found
+
+    def has(self, piece: Piece) -> bool:
+        """Whether this piece is here."""
+        return bool(self._have[piece.path][piece.index])
+
+    def length(self, piece: Piece) -> int:
+        """The bytes of a piece of ours."""
+        return piece_length(self._entries[piece.path].size_bytes, piece.index)
+
+    def next(self) -> Piece | None:
+        """The next piece to ask for; each is given out once, until it is put back."""
+        while self._again:
+            piece = self._again.popleft()
+            if not self.has(piece):
+                return piece
+        while self._order:
+            index = self._lacks(self._order[0], self._cursor)
+            if index is not None:
+                self._cursor = index + 1
+                return Piece(self._order[0], index)
+            self._order.popleft()
+            self._cursor = 0
+        return None
+
+    def _lacks(self, path: str, start: int) -> int | None:
+        """The first piece of a file from `start` on that is wanted and not here."""
+        have, wanted = self._have[path], self._wanted[path]
+        index = have.find(0, start)
+        while index >= 0 and not wanted[index]:
+            index = have.find(0, index + 1)
+        return index if index >= 0 else None
+
+    def put_back(self, pieces: Iterable[Piece]) -> None:
+        """These were given out, and did not come."""
+        self._again.extend(pieces)
+
+    def take(self, path: str, offset: int, content: bytes) -> Taken:
+        """Take a piece in. `known`: it is here already; `bad`: its bytes are not the
+        manifest's; `foreign`: there is no such piece."""
+        entry = self._entries.get(path)
+        index, rest = divmod(offset, PIECE_BYTES)
+        if entry is None or rest or not 0 <= index < piece_count(entry.size_bytes):
+            return "foreign"
+        if self._have[path][index]:
+            return "known"
+        length = piece_length(entry.size_bytes, index)
+        right = piece_hash(entry, index)
+        if len(content) != length or hashlib.sha256(content).digest() != right:
+            return "bad"
+        self._have[path][index] = 1
+        if self._wanted[path][index]:
+            self._missing[path] -= 1
+            self.done_bytes += length
+        if index == 0 and path in self._unread:
+            self._read(path, content)
+        elif self.is_whole(path):
+            self._finished.append(path)
+        return "new"
+
+    def _reorder(self) -> None:
+        """More of the safetensors files is wanted now; of the others go on where we were, for
+        what was given out of them is still to come."""
+        others = [path for path in self._order if not path.endswith(SUFFIX)]
+        if self._order and self._order[0] not in others:
+            self._cursor = 0
+        self._order = deque([*others, *self._unfinished(SUFFIX)])
+
+    def _read(self, path: str, head: bytes) -> None:
+        self._unread.discard(path)
+        self._heads[path] = head
+        if not self._unread:
+            self._narrow()
+            self._count()
+            self._reorder()
+            self._finished += [p for p in self._entries if p.endswith(SUFFIX) and self.is_whole(p)]
+
+    def spoil(self, path: str, bad: Iterable[int]) -> None:
+        """These pieces of a file that seemed whole are not right on the disk: ask again."""
+        for index in sorted(set(bad)):
+            if self._have[path][index] and self._wanted[path][index]:
+                self._have[path][index] = 0
+                self._missing[path] += 1
+                self.done_bytes -= piece_length(self._entries[path].size_bytes, index)
+                self._again.append(Piece(path, index))

@@ -1,0 +1,78 @@
+"""Which nodes have which models, by their cards, and where their stores are reached.
+
+Pure: time arrives as `now`. A card counts for as long as it says; of two of one node the newer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.ids import ModelId, NodeId
+from worker.models.layer_bytes import Range
+from worker.transfer.source import Source
+
+_ADDRESS = re.compile(
+    r"tcp://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,64}(?:%[\w.-]{1,32})?\]):(\d{1,5})"
+)
+
+
+@dataclass(slots=True)
+class Sources:
+    """Other nodes' cards as `me` heard them."""
+
+    me: NodeId
+    cards: dict[NodeId, tuple[NodeCard, float]] = field(
+        default_factory=dict[NodeId, tuple[NodeCard, float]]
+    )
+
+    def heard(self, card: NodeCard, now: float) -> None:
+        """A card came; one's own and older ones change nothing."""
+        known = self.cards.get(card.node)
+        if card.node != self.me and (
+            known is None or card.announced_at_s >= known[0].announced_at_s
+        ):
+            self.cards[card.node] = (card, now)
+
+    def announced(self, now: float) -> Mapping[NodeId, frozenset[ModelId]]:
+        """The models on each other node's disk."""
+        return {
+            node: frozenset(model.model for model in card.models)
+            for node, card in self._living(now).items()
+        }
+
+    def announced_parts(self, now: float) -> Mapping[NodeId, Mapping[str, frozenset[Range]]]:
+        """The spans of layers on each other node's disk, of models that it has in part."""
+        return {
+            node: {str(part.model): frozenset(part.layers) for part in card.parts}
+            for node, card in self._living(now).items()
+        }
+
+    def cards_of(self, now: float) -> Mapping[ModelId, ModelCard]:
+        """What other nodes say of the models on their disks; of several the first node's."""
+        found: dict[ModelId, ModelCard] = {}
+        for _, card in sorted(self._living(now).items()):
+            for model in card.models:
+                found.setdefault(model.model, model)
+        return found
+
+    def peers_with(self, model: ModelId, now: float) -> list[Source]:
+        """Where the model can be fetched, by node; each node's addresses best first."""
+        return [
+            Source(node, address)
+            for node, card in sorted(self._living(now).items())
+            if any(one.model == model for one in card.models)
+            for address in card.weights_addresses
+            if is_store_address(address)
+        ]
+
+    def _living(self, now: float) -> dict[NodeId, NodeCard]:
+        return {node: card for node, (card, at) in self.cards.items() if now - at <= card.ttl_s}
+
+
+def is_store_address(text: str) -> bool:
+    """Whether it is `tcp://host:port`, and nothing else that a socket could be led to."""
+    found = _ADDRESS.fullmatch(text)
+    return found is not None and 0 < int(found[1]) < 65536

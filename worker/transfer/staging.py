@@ -1,0 +1,283 @@
+"""Talks to the disk: where a model that is being fetched grows, until it is whole.
+
+`<models>/.staging/<digest>/` holds `stage.json` (which model), `files/<path>` (sparse until
+filled), and `have/<number>`: a byte for each piece of a file, 1 once it is written, and one more
+for the whole file, 1 once it was hashed and synced. Data is written before the byte that speaks
+of it, so a process killed at any moment loses at most the pieces it had not noted; after a power
+failure the hash of the whole file finds what never reached the disk. The finished model is moved
+into its place in one step.
+
+A stage of which only some layers were wanted stays where it is: `stage.json` then lists those
+`layers`, each once its pieces were hashed again and synced. Its files have their full sizes with
+holes where nothing was fetched, so that a runner opens them like any others; a later fetch of
+more layers, or of the whole, goes on with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bus.wire.ids import ModelId, is_model_id
+from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
+from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole
+from worker.models.layer_bytes import SUFFIX, Layers, Range
+from worker.models.manifest import piece_count, piece_hash, piece_length
+from worker.transfer.pieces import Piece, Staged
+
+FOLDER = ".staging"
+KEPT_S = 7 * 24 * 3600.0
+"""A stage that nobody went on with for so long is removed."""
+
+
+class PlaceTaken(Exception):
+    """Something that is no model lies where the fetched one is to go."""
+
+
+class Stage:
+    """The stage of one manifest, below the folder of all models."""
+
+    def __init__(self, models: Path, manifest: Manifest) -> None:
+        self._models = models
+        self._manifest = manifest
+        self._folder = models / FOLDER / manifest.digest
+        self._entries = {entry.path: entry for entry in manifest.files}
+        self._numbers = {entry.path: n for n, entry in enumerate(manifest.files)}
+
+    def open(self, _stopped: Stopped) -> Staged:
+        """Make it, or find what it holds already. Raises OSError."""
+        files = self._folder / "files"
+        (self._folder / "have").mkdir(parents=True, exist_ok=True)
+        intact = all(self._fits(entry) for entry in self._manifest.files)
+        self._note(held_layers(self._folder) if intact else ())
+        have: dict[str, bytes] = {}
+        heads: dict[str, bytes] = {}
+        checked: set[str] = set()
+        for entry in self._manifest.files:
+            path = files / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found = self._begin(entry, path)
+            have[entry.path] = found[:-1]
+            if found[-1]:
+                checked.add(entry.path)
+            if entry.path.endswith(SUFFIX) and have[entry.path][:1] == b"\1":
+                with open(path, "rb") as file:
+                    heads[entry.path] = file.read(PIECE_BYTES)
+        return Staged(have, frozenset(checked), free_bytes(self._folder), heads)
+
+    def write(self, piece: Piece, content: bytes) -> None:
+        """A piece whose hash was found right. Raises OSError."""
+        _put(self._folder / "files" / piece.path, content, piece.offset)
+        _put(self._have(piece.path), b"\1", piece.index)
+
+    def check(
+        self, path: str, stopped: Stopped, wanted: bytes | None = None
+    ) -> tuple[int, ...] | None:
+        """Hash a whole file, or the pieces of it that are `wanted`: () when they are right (and
+        now synced), else the pieces that are not; None when only the whole is wrong. Raises
+        OSError, FileChanged, Interrupted."""
+        entry = self._entries[path]
+        file = os.open(self._folder / "files" / path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if wanted is not None:
+                bad = tuple(_spoilt(file, entry, wanted, stopped))
+                os.fsync(file)
+                return bad
+            if hash_whole(file, entry.size_bytes, stopped) == entry.sha256:
+                os.fsync(file)
+                _put(self._have(path), b"\1", piece_count(entry.size_bytes))
+                return ()
+            _, pieces = hash_pieces(file, entry.size_bytes, _unheard, stopped)
+        finally:
+            os.close(file)
+        return tuple(_differing(pieces, entry.piece_hashes)) or None
+
+    def spoil(self, path: str, bad: tuple[int, ...]) -> None:
+        """These pieces are not there after all. Raises OSError."""
+        self._note(())
+        for index in bad:
+            _put(self._have(path), b"\0", index)
+
+    def keep(self, layers: Layers, _stopped: Stopped) -> Path:
+        """Note durably that what these layers need is here; returns the folder to load from.
+        Raises OSError."""
+        files = self._folder / "files"
+        for folder in {files, *((files / path).parent for path in self._entries)}:
+            _sync(folder)
+        spans = {*held_layers(self._folder), (layers.first, layers.last)}
+        self._note(tuple(sorted(spans)))
+        _sync(self._folder)
+        return files
+
+    def publish(self, _stopped: Stopped) -> Path:
+        """Move the model into its place, durably; returns it. A whole model that came there
+        meanwhile stays. Raises OSError, PlaceTaken."""
+        target = self._models / self._manifest.model
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not _is_model(target):
+            if target.exists():
+                raise PlaceTaken(f"{target} is in the way: move it, for it holds no model")
+            files = self._folder / "files"
+            for folder in {files, *((files / path).parent for path in self._entries)}:
+                _sync(folder)
+            files.rename(target)
+            _sync(target.parent)
+            _sync(self._models)
+        for digest in begun(self._models, self._manifest.model):
+            shutil.rmtree(self._models / FOLDER / digest, ignore_errors=True)
+        return target
+
+    def _begin(self, entry: FileEntry, path: Path) -> bytes:
+        """The bytes of `have`, all 0 where file and note do not fit each other."""
+        count = piece_count(entry.size_bytes) + 1
+        note = self._have(entry.path)
+        if self._fits(entry):
+            return note.read_bytes()
+        with open(path, "wb") as file:
+            file.truncate(entry.size_bytes)
+        note.write_bytes(bytes(count))
+        return bytes(count)
+
+    def _fits(self, entry: FileEntry) -> bool:
+        try:
+            size = (self._folder / "files" / entry.path).stat().st_size
+            noted = self._have(entry.path).stat().st_size
+        except FileNotFoundError:
+            return False
+        return (size, noted) == (entry.size_bytes, piece_count(entry.size_bytes) + 1)
+
+    def _note(self, layers: tuple[Range, ...]) -> None:
+        note = {
+            "model": self._manifest.model,
+            "digest": self._manifest.digest,
+            "layers": [list(span) for span in layers],
+        }
+        fresh = self._folder / "stage.new"
+        with open(fresh, "w") as file:
+            file.write(json.dumps(note))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._folder / "stage.json")
+
+    def _have(self, path: str) -> Path:
+        return self._folder / "have" / str(self._numbers[path])
+
+
+def begun(models: Path, model: ModelId) -> frozenset[str]:
+    """The digests of this model's stages."""
+    return frozenset(stage.name for stage in _stages(models) if _model_of(stage) == model)
+
+
+def sweep(models: Path, now_wall: float) -> None:
+    """Remove stages that nobody will go on with: old ones, and what publishing left behind."""
+    for stage in _stages(models):
+        with contextlib.suppress(OSError):
+            note = stage / "stage.json"
+            lives = note.exists() and (stage / "files").exists()
+            old = lives and now_wall - note.stat().st_mtime > KEPT_S
+            if not lives or (old and not held_layers(stage)):
+                shutil.rmtree(stage, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PartHeld:
+    """A part of a model on this disk: which layers' weights lie whole in `folder`, and how many
+    bytes have come of how many that all files have."""
+
+    model: ModelId
+    folder: Path
+    layers: tuple[Range, ...]
+    have_bytes: int
+    size_bytes: int
+
+
+def parts_held(models: Path) -> tuple[PartHeld, ...]:
+    """The parts of models that lie here, by model."""
+    found: list[PartHeld] = []
+    for stage in _stages(models):
+        layers, name = held_layers(stage), _model_of(stage)
+        if layers and is_model_id(name):
+            with contextlib.suppress(FileNotFoundError):  # it is being completed or removed
+                found.append(_part(stage, ModelId(name), layers))
+    return tuple(sorted(found, key=lambda one: (one.model, one.folder)))
+
+
+def _part(stage: Path, model: ModelId, layers: tuple[Range, ...]) -> PartHeld:
+    sizes = [path.stat().st_size for path in (stage / "files").rglob("*") if path.is_file()]
+    missing = sum(note.read_bytes()[:-1].count(0) for note in (stage / "have").iterdir())
+    have = max(0, sum(sizes) - missing * PIECE_BYTES)
+    return PartHeld(model, stage / "files", layers, have, sum(sizes))
+
+
+def held_layers(stage: Path) -> tuple[Range, ...]:
+    """The layers of which a stage has all that they need."""
+    try:
+        spans = json.loads((stage / "stage.json").read_text())["layers"]
+        return tuple((int(first), int(last)) for first, last in spans)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def free_bytes(folder: Path) -> int:
+    """What a user may still write on the disk of `folder`."""
+    return shutil.disk_usage(folder).free
+
+
+def _stages(models: Path) -> Iterator[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        yield from sorted((models / FOLDER).iterdir())
+
+
+def _model_of(stage: Path) -> str:
+    try:
+        return str(json.loads((stage / "stage.json").read_text())["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+
+
+def _put(path: Path, content: bytes, offset: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        done = 0
+        while done < len(content):
+            done += os.pwrite(file, content[done:], offset + done)
+    finally:
+        os.close(file)
+
+
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _differing(found: bytes, right: bytes) -> Iterator[int]:
+    for at in range(0, len(right), HASH_BYTES):
+        if found[at : at + HASH_BYTES] != right[at : at + HASH_BYTES]:
+            yield at // HASH_BYTES
+
+
+def _spoilt(file: int, entry: FileEntry, wanted: bytes, stopped: Stopped) -> Iterator[int]:
+    for index in (index for index, one in enumerate(wanted) if one):
+        if stopped():
+            raise Interrupted
+        length = piece_length(entry.size_bytes, index)
+        content = os.pread(file, length, index * PIECE_BYTES)
+        if hashlib.sha256(content).digest() != piece_hash(entry, index):
+            yield index
+
+
+def _unheard(_done: int) -> None:
+    """Nobody asks how far a check is."""

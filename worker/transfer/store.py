@@ -1,0 +1,259 @@
+"""Talks to other nodes' workers: gives them the files of this node's models.
+
+A ROUTER. What a model is made of is hashed in a thread of its own, once; who asked meanwhile is
+told how far that is, and gets the manifest when it is done. Pieces are read from the disk in turn
+for all askers, a few at a time, so that the loop is never held for long and nobody waits for
+another's window. An answer that cannot be sent at once is dropped: the asker asks again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from bus.links.reactor import Reactor
+from bus.links.transport import Frames, Link
+from bus.process.logs import Log
+from bus.wire.codec import decode
+from bus.wire.errors import BadMessage
+from bus.wire.ids import ModelId
+from bus.wire.messages.weights import (
+    AskManifest,
+    AskPiece,
+    FileEntry,
+    Manifest,
+    ManifestPending,
+    PieceSent,
+    WeightsRefused,
+)
+from bus.wire.messages.wire import Message
+from worker.models.file_hashes import FileChanged, Hashes, Held, Stopped, held_files
+from worker.models.manifest import manifest_of
+from worker.transfer.disk_thread import Jobs
+from worker.transfer.envelopes import Voice
+from worker.transfer.rate_limit import Pace
+
+MAX_ASK_BYTES = 4_096
+MAX_OPEN = 16
+"""Pieces that one asker may have open; windows are smaller."""
+SLICE = 4
+"""Pieces read before the loop turns to whatever else there is."""
+PENDING_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A model as it was shown to somebody."""
+
+    manifest: Manifest
+    held: Mapping[str, Held]
+
+
+@dataclass(slots=True)
+class _Hashing:
+    """A model whose files are being hashed. `done_bytes` is written by the hashing thread."""
+
+    held: tuple[Held, ...]
+    waiting: set[bytes] = field(default_factory=set[bytes])
+    done_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(one.size_bytes for one in self.held)
+
+
+class Store:
+    """What one node gives away, at most `bytes_per_s` (0: no limit). `link` is a bound ROUTER."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        link: Link,
+        voice: Voice,
+        jobs: Jobs,
+        hashes: Hashes,
+        log: Log,
+        *,
+        bytes_per_s: float = 0.0,
+    ) -> None:
+        self._reactor = reactor
+        self._link = link
+        self._voice = voice
+        self._jobs = jobs
+        self._hashes = hashes
+        self._log = log
+        self._models: Mapping[ModelId, Path] = {}
+        self._shown: dict[str, Shown] = {}
+        self._hashing: dict[ModelId, _Hashing] = {}
+        self._open: dict[bytes, deque[AskPiece]] = {}
+        self._turn: deque[bytes] = deque()
+        self._reading = False
+        self._pace = Pace(bytes_per_s)
+        reactor.watch(link, self._received)
+        self._timer = reactor.every(PENDING_S, self._tell_waiting)
+
+    def offers(self, models: Mapping[ModelId, Path]) -> None:
+        """These models lie here, each in its folder."""
+        self._models = dict(models)
+        kept = {d: one for d, one in self._shown.items() if one.manifest.model in models}
+        self._shown = kept
+
+    def close(self) -> None:
+        """Give nothing more."""
+        self._timer.cancel()
+        self._open.clear()
+        self._reactor.unwatch(self._link)
+        self._link.close()
+
+    # --- what comes in ---
+
+    def _received(self, frames: Frames) -> None:
+        if len(frames) != 2:
+            return
+        asker, payload = frames
+        try:
+            message = decode(payload, limit_bytes=MAX_ASK_BYTES).message
+        except BadMessage as error:
+            self._log.debug("dropped a message at the store", error=str(error)[:200])
+            return
+        match message:
+            case AskManifest(model=model):
+                self._show(asker, model)
+            case AskPiece():
+                self._queue(asker, message)
+            case _:
+                self._log.debug("unexpected at the store", kind=type(message).__name__)
+
+    def _send(self, asker: bytes, message: Message, *content: bytes) -> None:
+        self._link.send(asker, self._voice.say(message), *content)
+
+    # --- manifests ---
+
+    def _show(self, asker: bytes, model: ModelId) -> None:
+        folder = self._models.get(model)
+        if folder is None:
+            text = f"{model} is not on this node's disk"
+            self._send(asker, WeightsRefused(reason="unknown_model", message=text, model=model))
+            return
+        try:
+            held = held_files(folder)
+        except OSError as error:
+            self._cannot_read(asker, model, error)
+            return
+        by_path = {one.path: one for one in held}
+        for shown in self._shown.values():
+            if shown.manifest.model == model and shown.held == by_path:
+                self._send(asker, shown.manifest)
+                return
+        hashing = self._hashing.get(model)
+        if hashing is None:
+            self._hashing[model] = hashing = _Hashing(held)
+            self._jobs.add(partial(self._hash, hashing), partial(self._hashed, model, hashing))
+        hashing.waiting.add(asker)
+        self._pending(asker, model, hashing)
+
+    def _hash(self, hashing: _Hashing, stopped: Stopped) -> list[FileEntry]:
+        """In the thread of the jobs."""
+
+        def progress(done: int) -> None:
+            hashing.done_bytes += done
+
+        return [self._hashes.of(held, progress, stopped) for held in hashing.held]
+
+    def _hashed(
+        self, model: ModelId, hashing: _Hashing, found: list[FileEntry] | Exception
+    ) -> None:
+        del self._hashing[model]
+        if isinstance(found, Exception):
+            for asker in hashing.waiting:
+                self._cannot_read(asker, model, found)
+            return
+        manifest = manifest_of(model, found)
+        self._shown = {d: s for d, s in self._shown.items() if s.manifest.model != model}
+        if model in self._models:
+            held = {one.path: one for one in hashing.held}
+            self._shown[manifest.digest] = Shown(manifest, held)
+        for asker in hashing.waiting:
+            self._send(asker, manifest)
+
+    def _tell_waiting(self) -> None:
+        for model, hashing in self._hashing.items():
+            for asker in hashing.waiting:
+                self._pending(asker, model, hashing)
+
+    def _pending(self, asker: bytes, model: ModelId, hashing: _Hashing) -> None:
+        done, total = hashing.done_bytes, hashing.total_bytes
+        self._send(asker, ManifestPending(model=model, done_bytes=done, total_bytes=total))
+
+    def _cannot_read(self, asker: bytes, model: ModelId, error: Exception) -> None:
+        self._log.warning("cannot read a model for another node", model=model, error=str(error))
+        text = f"cannot read {model}: {type(error).__name__}"
+        self._send(asker, WeightsRefused(reason="unreadable", message=text, model=model))
+
+    # --- pieces ---
+
+    def _queue(self, asker: bytes, ask: AskPiece) -> None:
+        waiting = self._open.setdefault(asker, deque())
+        if len(waiting) >= MAX_OPEN:
+            self._refuse(asker, ask, "busy", f"more than {MAX_OPEN} pieces are open")
+            return
+        if not waiting:
+            self._turn.append(asker)
+        waiting.append(ask)
+        self._read_soon()
+
+    def _read_soon(self) -> None:
+        if not self._reading and self._turn:
+            self._reading = True
+            wait_s = self._pace.wait_s(self._reactor.now())
+            self._reactor.later(wait_s, self._read_some)
+
+    def _read_some(self) -> None:
+        self._reading = False
+        for _ in range(SLICE):
+            if not self._turn:
+                return
+            if self._pace.wait_s(self._reactor.now()):
+                break
+            asker = self._turn.popleft()
+            waiting = self._open.get(asker)
+            if not waiting:
+                continue
+            self._answer(asker, waiting.popleft())
+            if waiting:
+                self._turn.append(asker)
+            else:
+                del self._open[asker]
+        self._read_soon()
+
+    def _answer(self, asker: bytes, ask: AskPiece) -> None:
+        shown = self._shown.get(ask.digest)
+        if shown is None:
+            self._refuse(asker, ask, "unknown_digest", "this content is not here (any more)")
+            return
+        held = shown.held.get(ask.path)
+        if held is None or ask.offset + ask.length > held.size_bytes:
+            self._refuse(asker, ask, "bad_request", "there is no such piece")
+            return
+        try:
+            content = held.read(ask.offset, ask.length)
+        except (FileChanged, FileNotFoundError):
+            self._shown.pop(ask.digest, None)
+            self._refuse(asker, ask, "unknown_digest", f"{ask.path} has changed there")
+            return
+        except OSError as error:
+            self._log.error("cannot read a piece", path=str(held.real), error=str(error))
+            self._refuse(asker, ask, "unreadable", f"cannot read {ask.path}: {error.strerror}")
+            return
+        self._pace.sent(len(content), self._reactor.now())
+        self._send(asker, PieceSent(digest=ask.digest, path=ask.path, offset=ask.offset), content)
+
+    def _refuse(self, asker: bytes, ask: AskPiece, reason: str, message: str) -> None:
+        refused = WeightsRefused.model_validate(
+            {"reason": reason, "message": message, "digest": ask.digest, "path": ask.path,
+             "offset": ask.offset}
+        )  # fmt: skip
+        self._send(asker, refused)

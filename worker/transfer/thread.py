@@ -1,0 +1,192 @@
+"""Talks to the weights thread: this node's store and fetcher, in a loop of their own.
+
+The worker's loop never waits for bytes or disks: it says what lies here and what is wanted, and
+looks at the latest news. An exception in the thread is raised in the worker at the next look, for
+a worker without its thread is none.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from bus.client import Speaker
+from bus.links.reactor import PollReactor, Timer
+from bus.links.security import Security
+from bus.links.transport import Link
+from bus.process.clock import wall
+from bus.process.logs import Log
+from bus.wire.errors import Exposed, PortTaken
+from bus.wire.ids import ModelId, NodeId
+from worker.models.file_hashes import Hashes
+from worker.models.layer_bytes import Layers
+from worker.transfer.disk_thread import Jobs
+from worker.transfer.downloader import Fetcher, FetchNews, OpenLink
+from worker.transfer.envelopes import Voice
+from worker.transfer.source import Source
+from worker.transfer.staging import sweep
+from worker.transfer.store import Store
+
+NEWS_S = 0.25
+BIND_AGAIN_S = 5.0
+HIGH_WATER = 64
+"""Messages kept for one peer: no more than so many pieces wait in memory for a slow reader."""
+HEARTBEAT_MS = 2_000
+MAX_QUESTION_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsSettings:
+    """`models` is where fetched models go, `hashes` where hashes are kept. `listen` are the
+    addresses the store binds (none: it gives nothing), `announce` those it tells others (none: as
+    bound); it gives at most `bytes_per_s` (0: no limit)."""
+
+    models: Path
+    hashes: Path
+    listen: tuple[str, ...] = ()
+    announce: tuple[str, ...] = ()
+    bytes_per_s: float = 0.0
+
+
+def link_maker(security: Security | None) -> OpenLink:
+    """The one place where sockets for weights are made: a ROUTER for questions, a DEALER to
+    `node`."""
+
+    def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
+        if kind == "router":
+            return Link(
+                kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES, security=security
+            )
+        return Link(kind, high_water=HIGH_WATER, heartbeat_ms=HEARTBEAT_MS, security=security)
+
+    return open_link
+
+
+open_link = link_maker(None)
+
+
+class WeightsThread:
+    """Started by its constructor; every method may be called from the worker's thread."""
+
+    def __init__(
+        self,
+        settings: WeightsSettings,
+        speaker: Speaker,
+        log: Log,
+        *,
+        link: OpenLink = open_link,
+    ) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self._settings = settings
+        self._log = log
+        self._link = link
+        self._voice = Voice(speaker)
+        self._reactor = PollReactor()
+        self._hashing = Jobs("weights-hashing", self._reactor.call)
+        self._disk = Jobs("weights-disk", self._reactor.call)
+        self._hashes = Hashes(settings.hashes)
+        self._fetcher = Fetcher(self._reactor, link, self._voice, self._disk, settings.models, log)
+        self._store: Store | None = None
+        self._models: Mapping[ModelId, Path] = {}
+        self._news: Mapping[ModelId, FetchNews] = {}
+        self._defect = ""
+        self._trouble = ""
+        self._teller: Timer | None = None
+        self._hashing.add(lambda _stopped: self._hashes.sweep(), self._swept)
+        self._disk.add(lambda _stopped: sweep(settings.models, wall()), self._swept)
+        self._bind()
+        self._thread = threading.Thread(target=self._run, name="weights", daemon=True)
+        self._thread.start()
+
+    def offers(self, models: Mapping[ModelId, Path]) -> None:
+        """What lies here, and may be given to others."""
+        self._reactor.call(partial(self._offers, dict(models)))
+
+    def want(
+        self, model: ModelId, attempt: int, sources: list[Source], layers: Layers | None = None
+    ) -> None:
+        """Have a model fetched; see `Fetcher.want`."""
+        self._reactor.call(partial(self._want, model, attempt, sources, layers))
+
+    def cancel(self, model: ModelId) -> None:
+        """Give a fetch up, or forget its end."""
+        self._reactor.call(partial(self._fetcher.cancel, model))
+
+    def news(self) -> Mapping[ModelId, FetchNews]:
+        """How each fetch stood at most a quarter of a second ago. Raises RuntimeError when the
+        thread has ended."""
+        if self._defect:
+            raise RuntimeError(self._defect)
+        return self._news
+
+    def close(self) -> None:
+        """End the thread, its jobs and its sockets."""
+        self._reactor.stop()
+        self._thread.join()
+        self._hashing.close()
+        self._disk.close()
+        self._fetcher.close()
+        if self._store is not None:
+            self._store.close()
+        self._reactor.close()
+
+    # --- in the thread ---
+
+    def _run(self) -> None:
+        try:
+            self._reactor.run()
+        except Exception:
+            self._defect = traceback.format_exc()
+
+    def _want(
+        self, model: ModelId, attempt: int, sources: list[Source], layers: Layers | None
+    ) -> None:
+        self._fetcher.want(model, attempt, sources, layers)
+        if self._teller is None:
+            self._teller = self._reactor.every(NEWS_S, self._tell)
+
+    def _tell(self) -> None:
+        self._news = self._fetcher.news()
+        if not self._news and self._teller is not None:
+            self._teller.cancel()
+            self._teller = None
+
+    def _offers(self, models: Mapping[ModelId, Path]) -> None:
+        self._models = models
+        if self._store is not None:
+            self._store.offers(models)
+
+    def _swept(self, result: object) -> None:
+        if isinstance(result, Exception):
+            self._log.warning("could not tidy up", error=str(result))
+
+    def _bind(self) -> None:
+        """Listen; an address that is taken is tried again."""
+        if not self._settings.listen:
+            return
+        link = self._link("router", None)
+        try:
+            bound = tuple(link.bind(address) for address in self._settings.listen)
+        except (Exposed, PortTaken) as error:
+            link.close()
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self._log.error("gives no weights to other nodes yet", error=self._trouble)
+            self._reactor.later(BIND_AGAIN_S, self._bind)
+            return
+        self._store = Store(
+            self._reactor,
+            link,
+            self._voice,
+            self._hashing,
+            self._hashes,
+            self._log,
+            bytes_per_s=self._settings.bytes_per_s,
+        )
+        self._store.offers(self._models)
+        self.addresses = self._settings.announce or bound
