@@ -144,7 +144,7 @@ def length(function: Function) -> int:
 @cache
 def import_statements(module: Module) -> int:
     """Return how many import statements a module has, wherever they stand."""
-    return sum(isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.walk(module))
+    return sum(isinstance(n, (ast.Import, ast.ImportFrom)) for n in module.nodes)
 
 
 def undocumented(tree: Tree) -> tuple[list[str], list[str]]:
@@ -179,7 +179,7 @@ def code_lines(module: Module) -> int:
     A text that stands alone as a statement is a docstring, also below a field.
     """
     texts: set[int] = set()
-    for node in ast.walk(module):
+    for node in module.nodes:
         if isinstance(node, ast.Expr) and _is_text(node.value):
             texts.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines: set[int] = set()
