@@ -65,6 +65,8 @@ def doors(tree: Tree, doored: Collection[str]) -> list[Breach]:
                 continue
             if one.target == room and (one.name is None or one.name in door):
                 continue
+            if one.name is None and one.target.removeprefix(room + ".") in door:
+                continue
             reached = one.target if one.name is None else f"{one.target}.{one.name}"
             what = f"{one.source}:{one.line} imports {reached}, which the door does not name"
             found.append(Breach(room, what))
@@ -83,11 +85,12 @@ def door_flaws(tree: Tree, room: str) -> list[str]:
     if not door:
         return ["the door names nothing: __all__ is missing, empty or no literal"]
     taken = {one.name: one for one in tree.imports if one.source == room and one.name}
+    modules = {name for name in door if f"{room}.{name}" in tree.modules}
     own = {n.name for n in module.tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
     flaws = [
         f"__all__ names {name}, which the door does not have"
         for name in door
-        if name not in taken and name not in own and assigned(module, name) is None
+        if name not in {*taken, *own, *modules} and assigned(module, name) is None
     ]
     if any(taken[name].typing for name in door if name in taken) and not homes:
         flaws.append("names stand under TYPE_CHECKING alone, and there is no _HOMES to find them")

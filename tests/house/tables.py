@@ -24,7 +24,6 @@ of PEP 562; the laws hold its table to be what its imports say, and pyright read
 
 LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.ids": (),
-    "bus.errors": (),
     "shoal --help": (
         "httpx", "msgpack", "platformdirs", "psutil", "pydantic", "pydantic_settings", "rich",
         "setproctitle", "supervisor", "typer", "zmq", "zstandard",
