@@ -7,14 +7,24 @@ folders, so that a checkout of another day, or a tree made up by a test, reads t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("bus", "runner", "gateway", "worker", "master", "telemetry", "conf")
-FLOORS = ("bus", "runner", "runner/mlx", "gateway", "worker", "master", "telemetry", "conf")
+PACKAGES: tuple[str, ...] = ("bus", "runner", "gateway", "worker", "master", "telemetry", "conf")
+FLOORS: tuple[str, ...] = (
+    "bus",
+    "runner",
+    "runner/mlx",
+    "gateway",
+    "worker",
+    "master",
+    "telemetry",
+    "conf",
+)
 """The folders that are divided into rooms; `runner/mlx` is a room of `runner` with rooms of its
 own, big enough to be held to what packages are held to."""
 TOOL = "conf.tiny.make"
@@ -176,13 +186,13 @@ class Tree:
 def homes_of(module: Module) -> dict[str, str]:
     """Return the `_HOMES` table of a lazy door, name to module; empty when it has none."""
     table = assigned(module, "_HOMES")
-    return dict(table) if isinstance(table, dict) else {}
+    return cast(dict[str, str], table) if isinstance(table, dict) else {}
 
 
 def door_names(module: Module) -> list[str]:
     """Return what a room's `__init__.py` puts into `__all__`; empty when it has none."""
     names = assigned(module, "__all__")
-    return list(names) if isinstance(names, (list, tuple)) else []
+    return list(cast(Sequence[str], names)) if isinstance(names, (list, tuple)) else []
 
 
 def assigned(module: Module, name: str) -> object:
