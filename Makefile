@@ -3,6 +3,7 @@
 #   make up      set up .venv, start a node with the bundled tiny model, show a streamed answer
 #   make test    the tests (the README's test command)
 #   make check   format, lint, types, import contracts, fast tests
+#   make house   how big the rooms are, and what stands between them, before and now
 #   make bench   one table against raw mlx-lm and mlx_lm.server
 #   make prove   the promises at full size (hours; see docs/operations/proving.md)
 #   make down    stop the node
@@ -17,7 +18,7 @@ PACKAGES := bus master worker runner gateway telemetry conf
 PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := --numprocesses logical --dist worksteal
 
-.PHONY: up down test check fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean
+.PHONY: up down test check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean
 
 $(READY): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "shoal needs Python 3.11 or newer; none found on PATH (set PYTHON=...)"; exit 1; }
@@ -45,6 +46,9 @@ check: $(READY)
 	$(BIN)/python -m tests.harness.protocol_page --check
 	$(BIN)/python -m tests.harness.tour_page --check
 	$(PYTEST) tests -m "not alone and not slow and not proof" $(SIDE_BY_SIDE)
+
+house: $(READY)
+	@$(BIN)/python -m tests.house.measure --against tests/house/before.json
 
 fmt: $(READY)
 	$(BIN)/ruff format $(PACKAGES) tests

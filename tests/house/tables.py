@@ -1,0 +1,47 @@
+"""What the laws hold the house to, where folders alone cannot say it. Tables and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DOORED_ROOMS: tuple[str, ...] = ()
+"""The rooms whose inside others reach only by names in the room's `__init__.__all__`, dotted.
+
+A door is a plain re-export (`from runner.schedule.table import Row`) where the room is entered by
+processes that need all of it. Where one name must load without the rest, it is lazy, in the form
+of PEP 562; the laws hold its table to be what its imports say, and pyright reads the imports:
+
+    if TYPE_CHECKING:
+        from master.consensus.election import Election
+    __all__ = ["Election"]
+    _HOMES = {"Election": "master.consensus.election"}
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(name)
+        return getattr(import_module(_HOMES[name]), name)
+"""
+
+LOADS: Mapping[str, tuple[str, ...]] = {
+    "bus.wire.ids": (),
+    "shoal --help": (
+        "httpx", "msgpack", "platformdirs", "psutil", "pydantic", "pydantic_settings", "rich",
+        "setproctitle", "supervisor", "typer", "zmq", "zstandard",
+    ),
+    "bus.wire.messages": ("pydantic",),
+    "bus.hardware": ("pydantic",),
+    "bus.replica": ("pydantic",),
+    "bus.wire": ("msgpack", "pydantic"),
+    "gateway.dialects.ollama": ("orjson", "pydantic"),
+    "gateway.dialects.openai": ("orjson", "pydantic"),
+    "master.decisions": ("pydantic",),
+    "master.placement": ("pydantic",),
+    "runner.schedule": ("numpy", "pydantic"),
+    "conf.tiny": (),
+    "gateway.dialects": ("orjson", "pydantic"),
+}  # fmt: skip
+"""The watched libraries (`loads.WATCHED`) that each row loads, exactly, in order of the alphabet.
+
+A row is a module, a room (all its modules), or what `shoal --help` runs. Every room whose modules
+are all pure has a row.
+"""

@@ -1,0 +1,290 @@
+"""Every law, broken on purpose in a tree that is made up, and seen to fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.house import laws, pages, purity
+from tests.house.judging import Breach, Excused, faults
+from tests.house.loads import importing, loaded_by, pure_rooms
+from tests.house.trees import Tree
+
+
+def house(root: Path, **files: str) -> Tree:
+    """Write files, `bus__wire__ids` for bus/wire/ids.py and `bus__wire_door` for the `__init__.py`
+    of bus/wire, beside those that are there; return the tree of all."""
+    for name, text in files.items():
+        path = root / (name.replace("__", "/") + ".py")
+        if name.endswith("_door"):
+            path = root / name.removesuffix("_door").replace("__", "/") / "__init__.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Tree(root)
+
+
+def subjects(breaches: list[Breach]) -> list[str]:
+    return [breach.subject for breach in breaches]
+
+
+LAZY = '''"""A room."""
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from bus.wire.ids import NodeId
+__all__ = ["NodeId"]
+_HOMES = {"NodeId": "bus.wire.ids"}
+def __getattr__(name): ...
+'''
+
+
+def test_a_package_of_seven_files_breaks_the_floor_and_its_own_init_does_not_count(
+    tmp_path: Path,
+) -> None:
+    six = {f"bus__f{i}": "" for i in range(6)}
+    assert laws.floors(house(tmp_path, bus_door="", **six)) == []
+    assert subjects(laws.floors(house(tmp_path, bus__f6=""))) == ["bus files"]
+
+
+def test_a_room_of_thirteen_files_and_a_package_of_nine_rooms_break_the_floor(
+    tmp_path: Path,
+) -> None:
+    twelve = {f"bus__wire__f{i}": "" for i in range(12)}
+    rooms = {f"bus__r{i}__a": "" for i in range(7)}
+    assert laws.floors(house(tmp_path, **twelve, **rooms)) == []
+    more = house(tmp_path, bus__wire__f12="", bus__r7__a="")
+    assert subjects(laws.floors(more)) == ["bus folders", "bus.wire files"]
+
+
+@pytest.mark.parametrize("door", ["from bus.wire.ids import NodeId\n__all__ = ['NodeId']\n", LAZY])
+def test_who_goes_past_a_door_is_seen_and_who_enters_by_it_is_not(
+    tmp_path: Path, door: str
+) -> None:
+    ids = "class NodeId: ...\nclass Inner: ...\n"
+    polite = "from bus.wire import NodeId\nimport bus.wire\n"
+    tree = house(tmp_path, bus__wire_door=door, bus__wire__ids=ids, master__a=polite)
+    assert laws.doors(tree, ["bus.wire"]) == []
+    for line in (
+        "from bus.wire.ids import NodeId\n",
+        "from bus.wire import ids\n",
+        "from bus.wire import Inner\n",
+        "import bus.wire.ids\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from bus.wire.ids import Inner\n",
+        "def late():\n    from bus.wire.ids import Inner\n",
+        "from bus.wire import ids as inner\n",
+    ):
+        tree = house(tmp_path, master__a=line)
+        assert len(laws.doors(tree, ["bus.wire"])) == 1, line
+
+
+@pytest.mark.parametrize(
+    ("door", "flaw"),
+    [
+        ('"""A room."""\n', "names nothing"),
+        ("__all__ = ['NodeId']\n", "does not have"),
+        (LAZY.replace("def __getattr__(name): ...\n", ""), "no __getattr__"),
+        (LAZY.replace('"bus.wire.ids"}', '"bus.wire.names"}'), "says otherwise"),
+        (LAZY.replace('_HOMES = {"NodeId": "bus.wire.ids"}\n', ""), "no _HOMES"),
+    ],
+)
+def test_a_door_that_does_not_hold_what_it_names_is_seen(
+    tmp_path: Path, door: str, flaw: str
+) -> None:
+    tree = house(tmp_path, bus__wire_door=door, bus__wire__ids="class NodeId: ...\n")
+    [breach] = laws.doors(tree, ["bus.wire"])
+    assert flaw in breach.what
+
+
+def test_a_door_may_have_a_module_of_its_room(tmp_path: Path) -> None:
+    door = "from bus.wire import ids\n__all__ = ['ids']\n"
+    line = "from bus.wire import ids\n"
+    tree = house(tmp_path, bus__wire_door=door, bus__wire__ids="", master__a=line)
+    assert laws.doors(tree, ["bus.wire"]) == []
+
+
+def test_a_room_that_is_named_for_a_door_and_is_not_there_is_seen(tmp_path: Path) -> None:
+    assert subjects(laws.doors(house(tmp_path, bus__a=""), ["bus.wire"])) == ["bus.wire"]
+
+
+def test_a_new_room_without_a_door_is_seen_until_it_has_one(tmp_path: Path) -> None:
+    tree = house(tmp_path, bus__wire_door="", bus__wire__ids="class NodeId: ...\n")
+    assert subjects(laws.without_a_door(tree, [])) == ["bus.wire"]
+    assert laws.without_a_door(house(tmp_path, bus__wire_door=LAZY), []) == []
+    assert laws.without_a_door(tree, ["bus.wire"]) == []
+
+
+def test_a_class_name_in_two_modules_is_seen_but_not_of_two_dialects(tmp_path: Path) -> None:
+    one = "class Seat: ...\nclass _Own: ...\n"
+    tree = house(
+        tmp_path,
+        gateway__dialects__openai__body=one,
+        gateway__dialects__ollama__body=one,
+        bus__a="class Port: ...\nclass _Own: ...\n",
+    )
+    assert laws.names(tree) == []
+    assert subjects(laws.names(house(tmp_path, conf__a="class Port: ...\n"))) == ["Port"]
+    assert subjects(laws.names(house(tmp_path, master__a=one))) == ["Port", "Seat"]
+    twice = house(tmp_path / "other", gateway__dialects__a=one, gateway__dialects__b=one)
+    assert subjects(laws.names(twice)) == ["Seat"]
+
+
+def test_a_class_of_twenty_one_methods_is_seen_properties_counted(tmp_path: Path) -> None:
+    twenty = "".join(f"    def m{i}(self): ...\n" for i in range(20))
+    tree = house(tmp_path, bus__a=f"class Wide:\n{twenty}")
+    assert laws.wide_classes(tree) == []
+    tree = house(tmp_path, bus__a=f"class Wide:\n{twenty}    @property\n    def p(self): ...\n")
+    assert [breach.size for breach in laws.wide_classes(tree)] == [21]
+
+
+def test_a_constructor_of_nine_parameters_is_seen_and_nine_fields_are_not(tmp_path: Path) -> None:
+    nine = ", ".join("abcdefghi")
+    fields = "".join(f"    {name}: int\n" for name in "abcdefghi")
+    eight = f"class Wide:\n    def __init__(self, {nine[:-3]}): ...\n"
+    record = f"@dataclass\nclass Record:\n{fields}"
+    assert laws.wide_constructors(house(tmp_path, bus__a=eight, bus__b=record)) == []
+    wide = f"class Wide:\n    def __init__(self, *, {nine}): ...\n"
+    assert subjects(laws.wide_constructors(house(tmp_path, bus__a=wide))) == ["Wide"]
+
+
+BAG = "@dataclass(frozen=True)\nclass Bag:\n" + "".join(f"    {n}: int\n" for n in "abcdefgh")
+TAKER = "class Wide:\n    def __init__(self, bag: Bag, name: str): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("use", "counts"),
+    [
+        ("w = Wide(Bag(1, 2), 'x')\n", True),
+        ("w = Wide(bag=Bag(1, 2), name='x')\n", True),
+        ("bag = Bag(1, 2)\nw = Wide(bag, 'x')\n", True),
+        ("bag = Bag(1, 2)\nw = Wide(bag, 'x')\nprint(bag)\n", False),
+        ("w = Wide(Bag(1, 2), 'x')\nother = Bag(3, 4)\n", False),
+        ("w = Wide(Bag(1, 2), 'x')\ndef other(bag: Bag): ...\n", False),
+        ("", False),
+    ],
+)
+def test_a_bag_made_to_pass_the_limit_counts_as_its_fields(
+    tmp_path: Path, use: str, counts: bool
+) -> None:
+    tree = house(tmp_path, bus__a=BAG + TAKER, bus__b=use)
+    assert [breach.size for breach in laws.wide_constructors(tree)] == ([9] if counts else [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import time\n",
+        "from os import path\n",
+        "x = datetime.now()\n",
+        "y = open('f')\n",
+        "class A:\n    def b(self):\n        return self.clock.now()\n",
+        "x = reactor.now()\n",
+        "from bus.shell import Reactor\n",
+        "import bus.shell\n",
+        "from bus.door import Reactor\n",
+        "def late():\n    from bus.shell import Reactor\n",
+    ],
+)
+def test_a_module_that_reads_or_runs_what_reads_is_seen(tmp_path: Path, line: str) -> None:
+    shell = '"""Talks to clocks."""\nimport time\nclass Reactor: ...\n'
+    door = "from bus.shell import Reactor\n__all__ = ['Reactor']\n"
+    tree = house(tmp_path, bus__shell=shell, bus__door_door=door, bus__a=line)
+    assert "bus.a" in subjects(purity.purity(tree))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from bus.wire.ids import NodeId\nx = journal.open()\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from bus.shell import Reactor\n",
+        '"""Talks to the disk."""\nimport os\nfrom bus.shell import Reactor\n',
+        "from bus.door import NodeId\n",
+    ],
+)
+def test_a_pure_module_a_type_alone_and_a_shell_are_left_alone(tmp_path: Path, text: str) -> None:
+    shell = '"""Talks to clocks."""\nimport time\nclass Reactor: ...\n'
+    door = "from bus.wire.ids import NodeId\n__all__ = ['NodeId']\n"
+    tree = house(tmp_path, bus__shell=shell, bus__door_door=door, bus__ids="", bus__a=text)
+    assert purity.purity(tree) == []
+
+
+def test_a_module_without_a_law_and_one_of_401_lines_are_seen(tmp_path: Path) -> None:
+    good = '"""A law."""\n'
+    tree = house(tmp_path, bus__a=good + "\n" * 399)
+    assert purity.openings(tree) == []
+    tree = house(tmp_path, bus__a=good + "\n" * 400, bus__b="x = 1\n")
+    assert subjects(purity.openings(tree)) == ["bus.a", "bus.b"]
+
+
+@pytest.mark.parametrize(
+    ("said", "subject"),
+    [
+        ("in `bus/gone.py`", "docs/a.md: bus/gone.py"),
+        ("in `bus/gone/`", "docs/a.md: bus/gone/"),
+        ("in `bus/a.py/`", "docs/a.md: bus/a.py/"),
+        ("in `bus/gone.py:12`", "docs/a.md: bus/gone.py"),
+        ("see docs/gone.md.", "docs/a.md: docs/gone.md"),
+        ("see [it](gone.md#here)", "docs/a.md: gone.md"),
+        ("its `gone_*.py`", "docs/a.md: **/gone_*.py"),
+        ("all of `bus/g*.py`", "docs/a.md: bus/g*.py"),
+    ],
+)
+def test_a_page_that_names_what_does_not_exist_is_seen(
+    tmp_path: Path, said: str, subject: str
+) -> None:
+    house(tmp_path, bus__a="")
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "a.md"
+    page.write_text(
+        "`bus/a.py`, `bus/`, `a.py`, `*.py`, [me](a.md), [web](https://x/y), /docs/b.md"
+    )
+    assert pages.missing_paths(tmp_path) == []
+    page.write_text(said)
+    assert subjects(pages.missing_paths(tmp_path)) == [subject]
+
+
+def test_a_word_with_two_rows_is_seen_also_beside_another() -> None:
+    head = "| word | meaning |\n|---|---|\n"
+    assert pages.words_twice(head + "| node | a |\n| pipeline, stage | b |\n") == []
+    assert subjects(pages.words_twice(head + "| stage | a |\n| pipeline, stage | b |\n")) == [
+        "stage"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("contract", "holds"),
+    [
+        ("type = layers\ncontainers = bus\nexhaustive = True\nlayers =\n    wire\n", True),
+        ("type = layers\ncontainers = bus\nlayers =\n    wire\n", False),
+        ("type = layers\ncontainers = conf\nexhaustive = True\nlayers =\n    wire\n", False),
+        ("type = independence\nmodules = bus\n", False),
+    ],
+)
+def test_a_package_with_rooms_and_no_exhaustive_layers_is_seen(
+    tmp_path: Path, contract: str, holds: bool
+) -> None:
+    tree = house(tmp_path, bus__wire__ids="", conf__a="")
+    text = f"[importlinter]\nroot_packages =\n    bus\n\n[importlinter:contract:x]\n{contract}"
+    assert subjects(pages.without_layers(tree, text)) == ([] if holds else ["bus"])
+
+
+def test_a_library_that_a_module_loads_is_seen_and_a_broken_module_says_why() -> None:
+    assert loaded_by("import json\n") == []
+    assert loaded_by("import msgpack\n") == ["msgpack"]
+    with pytest.raises(RuntimeError, match="no_such_module"):
+        loaded_by(importing(["no_such_module"]))
+
+
+def test_a_room_is_all_pure_until_one_of_its_modules_is_a_shell(tmp_path: Path) -> None:
+    tree = house(tmp_path, bus__wire__ids="", bus__wire__codec='"""Bytes."""\n')
+    assert pure_rooms(tree) == {"bus.wire": ["bus.wire.codec", "bus.wire.ids"]}
+    assert pure_rooms(house(tmp_path, bus__wire__codec='"""Talks to a disk."""\n')) == {}
+
+
+def test_an_excuse_holds_its_figure_and_fails_when_it_is_used_up() -> None:
+    wide = [Breach("Wide", "21 methods", 21)]
+    assert faults(wide, {"Wide": Excused("for now", 21)}) == []
+    assert faults(wide, {}) == ["Wide: 21 methods"]
+    assert faults(wide, {"Wide": Excused("for now", 20)}) == ["Wide: 21 methods: grown beyond 20"]
+    [used_up] = faults([], {"Wide": Excused("for now", 21)})
+    assert "remove it" in used_up
+    assert faults(wide, {"Wide": Excused("", 21)}) == ["Wide: excused without a reason"]
