@@ -61,6 +61,7 @@ from gateway.service import Seat
 from master.__main__ import master_settings
 from runner.formation import jaccl_environment, ring_environment
 from runner.lifecycle import EXIT_CODES
+from tests.recorded.answers import answers
 from tests.recorded.commands import commands, help_exit_codes
 from worker.__main__ import weights_settings
 from worker.stage import FOLDER as STAGES
@@ -101,9 +102,9 @@ def wire_names() -> dict[str, Any]:
         },
         "ports": {use: [row.offset, row.count] for use, row in PORTS.items()},
         "first ports": {use: [port_of(use, None), port_of(use, 20_000)] for use in PORTS},
-        "fail": get_args(FailReason),
-        "finish": get_args(FinishReason),
-        "refusal": get_args(RefusalReason),
+        "fail": sorted(get_args(FailReason)),
+        "finish": sorted(get_args(FinishReason)),
+        "refusal": sorted(get_args(RefusalReason)),
         "mlx": [
             sorted(ring_environment(1, "/hosts")),
             sorted(jaccl_environment(1, "/devices", "10.0.0.1:24182")),
@@ -240,6 +241,7 @@ TABLES: Mapping[str, Callable[[], Any]] = {
     "commands": commands,
     "exit_codes": exit_codes,
     "errors": errors,
+    "answers": answers,
 }
 """Every table by the name of its file."""
 

@@ -86,7 +86,18 @@ def _bare(annotation: Any) -> Any:
 
 
 def _members(annotation: Any) -> list[Any]:
-    return [one for one in get_args(annotation) if one not in (type(None), Ellipsis)]
+    members = [one for one in get_args(annotation) if one not in (type(None), Ellipsis)]
+    choice = get_origin(annotation) in (Union, types.UnionType, Literal)
+    return sorted(members, key=_tag) if choice else members
+
+
+def _tag(member: Any) -> str:
+    """What a member of a union or a `Literal` is sorted by: the order in which it is written
+    does not matter to anybody."""
+    bare = _bare(member)
+    if isinstance(bare, type) and issubclass(bare, BaseModel):
+        return str(bare.model_fields["kind"].default) if "kind" in bare.model_fields else ""
+    return str(bare)
 
 
 def _field(name: str, field: FieldInfo, turn: int, *, whole: bool) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
 from bus.codec import KINDS, Envelope, encode, unpack
-from bus.errors import Refusal
+from bus.errors import FailReason, FinishReason, Refusal
 from bus.frames import pack_to_gateway, pack_to_runner
 from bus.ids import Boot, InstanceId, NodeId, RequestId, TokenId
 from bus.messages.requests import GenerationRequest, Sampling, Usage
@@ -59,6 +59,8 @@ from runner.rank_frames import (
 )
 from tests.recorded.specimens import full, least, specimens
 
+FAILS: list[FailReason] = sorted(get_args(FailReason))
+FINISHES: list[FinishReason] = sorted(get_args(FinishReason))
 RID = RequestId("req-n0123456789-h0-b00f0001-1a")
 BOOT = Boot("b00f0001")
 SENDER = (NodeId("n0123456789"), "runner:03", BOOT, 4711)
@@ -114,25 +116,13 @@ def entries() -> list[Entry]:
         ToolCallDelta(RID, 4, 0, 1, "call_1", "look", '{"a":', 3),
         ToolCallDelta(RID, 5, 0, 1, None, None, " 1}"),
         ChoiceEnd(RID, 6, 0, "stop", "\n\n"),
-        *(ChoiceEnd(RID, 7, 2, finish) for finish in ("stop", "length", "tool_calls", "cancelled")),
+        *(ChoiceEnd(RID, 7, 2, finish) for finish in FINISHES),
         PrefillProgress(RID, 8, 512, 70_000),
         Finished(RID, 9, spent),
         Finished(RID, 10, none),
         *(Failed(RID, 11, reason, "it ended", spent, {"field": "n", "x": [1]}) for reason in FAILS),
         Failed(RID, 12, "internal", ""),
     ]
-
-
-FAILS = (
-    "overloaded",
-    "context_length",
-    "model_unavailable",
-    "runner_lost",
-    "deadline",
-    "bad_request",
-    "memory_pressure",
-    "internal",
-)
 
 
 def follower_messages() -> list[ToRank]:
