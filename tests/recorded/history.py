@@ -1,0 +1,138 @@
+"""Tells the story that the recorded journal holds: one event of every kind, in an order in which
+each of them changes something.
+
+`story` is the same at every call. Its instances are specimens, so that every field of what a
+journal keeps is filled.
+"""
+
+from __future__ import annotations
+
+from bus.errors import Refusal
+from bus.ids import Boot, CommandId, InstanceId, NodeId
+from bus.instances import Conditions, Instance, RankSeat
+from bus.messages.events import (
+    Event,
+    EventBody,
+    FactId,
+    GenerationOpened,
+    InstanceDraining,
+    InstanceFailed,
+    InstancePlaced,
+    InstanceRemoved,
+    KeepAliveSet,
+    LoadRefused,
+    NodeDrained,
+    NodeForgotten,
+    NodeJoined,
+    NodeRemembered,
+    NodeRenamed,
+    RankSeated,
+    RunnerEnded,
+    RunnerReady,
+    RunnerUnloaded,
+    TermOpened,
+)
+from bus.state import ClusterState, apply
+from tests.recorded.specimens import full
+
+N1, N2, N3 = NodeId("n0000000001"), NodeId("n0000000002"), NodeId("n0000000003")
+WHOLE, SPLIT, LOST = InstanceId("inst-1"), InstanceId("inst-2"), InstanceId("inst-3")
+AT_S = 1_700_000_000.25
+
+
+def placed(name: InstanceId, *, ranks: int) -> InstancePlaced:
+    """Make an instance's placing, with as many ranks, before anything has happened to it."""
+    made = full(Instance, turn=1)
+    fresh = {
+        "instance": name,
+        "generation": 1,
+        "status": "placed",
+        "shards": made.shards[:ranks],
+        "seats": (),
+        "ready": (),
+        "failures": (),
+        "drain_deadline_s": None,
+        "place_again": None,
+    }
+    return InstancePlaced(instance=made.model_copy(update=fresh))
+
+
+def ready(name: InstanceId, generation: int, rank: int, node: NodeId) -> RunnerReady:
+    """Make the announcement of a rank."""
+    return RunnerReady(
+        instance=name,
+        generation=generation,
+        rank=rank,
+        node=node,
+        process=f"runner:0{rank}",
+        pid=4000 + rank,
+        addresses=(f"ipc:///tmp/runner-0{rank}.data", f"tcp://10.0.0.{rank + 1}:24160"),
+    )
+
+
+def bodies() -> list[EventBody]:
+    """List what happened, in order."""
+    seat = full(RankSeat)
+    refusal = full(Refusal, turn=8)
+    return [
+        TermOpened(holder=N1, counter=1),
+        NodeJoined(node=N1, name="box-1", addresses=("10.0.0.1:24154", "[fd00::1]:24154")),
+        NodeJoined(node=N2, name="box-2"),
+        NodeJoined(node=N3, name="box-3", addresses=("10.0.0.3:24154",)),
+        NodeRenamed(node=N2, name="the second"),
+        NodeDrained(node=N1, draining=True),
+        placed(WHOLE, ranks=1),
+        ready(WHOLE, 1, 0, N1),
+        KeepAliveSet(instance=WHOLE, keep_alive_s=-1.0),
+        placed(SPLIT, ranks=2),
+        RankSeated(instance=SPLIT, generation=1, seat=seat.model_copy(update={"rank": 1})),
+        RankSeated(instance=SPLIT, generation=1, seat=seat.model_copy(update={"rank": 0})),
+        ready(SPLIT, 1, 1, N2),
+        RunnerEnded(instance=SPLIT, generation=1, rank=1, node=N2, exit_code=-9, message="killed"),
+        GenerationOpened(instance=SPLIT, generation=2, why="rank 1 ended"),
+        LoadRefused(instance=SPLIT, generation=2, rank=0, node=N1, refusal=refusal),
+        InstanceFailed(instance=SPLIT, why="ended too often", place_again=full(Conditions)),
+        placed(LOST, ranks=1),
+        InstanceDraining(instance=LOST, deadline_s=12.5, why="asked to"),
+        RunnerUnloaded(instance=LOST, generation=1, rank=0, node=N3),
+        InstanceRemoved(instance=LOST, why="asked to"),
+        TermOpened(holder=N2, counter=2),
+        NodeForgotten(node=N3),
+        NodeForgotten(node=N1),
+        NodeRemembered(node=N1),
+        NodeJoined(node=N2, name="box-2b", addresses=("10.0.0.2:24154",)),
+        InstanceDraining(instance=WHOLE, deadline_s=0.0, why="drained"),
+    ]
+
+
+def story() -> list[Event]:
+    """Make the events: decisions by a command, facts with their witness, two terms."""
+    events: list[Event] = []
+    counter, holder = 0, N1
+    for index, body in enumerate(bodies(), 1):
+        if isinstance(body, TermOpened):
+            counter, holder = body.counter, body.holder
+        witness = body.node if isinstance(body, NodeJoined | RunnerReady | RunnerEnded) else None
+        fact = None
+        if witness is not None:
+            fact = FactId(node=witness, process="worker", boot=Boot(f"b-{witness}"), seq=index)
+        told = isinstance(body, InstancePlaced | InstanceDraining | KeepAliveSet | NodeRenamed)
+        events.append(
+            Event(
+                term=counter,
+                index=index,
+                at_s=AT_S + index,
+                body=body,
+                fact=fact,
+                command_id=CommandId(f"cmd-{index:08x}") if told else None,
+                holder=holder,
+            )
+        )
+    return events
+
+
+def folded(state: ClusterState, events: list[Event]) -> ClusterState:
+    """Apply events to a state, in order."""
+    for event in events:
+        state = apply(state, event)
+    return state

@@ -1,0 +1,149 @@
+"""Talks HTTP to a gateway in this very process, and prints what its pages are made of.
+
+The gateway is told of a cluster by the same envelopes that a switchboard would bring, and counts
+requests that were never made. Of JSON pages the shape is told (keys, and what sort of value each
+has), of the metrics every sample; nothing in it depends on the clock. Run by `tests.recorded
+.record.pages`, with `PROMETHEUS_MULTIPROC_DIR` set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+from falcon.asgi import App
+from falcon.testing import ASGIConductor
+
+from bus.codec import Envelope, encode
+from bus.endpoints import Endpoints
+from bus.ids import Boot
+from bus.messages.collectives import CollectiveReading
+from bus.messages.peers import PeersReading
+from bus.messages.readings import (
+    CardReading,
+    DemandReading,
+    LinkReading,
+    NodeReading,
+    RunnerReading,
+    WeightsReading,
+)
+from bus.messages.wire import Message
+from bus.state import ClusterState
+from gateway.edge import Door, Faults
+from gateway.metrics import Ended
+from gateway.options import Options
+from gateway.routes import add_routes
+from gateway.service import HttpService, Seat
+from tests.recorded.history import N1, N2, WHOLE, folded, story
+from tests.recorded.specimens import full
+
+ASKED = (
+    "/",
+    "/state",
+    "/queue",
+    "/health",
+    "/livez",
+    "/readyz",
+    "/v1/models",
+    "/v1/models/model-0",
+    "/api/tags",
+    "/api/ps",
+    "/api/version",
+    "/ollama/api/version",
+    "/instance/inst-1",
+    "/instance/none",
+    "/rdma-test/inst-1",
+)
+UNTIL = 13
+"""So many events of the story have happened: instances are ready, nodes are draining."""
+_Model = TypeVar("_Model", bound=Message)
+
+
+def main() -> int:
+    """Print the pages as JSON."""
+    with tempfile.TemporaryDirectory(prefix="shoal-", dir="/tmp") as folder:
+        sys.stdout.write(json.dumps(asyncio.run(asked(Path(folder)))))
+    return 0
+
+
+async def asked(folder: Path) -> dict[str, Any]:
+    """Start a gateway, tell it of a cluster, ask it for every page."""
+    endpoints = Endpoints(str(folder))
+    seat = Seat(
+        Options(node=N1, node_name="box", endpoints=endpoints, metrics_folder="-", version="0")
+    )
+    app: App[Any, Any] = App(middleware=[Door(seat)])
+    Faults(seat).install(app)
+    add_routes(app, seat)
+    async with ASGIConductor(app) as client:
+        tell(seat.service)
+        found: dict[str, Any] = {}
+        for path in ASKED:
+            answer = await client.simulate_get(path, host="127.0.0.1")
+            sort = answer.headers["content-type"]
+            shown = shape(answer.json) if "json" in sort else None
+            found[path] = {"status": answer.status_code, "type": sort, "shape": shown}
+        scraped = await client.simulate_get("/metrics", host="127.0.0.1")
+        found["/metrics"] = {
+            "type": scraped.headers["content-type"],
+            "samples": sorted(
+                line for line in scraped.text.splitlines() if not line.startswith("# HELP")
+            ),
+        }
+    return found
+
+
+def tell(service: HttpService) -> None:
+    """Have a gateway know the cluster of the story, its readings, and some requests."""
+    mirror = service.bus.mirror
+    mirror.state, mirror.live, mirror.holder = folded(ClusterState(), story()[:UNTIL]), True, N1
+    for seq, (topic, reading) in enumerate(readings(), 1):
+        envelope = Envelope(N1, "worker", Boot("b00f0001"), seq, reading)
+        service.bus._heard([topic.encode(), encode(envelope)])
+    service.tally.tokens("model-0", 1, None)
+    service.tally.tokens("model-0", 4, 0.125)
+    for outcome, first_s in (("ok", 0.5), ("failed", None)):
+        service.metrics.ended(Ended("model-0", outcome, 17, first_s, 2.5))
+    service.metrics.fault(429)
+
+
+def readings() -> list[tuple[str, Message]]:
+    """List a reading of every sort that a gateway hears."""
+    runner = of(RunnerReading, N1, process="runner:00", instance=WHOLE, generation=1)
+    return [
+        ("card." + N1, full(CardReading)),
+        ("reading.node." + N1, of(NodeReading, N1)),
+        ("reading.node." + N2, of(NodeReading, N2, findings=())),
+        ("reading.runner." + N1, runner),
+        ("reading.demand." + N1, of(DemandReading, N1, process="gateway:0")),
+        ("reading.peers." + N1, of(PeersReading, N1)),
+        ("reading.link." + N1, of(LinkReading, N1)),
+        ("reading.weights." + N1, of(WeightsReading, N1)),
+        ("reading.collective." + N1, of(CollectiveReading, N1, instance=WHOLE)),
+    ]
+
+
+def of(cls: type[_Model], node: str, **fields: Any) -> _Model:
+    """Make a specimen of a reading of this node."""
+    return full(cls).model_copy(update={"node": node, **fields})
+
+
+def shape(value: Any) -> Any:
+    """Tell the keys of JSON data, and of what sort each value is."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        shapes: list[Any] = []
+        for inner in map(shape, value):
+            if inner not in shapes:
+                shapes.append(inner)
+        return shapes
+    return type(value).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

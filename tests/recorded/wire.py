@@ -1,0 +1,203 @@
+"""Speaks everything that may cross a wire once: every kind in its envelope, every data frame,
+every frame between ranks.
+
+Kinds and their fields come from the table of kinds, so that none can be forgotten. Frames are
+written out here; `untold` names those types of which none is. What is made is bytes, by wire tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
+
+from bus.codec import KINDS, Envelope, encode, unpack
+from bus.errors import FailReason, FinishReason, Refusal
+from bus.frames import pack_to_gateway, pack_to_runner
+from bus.ids import Boot, InstanceId, NodeId, RequestId, TokenId
+from bus.messages.requests import GenerationRequest, Sampling, Usage
+from bus.messages.tokens import (
+    Accepted,
+    Cancel,
+    ChoiceEnd,
+    Credit,
+    Entry,
+    Failed,
+    Finished,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    PrefillProgress,
+    Refused,
+    StepEntries,
+    Submit,
+    ToGateway,
+    TokenDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    ToRunner,
+    Welcome,
+)
+from runner.engine import (
+    EntryId,
+    PrefillChunk,
+    PrefixHit,
+    PrefixInsert,
+    RowId,
+    RowSpec,
+    StepPlan,
+)
+from runner.lockstep import Agreement, RankFacts, SharedPlan
+from runner.rank_frames import (
+    FormNow,
+    RankBeat,
+    RankGone,
+    RankHello,
+    ToLead,
+    ToRank,
+    pack_rank,
+)
+from tests.recorded.specimens import full, least, specimens
+
+FAILS: list[FailReason] = sorted(get_args(FailReason))
+FINISHES: list[FinishReason] = sorted(get_args(FinishReason))
+RID = RequestId("req-n0123456789-h0-b00f0001-1a")
+BOOT = Boot("b00f0001")
+SENDER = (NodeId("n0123456789"), "runner:03", BOOT, 4711)
+Recorded = dict[str, list[bytes]]
+
+
+def kinds() -> Recorded:
+    """Encode specimens of every kind that may travel in an envelope."""
+    apart = tuple(KINDS.values())
+    return {
+        kind: [encode(Envelope(*SENDER, message)) for message in specimens(cls, apart)]
+        for kind, cls in sorted(KINDS.items())
+    }
+
+
+def runner_messages() -> list[ToRunner]:
+    """List what a gateway process may send to a runner."""
+    requests = specimens(GenerationRequest)
+    return [
+        Hello("n0123456789/h0", BOOT, 1, 3),
+        *(Submit(request, 7, 64, 119_500) for request in requests),
+        Submit(least(GenerationRequest), 1, 0, 0),
+        Credit(RID, 2, 32),
+        *(Cancel(RID, why) for why in ("client", "deadline", "shutdown")),
+        Ping(BOOT),
+    ]
+
+
+def gateway_messages() -> list[ToGateway]:
+    """List what a runner may send to a gateway process; entries come in `entries`."""
+    return [
+        Welcome(InstanceId("inst-4f1c9a02"), 3, BOOT, 1),
+        Goodbye("this runner is leaving"),
+        Accepted(RID, 2, 4096),
+        Accepted(RID, 0, 0),
+        *(Refused(RID, refusal) for refusal in specimens(Refusal)),
+        Pong(BOOT, 1 << 33, True),
+        Pong(BOOT, 0, False),
+        StepEntries(1 << 20, ()),
+        StepEntries(17, tuple(entries())),
+    ]
+
+
+def entries() -> list[Entry]:
+    """List every entry of a step, with and without what may be left out."""
+    top = ((5, " a", -0.5), (70_000, "é\n", -12.25))
+    logprobs = (TokenLogprob(5, " a", -0.5, top), TokenLogprob(6, "", -1.0))
+    spent, none = full(Usage), Usage()
+    return [
+        TokenDelta(RID, 1, 0, "text", "Fish 🐟", 1),
+        TokenDelta(RID, 2, 1, "reasoning", "", 0),
+        TokenDelta(RID, 3, 0, "text", " a", 2, logprobs),
+        ToolCallDelta(RID, 4, 0, 1, "call_1", "look", '{"a":', 3),
+        ToolCallDelta(RID, 5, 0, 1, None, None, " 1}"),
+        ChoiceEnd(RID, 6, 0, "stop", "\n\n"),
+        *(ChoiceEnd(RID, 7, 2, finish) for finish in FINISHES),
+        PrefillProgress(RID, 8, 512, 70_000),
+        Finished(RID, 9, spent),
+        Finished(RID, 10, none),
+        *(Failed(RID, 11, reason, "it ended", spent, {"field": "n", "x": [1]}) for reason in FAILS),
+        Failed(RID, 12, "internal", ""),
+    ]
+
+
+def follower_messages() -> list[ToRank]:
+    """List what a lead may send to a follower."""
+    row = RowSpec(RowId(8), (TokenId(1), TokenId(70_000)), Sampling(temperature=0.0), seed=0)
+    resumed = RowSpec(RowId(9), (TokenId(2),), Sampling(temperature=0.0), seed=0, made=1)
+    plan = StepPlan(
+        step=70_001,
+        release=(RowId(1), RowId(2)),
+        preempt=(RowId(3),),
+        evict=(EntryId(4), EntryId(300)),
+        admit=(row, resumed),
+        hits=(PrefixHit(RowId(8), EntryId(5), 1),),
+        prefill=((PrefillChunk(RowId(8), 1, 2), PrefillChunk(RowId(9), 0, 1)), ()),
+        decode=(RowId(6), RowId(7)),
+        insert=(PrefixInsert(EntryId(6), RowId(8), 2),),
+        digest=0xFEDCBA98,
+    )
+    return [
+        SharedPlan(plan, covers=69_999, barred=(RowId(10),)),
+        SharedPlan(StepPlan(step=1), covers=0),
+        FormNow(),
+        Agreement(1 << 33, 1 << 34, 4096, 512, 32_768, 151_936, True, False, True),
+        Agreement(0, 0, 0, 0, 0, 0, False, True, False),
+        RankBeat(70_000),
+        RankGone("told to", True),
+        RankGone("lost"),
+    ]
+
+
+def lead_messages() -> list[ToLead]:
+    """List what a follower may send to its lead."""
+    return [
+        RankHello(1, 7, bytes(range(32))),
+        RankFacts(1, "ab" * 32, "bfloat16", 1 << 33, 1 << 34, 4096, 512, 9, 11, True, False, True),
+        RankFacts(0, "", "", 0, 0, 0, 0, 0, 0, False, True, False),
+        RankBeat(0),
+        RankGone("told to", True),
+        RankGone("lost"),
+    ]
+
+
+def frames() -> dict[str, Recorded]:
+    """Pack every data frame and every frame between ranks, by direction and tag."""
+    return {
+        "to_runner": _tagged(map(pack_to_runner, runner_messages())),
+        "to_gateway": _tagged(map(pack_to_gateway, gateway_messages())),
+        "to_rank": _tagged(map(pack_rank, follower_messages())),
+        "to_lead": _tagged(map(pack_rank, lead_messages())),
+    }
+
+
+def entry_tags() -> list[str]:
+    """List the tags of entries that the recorded steps hold."""
+    return sorted({row[0] for row in unpack(pack_to_gateway(gateway_messages()[-1]))[2]})
+
+
+def untold() -> set[str]:
+    """Name the types of frames and entries of which nothing here is an example."""
+    told: list[tuple[Any, Callable[[], Iterable[Any]]]] = [
+        (ToRunner, runner_messages),
+        (ToGateway, gateway_messages),
+        (Entry, entries),
+        (ToRank, follower_messages),
+        (ToLead, lead_messages),
+    ]
+    return {
+        kind.__name__
+        for union, examples in told
+        for kind in set(get_args(union)) - {type(one) for one in examples()}
+    }
+
+
+def _tagged(packed: Iterable[bytes]) -> Recorded:
+    found: Recorded = {}
+    for data in packed:
+        found.setdefault(unpack(data)[0], []).append(data)
+    return dict(sorted(found.items()))
