@@ -19,20 +19,25 @@ from typing import Any, get_args
 import pytest
 import zstandard
 
-from bus.codec import KINDS, decode, encode, pack, unpack
-from bus.errors import BadMessage
-from bus.frames import pack_to_gateway, pack_to_runner, unpack_to_gateway, unpack_to_runner
-from bus.identity import FILE, node_id
-from bus.keyring import KeyFiles, open_keyring, read_keys
-from bus.keys import ClusterKeys
-from bus.messages.events import EventBody, NodeRenamed
-from bus.messages.peers import KnownPeer
-from bus.peer_memory import PeerMemory, Remembered
-from bus.state import ClusterState
+from bus.links.cluster_key import ClusterKeys
+from bus.links.keyring import KeyFiles, open_keyring, read_keys
+from bus.membership.peer_memory import PeerMemory, Remembered
+from bus.process.identity import FILE, node_id
+from bus.replica.state import ClusterState
+from bus.wire.codec import KINDS, decode, encode, pack, unpack
+from bus.wire.data_frames import (
+    pack_to_gateway,
+    pack_to_runner,
+    unpack_to_gateway,
+    unpack_to_runner,
+)
+from bus.wire.errors import BadMessage
+from bus.wire.messages.events import EventBody, NodeRenamed
+from bus.wire.messages.peers import KnownPeer
 from conf.settings import load_settings
-from master.ballot import Kept
-from master.terms import read_term
-from runner.rank_frames import pack_rank, unpack_to_lead, unpack_to_rank
+from master.consensus.term_file import read_term
+from master.consensus.types import Kept
+from runner.group.rank_frames import pack_rank, unpack_to_lead, unpack_to_rank
 from tests.recorded import wire
 from tests.recorded.disk import (
     KEYS,
@@ -54,10 +59,10 @@ from tests.recorded.disk import (
 from tests.recorded.history import N1, N2, N3, folded, story
 from tests.recorded.names import TABLES
 from tests.recorded.record import DATA, as_text, pages
-from worker.holdings import Hashes
-from worker.manifest import problem_of
-from worker.parts import SUFFIX
-from worker.stage import Stage, parts_held
+from worker.models.file_hashes import Hashes
+from worker.models.layer_bytes import SUFFIX
+from worker.models.manifest import problem_of
+from worker.transfer.staging import Stage, parts_held
 
 
 def recorded(name: str) -> Any:

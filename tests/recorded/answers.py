@@ -10,9 +10,9 @@ import itertools
 import json
 from typing import Any
 
-from bus.ids import RequestId
-from bus.messages.requests import Usage
-from bus.messages.tokens import (
+from bus.wire.ids import RequestId
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import (
     ChoiceEnd,
     Entry,
     Failed,
@@ -24,9 +24,9 @@ from bus.messages.tokens import (
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, ParseContext
 from gateway.dialects.faults import Fault
-from gateway.dialects.ollama import OllamaChat, OllamaGenerate
-from gateway.dialects.openai_chat import OpenAIChat
-from gateway.dialects.openai_completions import OpenAICompletions
+from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.openai.chat import OpenAIChat
+from gateway.dialects.openai.completions import OpenAICompletions
 from tests.recorded.specimens import full
 
 TOOL: dict[str, Any] = {

@@ -16,31 +16,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bus.codec import unpack
-from bus.ids import InstanceId, ModelId, NodeId
-from bus.journal import Journal
-from bus.keyring import KeyFiles, open_keyring, write_keys
-from bus.keys import (
+from bus.links.cluster_key import (
     ClusterKey,
     ClusterKeys,
     door_secret,
     node_secret,
     ring_secret,
 )
-from bus.logs import Log
-from bus.messages.peers import KnownPeer
-from bus.messages.weights import PIECE_BYTES, Manifest
-from bus.peer_memory import PeerMemory, Remembered
-from bus.state import ClusterState, digest
+from bus.links.keyring import KeyFiles, open_keyring, write_keys
+from bus.membership.peer_memory import PeerMemory, Remembered
+from bus.process.logs import Log
+from bus.replica.state import ClusterState, digest
+from bus.wire.codec import unpack
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.messages.peers import KnownPeer
+from bus.wire.messages.weights import PIECE_BYTES, Manifest
 from conf.settings import load_settings, remember_flags
-from master.ballot import Kept
-from master.terms import keep_term
+from master.consensus.term_file import keep_term
+from master.consensus.types import Kept
+from master.log.journal import Journal
 from tests.recorded.history import N1, N2, N3, folded, story
-from worker.holdings import Hashes, Held
-from worker.manifest import manifest_of
-from worker.parts import Layers
-from worker.pieces import Piece
-from worker.stage import Stage
+from worker.models.file_hashes import Hashes, Held
+from worker.models.layer_bytes import Layers
+from worker.models.manifest import manifest_of
+from worker.transfer.pieces import Piece
+from worker.transfer.staging import Stage
 
 MAX_RECORDS = 19
 """So many events fit into a segment of the recorded journal: one is archived, then more come."""

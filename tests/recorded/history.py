@@ -7,10 +7,11 @@ journal keeps is filled.
 
 from __future__ import annotations
 
-from bus.errors import Refusal
-from bus.ids import Boot, CommandId, InstanceId, NodeId
-from bus.instances import Conditions, Instance, RankSeat
-from bus.messages.events import (
+from bus.replica.state import ClusterState, apply
+from bus.wire.errors import Refusal
+from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
+from bus.wire.instances import Conditions, Instance, RankSeat
+from bus.wire.messages.events import (
     Event,
     EventBody,
     FactId,
@@ -32,7 +33,6 @@ from bus.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from bus.state import ClusterState, apply
 from tests.recorded.specimens import full
 
 N1, N2, N3 = NodeId("n0000000001"), NodeId("n0000000002"), NodeId("n0000000003")

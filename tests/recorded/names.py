@@ -18,8 +18,11 @@ import falcon.inspect
 from falcon.asgi import App
 
 from bus.__main__ import peer_settings
-from bus.endpoints import Endpoints
-from bus.errors import (
+from bus.membership.mdns_hints import SERVICE, Advert
+from bus.process.endpoints import Endpoints
+from bus.process.identity import FILE
+from bus.service import EXIT_FAILED, EXIT_ORPHANED, EXIT_ROLE_TAKEN
+from bus.wire.errors import (
     BadRequest,
     ContextOverflow,
     FailReason,
@@ -27,15 +30,12 @@ from bus.errors import (
     Refusal,
     RefusalReason,
 )
-from bus.hints import SERVICE, Advert
-from bus.identity import FILE
-from bus.ids import Boot, NodeId, RequestId, owner_of, request_id
-from bus.messages.requests import Usage
-from bus.messages.tokens import Failed
-from bus.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
-from bus.service import EXIT_FAILED, EXIT_ORPHANED, EXIT_ROLE_TAKEN
-from bus.topics import TABLE as TOPICS
-from bus.topics import event_topic, reading_topic
+from bus.wire.ids import Boot, NodeId, RequestId, owner_of, request_id
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import Failed
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from bus.wire.topics import TABLE as TOPICS
+from bus.wire.topics import event_topic, reading_topic
 from conf.paths import HOME_VARIABLE, Paths, find_paths
 from conf.ports import TABLE as PORTS
 from conf.ports import port_of
@@ -48,23 +48,31 @@ from conf.settings import (
     load_settings,
 )
 from conf.supervisord import render
-from gateway.cli.problems import FAILED, INTERRUPTED, NO_NODE, NOT_FOUND, REFUSED, USAGE, refusal
-from gateway.cli.talk import HISTORY_FILE
+from gateway.cli.output.errors import (
+    FAILED,
+    INTERRUPTED,
+    NO_NODE,
+    NOT_FOUND,
+    REFUSED,
+    USAGE,
+    refusal,
+)
+from gateway.cli.verbs.models.chat import HISTORY_FILE
+from gateway.cluster.options import Options
 from gateway.dialects import faults
 from gateway.dialects.faults import Fault
-from gateway.dialects.ollama_render import error_object as ollama_error
-from gateway.dialects.openai_shapes import error_object as openai_error
-from gateway.openapi import document
-from gateway.options import Options
-from gateway.routes import ROUTES, add_routes
+from gateway.dialects.ollama.render import error_object as ollama_error
+from gateway.dialects.openai.shapes import error_object as openai_error
+from gateway.http.openapi import document
+from gateway.http.routes import ROUTES, add_routes
 from gateway.service import Seat
 from master.__main__ import master_settings
-from runner.formation import jaccl_environment, ring_environment
+from runner.group.group_config import jaccl_environment, ring_environment
 from runner.lifecycle import EXIT_CODES
 from tests.recorded.answers import answers
 from tests.recorded.commands import commands, help_exit_codes
 from worker.__main__ import weights_settings
-from worker.stage import FOLDER as STAGES
+from worker.transfer.staging import FOLDER as STAGES
 
 HOME = Path("/srv/shoal-home")
 WORDING = ("description", "summary")

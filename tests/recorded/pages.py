@@ -18,12 +18,13 @@ from typing import Any, TypeVar
 from falcon.asgi import App
 from falcon.testing import ASGIConductor
 
-from bus.codec import Envelope, encode
-from bus.endpoints import Endpoints
-from bus.ids import Boot
-from bus.messages.collectives import CollectiveReading
-from bus.messages.peers import PeersReading
-from bus.messages.readings import (
+from bus.process.endpoints import Endpoints
+from bus.replica.state import ClusterState
+from bus.wire.codec import Envelope, encode
+from bus.wire.ids import Boot
+from bus.wire.messages.collectives import CollectiveReading
+from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
     LinkReading,
@@ -31,12 +32,11 @@ from bus.messages.readings import (
     RunnerReading,
     WeightsReading,
 )
-from bus.messages.wire import Message
-from bus.state import ClusterState
-from gateway.edge import Door, Faults
-from gateway.metrics import Ended
-from gateway.options import Options
-from gateway.routes import add_routes
+from bus.wire.messages.wire import Message
+from gateway.cluster.metrics import Ended
+from gateway.cluster.options import Options
+from gateway.http.middleware import Door, Faults
+from gateway.http.routes import add_routes
 from gateway.service import HttpService, Seat
 from tests.recorded.history import N1, N2, WHOLE, folded, story
 from tests.recorded.specimens import full

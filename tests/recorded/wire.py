@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
-from bus.codec import KINDS, Envelope, encode, unpack
-from bus.errors import FailReason, FinishReason, Refusal
-from bus.frames import pack_to_gateway, pack_to_runner
-from bus.ids import Boot, InstanceId, NodeId, RequestId, TokenId
-from bus.messages.requests import GenerationRequest, Sampling, Usage
-from bus.messages.tokens import (
+from bus.wire.codec import KINDS, Envelope, encode, unpack
+from bus.wire.data_frames import pack_to_gateway, pack_to_runner
+from bus.wire.errors import FailReason, FinishReason, Refusal
+from bus.wire.ids import Boot, InstanceId, NodeId, RequestId, TokenId
+from bus.wire.messages.requests import GenerationRequest, Sampling, Usage
+from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
     ChoiceEnd,
@@ -47,8 +47,8 @@ from runner.engine import (
     RowSpec,
     StepPlan,
 )
-from runner.lockstep import Agreement, RankFacts, SharedPlan
-from runner.rank_frames import (
+from runner.group.lockstep import Agreement, RankFacts, SharedPlan
+from runner.group.rank_frames import (
     FormNow,
     RankBeat,
     RankGone,
