@@ -1,4 +1,4 @@
-"""The composition root of the command line: `shoal VERB`, every verb in its place."""
+"""Talks to typer: the root of the command line, `shoal VERB`, every verb in its place."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from gateway.cli.command import options
 from gateway.cli.doctor import doctor
-from gateway.cli.output.command import options
 from gateway.cli.output.errors import EXIT_CODES
 from gateway.cli.verbs.cluster import cluster_info, hostfile, keys, nodes, rdma_test
 from gateway.cli.verbs.models import bench, chat, instances, models, place

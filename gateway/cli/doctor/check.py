@@ -12,7 +12,7 @@ Level = Literal["ok", "warn", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Finding:
     """`remedy` is empty exactly when all is well."""
 
     name: str

@@ -24,7 +24,7 @@ from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.topology import NodeAddress, medium_of, ports_in
 from conf.ports import TABLE
 from conf.settings import Settings
-from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.network_findings import (
     GREETING_BYTES,
     SIGNATURE,
@@ -46,7 +46,7 @@ TOOL_S = 5.0
 UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
-def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Check]:
+def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Finding]:
     """Causes before effects. `state` is the running node's, None where none answers."""
     cluster = settings.cluster
     card = next((c for c in state.cards if c.node == state.asked), None) if state else None
@@ -84,7 +84,7 @@ def _keys(settings: Settings) -> tuple[ClusterKeys | None, str]:
         return None, str(error)
 
 
-def _door(settings: Settings, *, running: bool) -> Check:
+def _door(settings: Settings, *, running: bool) -> Finding:
     listen = settings.cluster.listen
     first = settings.port_of("peers")
     if running:

@@ -17,7 +17,7 @@ from typing import Literal
 from bus.wire.cards import NodeCard
 from bus.wire.messages.peers import PeerReading
 from gateway.cli.node.node_state import NodeState
-from gateway.cli.output.terminal import size
+from gateway.cli.output.amounts import size
 
 Verdict = Literal["aligned", "mixed", "misaligned"]
 Weight = Literal["required", "noted"]
@@ -36,7 +36,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `facts` are by the names of FIELDS, those left out that it does not tell.
+    """One node. `facts` are by the names of FACTS, those left out that it does not tell.
 
     `link` is `this one` or how the asked node is linked with it; `why` is said where it is not
     reached. `clock_offset_s` is by how much its clock is ahead of the asked node's.
@@ -88,7 +88,7 @@ class ClusterReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ComparedFact:
     """A fact that is compared: how to read it off a card (empty: not told), and what of it has
     to be equal."""
 
@@ -106,16 +106,16 @@ def _known(version: str) -> str:
     return "" if version == "unknown" else version
 
 
-FIELDS: tuple[Field, ...] = (
-    Field("shoal", "required", lambda card: _known(card.shoal_version)),
-    Field("mlx", "required", lambda card: _known(card.mlx_version)),
-    Field("mlx_lm", "required", lambda card: _known(card.mlx_lm_version)),
-    Field("python", "required", lambda card: card.python_version, _minor),
-    Field("os", "noted", lambda card: card.os_version),
-    Field("arch", "noted", lambda card: card.platform.partition("-")[2]),
-    Field("chip", "noted", lambda card: card.chip),
-    Field("memory", "noted", lambda card: size(card.memory_bytes)),
-    Field("launch", "noted", lambda card: card.launched_by),
+FACTS: tuple[ComparedFact, ...] = (
+    ComparedFact("shoal", "required", lambda card: _known(card.shoal_version)),
+    ComparedFact("mlx", "required", lambda card: _known(card.mlx_version)),
+    ComparedFact("mlx_lm", "required", lambda card: _known(card.mlx_lm_version)),
+    ComparedFact("python", "required", lambda card: card.python_version, _minor),
+    ComparedFact("os", "noted", lambda card: card.os_version),
+    ComparedFact("arch", "noted", lambda card: card.platform.partition("-")[2]),
+    ComparedFact("chip", "noted", lambda card: card.chip),
+    ComparedFact("memory", "noted", lambda card: size(card.memory_bytes)),
+    ComparedFact("launch", "noted", lambda card: card.launched_by),
 )
 """In the order in which they are shown."""
 _PACKAGES = {"mlx": "mlx", "mlx_lm": "mlx-lm"}
@@ -133,7 +133,7 @@ def report(state: NodeState) -> ClusterReport:
     """What `state` says of its nodes, and the verdict."""
     nodes = tuple(_node(state, node) for node in _everybody(state))
     reached = [one for one in nodes if one.reachable]
-    found = [difference for field in FIELDS if (difference := _difference(field, reached))]
+    found = [difference for field in FACTS if (difference := _difference(field, reached))]
     asked = state.peers.get(state.asked)
     return ClusterReport(
         asked=state.asked,
@@ -153,8 +153,8 @@ def verdict_of(differences: Sequence[Difference]) -> Verdict:
 
 
 def facts_of(card: NodeCard) -> dict[str, str]:
-    """The card's facts by name, in the order of FIELDS; what it does not tell is left out."""
-    return {field.name: said for field in FIELDS if (said := field.read(card))}
+    """The card's facts by name, in the order of FACTS; what it does not tell is left out."""
+    return {field.name: said for field in FACTS if (said := field.read(card))}
 
 
 def fingerprint(facts: Mapping[str, str]) -> str:
@@ -221,7 +221,7 @@ def _serves(state: NodeState, node: str) -> tuple[Served, ...]:
     )
 
 
-def _difference(field: Field, nodes: Sequence[NodeReport]) -> Difference | None:
+def _difference(field: ComparedFact, nodes: Sequence[NodeReport]) -> Difference | None:
     values: dict[str, list[str]] = {}
     for node in nodes:
         if field.name in node.facts:
@@ -237,7 +237,7 @@ def _difference(field: Field, nodes: Sequence[NodeReport]) -> Difference | None:
     )
 
 
-def _remedy(field: Field, values: Mapping[str, Sequence[str]]) -> str:
+def _remedy(field: ComparedFact, values: Mapping[str, Sequence[str]]) -> str:
     if field.weight == "noted":
         return _NOTES[field.name]
     wanted = newest(list(values))

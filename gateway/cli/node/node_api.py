@@ -1,4 +1,4 @@
-"""Talks to a node's HTTP API, as any client would, and turns its errors into `Problem`s."""
+"""Talks to a node's HTTP API, as any client would, and turns its errors into `CliError`s."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import httpx
 
-from gateway.cli.output.errors import Problem, no_node, refusal
+from gateway.cli.output.errors import CliError, no_node, refusal
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
@@ -22,7 +22,7 @@ def api_key() -> str | None:
 
 
 class NodeApi:
-    """One node. Every method raises Problem when it cannot be had."""
+    """One node. Every method raises CliError when it cannot be had."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url
@@ -34,7 +34,7 @@ class NodeApi:
                 base_url=url, headers=headers, timeout=timeout, trust_env=False
             )
         except httpx.InvalidURL as error:
-            raise Problem(f"{url!r} is not an address: {error}") from error
+            raise CliError(f"{url!r} is not an address: {error}") from error
 
     def get(self, path: str, *, timeout_s: float | None = None) -> Any:
         """The JSON at `path`."""
@@ -84,7 +84,7 @@ class NodeApi:
             return response.json()
         except ValueError as error:
             text = f"{self.url}{path} answered something other than JSON; is it a shoal node?"
-            raise Problem(text) from error
+            raise CliError(text) from error
 
     @contextlib.contextmanager
     def _translated(self) -> Generator[None]:
@@ -93,15 +93,15 @@ class NodeApi:
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise no_node(self.url, str(error) or type(error).__name__) from error
         except httpx.UnsupportedProtocol as error:
-            raise Problem(f"{self.url!r} is not an http address") from error
+            raise CliError(f"{self.url!r} is not an http address") from error
         except httpx.TimeoutException as error:
             text = f"{self.url} did not answer in time"
-            raise Problem(
+            raise CliError(
                 text, remedy="`shoal status` tells whether it is busy or stuck"
             ) from error
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
-            raise Problem(text, remedy="`shoal status` tells what is left of the node") from error
+            raise CliError(text, remedy="`shoal status` tells what is left of the node") from error
 
 
 def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -113,7 +113,7 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             return
         event = cast(dict[str, Any], json.loads(text))
         if "error" in event:
-            raise Problem(message_of(event) or text, remedy="`shoal logs` may tell more")
+            raise CliError(message_of(event) or text, remedy="`shoal logs` may tell more")
         yield event
 
 

@@ -1,7 +1,7 @@
 """What `GET /state` says, as the types it was made from.
 
 Pure. A node of another version may say things that this version does not know: that is a
-`Problem` which names the field, never a guess.
+`CliError` which names the field, never a guess.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bus.wire.messages.readings import (
     ThunderboltReading,
     WeightsReading,
 )
-from gateway.cli.output.errors import NOT_FOUND, Problem
+from gateway.cli.output.errors import NOT_FOUND, CliError
 
 
-class Health(BaseModel):
+class HealthSummary(BaseModel):
     """One node's health in a word, and what to do."""
 
     status: str
@@ -54,7 +54,7 @@ class NodeState:
     live: bool
     runners: tuple[RunnerReading, ...]
     cards: tuple[NodeCard, ...]
-    health: Mapping[str, Health]
+    health: Mapping[str, HealthSummary]
     peers: Mapping[str, PeersReading]
     holder: str | None
     asked: str
@@ -123,19 +123,19 @@ class NodeState:
         return self.find_model(name)
 
     def find_model(self, name: str) -> ModelCard:
-        """The model of that name. Raises Problem, naming those there are."""
+        """The model of that name. Raises CliError, naming those there are."""
         known = self.models
         found = known.get(name) or known.get(name.removesuffix(":latest"))
         if found is None:
             there = ", ".join(known) or "none"
-            raise Problem(
+            raise CliError(
                 f"there is no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND
             )
         return found
 
 
 def parse_state(body: Any) -> NodeState:
-    """`/state`'s JSON. Raises Problem when it is not what this version knows."""
+    """`/state`'s JSON. Raises CliError when it is not what this version knows."""
     try:
         fields = cast(dict[str, Any], body)
         telemetry = cast(dict[str, Any], fields["telemetry"])
@@ -152,7 +152,7 @@ def parse_state(body: Any) -> NodeState:
                 for node, one in cast(dict[str, Any], telemetry.get("links", {})).items()
             },
             health={
-                node: Health.model_validate(one)
+                node: HealthSummary.model_validate(one)
                 for node, one in cast(dict[str, Any], fields["nodeHealth"]).items()
             },
             peers={
@@ -173,8 +173,8 @@ def parse_state(body: Any) -> NodeState:
         raise _other_version(first_problem(error)) from error
 
 
-def _other_version(what: str) -> Problem:
-    return Problem(
+def _other_version(what: str) -> CliError:
+    return CliError(
         f"the node's state is not what this version of shoal knows ({what})",
         remedy="use the `shoal` of the version that the node runs; `shoal status` names its home",
     )

@@ -20,7 +20,7 @@ import psutil
 
 from bus.process.supervisor import read_supervisor_pid
 from conf.paths import Paths
-from gateway.cli.output.errors import REFUSED, Problem
+from gateway.cli.output.errors import REFUSED, CliError
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def sweep(paths: Paths) -> None:
 
 @contextlib.contextmanager
 def alone(paths: Paths) -> Generator[None]:
-    """Hold the lock of starting and stopping this home. Raises Problem when another does."""
+    """Hold the lock of starting and stopping this home. Raises CliError when another does."""
     paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = os.open(paths.state, os.O_RDONLY)
     try:
@@ -113,7 +113,7 @@ def _lock_alone(folder: int, paths: Paths) -> None:
         # The folder itself is locked, so that no file stays behind.
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise Problem(
+        raise CliError(
             f"another `shoal up` or `shoal down` is at work in {paths.home}",
             remedy="wait until it is done",
             code=REFUSED,

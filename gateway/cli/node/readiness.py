@@ -51,7 +51,7 @@ class Up:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Starting:
     """Not yet: `done` of `total` steps, and what is awaited."""
 
     done: int
@@ -68,11 +68,11 @@ class Stuck:
     process: str | None = None
 
 
-Verdict = Up | Waiting | Stuck
+Verdict = Up | Starting | Stuck
 
 
 @dataclass(slots=True)
-class Watch:
+class StartWatch:
     """Judges look after look of one start."""
 
     services: Sequence[str]
@@ -82,16 +82,16 @@ class Watch:
         """The verdict on this look, given those before."""
         total = len(self.services) + 2 + len(look.models)
         if look.services is None:
-            return Waiting(0, total, "supervisord starts")
+            return Starting(0, total, "supervisord starts")
         by_name = {service.name: service for service in look.services}
         if (stuck := self._stuck(by_name)) is not None:
             return stuck
         up = [name for name in self.services if _runs(by_name.get(name))]
         if len(up) < len(self.services):
             missing = [name for name in self.services if name not in up]
-            return Waiting(len(up), total, f"{', '.join(missing)} start")
+            return Starting(len(up), total, f"{', '.join(missing)} start")
         if look.http is None:
-            return Waiting(len(up), total, "the HTTP API does not answer yet")
+            return Starting(len(up), total, "the HTTP API does not answer yet")
         for model in look.models:
             if model.status == "failed":
                 return Stuck(f"{model.model} could not be loaded: {model.why}")
@@ -99,9 +99,9 @@ class Watch:
         done = len(up) + 1 + ready
         for model in look.models:
             if model.status != "ready":
-                return Waiting(done, total, f"{model.model} is {model.status}", model)
+                return Starting(done, total, f"{model.model} is {model.status}", model)
         if look.http:
-            return Waiting(done, total, look.http)
+            return Starting(done, total, look.http)
         return Up()
 
     def _stuck(self, by_name: Mapping[str, ServiceLook]) -> Stuck | None:
@@ -122,7 +122,7 @@ def _runs(service: ServiceLook | None) -> bool:
     return service is not None and service.status == "running"
 
 
-def overdue(verdict: Waiting, by_name: Mapping[str, ServiceLook], deadline_s: float) -> Stuck:
+def overdue(verdict: Starting, by_name: Mapping[str, ServiceLook], deadline_s: float) -> Stuck:
     """What to say when the deadline came first: the process that is most likely to blame."""
     culprit = next((name for name, look in by_name.items() if not _runs(look)), None)
     if culprit is None:

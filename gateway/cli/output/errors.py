@@ -21,7 +21,7 @@ EXIT_CODES = (
 )
 
 
-class Problem(ShoalError):
+class CliError(ShoalError):
     """Something that an operator can act on: `remedy` says how, `details` carries the evidence
     (the tail of a log). Shown without a traceback."""
 
@@ -35,24 +35,24 @@ class Problem(ShoalError):
         self.code = code
 
 
-def no_node(url: str, why: str) -> Problem:
+def no_node(url: str, why: str) -> CliError:
     """Nothing answers at `url`."""
-    return Problem(
+    return CliError(
         f"no node answers at {url} ({why})",
         remedy="start one with `shoal up`, or see what is wrong with `shoal doctor`",
         code=NO_NODE,
     )
 
 
-def refusal(status: int, message: str) -> Problem:
+def refusal(status: int, message: str) -> CliError:
     """What an HTTP error of the node means here."""
     if status in (401, 403):
         remedy = "give the node's API key in SHOAL_API_KEY"
-        return Problem(message, remedy=remedy, code=FAILED)
+        return CliError(message, remedy=remedy, code=FAILED)
     if status == 404:
-        return Problem(message, remedy="`shoal ls` shows the models here", code=NOT_FOUND)
+        return CliError(message, remedy="`shoal ls` shows the models here", code=NOT_FOUND)
     if status in (408, 409, 429, 503, 504):
-        return Problem(message, remedy="try again in a moment; see `shoal ps`", code=REFUSED)
+        return CliError(message, remedy="try again in a moment; see `shoal ps`", code=REFUSED)
     if status == 507:
-        return Problem(message, remedy="unload a model with `shoal stop`", code=REFUSED)
-    return Problem(message, remedy="`shoal logs gateway` may tell more" if status >= 500 else "")
+        return CliError(message, remedy="unload a model with `shoal stop`", code=REFUSED)
+    return CliError(message, remedy="`shoal logs gateway` may tell more" if status >= 500 else "")

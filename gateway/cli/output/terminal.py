@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gateway.cli.output.errors import Problem
+from gateway.cli.output.errors import CliError
 
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
 WIDEST = 10_000
@@ -33,7 +33,7 @@ def _err() -> Console:
 
 
 @dataclass(slots=True)
-class Screen:
+class Output:
     """Where a verb says things. `verbosity` is -1 (quiet) to 2."""
 
     as_json: bool = False
@@ -101,7 +101,7 @@ class Screen:
             self.out.width = WIDEST
         self.out.print(table, soft_wrap=False)
 
-    def problem(self, problem: Problem) -> None:
+    def error(self, problem: CliError) -> None:
         """An error: what, the evidence, and what to do."""
         if self.as_json:
             said = {"message": problem.message, "remedy": problem.remedy, "code": problem.code}
@@ -114,20 +114,3 @@ class Screen:
             self.err.print(escape(problem.details), style="dim")
         if problem.remedy:
             self.err.print(f"[bold]next:[/] {escape(problem.remedy)}")
-
-
-def size(count: float) -> str:
-    """Bytes for people: `512 B`, `9.8 MB`, `1.2 GB` (powers of 1000, as disks are sold)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def span(seconds: float) -> str:
-    """Seconds for people: `4 s`, `3 min`, `2 h`, `5 d`."""
-    for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / unit_s:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} d"
