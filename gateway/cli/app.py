@@ -40,9 +40,10 @@ LATER = {
 
 
 class Verbs(TyperGroup):
-    """Knows what people mean by a verb that we do not have."""
+    """A group of verbs that answers a verb it lacks with the one that is meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return what typer resolves; fail with a better word for those of MEANT and LATER."""
         word = args[0] if args else ""
         if word not in self.commands:
             if word in MEANT:
@@ -71,7 +72,7 @@ for theme in (one for themes in THEMES for one in themes):
 
 
 def main() -> None:
-    """The console script `shoal`."""
+    """Run the console script `shoal`."""
     app(prog_name="shoal")
 
 

@@ -60,25 +60,25 @@ QuietOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One run of a verb: whose node, and how to speak."""
+    """One run of a verb: the home and address of its node, and where it says things."""
 
     home: Path | None
     url: str | None
     output: Output
 
     def settings(self) -> Settings:
-        """The settings of the node's home. Raises CliError for a wrong one."""
+        """Return the settings of the node's home. Raises CliError for a wrong one."""
         try:
             return load_settings(home=self.home)
         except ConfigError as error:
             raise _config_problem(error) from error
 
     def address(self) -> str:
-        """Where the node's HTTP API answers."""
+        """Return the URL of the node's HTTP API, without a slash at its end."""
         return (self.url or self.settings().url).rstrip("/")
 
     def api(self) -> NodeApi:
-        """The node's HTTP API."""
+        """Return the node's HTTP API, with the key of the environment."""
         return NodeApi(self.address(), api_key())
 
 
@@ -105,9 +105,10 @@ def options(
 
 
 def command(app: typer.Typer, name: str | None = None, **extra: Any) -> Callable[..., Any]:
-    """Register `act(invocation, ...)` as a verb with the shared options."""
+    """Return a decorator that registers `act(invocation, ...)` with the shared options as well."""
 
     def register(act: Callable[..., None]) -> Callable[..., None]:
+        """Register `act` and return it as it was."""
         own = list(inspect.signature(act, eval_str=True).parameters.values())[1:]
         shared = [
             _parameter("home", HomeOption, None),
@@ -123,6 +124,7 @@ def command(app: typer.Typer, name: str | None = None, **extra: Any) -> Callable
 
         @functools.wraps(act)
         def run(ctx: typer.Context, **given: Any) -> None:
+            """Run `act` with an invocation made of the shared options."""
             before = ctx.obj if isinstance(ctx.obj, EarlierOptions) else EarlierOptions()
             invocation = _invocation(before, given)
             end_in_words(invocation.output, lambda: act(invocation, **given))
@@ -150,7 +152,7 @@ def _invocation(before: EarlierOptions, given: dict[str, Any]) -> Invocation:
 
 
 def end_in_words(output: Output, act: Callable[[], None]) -> None:
-    """Do it; whatever goes wrong is said on the screen and becomes an exit code."""
+    """Run `act`; say what goes wrong on `output`, and raise typer.Exit with its exit code."""
     try:
         act()
     except CliError as problem:

@@ -1,4 +1,4 @@
-"""What one look of `shoal doctor` found.
+"""What one check of `shoal doctor` found.
 
 Pure.
 """
@@ -13,7 +13,7 @@ Level = Literal["ok", "warn", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`remedy` is empty exactly when all is well."""
+    """What a check found, and how to mend it: `remedy` is empty exactly when all is well."""
 
     name: str
     level: Level

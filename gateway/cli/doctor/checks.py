@@ -42,7 +42,7 @@ _MLX_PROBE = (
 
 
 def run_checks(settings: Settings) -> Iterable[Finding]:
-    """Every check, in the order in which causes come before effects."""
+    """Yield the finding of every check, causes before effects."""
     running = Supervisor(settings.endpoints.supervisor).is_up()
     for check in CHECKS:
         try:
@@ -139,7 +139,7 @@ def _limits(_settings: Settings, _running: bool) -> Finding:
 
 
 def folders(settings: Settings, _running: bool) -> Finding:
-    """Whether this node may write where it has to, and finds the folders it was told of."""
+    """Check that this node may write where it has to, and finds the folders it was told of."""
     paths = settings.paths
     for folder in (paths.state, paths.data, paths.runtime):
         there = folder

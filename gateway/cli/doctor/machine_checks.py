@@ -37,7 +37,7 @@ BATTERIES = Path("/sys/class/power_supply")
 
 
 def machine_checks(state: NodeState | None) -> Iterator[Finding]:
-    """This machine's, and the cluster's bridges where a node runs (`state`)."""
+    """Yield the findings of this machine, and of the cluster's bridges where `state` is given."""
     if sys.platform == "darwin":
         yield mac_sleep_check(mac_sleep(_said("/usr/bin/pmset", "-g")))
         yield _rdma()
@@ -68,7 +68,7 @@ def _rdma() -> Finding:
 
 
 def addressed() -> frozenset[str]:
-    """The interfaces that have an IPv4 address."""
+    """Return the names of the interfaces that have an IPv4 address."""
     return frozenset(
         name
         for name, addresses in psutil.net_if_addrs().items()

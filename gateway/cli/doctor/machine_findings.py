@@ -26,7 +26,7 @@ _RECOVERY = (
 
 
 def mac_sleep_check(sleep: MacSleep) -> Finding:
-    """Whether a Mac goes to sleep when nobody touches it."""
+    """Find whether a Mac goes to sleep while it has no user."""
     if sleep.disabled or sleep.after_min == 0:
         return Finding("sleep", "ok", "this machine does not sleep by itself")
     if sleep.after_min is None:
@@ -40,8 +40,11 @@ def mac_sleep_check(sleep: MacSleep) -> Finding:
 def linux_sleep_check(
     targets: Sequence[Mapping[str, str]], logind: Mapping[str, str], *, has_battery: bool
 ) -> Finding:
-    """Whether a Linux machine goes to sleep by itself. `targets` are systemd's sleep targets
-    (none: it does not tell), `logind` its settings; a battery makes it a laptop, with a lid."""
+    """Find whether a Linux machine goes to sleep by itself.
+
+    `targets` are systemd's sleep targets (none: it does not tell), `logind` its settings; a
+    battery makes the machine a laptop, with a lid.
+    """
     if targets and all(is_masked(one) for one in targets):
         return Finding("sleep", "ok", "sleep targets are masked")
     idle = logind.get("IdleAction", "ignore")
@@ -56,7 +59,10 @@ def linux_sleep_check(
 
 
 def clock_source_check(synchronized: str) -> Finding | None:
-    """From `timedatectl`'s NTPSynchronized; None where it does not tell."""
+    """Find whether the clock follows a time server, from `timedatectl`'s NTPSynchronized.
+
+    Returns None where that does not tell.
+    """
     if synchronized == "yes":
         return Finding("time", "ok", "the clock follows a time server")
     if synchronized == "no":
@@ -72,7 +78,9 @@ def rdma_check(
     bridge: str | None,
     addressed: Collection[str] | None = None,
 ) -> Finding:
-    """Whether this Mac can take part in JACCL. `enabled` None: there is no `rdma_ctl` (macOS
+    """Find whether this Mac can take part in JACCL.
+
+    `enabled` None: there is no `rdma_ctl` (macOS
     before 26.2); `bridge` is the name of the Thunderbolt Bridge's service while it is on;
     `addressed` are the interfaces that have an IPv4 address (None: not known), without which MLX
     finds no way to an RDMA port."""
@@ -117,7 +125,7 @@ def rdma_check(
 
 
 def bridge_check(loops: Sequence[Sequence[NodeId]], names: Mapping[NodeId, str]) -> Finding:
-    """Whether Thunderbolt bridges of more than two nodes form a ring."""
+    """Find whether Thunderbolt bridges of more than two nodes form a ring."""
     if not loops:
         return Finding("bridge", "ok", "no ring of Thunderbolt bridges")
     rings = "; ".join(", ".join(names.get(node, node) for node in loop) for loop in loops)

@@ -40,14 +40,14 @@ class PeerLook:
 
 
 def mechanism(greeting: bytes) -> str | None:
-    """NULL, CURVE or PLAIN, from a ZMTP 3 greeting; None for what is none."""
+    """Return NULL, CURVE or PLAIN, as a ZMTP 3 greeting names it; None for other bytes."""
     if len(greeting) < 32 or greeting[0] != 0xFF or not greeting[9] & 1 or greeting[10] < 3:
         return None
     return greeting[12:32].rstrip(b"\x00").decode("ascii", "replace")
 
 
 def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddress]) -> Finding:
-    """Whether others can dial this node. `listen` and `peers` as in the settings."""
+    """Find whether others can dial this node. `listen` and `peers` are as in the settings."""
     own = ranked(one for one in addresses if one.medium != "loopback")
     there = ", ".join(f"{one.ip} ({one.medium.replace('_', ' ')})" for one in own) or "none"
     name = "addresses"
@@ -72,8 +72,11 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
 
 
 def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Finding:
-    """`beyond`: the settings let this node meet others on other machines. `trouble`: why the key
-    file cannot be used."""
+    """Find whether the cluster key is in order.
+
+    `beyond`: the settings let this node meet others on other machines. `trouble`: why the key
+    file cannot be used.
+    """
     name = "cluster key"
     if trouble:
         return Finding(name, "error", trouble, "`shoal keys show` tells when it is mended")
@@ -89,7 +92,7 @@ def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Findin
 
 
 def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
-    """Whether what other nodes dial is free, before the node starts. `taken` is use to problem."""
+    """Find whether the ports that other nodes dial are free; `taken` is use to problem."""
     name = "cluster ports"
     if not taken:
         return Finding(name, "ok", f"{span} are free at {listen}")
@@ -100,7 +103,7 @@ def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
 
 
 def door_check(look: PeerLook) -> Finding:
-    """Whether this running node answers where it says it listens."""
+    """Find whether this running node answers where it says it listens."""
     name = "cluster port"
     if look.outcome == "open" and mechanism(look.greeting):
         return Finding(name, "ok", f"other nodes find it at {look.address}")
@@ -109,7 +112,7 @@ def door_check(look: PeerLook) -> Finding:
 
 
 def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
-    """What is between this node and an address that it dials."""
+    """Find what is between this node and an address that it dials."""
     name = f"peer {look.address}"
     if look.linked:
         return Finding(name, "ok", "linked")
@@ -160,7 +163,7 @@ def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
 
 
 def clock_check(peers: Iterable[PeerReading]) -> Finding | None:
-    """Whether the clocks of linked peers are near this one; None without any that tells."""
+    """Find whether the clocks of linked peers are near this one; None where no peer tells."""
     told = [
         (one, one.clock_offset_s)
         for one in peers

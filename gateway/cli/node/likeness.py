@@ -1,4 +1,4 @@
-"""Whether the nodes of a cluster are alike, and what to do where they are not.
+"""How alike the nodes of a cluster are, and what to do where they are not.
 
 Pure. A fact that ranks of one group have to agree in is `required`: shoal itself, MLX, mlx-lm
 and Python to its minor version. The others are `noted`: nodes of other makes work together, but
@@ -71,8 +71,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """All of it. `strangers` are addresses that were dialled and where nobody answered; `holder` is
-    None while nobody holds the term."""
+    """What a cluster is, as one node sees it.
+
+    `strangers` are addresses that were dialled and did not answer; `holder` is None while no
+    node holds the term.
+    """
 
     asked: str
     holder: str | None
@@ -83,7 +86,7 @@ class ClusterReport:
 
     @property
     def unreachable(self) -> tuple[NodeReport, ...]:
-        """Known nodes that the asked one does not reach."""
+        """Return the known nodes that the asked one does not reach."""
         return tuple(one for one in self.nodes if not one.reachable)
 
 
@@ -130,7 +133,7 @@ _NOTES = {
 
 
 def report(state: NodeState) -> ClusterReport:
-    """What `state` says of its nodes, and the verdict."""
+    """Return what `state` says of its nodes, and the verdict."""
     nodes = tuple(_node(state, node) for node in _everybody(state))
     reached = [one for one in nodes if one.reachable]
     found = [difference for field in FACTS if (difference := _difference(field, reached))]
@@ -146,25 +149,25 @@ def report(state: NodeState) -> ClusterReport:
 
 
 def verdict_of(differences: Sequence[Difference]) -> Verdict:
-    """Misaligned by any required difference, mixed by others, else aligned."""
+    """Return misaligned for any required difference, mixed for others, else aligned."""
     if any(one.weight == "required" for one in differences):
         return "misaligned"
     return "mixed" if differences else "aligned"
 
 
 def facts_of(card: NodeCard) -> dict[str, str]:
-    """The card's facts by name, in the order of FACTS; what it does not tell is left out."""
+    """Return the card's facts by name, in the order of FACTS, without those it does not tell."""
     return {field.name: said for field in FACTS if (said := field.read(card))}
 
 
 def fingerprint(facts: Mapping[str, str]) -> str:
-    """Twelve hexadecimal digits of the facts' SHA-256; `launch` has no part in it."""
+    """Return twelve hexadecimal digits of the facts' SHA-256, `launch` left out."""
     text = "\n".join(f"{name}={value}" for name, value in sorted(facts.items()) if name != "launch")
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def newest(versions: Sequence[str]) -> str:
-    """The highest of some version numbers; `1.10` is above `1.9`."""
+    """Return the highest of some version numbers; `1.10` is above `1.9`."""
     return max(versions, key=lambda one: [int(part) for part in re.findall(r"\d+", one)])
 
 

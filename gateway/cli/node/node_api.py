@@ -17,12 +17,12 @@ ANSWER_TIMEOUT_S = 30.0
 
 
 def api_key() -> str | None:
-    """The key to present: SHOAL_API_KEY, if it is set."""
+    """Return the key to present: SHOAL_API_KEY, None where it is not set."""
     return os.environ.get("SHOAL_API_KEY") or None
 
 
 class NodeApi:
-    """One node. Every method raises CliError when it cannot be had."""
+    """The HTTP API of one node. Every method raises CliError when there is no good answer."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url
@@ -37,20 +37,20 @@ class NodeApi:
             raise CliError(f"{url!r} is not an address: {error}") from error
 
     def get(self, path: str, *, timeout_s: float | None = None) -> Any:
-        """The JSON at `path`."""
+        """Return the JSON at `path`."""
         return self._answer("GET", path, None, timeout_s)
 
     def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
-        """The JSON answer to a JSON body."""
+        """Send a JSON body and return the JSON answer."""
         return self._answer("POST", path, body, timeout_s)
 
     def delete(self, path: str, *, timeout_s: float | None = None) -> Any:
-        """The JSON answer to a deletion."""
+        """Delete what is at `path` and return the JSON answer."""
         return self._answer("DELETE", path, None, timeout_s)
 
     @contextlib.contextmanager
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[dict[str, Any]]]:
-        """A streamed answer: the JSON of each `data:` line until `[DONE]`.
+        """Open a streamed answer: the JSON of each `data:` line until `[DONE]`.
 
         Leaving the block closes the connection, which cancels the request at the node. A
         stream may be silent for as long as the node's keep-alive comments come.
@@ -118,7 +118,7 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def said(response: httpx.Response) -> str:
-    """The words of an HTTP error, in whatever dialect they came."""
+    """Return the words of an HTTP error, in any of the dialects."""
     try:
         body = response.json()
     except ValueError:
@@ -128,7 +128,7 @@ def said(response: httpx.Response) -> str:
 
 
 def message_of(body: Mapping[str, Any]) -> str | None:
-    """`error.message`, `error`, `message`, `description` or `title`: the first that is text."""
+    """Return the first text of `error.message`, `error`, `message`, `description`, `title`."""
     error = body.get("error")
     nested = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else error
     candidates = (nested, body.get("message"), body.get("description"), body.get("title"))

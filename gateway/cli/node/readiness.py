@@ -47,12 +47,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """Everything is there."""
+    """Verdict: the node is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Not yet: `done` of `total` steps, and what is awaited."""
+    """Verdict: not yet. `done` of `total` steps, and in `text` what is awaited."""
 
     done: int
     total: int
@@ -62,7 +62,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """It will not get better. `process` names whose log tells why, where one is to blame."""
+    """Verdict: it will not get better. `process` is the one to blame, whose log tells why."""
 
     why: str
     process: str | None = None
@@ -73,13 +73,13 @@ Verdict = Up | Starting | Stuck
 
 @dataclass(slots=True)
 class StartWatch:
-    """Judges look after look of one start."""
+    """One start of a node, judged look after look."""
 
     services: Sequence[str]
     _pids: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
 
     def judge(self, look: Look) -> Verdict:
-        """The verdict on this look, given those before."""
+        """Return the verdict on this look, given those before."""
         total = len(self.services) + 2 + len(look.models)
         if look.services is None:
             return Starting(0, total, "supervisord starts")
@@ -123,7 +123,7 @@ def _runs(service: ServiceLook | None) -> bool:
 
 
 def overdue(verdict: Starting, by_name: Mapping[str, ServiceLook], deadline_s: float) -> Stuck:
-    """What to say when the deadline came first: the process that is most likely to blame."""
+    """Return the verdict when the deadline came first: the likeliest process is to blame."""
     culprit = next((name for name, look in by_name.items() if not _runs(look)), None)
     if culprit is None:
         culprit = "worker" if verdict.model is not None else "gateway"

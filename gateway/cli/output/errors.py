@@ -22,8 +22,10 @@ EXIT_CODES = (
 
 
 class CliError(ShoalError):
-    """Something that an operator can act on: `remedy` says how, `details` carries the evidence
-    (the tail of a log). Shown without a traceback."""
+    """A failure that an operator can act on, shown without a traceback.
+
+    `remedy` says how, `details` carries the evidence (the tail of a log), `code` is the exit code.
+    """
 
     def __init__(
         self, message: str, *, remedy: str = "", details: str = "", code: int = FAILED
@@ -36,7 +38,7 @@ class CliError(ShoalError):
 
 
 def no_node(url: str, why: str) -> CliError:
-    """Nothing answers at `url`."""
+    """Return the error for an address where no node answers."""
     return CliError(
         f"no node answers at {url} ({why})",
         remedy="start one with `shoal up`, or see what is wrong with `shoal doctor`",
@@ -45,7 +47,7 @@ def no_node(url: str, why: str) -> CliError:
 
 
 def refusal(status: int, message: str) -> CliError:
-    """What an HTTP error of the node means here."""
+    """Return what an HTTP error of the node means here: its remedy and exit code."""
     if status in (401, 403):
         remedy = "give the node's API key in SHOAL_API_KEY"
         return CliError(message, remedy=remedy, code=FAILED)

@@ -43,47 +43,47 @@ class Output:
 
     @property
     def live(self) -> bool:
-        """Whether progress may be drawn: a terminal, neither quiet nor JSON."""
+        """Return whether progress may be drawn: a terminal, neither quiet nor JSON."""
         return self.err.is_terminal and not self.as_json and self.verbosity >= NORMAL
 
     def say(self, text: str) -> None:
-        """A line of the result, in plain words; not with `--json`."""
+        """Write a line of the result, in plain words; not with `--json`."""
         if not self.as_json:
             self.out.print(escape(text))
 
     def note(self, text: str) -> None:
-        """A remark on the way; not when quiet."""
+        """Write a remark on the way; not when quiet."""
         if self.verbosity >= NORMAL and not self.as_json:
             self.err.print(escape(text), style="dim")
 
     def detail(self, text: str) -> None:
-        """A remark for those who gave -v."""
+        """Write a remark for those who gave -v."""
         if self.verbosity >= VERBOSE:
             self.err.print(escape(text), style="dim")
 
     def document(self, value: Any) -> None:
-        """The result as JSON; only with `--json`."""
+        """Write the result as JSON; only with `--json`."""
         if self.as_json:
             sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
             sys.stdout.flush()
 
     def line(self, value: Any) -> None:
-        """One of many results, as one line of JSON."""
+        """Write one of many results, as one line of JSON."""
         sys.stdout.write(json.dumps(value, default=str) + "\n")
         sys.stdout.flush()
 
     def write(self, text: str) -> None:
-        """Text as it comes, without a line's end: tokens of an answer."""
+        """Write text as it comes, without a line's end: tokens of an answer."""
         sys.stdout.write(text)
         sys.stdout.flush()
 
     def think(self, text: str) -> None:
-        """Text of a model's reasoning as it comes: seen, but no part of the result."""
+        """Write a model's reasoning as it comes: seen, but no part of the result."""
         if self.verbosity >= NORMAL:
             self.err.print(text, end="", style="dim", markup=False)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A plain table; not with `--json`. Columns named with a leading `>` are right-aligned.
+        """Write a plain table; not with `--json`. Columns with a leading `>` are right-aligned.
 
         A terminal's cells are folded where it is narrow, never cut; a pipe gets one line a row.
         """
@@ -102,7 +102,7 @@ class Output:
         self.out.print(table, soft_wrap=False)
 
     def error(self, problem: CliError) -> None:
-        """An error: what, the evidence, and what to do."""
+        """Write an error: what went wrong, the evidence, and what to do."""
         if self.as_json:
             said = {"message": problem.message, "remedy": problem.remedy, "code": problem.code}
             if problem.details:

@@ -45,13 +45,13 @@ def cluster_info(
 
 
 def is_well(found: ClusterReport, *, strict: bool) -> bool:
-    """Whether every node is reached and alike enough, and somebody holds the term."""
+    """Return whether every node is reached and alike enough, and the term is held."""
     alike = found.verdict == "aligned" or (found.verdict == "mixed" and not strict)
     return alike and found.holder is not None and not found.unreachable and not found.strangers
 
 
 def as_document(found: ClusterReport) -> dict[str, Any]:
-    """The report as JSON. Names and types of what is here stay."""
+    """Return the report as JSON. Names and types of what is here stay."""
     return {
         "asked": found.asked,
         "holder": found.holder,
@@ -129,7 +129,7 @@ def _standing(node: NodeReport) -> tuple[str, ...]:
 
 
 def clock(offset_s: float | None) -> str:
-    """How far a clock is ahead, for people: `+12 ms`, `-3.2 s`, `?`."""
+    """Return how far a clock is ahead, for people: `+12 ms`, `-3.2 s`, `?`."""
     if offset_s is None:
         return "?"
     return f"{offset_s * 1000:+.0f} ms" if abs(offset_s) < 1 else f"{offset_s:+.1f} s"

@@ -81,13 +81,13 @@ def _change(invocation: Invocation, act: str, node: str, name: str, drain_s: flo
 
 
 def everybody(state: NodeState) -> list[str]:
-    """Ids of all nodes that the state, a reading or a peer names."""
+    """Return the ids of all nodes that the state, a reading or a peer names."""
     peers = {peer.node for reading in state.peers.values() for peer in reading.peers}
     return sorted({*state.state.nodes, *state.peers, *peers, *(c.node for c in state.cards)})
 
 
 def strangers(state: NodeState) -> list[str]:
-    """Addresses that some node dials and where nobody of this cluster answers."""
+    """Return the addresses that some node dials and where no node of this cluster answers."""
     return sorted({one for reading in state.peers.values() for one in reading.strangers})
 
 

@@ -67,7 +67,7 @@ def rdma_test(
 
 
 def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
-    """The test's last word. Whoever interrupts the wait ends the test."""
+    """Return the test's last state. An interrupt of the wait ends the test."""
     try:
         with _progress(output) as show:
             while True:
@@ -156,6 +156,7 @@ def _progress(output: Output) -> Generator[Callable[[dict[str, Any]], None]]:
         bar = progress.add_task("forming", total=None)
 
         def show(found: dict[str, Any]) -> None:
+            """Draw how far the test is."""
             total = found["rounds"] or None
             progress.update(bar, description=found["phase"], completed=found["done"], total=total)
 

@@ -83,12 +83,13 @@ def bench(
 
 
 def one_round(api: NodeApi, model: str, prompts: list[str], tokens: int) -> Run:
-    """All prompts at once. Raises the first CliError, once every request has ended."""
+    """Ask all prompts at once. Raises the first CliError, once every request has ended."""
     found: list[Answered | None] = [None] * len(prompts)
     problems: list[CliError] = []
     start = threading.Barrier(len(prompts))
 
     def ask(position: int) -> None:
+        """Ask the prompt at `position`, once all threads are ready."""
         start.wait()
         try:
             found[position] = ask_one(api, model, prompts[position], tokens)
@@ -106,7 +107,7 @@ def one_round(api: NodeApi, model: str, prompts: list[str], tokens: int) -> Run:
 
 
 def ask_one(api: NodeApi, model: str, prompt: str, tokens: int) -> Answered:
-    """One streamed answer of exactly `tokens` tokens, timed here."""
+    """Ask for one streamed answer of exactly `tokens` tokens, timed here."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],

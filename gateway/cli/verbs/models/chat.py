@@ -52,7 +52,7 @@ class Wishes:
     think: bool | None = None
 
     def body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """The chat completion request for a conversation."""
+        """Return the chat completion request for a conversation."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": messages,
@@ -70,7 +70,7 @@ class Wishes:
         return body
 
     def opening(self) -> list[dict[str, str]]:
-        """The conversation before anything was said."""
+        """Return the conversation before anything was said."""
         return [] if self.system is None else [{"role": "system", "content": self.system}]
 
 
@@ -87,7 +87,7 @@ class Said:
     stopped: bool = False
 
     def take(self, event: Mapping[str, Any]) -> tuple[str, str]:
-        """(channel, text) that a chunk adds."""
+        """Add a chunk and return (channel, text) that it adds."""
         if event.get("usage"):
             self.usage = event["usage"]
         for choice in event.get("choices", []):
@@ -230,7 +230,7 @@ def answer(api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], output:
 
 
 def read_message() -> str:
-    """One message from the prompt: a line, or several between lines of three quotes."""
+    """Return one message from the prompt: a line, or several between lines of three quotes."""
     prompt = ">>> " if sys.stdin.isatty() else ""
     line = input(prompt).strip()
     if not line.startswith('"""'):

@@ -180,6 +180,7 @@ def _loading(output: Output) -> Generator[Callable[[NodeState, Instance], None]]
         bar = progress.add_task("loading", total=None)
 
         def show(state: NodeState, instance: Instance) -> None:
+            """Draw how far the instance is."""
             far = state.progress_of(instance)
             text, total = f"{instance.model} {far.phase}", far.total_bytes or None
             progress.update(bar, description=text, completed=far.done_bytes, total=total)

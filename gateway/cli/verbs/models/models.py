@@ -115,15 +115,18 @@ def rm(
 
 
 def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
-    """A line of `shoal ls` about some layers of a model: which, where, how many bytes of all."""
+    """Return a line of `shoal ls` about some layers of a model: which, where, how many bytes."""
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
     return (part.model, "in part", "-", "-", sizes, "-", f"layers {spans} on {node}")
 
 
 def own_folder(folder: Path, models: Path) -> Path:
-    """The model's folder, if it lies in this home's own `models`. Raises CliError otherwise: a
-    cache of others, or another node's disk, is not ours to delete from."""
+    """Return the model's folder, if it lies in this home's own `models`.
+
+    Raises CliError otherwise: a cache of others, or another node's disk, is not ours to delete
+    from.
+    """
     real, root = folder.resolve(), models.resolve()
     if real == root or not real.is_relative_to(root):
         raise CliError(

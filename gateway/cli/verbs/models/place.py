@@ -78,7 +78,7 @@ def place(
 
 
 def parse_layers(text: str) -> dict[str, int]:
-    """`box1=12,box2=20`, in that order. Raises CliError for anything else."""
+    """Return what `box1=12,box2=20` says, in that order. Raises CliError for anything else."""
     found: dict[str, int] = {}
     for part in text.split(","):
         name, _, count = part.strip().partition("=")

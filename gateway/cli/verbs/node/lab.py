@@ -51,6 +51,7 @@ class LabNode:
 
     @property
     def url(self) -> str:
+        """Return the address of the node's HTTP API."""
         return f"http://127.0.0.1:{self.base_port}"
 
 
@@ -197,7 +198,7 @@ def _formed(nodes: list[LabNode]) -> float:
 
 
 def state_of(url: str) -> NodeState | None:
-    """A node's state, None while it does not answer."""
+    """Return a node's state, None while it does not answer."""
     try:
         return parse_state(NodeApi(url, api_key()).get("/state", timeout_s=2.0))
     except CliError:
@@ -205,7 +206,7 @@ def state_of(url: str) -> NodeState | None:
 
 
 def is_formed(states: list[NodeState | None]) -> bool:
-    """Whether all nodes know the same holder, and each other."""
+    """Return whether all nodes know the same holder, and each other."""
     known = [one for one in states if one is not None and one.live]
     if len(known) != len(states):
         return False
@@ -214,8 +215,10 @@ def is_formed(states: list[NodeState | None]) -> bool:
 
 
 def formation_s(nodes: list[LabNode], now: float) -> float:
-    """Seconds from the start of the last switchboard until the last node had heard of the holder
-    that all know, by their logs; nodes have to have formed."""
+    """Return the seconds from the start of the last switchboard until all nodes know the holder.
+
+    The nodes' logs tell both instants; the nodes have to have formed.
+    """
     began = max(_started_at(node) for node in nodes)
     return max(0.0, _agreed_at(nodes, now) - began)
 

@@ -34,7 +34,7 @@ KEPT = (*XDG, "HF_HOME", "HF_HUB_CACHE")
 
 
 class Scope(StrEnum):
-    """Whose service it is."""
+    """Whether the service is the machine's or the user's own."""
 
     system = "system"
     user = "user"

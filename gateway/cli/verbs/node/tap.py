@@ -62,7 +62,7 @@ def tap(
 
 
 def tapped_text(one: Tapped) -> str:
-    """A message in a line: topic, who said it, and its fields."""
+    """Return a message in a line: its topic, the process that said it, and its fields."""
     if one.error is not None:
         return f"{one.topic}  not decoded: {one.error}"
     fields = json.dumps(one.fields, default=str, ensure_ascii=False)

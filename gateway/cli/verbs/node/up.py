@@ -135,7 +135,7 @@ def _welcome(settings: Settings, supervisor: Supervisor, output: Output, took_s:
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:
-    """Until supervisord ends. Raises CliError unless it was told to."""
+    """Wait until supervisord ends. Raises CliError unless it was told to."""
     code = child.wait()
     if code != 0:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -170,7 +170,7 @@ def wait_until_up(
 
 
 def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
-    """One look at supervisord and the HTTP API; what does not answer is left out."""
+    """Look at supervisord and the HTTP API; what does not answer is left out."""
     try:
         processes = supervisor.list_processes()
     except ShoalError:
@@ -185,7 +185,7 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
 
 
 def model_look(state: NodeState, model: str) -> ModelLook:
-    """How far a model is: its instances, and the reading of its runner."""
+    """Return how far a model is: its instances, and the reading of its runner."""
     instance = next((one for one in reversed(state.instances) if one.model == model), None)
     if instance is None:
         here = not state.cards or model in state.models
@@ -197,7 +197,7 @@ def model_look(state: NodeState, model: str) -> ModelLook:
 
 
 def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
-    """The last lines of a process's log, readable; empty when there is none."""
+    """Return the last lines of a process's log, readable; empty when there is none."""
     path = settings.paths.logs / file_of(process)
     try:
         with open(path, "rb") as file:
@@ -324,6 +324,7 @@ def _ended_with_us(
         return
 
     def stop(_number: int, _frame: object) -> None:
+        """End the wait as Ctrl-C does."""
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
@@ -338,11 +339,12 @@ def _ended_with_us(
 
 @contextlib.contextmanager
 def _progress(output: Output) -> Generator[Callable[[Starting], None]]:
-    """Shows how far it is: a bar on a terminal, a line for each new step elsewhere."""
+    """Show how far it is: a bar on a terminal, a line for each new step elsewhere."""
     if not output.live:
         said: set[str] = set()
 
         def line(waiting: Starting) -> None:
+            """Write each new step once."""
             if waiting.text not in said:
                 said.add(waiting.text)
                 output.detail(f"{waiting.done}/{waiting.total} {waiting.text}")
@@ -354,6 +356,7 @@ def _progress(output: Output) -> Generator[Callable[[Starting], None]]:
         steps = progress.add_task("starts", total=None)
 
         def draw(waiting: Starting) -> None:
+            """Draw how many steps are done, and how much of the model."""
             text, done, total = waiting.text, float(waiting.done), float(waiting.total)
             model = waiting.model
             if model is not None and model.total_bytes:
