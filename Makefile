@@ -44,6 +44,7 @@ check: $(READY)
 	$(BIN)/ruff check $(PACKAGES) tests
 	$(BIN)/pyright
 	$(BIN)/python -m tests.harness.protocol_page --check
+	$(BIN)/python -m tests.harness.reference_page --check
 	$(BIN)/python -m tests.harness.tour_page --check
 	$(PYTEST) tests -m "not alone and not slow and not proof" $(SIDE_BY_SIDE)
 
@@ -56,6 +57,7 @@ fmt: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m tests.harness.protocol_page
+	$(BIN)/python -m tests.harness.reference_page
 	$(BIN)/python -m tests.harness.tour_page
 
 lock:

@@ -1,4 +1,4 @@
-"""Write docs/protocol.md from the code: topics, kinds, data frames. `--check` only compares."""
+"""Write docs/protocol.md from the code: fields of kinds and data frames. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from bus.wire import codec
 from bus.wire.errors import FailReason, FinishReason, RefusalReason
 from bus.wire.messages import tokens
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from bus.wire.topics import TABLE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 HEAD = f"""# Protocol
@@ -25,6 +24,7 @@ Every envelope (control and telemetry planes) is one msgpack array:
 `[version, kind, node, process, boot, seq, body]`. On a PUB/SUB socket it follows a frame with
 its topic; the retained values that match a new subscription come as one message
 `[prefix, topic, payload, topic, payload, ...]`. Data frames are msgpack arrays `[tag, *fields]`.
+Topics, and the file of each kind: [reference.md](reference.md).
 """
 
 
@@ -38,17 +38,6 @@ def type_name(annotation: object) -> str:
     for noise in ("typing.", "bus.wire.messages.", "bus.", "<class '", "'>"):
         text = text.replace(noise, "")
     return text.replace("|", "\\|")
-
-
-def topics() -> str:
-    rows = [
-        f"| `{row.prefix}` | {row.plane} | `{row.message.model_fields['kind'].default}` | "
-        f"{'yes' if row.retained else 'no'} | {f'{row.ttl_s:g} s' if row.ttl_s else '-'} | "
-        f"{row.promise} |"
-        for row in TABLE
-    ]
-    head = "| topic | plane | kind | retained | TTL | promise |\n|---|---|---|---|---|---|\n"
-    return "## Topics\n\n" + head + "\n".join(rows) + "\n"
 
 
 def kind_section(kind: str, cls: type[Message]) -> str:
@@ -93,7 +82,7 @@ def reasons() -> str:
 
 
 def page() -> str:
-    return "\n".join([HEAD, topics(), kinds(), frames(), reasons()])
+    return "\n".join([HEAD, kinds(), frames(), reasons()])
 
 
 def main() -> int:
