@@ -1,4 +1,4 @@
-"""Write docs/protocol.md from the code: fields of kinds and data frames. `--check` only compares."""
+"""Write docs/protocol.md from the code: fields of kinds and frames. `--check` only compares."""
 
 from __future__ import annotations
 

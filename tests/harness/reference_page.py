@@ -219,7 +219,8 @@ def program_rows(tree: Tree) -> str:
         for program in PROGRAMS
     ]
     rows.append(("`runner:00` ...", tree.modules["runner"].law, "`runner/__main__.py`"))
-    about = "Written by `conf/supervisord.py`; `supervisorctl status` shows them. The worker starts runners."
+    about = "Written by `conf/supervisord.py`; `supervisorctl status` shows them. The worker alone "
+    about += "starts runners."
     return _section("Supervisor programs", about, ("program", "meaning", "file"), rows)
 
 
