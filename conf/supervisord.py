@@ -26,7 +26,7 @@ LOG_BYTES = "10MB"
 LOG_BACKUPS = 3
 NEVER_FATAL = 1_000_000
 RUNNER_STOP_S = 5
-"""From SIGTERM to SIGKILL, when a runner is stopped (S17)."""
+"""From SIGTERM to SIGKILL, when a runner is stopped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ FILE = re.compile(r"`([\w*]+\.py)`")
 
 
 def pages(root: Path) -> list[Path]:
-    """Return the pages that are held to the paths they name: the README and all under docs/."""
-    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    """Return the pages that are held to the paths they name: those at the top, all under docs/."""
+    tops = (root / "README.md", root / "CONTRIBUTING.md")
+    return [*tops, *sorted((root / "docs").rglob("*.md"))]
 
 
 def missing_paths(root: Path) -> list[Breach]:
