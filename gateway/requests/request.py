@@ -153,13 +153,13 @@ class Ticket:
     def end_failed(self, reason: FailReason, message: str) -> None:
         """It ends here and now, with an error."""
         usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.tokens)
-        self.arrived([Failed(self.request.request_id, 0, reason, message, usage)])
+        self.arrived([Failed(self.request.request_id, 0, reason, message, usage, {})])
 
     def end_cancelled(self) -> None:
         """It ends here and now, as cancelled."""
         request_id = self.request.request_id
         ends: list[Entry] = [
-            ChoiceEnd(request_id, 0, choice, "cancelled") for choice in range(self.request.n)
+            ChoiceEnd(request_id, 0, choice, "cancelled", None) for choice in range(self.request.n)
         ]
         usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.tokens)
         self.arrived([*ends, Finished(request_id, 0, usage)])

@@ -19,7 +19,7 @@ from bus.process.logs import Log
 from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
 from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
-from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     CREDIT_WINDOW,
     Accepted,
@@ -180,7 +180,9 @@ class RunnerConnection:
         still_open, self._open = list(self._open.values()), {}
         for one in still_open:
             if one.accepted:
-                one.sink.arrived([Failed(one.request_id, one.next_seq, reason, message)])
+                one.sink.arrived(
+                    [Failed(one.request_id, one.next_seq, reason, message, Usage(), {})]
+                )
             else:
                 one.sink.lost_unaccepted()
         self._on_dead(self)
@@ -269,7 +271,8 @@ class RunnerConnection:
         )
         del self._open[one.request_id]
         self._send(Cancel(one.request_id, "shutdown"))
-        failed = Failed(one.request_id, one.next_seq, "internal", "part of the answer was lost")
+        text = "part of the answer was lost"
+        failed = Failed(one.request_id, one.next_seq, "internal", text, Usage(), {})
         one.sink.arrived([*one.batch, failed])
         one.batch = []
 

@@ -111,7 +111,7 @@ def _answered(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
     stream = dialect.stream(parsed, load_s=0.5)
     streamed = [stream.open(), *(stream.render([entry]) for entry in entries), stream.close()]
     broken = dialect.stream(parsed)
-    failed = Failed(request.request_id, 1, "runner_lost", "it is gone", full(Usage))
+    failed = Failed(request.request_id, 1, "runner_lost", "it is gone", full(Usage), {})
     broke = [broken.open(), broken.comment("wait"), broken.render([failed]), broken.close()]
     collector = Collector(parsed.requests)
     collector.add(entries)
@@ -139,6 +139,6 @@ def _entries(ours: RequestId, *, calls: bool) -> list[Entry]:
         TokenDelta(ours, 1, 0, "text", "one", 1, (token,)),
         TokenDelta(ours, 2, 0, "text", " fish", 1, (token,)),
         *(called if calls else []),
-        ChoiceEnd(ours, 5, 0, "tool_calls" if calls else "stop"),
+        ChoiceEnd(ours, 5, 0, "tool_calls" if calls else "stop", None),
         Finished(ours, 6, full(Usage)),
     ]

@@ -64,7 +64,7 @@ def say(*texts: str, reason: Any = "stop", thinking: str = "") -> Script:
                     wanted = one.top_logprobs is not None
                     shown = (logprob,) if wanted else ()
                     made.append(TokenDelta(ours, 0, choice, "text", text, 1, shown))
-                made.append(ChoiceEnd(ours, 0, choice, reason))
+                made.append(ChoiceEnd(ours, 0, choice, reason, None))
             made.append(Finished(ours, 0, USAGE))
         return made
 
@@ -78,10 +78,10 @@ def call(*names: str) -> Script:
         ours = parsed.requests[0].request_id
         made: list[Entry] = []
         for index, name in enumerate(names):
-            made.append(ToolCallDelta(ours, 0, 0, index, f"call_{index}", name, ""))
-            made.append(ToolCallDelta(ours, 0, 0, index, None, None, '{"city": '))
-            made.append(ToolCallDelta(ours, 0, 0, index, None, None, '"Paris"}'))
-        return [*made, ChoiceEnd(ours, 0, 0, "tool_calls"), Finished(ours, 0, USAGE)]
+            made.append(ToolCallDelta(ours, 0, 0, index, f"call_{index}", name, "", 0))
+            made.append(ToolCallDelta(ours, 0, 0, index, None, None, '{"city": ', 0))
+            made.append(ToolCallDelta(ours, 0, 0, index, None, None, '"Paris"}', 0))
+        return [*made, ChoiceEnd(ours, 0, 0, "tool_calls", None), Finished(ours, 0, USAGE)]
 
     return entries
 
@@ -90,7 +90,7 @@ def fail(parsed: Parsed) -> list[Entry]:
     """A word, and then the runner is lost."""
     ours = parsed.requests[0].request_id
     said = TokenDelta(ours, 0, 0, "text", "half", 1)
-    return [said, Failed(ours, 1, "runner_lost", "the runner was lost", USAGE)]
+    return [said, Failed(ours, 1, "runner_lost", "the runner was lost", USAGE, {})]
 
 
 def _usage() -> Any:

@@ -32,7 +32,7 @@ def test_credit_is_given_back_only_once_the_bytes_before_are_sent() -> None:
         answer.arrived(A, [delta(A, 0), delta(A, 1)])
         assert len(await answer.take()) == 2
         assert sent == []
-        answer.arrived(A, [ChoiceEnd(A, 2, 0, "stop"), finished(A, 3)])
+        answer.arrived(A, [ChoiceEnd(A, 2, 0, "stop", None), finished(A, 3)])
         assert len(await answer.take()) == 2
         assert sent == [(A, 0, 2)]
         assert await answer.take() == []
@@ -59,7 +59,7 @@ def test_several_requests_end_together_and_each_choice_has_its_credit() -> None:
 def test_one_failure_ends_the_whole_answer() -> None:
     async def trace() -> None:
         answer = Answer([request(A), request(B)], on_sent=lambda *_: None)
-        answer.arrived(A, [Failed(A, 0, "bad_request", "no")])
+        answer.arrived(A, [Failed(A, 0, "bad_request", "no", Usage(), {})])
         assert answer.ended
         assert answer.early_fault is not None and answer.early_fault.status == 400
 
