@@ -10,23 +10,23 @@ import os
 from pathlib import Path
 
 from bus.wire.ids import NodeId
-from master.consensus.types import Kept
+from master.consensus.types import PersistentState
 
 
-def read_term(path: Path) -> Kept:
+def read_term(path: Path) -> PersistentState:
     """What is kept; nothing was where there is no file."""
     try:
         words = path.read_text().split()
         counter, voted_for, began = (*words, "-", "0")[:3] if len(words) < 2 else words
         named = None if voted_for == "-" else NodeId(voted_for)
-        return Kept(int(counter), named, began == "1")
+        return PersistentState(int(counter), named, began == "1")
     except FileNotFoundError:
-        return Kept()
+        return PersistentState()
     except (OSError, ValueError):
-        return Kept(garbled=True)
+        return PersistentState(garbled=True)
 
 
-def keep_term(path: Path, kept: Kept) -> None:
+def keep_term(path: Path, kept: PersistentState) -> None:
     """Put it on the disk; when this returns it survives a power cut. Raises OSError."""
     fresh = path.with_suffix(".new")
     with open(fresh, "w") as file:
