@@ -105,7 +105,9 @@ class Master:
         self._watch = Watch(settings.settle_grace_s)
         self._settled_at = 0.0
         self._said: dict[str, str] = {}
-        self.office = CandidateShell(client, reactor, log, settings.candidate, self, open_link=open_link)
+        self.office = CandidateShell(
+            client, reactor, log, settings.candidate, self, open_link=open_link
+        )
         self._link = Link("router", security=client.security)
         self._link.bind(client.endpoints.candidate)
         for address in settings.listen:
