@@ -147,8 +147,8 @@ def files() -> dict[str, Any]:
     weights = weights_settings(chosen)
     told = {
         "node id": paths.state / FILE,
-        "term": master_settings(chosen).seat.term_file,
-        "journal": master_settings(chosen).seat.journal,
+        "term": master_settings(chosen).candidate.term_file,
+        "journal": master_settings(chosen).candidate.journal,
         "peers": peer_settings(chosen, has_key=False).file,
         "models": weights.models,
         "hashes": weights.hashes,

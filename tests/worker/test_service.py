@@ -28,7 +28,7 @@ from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInsta
 from bus.wire.messages.control import AskRunner, DiagnosisRefused, RunnerReport
 from bus.wire.messages.readings import NodeReading
 from bus.wire.messages.wire import Message
-from master.consensus.shell import Seat
+from master.consensus.shell import CandidateSettings
 from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
 from tests.worker.models.test_weights import write_model
@@ -90,7 +90,7 @@ class House:
         self.supervisor = Supervisor(self.endpoints.supervisor)
         self.switchboard = Switchboard(self.endpoints, self.reactor, self.log)
         self.boots = 0
-        settings = MasterSettings(Seat(folder / "journal", folder / "term"), Policy())
+        settings = MasterSettings(CandidateSettings(folder / "journal", folder / "term"), Policy())
         client = self.client("master", follow=False)
         self.master = Master(client, self.reactor, self.log, settings)
         self.until(self.supervisor.is_up, "supervisord")
