@@ -36,19 +36,19 @@ from bus.wire.messages.readings import CardReading, NodeReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from worker.machine.node_card import free_bytes, node_card
 from worker.machine.ports import PortPool
-from worker.machine.rank_addresses import Ways
+from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
 from worker.models.weights import Weights
 from worker.slots.diagnoses import OpenQuestions
 from worker.slots.executor import (
     DataPorts,
-    Hands,
+    Executor,
     RingSecret,
     RunnerDefaults,
     identity_of,
     open_secret,
 )
-from worker.slots.facts import Told, farewell
+from worker.slots.facts import Reported, exit_fact
 from worker.slots.reconcile import (
     SUSPECT_S,
     Desk,
@@ -58,7 +58,7 @@ from worker.slots.reconcile import (
     silent_ones,
 )
 from worker.slots.table import Gone, SlotTable
-from worker.transfer.downloads import Supply
+from worker.transfer.downloads import PeerDownloads
 from worker.transfer.staging import parts_held
 from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 
@@ -107,7 +107,7 @@ class Worker:
         self._log = log
         self._settings = settings
         self._weights = weights
-        self._told = Told()
+        self._told = Reported()
         self._questions = OpenQuestions()
         self._models: dict[ModelId, ModelCard] = {}
         self._parts: dict[ModelId, PartialModel] = {}
@@ -125,8 +125,8 @@ class Worker:
         self._listed_at = self._lost_at = -LIST_STEADY_S
         self._link = Link("router")
         self._link.bind(client.endpoints.worker)
-        ways = Ways(client.speaker.node)
-        self._hands = Hands(
+        ways = RankAddresses(client.speaker.node)
+        self._hands = Executor(
             client,
             self._link,
             supervisor,
@@ -166,12 +166,12 @@ class Worker:
         self._rdma.close()
         self.client.close()
 
-    def _supplied(self, client: BusClient, weights: WeightsSettings | None) -> Supply | None:
+    def _supplied(self, client: BusClient, weights: WeightsSettings | None) -> PeerDownloads | None:
         if weights is None:
             return None
         link = link_maker(client.security)
         thread = WeightsThread(weights, client.speaker, self._log, link=link)
-        return Supply(client, thread)
+        return PeerDownloads(client, thread)
 
     # --- who we are ---
 
@@ -344,7 +344,7 @@ class Worker:
         if slot.last_word is None and not slot.doom and slot.task is not None:
             words = self._hands.last_words(slot.name)
         now, node = self._reactor.now(), self.client.speaker.node
-        told = farewell(gone, self.client.state, node, self._told, words, now)
+        told = exit_fact(gone, self.client.state, node, self._told, words, now)
         self._log.info("a slot is free", slot=slot.name, pid=slot.pid, exit_code=gone.exit_code)
         for action in told:
             self._hands.do(action, now)

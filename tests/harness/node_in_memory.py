@@ -40,8 +40,9 @@ from worker.slots.actions import (
     StopSlot,
     Tell,
 )
-from worker.slots.facts import Told, farewell
-from worker.slots.reconcile import Desk, is_settled, reconcile, silent_ones
+from worker.slots.admission import NodeInventory
+from worker.slots.facts import Reported, exit_fact
+from worker.slots.reconcile import is_settled, reconcile, silent_ones
 from worker.slots.table import Gone, Seen, SlotTable, Task
 
 NODE = NodeId("n1")
@@ -88,7 +89,7 @@ class Worker:
     outbox: Outbox
     began_at: float
     table: SlotTable = field(default_factory=SlotTable)
-    told: Told = field(default_factory=Told)
+    told: Reported = field(default_factory=Reported)
     settled: bool = False
 
 
@@ -273,8 +274,8 @@ class NodeInMemory:
 
     # --- the worker's shell ---
 
-    def _desk(self, worker: Worker) -> Desk:
-        return Desk(
+    def _desk(self, worker: Worker) -> NodeInventory:
+        return NodeInventory(
             node=self.node, settled=worker.settled, free_bytes=self.free_bytes,
             paths=frozenset(self.on_disk), load_deadline_s=30.0, now=self.now,
         )  # fmt: skip
@@ -290,7 +291,7 @@ class NodeInMemory:
             self._left(worker, gone)
 
     def _left(self, worker: Worker, gone: Gone) -> None:
-        for action in farewell(gone, self.mirror, self.node, worker.told, "", self.now):
+        for action in exit_fact(gone, self.mirror, self.node, worker.told, "", self.now):
             self._do(worker, action)
 
     def _reconcile(self, worker: Worker) -> None:

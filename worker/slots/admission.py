@@ -21,7 +21,7 @@ ROOM_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class NodeInventory:
     """What the worker knows beside state and slots.
 
     `free_bytes` is measured now; None when it cannot be (then nothing is refused for it).
@@ -69,34 +69,36 @@ def _in_parts(instance: Instance, shard: Shard, parts: Mapping[str, frozenset[Ra
     return is_covered(layers, parts.get(instance.model, ()))
 
 
-def part_to_fetch(instance: Instance, shard: Shard, desk: Desk) -> Layers | None:
+def part_to_fetch(instance: Instance, shard: Shard, inventory: NodeInventory) -> Layers | None:
     """What of the model a rank's node has to fetch; None: all of it."""
-    card = desk.cards.get(instance.model)
+    card = inventory.cards.get(instance.model)
     if card is None or instance.sharding != "pipeline":
         return None
     return part_wanted(card, shard.first_layer, shard.last_layer)
 
 
 def admitted(
-    instance: Instance, shard: Shard, table: SlotTable, desk: Desk
+    instance: Instance, shard: Shard, table: SlotTable, inventory: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
     """None: start it now. A list: wait, perhaps fetching. A refusal: it cannot be held here.
 
     Memory is judged before a fetch begins and when the rank could start; a dip between does not
     count.
     """
-    weights = supplied(instance, shard, desk)
+    weights = supplied(instance, shard, inventory)
     if isinstance(weights, Refusal) or weights == []:
         return weights
-    return crowded(instance, shard, table, desk) or weights
+    return crowded(instance, shard, table, inventory) or weights
 
 
-def crowded(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> Refusal | None:
+def crowded(
+    instance: Instance, shard: Shard, table: SlotTable, inventory: NodeInventory
+) -> Refusal | None:
     """Why the memory that is free does not do, if so."""
-    if desk.free_bytes is None:
+    if inventory.free_bytes is None:
         return None
     coming = sum(_still_coming(slot) for slot in table.slots.values())
-    free = desk.free_bytes - coming
+    free = inventory.free_bytes - coming
     if shard.bytes_reserved <= free * TOLERANCE:
         return None
     return Refusal(
@@ -108,34 +110,36 @@ def crowded(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> R
         retry_after_s=ROOM_RETRY_S,
         facts={
             "reserved_bytes": shard.bytes_reserved,
-            "free_bytes": desk.free_bytes,
+            "free_bytes": inventory.free_bytes,
             "loading_bytes": coming,
         },
     )
 
 
-def supplied(instance: Instance, shard: Shard, desk: Desk) -> Refusal | list[FetchModel] | None:
+def supplied(
+    instance: Instance, shard: Shard, inventory: NodeInventory
+) -> Refusal | list[FetchModel] | None:
     """None: the weights are here, and on the nodes of the other ranks. A list: they are
     waited for, perhaps by fetching them. A refusal: they will not come."""
     model = instance.model
     if instance.test is not None:
         return None
-    if not desk.has(instance, shard):
-        if (refusal := desk.fetches.get(model)) is not None:
+    if not inventory.has(instance, shard):
+        if (refusal := inventory.fetches.get(model)) is not None:
             return refusal
-        if model in desk.fetches and model not in desk.arrived:
+        if model in inventory.fetches and model not in inventory.arrived:
             return []
-        if any(model in models for models in desk.announced.values()):
-            return [FetchModel(model, part_to_fetch(instance, shard, desk))]
+        if any(model in models for models in inventory.announced.values()):
+            return [FetchModel(model, part_to_fetch(instance, shard, inventory))]
         text = f"{model} is no longer on this node's disk or any other's"
-        return Refusal(reason="unknown_model", message=text) if desk.has_heard else []
-    others = [other for other in instance.shards if other.node != desk.node]
-    return [] if any(desk.other_lacks(instance, other) for other in others) else None
+        return Refusal(reason="unknown_model", message=text) if inventory.has_heard else []
+    others = [other for other in instance.shards if other.node != inventory.node]
+    return [] if any(inventory.other_lacks(instance, other) for other in others) else None
 
 
-def vanished(instance: Instance, shard: Shard, desk: Desk) -> Refusal | None:
+def vanished(instance: Instance, shard: Shard, inventory: NodeInventory) -> Refusal | None:
     """Why it cannot be loaded from this disk any more, if so."""
-    if instance.test is not None or desk.has(instance, shard):
+    if instance.test is not None or inventory.has(instance, shard):
         return None
     text = f"{instance.model} is no longer on this node's disk"
     return Refusal(reason="unknown_model", message=text)

@@ -27,7 +27,7 @@ from bus.wire.messages.events import RankSeated, RunnerEnded
 from bus.wire.messages.wire import Message
 from worker.machine.node_card import addresses
 from worker.machine.ports import PortPool
-from worker.machine.rank_addresses import Ways
+from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma import device_row
 from worker.slots.actions import (
     Action,
@@ -43,9 +43,9 @@ from worker.slots.actions import (
     StopSlot,
     Tell,
 )
-from worker.slots.facts import Told, refused
+from worker.slots.facts import Reported, refused
 from worker.slots.table import Seen, SlotTable, Task
-from worker.transfer.downloads import Supply
+from worker.transfer.downloads import PeerDownloads
 
 GROUP = "runner:"
 
@@ -87,7 +87,7 @@ class DataPorts:
 
 
 @dataclass(slots=True)
-class Hands:
+class Executor:
     """The worker's way to act. `table` and `told` are the worker's own."""
 
     client: BusClient
@@ -95,14 +95,14 @@ class Hands:
     supervisor: Supervisor
     log: Log
     table: SlotTable
-    told: Told
+    told: Reported
     runner: RunnerDefaults
     models: Mapping[ModelId, ModelCard]
     data: DataPorts
     ring_ports: PortPool
     plan_ports: PortPool
-    ways: Ways
-    supply: Supply | None = None
+    ways: RankAddresses
+    supply: PeerDownloads | None = None
     ring_secret: RingSecret = open_secret
     rdma: Callable[[], Mapping[str, str]] = dict[str, str]
     """Peer to the RDMA device that leads there, now."""

@@ -19,7 +19,7 @@ from worker.slots.table import Gone, Task
 
 
 @dataclass(slots=True)
-class Told:
+class Reported:
     """What was told of each task, so that it is told once: `ready` by boot, `left` with when
     (of tasks that ended, unloaded or were refused), `seated` of ranks of groups."""
 
@@ -35,20 +35,20 @@ class Told:
         self.left = {t: a for t, a in self.left.items() if t.instance in living}
 
 
-def farewell(
-    gone: Gone, state: ClusterState, node: NodeId, told: Told, words: str, now: float
+def exit_fact(
+    gone: Gone, state: ClusterState, node: NodeId, reported: Reported, words: str, now: float
 ) -> list[Tell]:
     """What to tell when a slot's process has gone. `words` are the end of its log, if any.
 
     A draining runner that left of itself or by our hand has unloaded; any other has ended.
     """
     task = gone.slot.task
-    if task is None or task in told.left:
+    if task is None or task in reported.left:
         return []
     instance = state.instances.get(task.instance)
     if instance is None or instance.generation != task.generation:
         return []
-    told.left[task] = now
+    reported.left[task] = now
     if instance.status == "draining":
         return [Tell(unloaded(task, node))]
     message, exit_code = _ending(gone, words)

@@ -19,7 +19,7 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
 from bus.wire.topics import reading_topic
 from worker.models.layer_bytes import Layers, Range, is_covered
-from worker.transfer.downloader import FetchNews
+from worker.transfer.downloader import DownloadNews
 from worker.transfer.sources import Sources
 from worker.transfer.thread import WeightsThread
 
@@ -39,7 +39,7 @@ class _Attempt:
     unreadable: Refusal | None = None
 
 
-class Supply:
+class PeerDownloads:
     """The weights of one node, as its worker sees them. `now` of the loop is passed in."""
 
     def __init__(self, client: BusClient, thread: WeightsThread) -> None:
@@ -166,7 +166,7 @@ class Supply:
         attempt, sources = self._attempts[model], self._sources.peers_with(model, now)
         self._thread.want(model, attempt.number, sources, attempt.layers)
 
-    def _news(self) -> dict[ModelId, FetchNews]:
+    def _news(self) -> dict[ModelId, DownloadNews]:
         """Of the present attempts: what was cancelled may still be told of for a moment."""
         return {
             model: one

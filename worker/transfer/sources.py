@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
 from worker.models.layer_bytes import Range
-from worker.transfer.source import Source
+from worker.transfer.source import StoreAddress
 
 _ADDRESS = re.compile(
     r"tcp://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,64}(?:%[\w.-]{1,32})?\]):(\d{1,5})"
@@ -58,10 +58,10 @@ class Sources:
                 found.setdefault(model.model, model)
         return found
 
-    def peers_with(self, model: ModelId, now: float) -> list[Source]:
+    def peers_with(self, model: ModelId, now: float) -> list[StoreAddress]:
         """Where the model can be fetched, by node; each node's addresses best first."""
         return [
-            Source(node, address)
+            StoreAddress(node, address)
             for node, card in sorted(self._living(now).items())
             if any(one.model == model for one in card.models)
             for address in card.weights_addresses

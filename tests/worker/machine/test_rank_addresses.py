@@ -14,10 +14,10 @@ from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import LinkReading, MeasuredLink
 from bus.wire.topology import NodeAddress
 from worker.machine.ports import PortPool
-from worker.machine.rank_addresses import LINK_READING_S, PEERS_READING_S, Ways
+from worker.machine.rank_addresses import LINK_READING_S, PEERS_READING_S, RankAddresses
 from worker.slots.actions import SeatRank
-from worker.slots.executor import DataPorts, Hands, RunnerDefaults
-from worker.slots.facts import Told
+from worker.slots.executor import DataPorts, Executor, RunnerDefaults
+from worker.slots.facts import Reported
 from worker.slots.table import SlotTable, Task
 
 ME, LEFT, RIGHT = NodeId("n-me"), NodeId("n-left"), NodeId("n-right")
@@ -42,7 +42,7 @@ def measured(by: NodeId, *hosts: str) -> LinkReading:
 
 
 def test_each_neighbour_is_met_where_it_was_seen_on_the_best_it_has() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, LAN.ip), 0.0)
     ways.hear(measured(LEFT, VPN.ip, LAN.ip, CABLE.ip), 0.0)
     ways.hear(linked(RIGHT, VPN.ip), 0.0)
@@ -54,7 +54,7 @@ def test_each_neighbour_is_met_where_it_was_seen_on_the_best_it_has() -> None:
 
 
 def test_jaccls_ranks_meet_the_first_where_all_of_them_reach_it() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(measured(LEFT, CABLE.ip, LAN.ip, VPN.ip), 0.0)
     ways.hear(measured(RIGHT, OTHER_CABLE.ip, LAN.ip), 0.0)
     assert ways.shared_host([LEFT, RIGHT], IPS, 1.0) == LAN.ip
@@ -63,7 +63,7 @@ def test_jaccls_ranks_meet_the_first_where_all_of_them_reach_it() -> None:
 
 
 def test_a_vpn_is_taken_only_where_nothing_local_was_seen() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, VPN.ip), 0.0)
     assert ways.host_for(LEFT, IPS, 0.0) == VPN.ip
     ways.hear(measured(LEFT, LAN.ip), 0.0)
@@ -71,7 +71,7 @@ def test_a_vpn_is_taken_only_where_nothing_local_was_seen() -> None:
 
 
 def test_a_changed_address_replaces_the_old_one_and_old_readings_count_for_nothing() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, LAN.ip), 0.0)
     ways.hear(measured(LEFT, LAN.ip), 0.0)
     ways.hear(linked(LEFT, "192.168.7.7"), 1.0)
@@ -84,7 +84,7 @@ def test_a_changed_address_replaces_the_old_one_and_old_readings_count_for_nothi
 
 
 def test_the_ring_has_no_ipv6() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, "[fd00::1]"), 0.0)
     assert ways.host_for(LEFT, IPS, 0.0) is None
 
@@ -102,12 +102,13 @@ class Teller:
         self.told.append(fact)
 
 
-def seat(ways: Ways, rank: int) -> RankSeated:
+def seat(ways: RankAddresses, rank: int) -> RankSeated:
     """Where a rank of three (left, me, right in the ring) says that it will be met."""
     teller = Teller()
-    hands = Hands(
+    hands = Executor(
         client=cast(Any, teller), link=cast(Any, None), supervisor=cast(Any, None),
-        log=Log(node=ME, process="worker", stream=io.StringIO()), table=SlotTable(), told=Told(),
+        log=Log(node=ME, process="worker", stream=io.StringIO()), table=SlotTable(),
+        told=Reported(),
         runner=cast(RunnerDefaults, None), models={},
         data=DataPorts(listen="127.0.0.1", port=0, hosts=("10.9.9.9", "10.8.8.8")),
         ring_ports=PortPool(24_900, 20), plan_ports=PortPool(24_930, 20), ways=ways,
@@ -122,7 +123,7 @@ def seat(ways: Ways, rank: int) -> RankSeated:
 
 
 def test_a_rank_listens_where_its_left_neighbour_reaches_it() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, "127.0.0.2"), 0.0)
     ways.hear(linked(RIGHT, "127.0.0.3"), 0.0)
     for rank in (1, 2):
@@ -132,7 +133,7 @@ def test_a_rank_listens_where_its_left_neighbour_reaches_it() -> None:
 
 
 def test_the_lead_gives_its_followers_every_address_at_which_one_was_seen() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, "127.0.0.2"), 0.0)
     ways.hear(linked(RIGHT, "127.0.0.3"), 0.0)
     found = seat(ways, 0).seat
@@ -141,6 +142,6 @@ def test_the_lead_gives_its_followers_every_address_at_which_one_was_seen() -> N
 
 
 def test_a_node_that_nobody_was_seen_to_reach_falls_back_on_what_it_announces() -> None:
-    found = seat(Ways(ME), 0).seat
+    found = seat(RankAddresses(ME), 0).seat
     assert found.ring[0].startswith("10.9.9.9:")
     assert [one.rpartition(":")[0] for one in found.plans] == ["tcp://10.9.9.9"]
