@@ -39,6 +39,7 @@ from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
 from worker.models.weights import Weights
+from worker.slots.admission import NodeInventory
 from worker.slots.diagnoses import OpenQuestions
 from worker.slots.executor import (
     DataPorts,
@@ -51,7 +52,6 @@ from worker.slots.executor import (
 from worker.slots.facts import Reported, exit_fact
 from worker.slots.reconcile import (
     SUSPECT_S,
-    Desk,
     instance_slot,
     is_settled,
     reconcile,
@@ -387,7 +387,7 @@ class Worker:
             for action in silent_ones(self.table):
                 self._hands.do(action, now)
         supply = self._supply
-        desk = Desk(
+        desk = NodeInventory(
             node=self.client.speaker.node,
             settled=self._settled,
             free_bytes=self._free_bytes(now),
