@@ -16,6 +16,7 @@ from worker.slots.admission import NodeInventory
 from worker.slots.facts import Reported
 from worker.slots.reconcile import reconcile
 from worker.slots.table import Seen, SlotTable
+from worker.transfer.sources import WeightsElsewhere
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
 BYTES = 300 << 20
@@ -49,13 +50,13 @@ def table() -> SlotTable:
 
 def test_a_rank_needs_no_weights_and_fetches_none() -> None:
     slots, told = table(), Reported()
-    desk = replace(DESK, announced={THERE: frozenset({ModelId("m")})})
+    desk = replace(DESK, elsewhere=WeightsElsewhere(announced={THERE: frozenset({ModelId("m")})}))
     (start,) = reconcile(state(instance()), slots, desk, told)
     assert isinstance(start, StartSlot)
-    slots.did("00", "start", 1.0)
-    slots.assign("00", start.task)
+    slots.note(start, 1.0)
     (seated,) = reconcile(state(instance()), slots, desk, told)
     assert isinstance(seated, SeatRank)
+    told.note(seated, 1.0)
     idle = SlotHello(slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="idle")
     slots.heard(idle, 2.0)
     seats = tuple(

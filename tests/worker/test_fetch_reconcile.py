@@ -20,7 +20,7 @@ from worker.slots.facts import Reported
 from worker.slots.reconcile import reconcile
 from worker.slots.table import Seen, SlotTable
 from worker.transfer.source import StoreAddress
-from worker.transfer.sources import Sources, is_store_address
+from worker.transfer.sources import Sources, WeightsElsewhere, is_store_address
 
 ME, OTHER, THIRD = NodeId("n1"), NodeId("n2"), NodeId("n3")
 M = ModelId("m")
@@ -58,7 +58,8 @@ def desk(
 ) -> NodeInventory:
     paths = frozenset({M}) if here else frozenset[str]()
     there = {OTHER: frozenset({M})} if announced is None else announced
-    return NodeInventory(ME, True, None, paths, 30.0, now, there, fetches or {}, has_heard)
+    elsewhere = WeightsElsewhere(announced=there, fetches=fetches or {}, has_heard=has_heard)
+    return NodeInventory(ME, True, None, paths, 30.0, now, elsewhere=elsewhere)
 
 
 def refusals(actions: list[Action]) -> list[Refusal]:
@@ -165,8 +166,9 @@ def pipeline(sharding: str = "pipeline") -> ClusterState:
 
 
 def part_desk(held: set[tuple[int, int]], **more: Any) -> NodeInventory:
-    fields: dict[str, Any] = {"cards": {M: LLAMA}, "parts": {M: frozenset(held)}, **more}
-    return replace(desk(announced={OTHER: SOME, THIRD: ALL}), **fields)
+    found = desk(announced={OTHER: SOME, THIRD: ALL})
+    elsewhere = replace(found.elsewhere, **{"cards": {M: LLAMA}, **more})
+    return replace(found, parts={M: frozenset(held)}, elsewhere=elsewhere)
 
 
 def test_a_stage_fetches_its_layers_alone_and_a_tensor_rank_the_whole() -> None:
@@ -210,7 +212,7 @@ def test_parts_are_announced_and_are_no_source() -> None:
     sources.heard(card(THIRD, "m", weights_addresses=("tcp://10.0.0.3:1",)), 0.0)
     assert sources.announced_parts(1.0)[OTHER] == {M: frozenset({(0, 2)})}
     assert sources.announced(1.0)[OTHER] == frozenset()
-    assert [source.node for source in sources.peers_with(M, 1.0)] == [THIRD]
+    assert [source.node for source in sources.stores_with(M, 1.0)] == [THIRD]
     assert sources.cards_of(1.0)[M].model == M
 
 
@@ -248,12 +250,12 @@ def test_sources_are_other_nodes_whose_living_cards_name_model_and_address() -> 
     sources.heard(card(ME, "m", weights_addresses=("tcp://10.0.0.1:24155",)), 0.0)
     sources.heard(card(OTHER, "m", weights_addresses=(address, "ipc:///tmp/x")), 0.0)
     sources.heard(card(THIRD, "m"), 0.0)
-    assert sources.peers_with(M, 1.0) == [StoreAddress(OTHER, address)]
+    assert sources.stores_with(M, 1.0) == [StoreAddress(OTHER, address)]
     assert sources.announced(1.0) == {OTHER: frozenset({M}), THIRD: frozenset({M})}
     sources.heard(card(OTHER, at_s=0.5, weights_addresses=(address,)), 2.0)
-    assert sources.peers_with(M, 2.0), "an older card changes nothing"
+    assert sources.stores_with(M, 2.0), "an older card changes nothing"
     sources.heard(card(OTHER, at_s=2.0, weights_addresses=(address,)), 2.0)
-    assert sources.peers_with(M, 2.0) == []
+    assert sources.stores_with(M, 2.0) == []
     assert sources.announced(200.0) == {}
 
 

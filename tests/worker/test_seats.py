@@ -14,11 +14,11 @@ from bus.wire.instances import Instance, RankSeat, Shard
 from bus.wire.messages.control import SlotHello
 from bus.wire.messages.events import Event, GenerationOpened, InstancePlaced, RankSeated
 from worker.machine.ports import PortPool
-from worker.slots.actions import GiveSpec, SeatRank, StartSlot, StopSlot
-from worker.slots.admission import NodeInventory
+from worker.slots.actions import AssignSlot, GiveSpec, SeatRank, StartSlot, StopSlot, Task
+from worker.slots.admission import USUAL, NodeInventory
 from worker.slots.facts import Reported
-from worker.slots.reconcile import SEAT_S, reconcile
-from worker.slots.table import Seen, SlotTable, Task
+from worker.slots.reconcile import reconcile
+from worker.slots.table import Seen, SlotTable
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
 NAME = InstanceId("i")
@@ -91,12 +91,12 @@ def test_a_rank_is_seated_at_once_and_given_its_spec_when_all_are() -> None:
     table.listed([Seen("00", False, 0, None)], 0.0)
     (start,) = reconcile(state(placed()), table, desk(1.0), told)
     assert isinstance(start, StartSlot)
-    table.did("00", "start", 1.0)
-    table.assign("00", start.task)
+    table.note(start, 1.0)
     (seated,) = reconcile(state(placed()), table, desk(1.1), told)
     assert isinstance(seated, SeatRank)
     assert (seated.task, seated.shard.first_layer) == (Task(NAME, 1, 0), 2)
     assert seated.nodes == (HERE, THERE)
+    told.note(seated, 1.1)
     assert reconcile(state(placed()), table, desk(1.2), told) == [], "told once"
     idle(table, 2.0)
     assert reconcile(state(placed(), seat(0)), table, desk(2.1), told) == []
@@ -110,11 +110,11 @@ def test_a_rank_that_waits_in_vain_names_the_missing_ones() -> None:
     table, told = SlotTable(), Reported()
     table.listed([Seen("00", True, 7, None)], 0.0)
     idle(table, 1.0)
-    table.assign("00", Task(NAME, 1, 0))
+    table.note(AssignSlot("00", Task(NAME, 1, 0)), 1.0)
     half = state(placed(), seat(0))
-    table.slots["00"] = replace(table.slots["00"], heard_at=SEAT_S)
-    assert reconcile(half, table, desk(0.5 + SEAT_S), told) == []
-    (stop,) = reconcile(half, table, desk(1.0 + SEAT_S), told)
+    table.slots["00"] = replace(table.slots["00"], heard_at=USUAL.seat_s)
+    assert reconcile(half, table, desk(0.5 + USUAL.seat_s), told) == []
+    (stop,) = reconcile(half, table, desk(1.0 + USUAL.seat_s), told)
     assert isinstance(stop, StopSlot)
     assert "rank 1 on n2" in stop.why
 

@@ -3,7 +3,7 @@
 Pure, and level-based: it looks at the state as it is and the slots as they are, so a lost, late
 or repeated message costs a turn and nothing else. Running runners are adopted, never restarted.
 Nothing is started before the inventory is complete. A generation is attempted once: when its
-runner is gone that is reported, and only the holder opens another. Cleaning up is a ladder: ask,
+runner is gone that is told, and only the holder opens another. Cleaning up is a ladder: ask,
 wait, SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL. Weights that are not here are
 fetched before anything is started, and no rank starts while another's node still lacks them; a
 fetch that fails concerns only what waits for it, never what runs.
@@ -11,7 +11,7 @@ fetch that fails concerns only what waits for it, never what runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
@@ -20,6 +20,7 @@ from bus.wire.instances import Instance, Shard
 from bus.wire.messages.events import RunnerReady
 from worker.slots.actions import (
     Action,
+    AssignSlot,
     CancelFetch,
     DrainSlot,
     GiveSpec,
@@ -28,39 +29,24 @@ from worker.slots.actions import (
     SeatRank,
     StartSlot,
     StopSlot,
+    Task,
     Tell,
 )
-from worker.slots.admission import NodeInventory, admitted, vanished
-from worker.slots.facts import Reported, lost, refused, unloaded
-from worker.slots.table import Slot, SlotTable, Task
-
-INVENTORY_S = 3.0
-FIRST_REPORT_S = 120.0
-ASK_S = 5.0
-TERM_S = 10.0
-"""After SIGTERM; supervisord has sent SIGKILL after 5 s, this is for when it has not."""
-REPEAT_KILL_S = 2.0
-SEAT_S = 60.0
-"""How long a rank waits for the seats of its group's others (J47)."""
-STRAY_S = 5.0
-"""How long a seat may be missing from the log while its rank runs."""
-SUSPECT_S = 4.0
-SILENT_S = 12.0
-SILENT_LOADING_S = 60.0
-REPEAT_S = 1.0
-RETELL_S = 5.0
+from worker.slots.admission import NodeInventory, SlotTiming, admitted, vanished
+from worker.slots.facts import Reported, ended, refused, unloaded
+from worker.slots.table import Slot, SlotTable
 
 Desired = Mapping[Task, tuple[Instance, Shard]]
 
 
-def is_settled(table: SlotTable, began_at: float, now: float) -> bool:
-    """Whether every running slot has said what it is, or has had 3 s to do so."""
+def is_settled(table: SlotTable, began_at: float, now: float, timing: SlotTiming) -> bool:
+    """Return whether every running slot has said what it is, or has had 3 s to do so."""
     unheard = [s for s in table.slots.values() if s.life != "free" and s.hello is None]
-    return not unheard or now - began_at >= INVENTORY_S
+    return not unheard or now - began_at >= timing.inventory_s
 
 
 def silent_ones(table: SlotTable) -> list[KillSlot]:
-    """At the end of the inventory: processes that did not answer are nobody's."""
+    """Return the end of every process that did not answer the inventory: it is of no instance."""
     return [
         KillSlot(slot.name, "did not answer the inventory")
         for slot in table.slots.values()
@@ -71,31 +57,32 @@ def silent_ones(table: SlotTable) -> list[KillSlot]:
 def reconcile(
     state: ClusterState, table: SlotTable, inventory: NodeInventory, reported: Reported
 ) -> list[Action]:
-    """The next actions, in order. The shell does them and notes each in the table."""
-    reported.prune(state.instances)
+    """Return the next actions, in order. The shell does them and notes those that it did, in
+    `table` and `reported`; neither is written here."""
     wanted, leaving = _desired(state, inventory.node)
-    present = {task: one for task, one in wanted.items() if vanished(*one, inventory) is None}
-    _assign_idle(present, table, inventory, reported)
-    actions: list[Action] = []
+    present = {task: found for task, found in wanted.items() if vanished(*found, inventory) is None}
+    table = SlotTable(dict(table.slots))
+    actions: list[Action] = [*_assign_idle(present, table, inventory, reported)]
     for name in sorted(table.slots):
         slot = table.slots[name]
         if slot.life != "free":
             actions += _watched(slot, inventory) or _guided(
                 slot, wanted, leaving, inventory, reported
             )
-    for task, (instance, shard) in sorted(wanted.items(), key=lambda one: one[0]):
+    for task, (instance, shard) in sorted(wanted.items(), key=lambda found: found[0]):
         actions += _missing(task, instance, shard, table, inventory, reported, actions)
     for task in leaving:
         if table.of(task) is None and inventory.settled:
             actions += _again(task, inventory, reported)
-    return [*actions, *_unneeded(wanted, table, inventory, reported)]
+    left = {*reported.left, *(action.task for action in actions if isinstance(action, Tell))}
+    return [*actions, *_unneeded(wanted, table, inventory, left)]
 
 
 def _assign_idle(
     wanted: Desired, table: SlotTable, inventory: NodeInventory, reported: Reported
-) -> None:
-    """Runners that wait for a task (its first one was dropped, or given by a worker that is
-    no more) get one that nobody is."""
+) -> Iterator[AssignSlot]:
+    """Give runners that wait for a task (the first one was dropped, or given by a worker that is
+    no more) a task that no slot is; each is noted in `table`, a copy of this turn."""
     if not inventory.settled:
         return
     for slot in list(table.slots.values()):
@@ -104,7 +91,10 @@ def _assign_idle(
         open_tasks = [t for t in wanted if table.of(t) is None and t not in reported.left]
         lost_ones = {t for t in open_tasks if _is_ready(t, wanted[t][0])}
         task = next((t for t in sorted(open_tasks) if t not in lost_ones), None)
-        table.assign(slot.name, task)
+        if task != slot.task:
+            assign = AssignSlot(slot.name, task)
+            table.note(assign, inventory.now)
+            yield assign
 
 
 def _is_ready(task: Task, instance: Instance) -> bool:
@@ -133,19 +123,22 @@ def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
 def _watched(slot: Slot, inventory: NodeInventory) -> list[Action]:
     """Deadlines of a living slot; whatever passes one is ended by force."""
     age_s, silent_s = inventory.now - slot.since_at, inventory.now - slot.heard_at
+    timing = inventory.timing
     match slot.life:
         case "killed":
-            return [KillSlot(slot.name, slot.doom)] if age_s >= REPEAT_KILL_S else []
+            return [KillSlot(slot.name, slot.doom)] if age_s >= timing.repeat_kill_s else []
         case "stopping":
-            return [KillSlot(slot.name, slot.doom)] if age_s >= TERM_S else []
-        case "starting" if silent_s >= FIRST_REPORT_S:
-            return [KillSlot(slot.name, f"said nothing for {FIRST_REPORT_S:g} s after its start")]
+            return [KillSlot(slot.name, slot.doom)] if age_s >= timing.term_s else []
+        case "starting" if silent_s >= timing.first_report_s:
+            return [
+                KillSlot(slot.name, f"said nothing for {timing.first_report_s:g} s after its start")
+            ]
         case "loading" if age_s >= inventory.load_deadline_s:
             return [KillSlot(slot.name, f"was not loaded within {inventory.load_deadline_s:g} s")]
-        case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + ASK_S:
+        case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + timing.ask_s:
             return [StopSlot(slot.name, slot.doom or "did not leave when it was asked to")]
         case _:
-            limit_s = SILENT_LOADING_S if slot.life == "loading" else SILENT_S
+            limit_s = timing.silent_loading_s if slot.life == "loading" else timing.silent_s
             if slot.life != "starting" and silent_s >= limit_s:
                 return [KillSlot(slot.name, f"was silent for {limit_s:g} s (frozen or stuck)")]
             return []
@@ -191,28 +184,25 @@ def _given(
     the disk since the slot was started."""
     missing = _unseated(instance)
     if missing:
-        waited_s = inventory.now - slot.since_at
+        waited_s, seat_s = inventory.now - slot.since_at, inventory.timing.seat_s
         where = ", ".join(f"rank {shard.rank} on {shard.node}" for shard in missing)
-        text = f"{where}: no seat within {SEAT_S:g} s (is that node's worker running?)"
-        return [StopSlot(slot.name, text)] if waited_s >= SEAT_S else []
+        text = f"{where}: no seat within {seat_s:g} s (is that node's worker running?)"
+        return [StopSlot(slot.name, text)] if waited_s >= seat_s else []
     refusal = vanished(instance, shard, inventory)
     if refusal is None:
         return [GiveSpec(slot.name, task, instance, shard)]
     actions: list[Action] = [RefuseSlot(slot.name, refusal.message)]
     if task not in reported.left:
-        reported.left[task] = inventory.now
-        actions.append(Tell(refused(task, inventory.node, refusal)))
+        actions.append(refused(task, inventory.node, refusal))
     return actions
 
 
 def _seated(task: Task, instance: Instance, shard: Shard, reported: Reported) -> list[Action]:
     """A rank of a group is told of as soon as it has a slot, for all wait for it."""
-    alone = len(instance.shards) == 1
-    if alone or task in reported.seated or any(one.rank == task.rank for one in instance.seats):
+    known = any(seat.rank == task.rank for seat in instance.seats)
+    if len(instance.shards) == 1 or task in reported.seated or known:
         return []
-    reported.seated.add(task)
-    ranks = sorted(instance.shards, key=lambda one: one.rank)
-    return [SeatRank(task, shard, tuple(one.node for one in ranks))]
+    return [SeatRank(task, instance, shard)]
 
 
 def _unseated(instance: Instance) -> list[Shard]:
@@ -238,13 +228,17 @@ def _is_stray(
     if instance.status != "placed":
         return False
     waited_s = inventory.now - slot.since_at
-    return waited_s >= STRAY_S and all(seat.rank != task.rank for seat in instance.seats)
+    return waited_s >= inventory.timing.stray_s and all(
+        seat.rank != task.rank for seat in instance.seats
+    )
 
 
 def _missed_its_spec(slot: Slot, inventory: NodeInventory) -> bool:
     """Given a spec, it still says idle: the message was lost."""
     idle = slot.hello is not None and slot.hello.phase == "idle"
-    late = inventory.now - slot.since_at >= REPEAT_S and slot.heard_at > slot.since_at
+    late = (
+        inventory.now - slot.since_at >= inventory.timing.repeat_s and slot.heard_at > slot.since_at
+    )
     return slot.life == "loading" and idle and late
 
 
@@ -281,7 +275,6 @@ def _announced(
     known = next((rank for rank in instance.ready if rank.rank == task.rank), None)
     if known is not None and (known.pid, known.addresses) == (slot.pid, hello.addresses):
         return []
-    reported.ready[task] = slot.boot
     fact = RunnerReady(
         instance=task.instance,
         generation=task.generation,
@@ -291,7 +284,7 @@ def _announced(
         pid=slot.pid,
         addresses=hello.addresses,
     )
-    return [Tell(fact)]
+    return [Tell(fact, task, slot.boot)]
 
 
 # --- one task ---
@@ -310,14 +303,12 @@ def _missing(
     if table.of(task) is not None or not inventory.settled or task in reported.left:
         return []
     if _is_ready(task, instance):
-        reported.left[task] = inventory.now
-        return [Tell(lost(task, inventory.node))]
+        return [ended(task, inventory.node, "its runner was gone when the worker took stock")]
     if _elder_here(task, table):
         return []
     verdict = admitted(instance, shard, table, inventory)
     if isinstance(verdict, Refusal):
-        reported.left[task] = inventory.now
-        return [Tell(refused(task, inventory.node, verdict))]
+        return [refused(task, inventory.node, verdict)]
     if verdict is not None:
         return [action for action in verdict if action not in planned]
     taken = {action.slot for action in planned if isinstance(action, StartSlot)}
@@ -337,22 +328,22 @@ def _elder_here(task: Task, table: SlotTable) -> bool:
 
 
 def _unneeded(
-    wanted: Desired, table: SlotTable, inventory: NodeInventory, reported: Reported
+    wanted: Desired, table: SlotTable, inventory: NodeInventory, left: Set[Task]
 ) -> Iterable[CancelFetch]:
     """Fetches that nothing waits for (any more)."""
     if not inventory.settled:
         return []
-    open_tasks = [task for task in wanted if table.of(task) is None and task not in reported.left]
+    open_tasks = [task for task in wanted if table.of(task) is None and task not in left]
     needed = {wanted[task][0].model for task in open_tasks}
-    return [CancelFetch(model) for model in sorted(set(inventory.fetches) - needed)]
+    return [CancelFetch(model) for model in sorted(set(inventory.elsewhere.fetches) - needed)]
 
 
 def _again(task: Task, inventory: NodeInventory, reported: Reported) -> list[Action]:
     """A draining task without a process has left, even if that was told to a holder that died."""
-    if inventory.now - reported.left.get(task, -RETELL_S) < RETELL_S:
+    retell_s = inventory.timing.retell_s
+    if inventory.now - reported.left.get(task, -retell_s) < retell_s:
         return []
-    reported.left[task] = inventory.now
-    return [Tell(unloaded(task, inventory.node))]
+    return [unloaded(task, inventory.node)]
 
 
 def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
@@ -361,7 +352,7 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
 
 
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
-    """The slot that leads an instance (its lowest rank here)."""
+    """Return the slot that leads an instance (its lowest rank here); None without one."""
     mine = [s for s in table.slots.values() if s.task is not None and s.life != "free"]
     found = sorted((s.task, s.name) for s in mine if s.task and s.task.instance == instance)
     return table.slots[found[-1][1]] if found else None

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import io
-from typing import Any, cast
 
 from bus.process.logs import Log
-from bus.replica.state import ClusterState
-from bus.wire.ids import InstanceId, NodeId
-from bus.wire.instances import Shard
-from bus.wire.messages.events import Fact, RankSeated
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, Shard
+from bus.wire.messages.events import RankSeated
 from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import LinkReading, MeasuredLink
 from bus.wire.topology import NodeAddress
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import LINK_READING_S, PEERS_READING_S, RankAddresses
-from worker.slots.actions import SeatRank
-from worker.slots.executor import DataPorts, Executor, RunnerDefaults
-from worker.slots.facts import Reported
-from worker.slots.table import SlotTable, Task
+from worker.slots.actions import SeatRank, Task
+from worker.slots.runner_specs import DataPorts, RankSeats
 
 ME, LEFT, RIGHT = NodeId("n-me"), NodeId("n-left"), NodeId("n-right")
 CABLE = NodeAddress(ip="10.0.0.1", medium="thunderbolt")
@@ -89,37 +85,33 @@ def test_the_ring_has_no_ipv6() -> None:
     assert ways.host_for(LEFT, IPS, 0.0) is None
 
 
-class Teller:
-    """What hands need of a client to tell a fact."""
-
-    def __init__(self) -> None:
-        self.told: list[Fact] = []
-        self.speaker = self
-        self.node = ME
-        self.state = ClusterState()
-
-    def tell(self, fact: Fact) -> None:
-        self.told.append(fact)
-
-
 def seat(ways: RankAddresses, rank: int) -> RankSeated:
     """Where a rank of three (left, me, right in the ring) says that it will be met."""
-    teller = Teller()
-    hands = Executor(
-        client=cast(Any, teller), link=cast(Any, None), supervisor=cast(Any, None),
-        log=Log(node=ME, process="worker", stream=io.StringIO()), table=SlotTable(),
-        told=Reported(),
-        runner=cast(RunnerDefaults, None), models={},
+    seats = RankSeats(
+        node=ME,
         data=DataPorts(listen="127.0.0.1", port=0, hosts=("10.9.9.9", "10.8.8.8")),
-        ring_ports=PortPool(24_900, 20), plan_ports=PortPool(24_930, 20), ways=ways,
-    )  # fmt: skip
+        ring_ports=PortPool(24_900, 20),
+        plan_ports=PortPool(24_930, 20),
+        seen=ways,
+        devices=dict[str, str],
+        log=Log(node=ME, process="worker", stream=io.StringIO()),
+    )
     order = [LEFT, ME, RIGHT]
-    nodes = tuple(order[(place - rank + 1) % 3] for place in range(3))
-    shard = Shard(rank=rank, node=ME, first_layer=0, last_layer=1, bytes_reserved=1)
-    hands.do(SeatRank(Task(InstanceId("i"), 1, rank), shard, nodes), 1.0)
-    (fact,) = teller.told
-    assert isinstance(fact, RankSeated)
-    return fact
+    shards = tuple(
+        Shard(
+            rank=place,
+            node=order[(place - rank + 1) % 3],
+            first_layer=0,
+            last_layer=1,
+            bytes_reserved=1,
+        )
+        for place in range(3)
+    )
+    instance = Instance(
+        instance=InstanceId("i"), model=ModelId("m"), shards=shards, context_tokens=8,
+        keep_alive_s=1.0,
+    )  # fmt: skip
+    return seats.choose(SeatRank(Task(InstanceId("i"), 1, rank), instance, shards[rank]), 1.0)
 
 
 def test_a_rank_listens_where_its_left_neighbour_reaches_it() -> None:
