@@ -61,8 +61,9 @@ from tests.recorded.names import TABLES
 from tests.recorded.record import DATA, as_text, pages
 from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import SUFFIX
+from worker.models.local_models import parts_held
 from worker.models.manifest import problem_of
-from worker.transfer.staging import Stage, parts_held
+from worker.transfer.staging import Stage
 
 
 def recorded(name: str) -> Any:
