@@ -36,7 +36,7 @@ from runner.engine import (
     StepPlan,
     StepResult,
 )
-from runner.group.lockstep import RankFacts, Seat, SharedPlan
+from runner.group.lockstep import RankContext, RankFacts, SharedPlan
 from runner.mlx.forward import Forward
 from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.model.capabilities import Shape, Trial, measure, try_out
@@ -71,7 +71,7 @@ def load_engine(
     memory_limit_bytes: int,
     context_tokens: int | None = None,
     progress: Callable[[LoadProgress], None] = lambda _: None,
-    seat: Seat | None = None,
+    seat: RankContext | None = None,
 ) -> MlxEngine:
     """Load the model in `path` into the calling thread. UnloadableModel says why not.
 
@@ -269,7 +269,7 @@ class MlxEngine:
     def _least(self, mine: int) -> int:
         return mine if self._company is None else self._company.least(mine)
 
-    def _agreed(self, path: Path, seat: Seat, trial: Trial) -> Trial:
+    def _agreed(self, path: Path, seat: RankContext, trial: Trial) -> Trial:
         """Settle with the other ranks what all of them go by."""
         facts = self.facts
         agreement = seat.agree(

@@ -16,7 +16,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from bus.wire.messages.collectives import Check
-from runner.group.lockstep import Seat
+from runner.group.lockstep import RankContext
 from runner.mlx.ranks.comm import Company
 
 PLACES, PER_PLACE, PER_RANK = 65_521, 7_919, 104_729
@@ -27,7 +27,7 @@ Expected = Callable[[int, int], mx.array]
 """(start, stop) to the elements that have to be there."""
 
 
-def open_exchanges(seat: Seat, memory_limit_bytes: int) -> MlxExchanges:
+def open_exchanges(seat: RankContext, memory_limit_bytes: int) -> MlxExchanges:
     """Meet the other ranks in the calling thread, which makes all exchanges from then on.
     CannotForm when one of them is not of the group."""
     mx.set_memory_limit(memory_limit_bytes)

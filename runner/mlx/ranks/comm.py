@@ -35,7 +35,7 @@ from runner.group.group_config import (
     ring_hostfile,
     stranger,
 )
-from runner.group.lockstep import Seat
+from runner.group.lockstep import RankContext
 from runner.mlx.ranks.ring_wait import Doorbell, ring_sockets
 
 AGAIN_S = 0.25
@@ -91,7 +91,7 @@ def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]
 class Company:
     """One rank among the others. Made in the engine's thread, after `form`."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: RankContext) -> None:
         self.seat = seat
         self.group: Any = mx.distributed.init(strict=True, backend=seat.backend)
         self.leads = seat.rank == 0
