@@ -27,15 +27,14 @@ from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, owner_of, reques
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
 from bus.wire.messages.peers import PeersReading
 from bus.wire.topics import reading_topic
-from gateway.cluster.cancels import Abroad, OwnerSilent, Stopped
-from gateway.cluster.counters import Tally
-from gateway.cluster.http_processes import ANSWER_S, Siblings
-from gateway.cluster.metrics import FLUSH_S, Ended, Metrics
+from gateway.cluster.cancels import OwnerSilent, RememberedCancels, RemoteCancels
+from gateway.cluster.counters import Counters
+from gateway.cluster.http_processes import ANSWER_S, HttpProcesses
+from gateway.cluster.metrics import FLUSH_S, EndedRequest, Metrics
 from gateway.cluster.options import Options
-from gateway.cluster.readings import View
+from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
-from gateway.dialects.fault_raised import Faulted
-from gateway.dialects.faults import of_refusal, owner_silent
+from gateway.dialects.faults import HttpFaultRaised, of_refusal, owner_silent
 from gateway.requests.dispatcher import Dispatcher, Exchange
 from gateway.runners.pool import RunnerClients
 
@@ -51,20 +50,20 @@ class HttpService:
         self.options = options
         self.boot = new_boot()
         self.reactor = AsyncioReactor(loop)
-        self.siblings = Siblings(options.endpoints, self.reactor, lambda: self)
-        self.process = f"gateway:{self.siblings.number}"
+        self.http_processes = HttpProcesses(options.endpoints, self.reactor, lambda: self)
+        self.process = f"gateway:{self.http_processes.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
         files = options.cluster_keys
         keyring = files and open_keyring(files, node=options.node, log=self.log)
         security = None if keyring is None else keyring.node
         self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log, security=security)
-        self.view = View(self.bus)
-        self.tally = Tally()
-        self.metrics = Metrics(self.tally)
+        self.readings = ClusterReadings(self.bus)
+        self.counters = Counters()
+        self.metrics = Metrics(self.counters)
         clients = RunnerClients(
             node=options.node,
-            process=f"h{self.siblings.number}",
+            process=f"h{self.http_processes.number}",
             boot=self.boot,
             reactor=self.reactor,
             log=self.log,
@@ -76,13 +75,13 @@ class HttpService:
             options=options,
             process=self.process,
             bus=self.bus,
-            view=self.view,
+            view=self.readings,
             clients=clients,
-            tally=self.tally,
+            counters=self.counters,
             log=self.log,
         )
-        self._stopped = Stopped(self.dispatcher)
-        self._abroad = Abroad(self.bus, f"h{self.siblings.number}", self._stopped)
+        self._stopped = RememberedCancels(self.dispatcher)
+        self._abroad = RemoteCancels(self.bus, f"h{self.http_processes.number}", self._stopped)
         self.running = 0
         """Exchanges whose last byte has not been made."""
         self._loop = loop
@@ -118,7 +117,7 @@ class HttpService:
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
-        self.siblings.close()
+        self.http_processes.close()
         self.bus.close()
         self._stack.close()
 
@@ -126,17 +125,17 @@ class HttpService:
         """Just after the start: wait a little until it can be said which models exist."""
         try:
             async with asyncio.timeout(KNOWN_S):
-                while not self.view.known:
+                while not self.readings.known:
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            if self.bus.mirror.live or self.view.cards():
+            if self.bus.mirror.live or self.readings.cards():
                 return
             refusal = Refusal(
                 reason="pending",
                 message="the gateway does not know the cluster's state yet; see `shoal status`",
                 retry_after_s=2.0,
             )
-            raise Faulted(of_refusal(refusal)) from None
+            raise HttpFaultRaised(of_refusal(refusal)) from None
 
     def _tidy(self) -> None:
         """Once after a busy time, when nothing is open."""
@@ -148,7 +147,9 @@ class HttpService:
 
     def parse_context(self, headers: dict[str, str]) -> ParseContext:
         """What a parser may know now."""
-        context_tokens = {str(one.model): one.context_tokens for one in self.view.models().values()}
+        context_tokens = {
+            str(one.model): one.context_tokens for one in self.readings.models().values()
+        }
         return ParseContext(
             ids=self._ids,
             now_s=wall(),
@@ -159,7 +160,7 @@ class HttpService:
         )
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
-        """Ask the holder. Raises Faulted with its refusal."""
+        """Ask the holder. Raises HttpFaultRaised with its refusal."""
         waiting: asyncio.Future[Acknowledged | CommandRefused] = self._loop.create_future()
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
@@ -169,7 +170,7 @@ class HttpService:
         self.bus.command(command, answered, deadline_s=deadline_s)
         answer = await waiting
         if isinstance(answer, CommandRefused):
-            raise Faulted(of_refusal(answer.refusal))
+            raise HttpFaultRaised(of_refusal(answer.refusal))
         return answer
 
     def keep_alive(self, model: ModelId, seconds: float) -> None:
@@ -189,7 +190,7 @@ class HttpService:
 
     async def stop_request(self, wanted: RequestId) -> bool:
         """Stop a request, whichever process of whichever node owns it; False when nobody knows
-        it. Raises Faulted (504) when its owner does not answer."""
+        it. Raises HttpFaultRaised (504) when its owner does not answer."""
         owner = owner_of(wanted)
         if owner is None or not owner[1][1:].isdigit():
             return False
@@ -198,9 +199,9 @@ class HttpService:
             return self._is_known(node) and await self._stop_abroad(node, wanted)
         if number >= self.options.processes:
             return False
-        found = await self.siblings.cancel(number, wanted)
+        found = await self.http_processes.cancel(number, wanted)
         if found is None:
-            raise Faulted(owner_silent(f"HTTP process {number} of this node", ANSWER_S))
+            raise HttpFaultRaised(owner_silent(f"HTTP process {number} of this node", ANSWER_S))
         return found
 
     def cancel(self, request_id: RequestId) -> bool:
@@ -217,7 +218,7 @@ class HttpService:
                 "client": ticket.request.client_id,
                 "priority": ticket.request.priority,
                 "instance": ticket.instance,
-                "waiting": str(ticket.request.request_id) in self.dispatcher.demand.waiters,
+                "waiting": str(ticket.request.request_id) in self.dispatcher.waiting.waiters,
                 "tokens": ticket.tokens,
                 "seconds": round(now - ticket.since_at, 3),
             }
@@ -230,7 +231,7 @@ class HttpService:
         for ticket in exchange.tickets:
             ttft_s = None if ticket.first_at is None else ticket.first_at - started_at
             self.metrics.ended(
-                Ended(
+                EndedRequest(
                     model=str(exchange.model),
                     outcome=outcome,
                     prompt_tokens=ticket.prompt_tokens,
@@ -256,16 +257,18 @@ class HttpService:
     # --- below ---------------------------------------------------------------------------------
 
     def _is_known(self, node: NodeId) -> bool:
-        return node in self.bus.state.nodes or any(card.node == node for card in self.view.cards())
+        return node in self.bus.state.nodes or any(
+            card.node == node for card in self.readings.cards()
+        )
 
     async def _stop_abroad(self, node: NodeId, wanted: RequestId) -> bool:
         try:
             return await self._abroad.cancel(node, wanted)
         except OwnerSilent as silent:
-            raise Faulted(owner_silent(silent.owner, silent.waited_s)) from None
+            raise HttpFaultRaised(owner_silent(silent.owner, silent.waited_s)) from None
 
     def _request_ids(self) -> Iterator[RequestId]:
-        process = f"h{self.siblings.number}"
+        process = f"h{self.http_processes.number}"
         for count in itertools.count(1):
             yield request_id(self.options.node, process, self.boot, count)
 
@@ -278,7 +281,7 @@ class HttpService:
             self.log.warning("keep_alive was refused", why=answer.refusal.message)
 
 
-class Seat:
+class ServiceHandle:
     """Where resources find the service of their process, once it has started."""
 
     def __init__(self, options: Options) -> None:

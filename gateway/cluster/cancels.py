@@ -35,7 +35,7 @@ class OwnerSilent(ShoalError):
         self.waited_s = waited_s
 
 
-class Owner(Protocol):
+class Cancellable(Protocol):
     """Who keeps this process's requests."""
 
     def cancel(self, request_id: RequestId) -> bool:
@@ -43,11 +43,11 @@ class Owner(Protocol):
         ...
 
 
-class Stopped:
+class RememberedCancels:
     """This process's requests, stopped as often as anybody likes: a repeat says what the first
     time said, even when the request has ended since."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Cancellable) -> None:
         self._owner = owner
         self._stopped: OrderedDict[RequestId, None] = OrderedDict()
 
@@ -60,13 +60,13 @@ class Stopped:
         return request_id in self._stopped
 
 
-class Abroad:
+class RemoteCancels:
     """Requests that gateways of other nodes own, and questions of theirs about ours.
 
     `process` is this HTTP process's name in request ids (`h0`).
     """
 
-    def __init__(self, bus: BusClient, process: str, stopped: Stopped) -> None:
+    def __init__(self, bus: BusClient, process: str, stopped: RememberedCancels) -> None:
         self._bus = bus
         self._me = bus.speaker.node
         self._process = process

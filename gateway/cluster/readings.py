@@ -42,7 +42,7 @@ HEARD = (
 )
 
 
-class View:
+class ClusterReadings:
     """Latest cards and readings, with when they were heard."""
 
     def __init__(self, bus: BusClient) -> None:

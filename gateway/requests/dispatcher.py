@@ -19,17 +19,16 @@ from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
 from bus.wire.topics import reading_topic
-from gateway.cluster.counters import Tally
+from gateway.cluster.counters import Counters
 from gateway.cluster.options import Options
-from gateway.cluster.readings import View
+from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.fault_raised import Faulted
-from gateway.dialects.faults import Fault, of_refusal, unknown_model
-from gateway.requests.inbox import Answer
-from gateway.requests.placement_check import Feasibility
-from gateway.requests.request import Ticket
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal, unknown_model
+from gateway.requests.inbox import EntryInbox
+from gateway.requests.placement_check import PlacementCheck
+from gateway.requests.request import ClientRequest
 from gateway.requests.routing import (
-    Load,
+    InstanceLoad,
     affinity_of,
     choose,
     given_up,
@@ -37,7 +36,7 @@ from gateway.requests.routing import (
     reading_rows,
     ready_instances,
 )
-from gateway.requests.waiting_queue import Demand, Waiter, loading_text
+from gateway.requests.waiting_queue import Waiter, WaitingQueue, loading_text
 from gateway.runners.pool import RunnerClients
 
 TICK_S = 0.25
@@ -58,8 +57,8 @@ NEVER_MS = 7 * 24 * 3600 * 1000
 class Exchange:
     """One parsed body under way: where its entries arrive, and its tickets for the record."""
 
-    answer: Answer
-    tickets: tuple[Ticket, ...]
+    answer: EntryInbox
+    tickets: tuple[ClientRequest, ...]
     model: ModelId
 
 
@@ -72,49 +71,49 @@ class Dispatcher:
         options: Options,
         process: str,
         bus: BusClient,
-        view: View,
+        view: ClusterReadings,
         clients: RunnerClients,
-        tally: Tally,
+        counters: Counters,
         log: Log,
     ) -> None:
-        self.view = view
-        self.demand = Demand(limit=options.max_waiting)
-        self.tickets: dict[RequestId, Ticket] = {}
+        self.readings = view
+        self.waiting = WaitingQueue(limit=options.max_waiting)
+        self.tickets: dict[RequestId, ClientRequest] = {}
         self.draining = False
         self._options = options
         self._process = process
         self._bus = bus
         self._clients = clients
-        self._tally = tally
+        self._counters = counters
         self._log = log
         self._published_at = 0.0
         self._demanded = True  # what an earlier process of this name said is taken back
-        self._feasibility = Feasibility(bus, self._never)
+        self._feasibility = PlacementCheck(bus, self._never)
         bus.on_state.append(self._follow)
         self._timer = bus.reactor.every(TICK_S, self._tick)
 
     # --- what resources ask ------------------------------------------------------------------
 
     def model(self, name: str) -> ModelId:
-        """The model that a client's name means. Raises Faulted (404) for none."""
-        names = self.view.model_names()
+        """The model that a client's name means. Raises HttpFaultRaised (404) for none."""
+        names = self.readings.model_names()
         found = model_named(name, names)
         if found is None:
-            raise Faulted(unknown_model(name, sorted(names)))
+            raise HttpFaultRaised(unknown_model(name, sorted(names)))
         return found
 
     def start(self, parsed: Parsed) -> Exchange:
-        """Submit, or let wait. Raises Faulted when it cannot even wait."""
+        """Submit, or let wait. Raises HttpFaultRaised when it cannot even wait."""
         self._check_room()
         model = self.model(parsed.model)
         requests = tuple(one.model_copy(update={"model": model}) for one in parsed.requests)
-        answer = Answer(requests, on_sent=self._clients.sent_to_client)
+        answer = EntryInbox(requests, on_sent=self._clients.sent_to_client)
         tickets = tuple(
-            Ticket(
+            ClientRequest(
                 request=request,
                 answer=answer,
                 owner=self,
-                tally=self._tally,
+                counters=self._counters,
                 now=self.now(),
                 timeout_s=parsed.extras.timeout_s,
             )
@@ -126,7 +125,7 @@ class Dispatcher:
                 self.place(ticket)
         return Exchange(answer, tickets, model)
 
-    def abandon(self, answer: Answer) -> None:
+    def abandon(self, answer: EntryInbox) -> None:
         """The client is gone: its requests are cancelled and forgotten."""
         answer.abandon()
         for request in answer.requests:
@@ -150,14 +149,14 @@ class Dispatcher:
             self._fail(ticket, reason, message, why="shutdown")
 
     async def wait_ready(self, model: ModelId) -> None:
-        """Until an instance of the model is ready. Raises Faulted when none is in time."""
+        """Until an instance of the model is ready. Raises HttpFaultRaised when none is in time."""
         since_at = self.now()
         while not ready_instances(self._bus.state.instances.values(), model):
             waited_s = self.now() - since_at
             if waited_s >= self._options.load_timeout_s:
-                raise Faulted(_not_loaded(model, waited_s))
+                raise HttpFaultRaised(_not_loaded(model, waited_s))
             if why := given_up(self._bus.state.instances.values(), model):
-                raise Faulted(of_refusal(_hopeless(model, why)))
+                raise HttpFaultRaised(of_refusal(_hopeless(model, why)))
             await asyncio.sleep(WATCH_S)
 
     def now(self) -> float:
@@ -170,7 +169,7 @@ class Dispatcher:
 
     # --- what tickets ask --------------------------------------------------------------------
 
-    def place(self, ticket: Ticket) -> None:
+    def place(self, ticket: ClientRequest) -> None:
         """Submit to a ready instance, or wait for one."""
         request = ticket.request
         ready = ready_instances(self._bus.state.instances.values(), request.model, ticket.excluded)
@@ -185,7 +184,7 @@ class Dispatcher:
             remaining_ms = max(1, int(1000 * (ticket.deadline_at - now)))
         self._clients.submit(chosen, request, ticket, remaining_ms=remaining_ms)
 
-    def refused(self, ticket: Ticket, refusal: Refusal) -> None:
+    def refused(self, ticket: ClientRequest, refusal: Refusal) -> None:
         """A runner said no: elsewhere once, else that is the answer."""
         self._clients.forget(ticket.request.request_id)
         passing = refusal.reason in ("draining", "not_ready", "wrong_generation", "protocol")
@@ -200,18 +199,18 @@ class Dispatcher:
             return
         self._refuse(ticket.answer, of_refusal(refusal))
 
-    def ended(self, ticket: Ticket) -> None:
+    def ended(self, ticket: ClientRequest) -> None:
         """It had its terminal. One that failed takes the others of its answer along."""
         request_id = ticket.request.request_id
         self.tickets.pop(request_id, None)
-        self.demand.remove(request_id)
+        self.waiting.remove(request_id)
         self._clients.forget(request_id)
         if ticket.failed is not None:
             self._drop_others(ticket.answer)
 
     # --- waiting -----------------------------------------------------------------------------
 
-    def _wait(self, ticket: Ticket) -> None:
+    def _wait(self, ticket: ClientRequest) -> None:
         waiter = Waiter(
             key=ticket.request.request_id,
             model=ticket.request.model,
@@ -219,7 +218,7 @@ class Dispatcher:
             since_at=ticket.since_at,
             deadline_at=ticket.since_at + self._options.load_timeout_s,
         )
-        full = self.demand.add(waiter)
+        full = self.waiting.add(waiter)
         if full is not None:
             self._refuse(ticket.answer, of_refusal(full))
             return
@@ -231,31 +230,31 @@ class Dispatcher:
         """The holder says that no time will make room: whoever waits is told its reasons."""
         if ready_instances(self._bus.state.instances.values(), model):
             return
-        for waiter in self.demand.of(model):
+        for waiter in self.waiting.of(model):
             self._refuse(self.tickets[RequestId(waiter.key)].answer, of_refusal(refusal))
 
     def _follow(self, state: ClusterState) -> None:
         self._clients.follow(state)
-        for model in self.demand.models():
+        for model in self.waiting.models():
             if ready_instances(state.instances.values(), model):
                 self._submit_waiting(model)
             else:
                 self._fail_hopeless(state, model)
 
     def _submit_waiting(self, model: ModelId) -> None:
-        for waiter in self.demand.of(model):
+        for waiter in self.waiting.of(model):
             ticket = self.tickets[RequestId(waiter.key)]
             if ready_instances(
                 self._bus.state.instances.values(), ticket.request.model, ticket.excluded
             ):
-                self.demand.remove(waiter.key)
+                self.waiting.remove(waiter.key)
                 self.place(ticket)
         self._publish()
 
     def _give_up_silent(self, model: ModelId, now: float) -> None:
         """The instances that did not answer are all there is, and none is being replaced."""
         all_ready = ready_instances(self._bus.state.instances.values(), model)
-        for waiter in self.demand.of(model):
+        for waiter in self.waiting.of(model):
             ticket = self.tickets[RequestId(waiter.key)]
             untried = [o for o in all_ready if (o.instance, o.generation) not in ticket.excluded]
             stale = any(self._clients.suspect(one.instance) for one in all_ready)
@@ -267,18 +266,18 @@ class Dispatcher:
         why = given_up(state.instances.values(), model)
         if why is None:
             return
-        for waiter in self.demand.of(model):
+        for waiter in self.waiting.of(model):
             fault = of_refusal(_hopeless(model, why))
             self._refuse(self.tickets[RequestId(waiter.key)].answer, fault)
 
     def _publish(self) -> None:
         now = self.now()
-        if not self.demand.waiters and not self._demanded:
+        if not self.waiting.waiters and not self._demanded:
             return
-        self._demanded = bool(self.demand.waiters)
+        self._demanded = bool(self.waiting.waiters)
         self._published_at = now
         node = self._options.node
-        reading = self.demand.reading(node, self._process, now)
+        reading = self.waiting.reading(node, self._process, now)
         self._bus.publish(reading_topic("demand", node, self._process), reading)
 
     # --- time ----------------------------------------------------------------------------------
@@ -287,9 +286,9 @@ class Dispatcher:
         now = self.now()
         if now - self._published_at >= 1.0:
             self._publish()
-        for model in self.demand.models():
+        for model in self.waiting.models():
             self._give_up_silent(model, now)
-        for waiter in self.demand.expired(now):
+        for waiter in self.waiting.expired(now):
             fault = _not_loaded(waiter.model, now - waiter.since_at)
             self._refuse(self.tickets[RequestId(waiter.key)].answer, fault)
         for ticket in list(self.tickets.values()):
@@ -301,13 +300,13 @@ class Dispatcher:
             else:
                 self._say(ticket, now)
 
-    def _say(self, ticket: Ticket, now: float) -> None:
+    def _say(self, ticket: ClientRequest, now: float) -> None:
         key = ticket.request.request_id
-        if key in self.demand.waiters:
+        if key in self.waiting.waiters:
             if now - ticket.said_at >= LOADING_SAID_S:
                 ticket.said_at = now
-                place = self.demand.position(key)
-                model, view = ticket.request.model, self.view
+                place = self.waiting.position(key)
+                model, view = ticket.request.model, self.readings
                 text = loading_text(model, view.runners(), view.weights(), position=place)
                 ticket.answer.say(text)
         elif now - max(ticket.moved_at, ticket.said_at) >= QUIET_S:
@@ -316,30 +315,30 @@ class Dispatcher:
 
     # --- ends ------------------------------------------------------------------------------------
 
-    def _stop(self, ticket: Ticket) -> None:
+    def _stop(self, ticket: ClientRequest) -> None:
         request_id = ticket.request.request_id
-        if self.demand.remove(request_id) is not None:
+        if self.waiting.remove(request_id) is not None:
             ticket.end_cancelled()
         elif self._clients.cancel(Cancel(request_id, "client")):
             ticket.stopping_since = ticket.stopping_since or self.now()
 
-    def _fail(self, ticket: Ticket, reason: FailReason, message: str, *, why: str) -> None:
+    def _fail(self, ticket: ClientRequest, reason: FailReason, message: str, *, why: str) -> None:
         cancel = "deadline" if why == "deadline" else "shutdown"
         self._clients.cancel(Cancel(ticket.request.request_id, cancel))
         ticket.end_failed(reason, message)
 
-    def _refuse(self, answer: Answer, fault: Fault) -> None:
+    def _refuse(self, answer: EntryInbox, fault: HttpFault) -> None:
         answer.refuse(fault)
         self._drop_others(answer)
 
-    def _drop_others(self, answer: Answer) -> None:
+    def _drop_others(self, answer: EntryInbox) -> None:
         for request in answer.requests:
             self._drop(request.request_id, "shutdown")
 
     def _drop(self, request_id: RequestId, why: str) -> None:
         if self.tickets.pop(request_id, None) is None:
             return
-        if self.demand.remove(request_id) is None:
+        if self.waiting.remove(request_id) is None:
             self._clients.cancel(Cancel(request_id, "client" if why == "client" else "shutdown"))
         self._clients.forget(request_id)
 
@@ -350,24 +349,26 @@ class Dispatcher:
             refusal = Refusal(
                 reason="draining", message="this gateway is shutting down", retry_after_s=2.0
             )
-            raise Faulted(of_refusal(refusal))
+            raise HttpFaultRaised(of_refusal(refusal))
         if len(self.tickets) >= self._options.max_open:
             refusal = Refusal(
                 reason="queue_full",
                 message=f"{len(self.tickets)} requests are open at this gateway",
                 position=len(self.tickets) + 1,
             )
-            raise Faulted(of_refusal(refusal))
+            raise HttpFaultRaised(of_refusal(refusal))
 
-    def _loads(self, instances: Iterable[InstanceId]) -> dict[InstanceId, Load]:
-        loads: dict[InstanceId, Load] = {}
+    def _loads(self, instances: Iterable[InstanceId]) -> dict[InstanceId, InstanceLoad]:
+        loads: dict[InstanceId, InstanceLoad] = {}
         for instance in instances:
-            rows = max(reading_rows(self.view.runner_of(instance)), self._clients.open_at(instance))
-            loads[instance] = Load(rows, self._clients.suspect(instance))
+            rows = max(
+                reading_rows(self.readings.runner_of(instance)), self._clients.open_at(instance)
+            )
+            loads[instance] = InstanceLoad(rows, self._clients.suspect(instance))
         return loads
 
 
-def _not_loaded(model: ModelId, waited_s: float) -> Fault:
+def _not_loaded(model: ModelId, waited_s: float) -> HttpFault:
     refusal = Refusal(
         reason="pending",
         message=f"{model} was not loaded within {waited_s:.0f} s; it may be soon",

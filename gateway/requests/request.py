@@ -1,7 +1,7 @@
 """The life of one request within an HTTP process, from waiting to its last word.
 
-Pure: time arrives as `now`, what is to be done is asked of the `Owner`. A ticket's answer hears
-of each entry once; after a terminal nothing more is passed on.
+Pure: time arrives as `now`; the `RequestOwner` does what is to be done. A request's inbox gets
+each entry once; after a terminal nothing more is passed on.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from bus.wire.ids import InstanceId
 from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import ChoiceEnd, Entry, Failed, Finished, TokenDelta, ToolCallDelta
-from gateway.cluster.counters import Tally
-from gateway.requests.inbox import Answer
+from gateway.cluster.counters import Counters
+from gateway.requests.inbox import EntryInbox
 
 
-class Owner(Protocol):
+class RequestOwner(Protocol):
     """Who places tickets and keeps them."""
 
-    def place(self, ticket: Ticket) -> None:
+    def place(self, ticket: ClientRequest) -> None:
         """Find it a runner, or let it wait."""
         ...
 
-    def refused(self, ticket: Ticket, refusal: Refusal) -> None:
+    def refused(self, ticket: ClientRequest, refusal: Refusal) -> None:
         """A runner did not take it."""
         ...
 
-    def ended(self, ticket: Ticket) -> None:
+    def ended(self, ticket: ClientRequest) -> None:
         """It had its terminal."""
         ...
 
@@ -37,7 +37,7 @@ class Owner(Protocol):
         ...
 
 
-class Ticket:
+class ClientRequest:
     """One request and where it stands. Instants end in `_at` and are monotonic.
 
     `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token
@@ -48,9 +48,9 @@ class Ticket:
         self,
         *,
         request: GenerationRequest,
-        answer: Answer,
-        owner: Owner,
-        tally: Tally,
+        answer: EntryInbox,
+        owner: RequestOwner,
+        counters: Counters,
         now: float,
         timeout_s: float | None,
     ) -> None:
@@ -71,7 +71,7 @@ class Ticket:
         self.failed: FailReason | None = None
         self.done = False
         self._owner = owner
-        self._tally = tally
+        self._counters = counters
         self._timeout_s = timeout_s
         self._silence_s = 0.0
         self._waiting_since: float | None = None
@@ -139,7 +139,7 @@ class Ticket:
                 tokens += entry.tokens
         if tokens:
             gap_s = None if self.first_at is None else now - self.moved_at
-            self._tally.tokens(self.request.model, tokens, gap_s)
+            self._counters.tokens(self.request.model, tokens, gap_s)
             self.first_at = self.first_at or now
             self.tokens += tokens
         self.moved_at = now

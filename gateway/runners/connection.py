@@ -1,9 +1,9 @@
 """Talks to one runner: a DEALER of our own, requests out, entries in, life watched.
 
-Promises to each `Sink`: entries in their order without a gap (a gap ends the request with
-`internal`), and one last word: a terminal entry, `refused`, or `lost_unaccepted`. A socket that is
-gone and not back in 1 s, or progress owed and not made for 12 s, ends what was accepted with
-`runner_lost`. What was never accepted is given back, for nothing had been done.
+Promises to each `RequestObserver`: entries in their order without a gap (a gap ends the request
+with `internal`), and one last word: a terminal entry, `refused`, or `lost_unaccepted`. A socket
+that is gone and not back in 1 s, or progress owed and not made for 12 s, ends what was accepted
+with `runner_lost`. What was never accepted is given back, for nothing had been done.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
 
 
-class Sink(Protocol):
+class RequestObserver(Protocol):
     """Who asked. All calls come in the loop's thread."""
 
     def accepted(self, position: int, prompt_tokens: int) -> None:
@@ -79,7 +79,7 @@ class _Open:
 
     request_id: RequestId
     choices: int
-    sink: Sink
+    sink: RequestObserver
     submitted_at: float
     credit: CreditBook
     accepted: bool = False
@@ -133,7 +133,9 @@ class RunnerConnection:
         """Requests here that have not ended."""
         return len(self._open)
 
-    def submit(self, request: GenerationRequest, sink: Sink, *, remaining_ms: int) -> None:
+    def submit(
+        self, request: GenerationRequest, sink: RequestObserver, *, remaining_ms: int
+    ) -> None:
         """Hand a request over. The sink gets its last word in any case."""
         now = self._reactor.now()
         one = _Open(request.request_id, request.n, sink, now, CreditBook(request.n))

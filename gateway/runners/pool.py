@@ -19,7 +19,7 @@ from bus.wire.instances import Instance, RankReady
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Cancel
-from gateway.runners.connection import RunnerConnection, Sink
+from gateway.runners.connection import RequestObserver, RunnerConnection
 
 TICK_S = 1.0
 GONE_S = 0.5
@@ -54,7 +54,12 @@ class RunnerClients:
         self._timer = reactor.every(TICK_S, self._tick)
 
     def submit(
-        self, instance: Instance, request: GenerationRequest, sink: Sink, *, remaining_ms: int
+        self,
+        instance: Instance,
+        request: GenerationRequest,
+        sink: RequestObserver,
+        *,
+        remaining_ms: int,
     ) -> None:
         """Hand a request to an instance's lead runner. The instance must have one."""
         connection = self._connection(instance)

@@ -8,21 +8,21 @@ from gateway.cluster import metrics
 from gateway.dialects import faults
 from gateway.dialects.dialect import request_id_of
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.fault_raised import Faulted
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.node_health import node_health
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 
-class ClusterState:
+class StateResource:
     """`GET /state`: the mirrored state, the latest readings, each node's health."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """All of it."""
-        service = self._seat.service
-        state, view = service.bus.state, service.view
+        service = self._handle.service
+        state, view = service.bus.state, service.readings
         readings = {str(reading.node): (reading, age_s) for reading, age_s in view.nodes()}
         nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in view.cards())})
         resp.data = json_bytes(
@@ -51,17 +51,17 @@ class ClusterState:
         resp.content_type = "application/json"
 
 
-class Queue:
+class QueueResource:
     """`GET /queue`: what runs and what waits, at runners and here."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Numbers, and one line per open request of this node's gateway."""
-        service = self._seat.service
-        runners = service.view.serving()
-        requests = await service.siblings.open_requests(service.options.processes)
+        service = self._handle.service
+        runners = service.readings.serving()
+        requests = await service.http_processes.open_requests(service.options.processes)
         resp.data = json_bytes(
             {
                 "running": sum(one.running for one in runners),
@@ -86,15 +86,15 @@ class Queue:
         resp.content_type = "application/json"
 
 
-class Health:
+class HealthResource:
     """`GET /health`: how this process is, from memory alone."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """200 while it serves at all; the words say how well."""
-        service = self._seat.service
+        service = self._handle.service
         problems = _problems(service)
         resp.data = json_bytes(
             {
@@ -116,7 +116,7 @@ class Health:
         resp.content_type = "application/json"
 
 
-class Live:
+class LiveResource:
     """`GET /livez`: the loop turns."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
@@ -125,45 +125,45 @@ class Live:
         resp.content_type = "text/plain"
 
 
-class Ready:
+class ReadyResource:
     """`GET /readyz`: requests are taken."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """503 with the reasons while they are not."""
-        problems = _problems(self._seat.service)
+        problems = _problems(self._handle.service)
         resp.status = 503 if problems else 200
         resp.text = "\n".join(problems) or "ok"
         resp.content_type = "text/plain"
 
 
-class MetricsText:
+class MetricsResource:
     """`GET /metrics`."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Prometheus's text, of all HTTP processes."""
-        service = self._seat.service
-        resp.data = service.metrics.render(service.view.serving(), service.view.demands())
+        service = self._handle.service
+        resp.data = service.metrics.render(service.readings.serving(), service.readings.demands())
         resp.content_type = metrics.CONTENT_TYPE
 
 
-class CancelRequest:
+class CancelResource:
     """`POST /v1/cancel/{id}` (DELETE works as well)."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
         """Stop it, whichever node's gateway owns it; its client gets an ordinary end. To stop it
         again says the same. 404 when nobody knows it, 504 when its owner does not answer."""
         wanted = request_id_of(request_id)
-        if not await self._seat.service.stop_request(wanted):
-            raise Faulted(faults.not_found(f"an open request '{request_id}'"))
+        if not await self._handle.service.stop_request(wanted):
+            raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
         resp.data = json_bytes({"id": request_id, "cancelled": True})
         resp.content_type = "application/json"
 

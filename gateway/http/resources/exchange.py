@@ -18,12 +18,11 @@ from bus.wire.ids import ModelId
 from gateway.dialects import sse
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
-from gateway.dialects.fault_raised import Faulted
-from gateway.dialects.faults import Fault, internal, of_failed
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.http.middleware import read_body, receive_of
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 PARSE_ASIDE_BYTES = 128 << 10
 """A larger body is parsed in a thread, so that other streams go on."""
@@ -61,16 +60,16 @@ class _Running:
 class GenerateResource:
     """A route that generates text in one dialect."""
 
-    def __init__(self, seat: Seat, dialect: Dialect) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle, dialect: Dialect) -> None:
+        self._handle = handle
         self._dialect = dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Parse, submit, answer."""
-        service = self._seat.service
+        service = self._handle.service
         started_at = service.reactor.now()
         parsed = await self._parse(service, req)
-        if not service.view.known:
+        if not service.readings.known:
             await service.wait_known()
         if parsed.intent != "generate":
             resp.content_type = "application/json"
@@ -100,7 +99,7 @@ class GenerateResource:
                 resp.set_header("x-request-id", parsed.answer_id)
                 _keep_warm(service, exchange.model, keep_alive_s)
                 running.end("finished", 200)
-        except Faulted as error:
+        except HttpFaultRaised as error:
             running.end(error.fault.code, error.fault.status)
             raise
         except BaseException:
@@ -128,14 +127,14 @@ async def _watch(req: Request, service: HttpService, exchange: Exchange) -> None
 def _raise_early(running: _Running) -> None:
     answer = running.exchange.answer
     if answer.abandoned:
-        raise Faulted(Fault(CLOSED_REQUEST, "client_closed", "the client went away"))
+        raise HttpFaultRaised(HttpFault(CLOSED_REQUEST, "client_closed", "the client went away"))
     fault = answer.early_fault
     if fault is not None:
-        raise Faulted(fault)
+        raise HttpFaultRaised(fault)
 
 
 async def _whole(running: _Running) -> bytes:
-    """The answer in one piece. Raises Faulted for whatever keeps it from being complete."""
+    """The answer in one piece. Raises HttpFaultRaised for whatever keeps it from being complete."""
     answer = running.exchange.answer
     collector = Collector(answer.requests)
     while not collector.ended:
@@ -144,7 +143,7 @@ async def _whole(running: _Running) -> bytes:
         if entries:
             collector.add(entries)
         if collector.failed is not None:
-            raise Faulted(of_failed(collector.failed))
+            raise HttpFaultRaised(of_failed(collector.failed))
         if not entries and answer.ended:
             _raise_early(running)
             break

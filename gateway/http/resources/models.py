@@ -11,34 +11,35 @@ from bus.wire.instances import Instance
 from bus.wire.messages.readings import RunnerReading
 from gateway.dialects import listing
 from gateway.dialects.dialect import Limits
-from gateway.dialects.listing import LoadedModel, ModelListing
+from gateway.dialects.listing import LoadedCopy, ModelListing
 from gateway.http.middleware import read_body
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 
 class Listings:
     """What every listing is told from."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     @property
     def service(self) -> HttpService:
         """This process's service."""
-        return self._seat.service
+        return self._handle.service
 
     def all(self) -> list[ModelListing]:
         """All models, by id."""
         service = self.service
-        cards = service.view.models()
+        cards = service.readings.models()
         return [
-            _listing(service, name, cards.get(name)) for name in sorted(service.view.model_names())
+            _listing(service, name, cards.get(name))
+            for name in sorted(service.readings.model_names())
         ]
 
     def one(self, name: str) -> ModelListing:
-        """The model that a client means. Raises Faulted (404)."""
+        """The model that a client means. Raises HttpFaultRaised (404)."""
         model = self.service.dispatcher.model(name)
-        return _listing(self.service, model, self.service.view.models().get(model))
+        return _listing(self.service, model, self.service.readings.models().get(model))
 
 
 class OpenAIModels:
@@ -119,7 +120,7 @@ class OllamaVersion:
 
 def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> ModelListing:
     copies = [
-        _loaded(one, service.view.runner_of(one.instance), card)
+        _loaded(one, service.readings.runner_of(one.instance), card)
         for one in service.bus.state.instances.values()
         if one.model == model and one.status == "ready"
     ]
@@ -141,7 +142,7 @@ def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> Mo
 
 def _loaded(
     instance: Instance, reading: RunnerReading | None, card: ModelCard | None
-) -> LoadedModel:
+) -> LoadedCopy:
     weights = card.weights_bytes if card is not None else 0
     size = max(weights, reading.active_bytes if reading is not None else 0)
     expires_at_s = None
@@ -149,7 +150,7 @@ def _loaded(
         idle_s = reading.last_used_ago_s if reading is not None else 0.0
         expires_at_s = wall() + max(0.0, instance.keep_alive_s - idle_s)
     on_cpu = instance.backend.endswith("-cpu")
-    return LoadedModel(
+    return LoadedCopy(
         size_bytes=size,
         accelerator_bytes=0 if on_cpu else size,
         context_tokens=instance.context_tokens,
