@@ -79,7 +79,9 @@ class Desk:
                 link.bind(address)
                 reactor.watch(link, lambda frames, link=link: self._answer(link, frames))
             bus = SimpleNamespace(speaker=SPEAKER, endpoints=self.endpoints, state=self.state)
-            readings = SimpleNamespace(nodes=lambda: self.readings, runners=lambda: self.runners)
+            readings = SimpleNamespace(
+                nodes=lambda _: self.readings, runners=lambda _: self.runners
+            )
             service = SimpleNamespace(bus=bus, readings=readings, reactor=reactor)
             app: App[Any, Any] = App()
             for kind in (HttpFaultRaised, BadRequest):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from falcon.asgi import Request, Response
+from pydantic import BaseModel
 
 from gateway.cluster import metrics
+from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.dialect import request_id_of
 from gateway.dialects.encode import json_bytes
@@ -22,9 +27,10 @@ class StateResource:
     async def on_get(self, req: Request, resp: Response) -> None:
         """All of it."""
         service = self._handle.service
-        state, view = service.bus.state, service.readings
-        readings = {str(reading.node): (reading, age_s) for reading, age_s in view.nodes()}
-        nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in view.cards())})
+        state, known, now = service.bus.state, service.readings, service.reactor.now()
+        readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
+        nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in known.cards(now))})
+        peers, links = known.peers(now), known.links(now)
         resp.data = json_bytes(
             {
                 "state": state.model_dump(mode="json"),
@@ -36,12 +42,12 @@ class StateResource:
                         node: {**reading.model_dump(mode="json"), "age_s": round(age_s, 3)}
                         for node, (reading, age_s) in readings.items()
                     },
-                    "runners": [one.model_dump(mode="json") for one in view.runners()],
-                    "cards": [one.model_dump(mode="json") for one in view.cards()],
-                    "peers": {str(one.node): one.model_dump(mode="json") for one in view.peers()},
-                    "links": {str(one.node): one.model_dump(mode="json") for one in view.links()},
-                    "demand": [one.model_dump(mode="json") for one in view.demands()],
-                    "weights": [one.model_dump(mode="json") for one in view.weights()],
+                    "runners": _plain(known.runners(now)),
+                    "cards": _plain(known.cards(now)),
+                    "peers": {str(one.node): one.model_dump(mode="json") for one in peers},
+                    "links": {str(one.node): one.model_dump(mode="json") for one in links},
+                    "demand": _plain(known.demands(now)),
+                    "weights": _plain(known.weights(now)),
                 },
                 "nodeHealth": {
                     node: node_health(*readings.get(node, (None, 0.0))) for node in nodes
@@ -60,7 +66,7 @@ class QueueResource:
     async def on_get(self, req: Request, resp: Response) -> None:
         """Numbers, and one line per open request of this node's gateway."""
         service = self._handle.service
-        runners = service.readings.serving()
+        runners = service.catalog.serving()
         requests = await service.http_processes.open_requests(service.options.processes)
         resp.data = json_bytes(
             {
@@ -103,7 +109,7 @@ class HealthResource:
                 "node": service.options.node,
                 "name": service.options.node_name,
                 "version": service.options.version,
-                "open_requests": len(service.dispatcher.tickets),
+                "open_requests": len(service.dispatcher.requests),
                 "models_ready": sorted(
                     {
                         str(one.model)
@@ -148,7 +154,8 @@ class MetricsResource:
     async def on_get(self, req: Request, resp: Response) -> None:
         """Prometheus's text, of all HTTP processes."""
         service = self._handle.service
-        resp.data = service.metrics.render(service.readings.serving(), service.readings.demands())
+        demands = service.readings.demands(service.reactor.now())
+        resp.data = service.metrics.render(service.catalog.serving(), demands)
         resp.content_type = metrics.CONTENT_TYPE
 
 
@@ -162,7 +169,12 @@ class CancelResource:
         """Stop it, whichever node's gateway owns it; its client gets an ordinary end. To stop it
         again says the same. 404 when nobody knows it, 504 when its owner does not answer."""
         wanted = request_id_of(request_id)
-        if not await self._handle.service.stop_request(wanted):
+        try:
+            found = await self._handle.service.cancels.stop(wanted)
+        except OwnerSilent as silent:
+            fault = faults.owner_silent(silent.owner, silent.waited_s)
+            raise HttpFaultRaised(fault) from None
+        if not found:
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
         resp.data = json_bytes({"id": request_id, "cancelled": True})
         resp.content_type = "application/json"
@@ -170,6 +182,10 @@ class CancelResource:
     async def on_delete(self, req: Request, resp: Response, request_id: str) -> None:
         """The same."""
         await self.on_post(req, resp, request_id)
+
+
+def _plain(readings: Sequence[BaseModel]) -> list[dict[str, Any]]:
+    return [reading.model_dump(mode="json") for reading in readings]
 
 
 def _problems(service: HttpService) -> list[str]:

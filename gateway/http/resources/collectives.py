@@ -42,7 +42,7 @@ class CollectiveTests:
         found = read_object(body or b"{}", Limits(depth=service.options.body_depth))
         take_extras(found)
         asked = validate(CollectiveTestBody, found, FieldTable())
-        await service.wait_known()
+        await service.catalog.wait_known()
         command = RunCollectiveTest(
             command_id=service.command_id(),
             nodes=known_nodes(service, asked.nodes, field="nodes"),
@@ -63,7 +63,7 @@ class CollectiveTestResource:
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
         """How far it is, and what all ranks have found so far; for ten minutes after its end."""
         service = self._handle.service
-        readings = service.readings.test_of(InstanceId(instance))
+        readings = service.readings.test_of(InstanceId(instance), service.reactor.now())
         held = service.bus.state.instances.get(instance)
         found = standing_of(instance, held, readings)
         if found is None:

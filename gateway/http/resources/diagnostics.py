@@ -70,9 +70,10 @@ class NodeDiagnostics:
         """Runtime, processes, runners with their own accounts, memory, warnings."""
         service = self._handle.service
         node, state = service.bus.speaker.node, service.bus.state
-        fresh = [r for r, age_s in service.readings.nodes() if _is_fresh(r, age_s, node)]
+        now = service.reactor.now()
+        fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
         reading = fresh[0] if fresh else None
-        readings = {r.process: r for r in service.readings.runners() if r.node == node}
+        readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
         (reports, failed), capability = await asyncio.gather(
             _reports(service), _capability(service)
         )

@@ -53,7 +53,7 @@ class PlaceInstance:
         found = read_object(body, Limits(depth=service.options.body_depth))
         take_extras(found)
         asked = validate(PlaceBody, found, FieldTable())
-        await service.wait_known()
+        await service.catalog.wait_known()
         resp.data = await _placed(service, asked)
         resp.content_type = "application/json"
 
@@ -66,7 +66,7 @@ class PlacementPlan:
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """The plan."""
-        await self._handle.service.wait_known()
+        await self._handle.service.catalog.wait_known()
         resp.data = await _placed(self._handle.service, _asked(req))
         resp.content_type = "application/json"
 
@@ -81,7 +81,7 @@ class PlacementPreviews:
         """For each number of nodes and kind of sharding the best placement now, or why there is
         none; `chosen` is what placing would do, `refusal` what it would say instead."""
         service, asked = self._handle.service, _asked(req)
-        await service.wait_known()
+        await service.catalog.wait_known()
         command = _command(service, asked).model_copy(update={"previews": True})
         answer = await service.command(command)
         resp.data = json_bytes(answer.plan)
@@ -100,7 +100,7 @@ class InstanceResource:
         found = service.bus.state.instances.get(instance)
         if found is None:
             raise HttpFaultRaised(faults.not_found(f"instance '{instance}'"))
-        reading = service.readings.runner_of(InstanceId(instance))
+        reading = service.readings.runner_of(found, service.reactor.now())
         resp.data = json_bytes(
             {
                 "instance": found.model_dump(mode="json"),
@@ -131,7 +131,7 @@ async def _placed(service: HttpService, asked: PlaceBody) -> bytes:
 
 def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
     """Return the command that was asked for. Raises HttpFaultRaised (404), BadRequest."""
-    model: ModelId = service.dispatcher.model(asked.model)
+    model: ModelId = service.catalog.named(asked.model)
     return PlaceModel(
         command_id=service.command_id(),
         model=model,
@@ -152,7 +152,7 @@ def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[
     """Nodes by id or name, as ids. BadRequest, naming the field, for one that nobody is: one
     that is excluded by mistake would be excluded in vain."""
     called = {one.node: one.name for one in service.bus.state.nodes.values()}
-    called |= {one.node: one.name for one in service.readings.cards()}
+    called |= {one.node: one.name for one in service.readings.cards(service.reactor.now())}
     found: list[NodeId] = []
     for name in names:
         meant = [node for node in called if name == node] or [

@@ -30,16 +30,15 @@ class Listings:
     def all(self) -> list[ModelListing]:
         """All models, by id."""
         service = self.service
-        cards = service.readings.models()
+        cards = service.catalog.cards()
         return [
-            _listing(service, name, cards.get(name))
-            for name in sorted(service.readings.model_names())
+            _listing(service, name, cards.get(name)) for name in sorted(service.catalog.names())
         ]
 
     def one(self, name: str) -> ModelListing:
         """The model that a client means. Raises HttpFaultRaised (404)."""
-        model = self.service.dispatcher.model(name)
-        return _listing(self.service, model, self.service.readings.models().get(model))
+        model = self.service.catalog.named(name)
+        return _listing(self.service, model, self.service.catalog.cards().get(model))
 
 
 class OpenAIModels:
@@ -50,7 +49,7 @@ class OpenAIModels:
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """All of them."""
-        await self._listings.service.wait_known()
+        await self._listings.service.catalog.wait_known()
         resp.data = listing.openai_models(self._listings.all())
         resp.content_type = "application/json"
 
@@ -63,7 +62,7 @@ class OpenAIModel:
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
         """One of them."""
-        await self._listings.service.wait_known()
+        await self._listings.service.catalog.wait_known()
         resp.data = listing.openai_model(self._listings.one(name))
         resp.content_type = "application/json"
 
@@ -76,7 +75,7 @@ class OllamaTags:
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """All of them."""
-        await self._listings.service.wait_known()
+        await self._listings.service.catalog.wait_known()
         resp.data = listing.ollama_tags(self._listings.all())
         resp.content_type = "application/json"
 
@@ -104,7 +103,7 @@ class OllamaShow:
         options = self._listings.service.options
         body = await read_body(req, options.body_limit_bytes)
         name = listing.parse_show(body, Limits(depth=options.body_depth))
-        await self._listings.service.wait_known()
+        await self._listings.service.catalog.wait_known()
         resp.data = listing.ollama_show(self._listings.one(name))
         resp.content_type = "application/json"
 
@@ -120,7 +119,7 @@ class OllamaVersion:
 
 def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> ModelListing:
     copies = [
-        _loaded(one, service.readings.runner_of(one.instance), card)
+        _loaded(one, service.readings.runner_of(one, service.reactor.now()), card)
         for one in service.bus.state.instances.values()
         if one.model == model and one.status == "ready"
     ]

@@ -38,7 +38,7 @@ class NodeResource:
         found = read_object(body or b"{}", Limits(depth=service.options.body_depth))
         take_extras(found)
         asked = validate(NodeBody, found, FieldTable())
-        await service.wait_known()
+        await service.catalog.wait_known()
         answer = await service.command(_command(service, node, act, asked))
         resp.data = json_bytes({"node": node, **acknowledged(answer)})
         resp.content_type = "application/json"
