@@ -23,7 +23,7 @@ from bus.wire.messages.tokens import (
 )
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, ParseContext
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
@@ -116,7 +116,7 @@ def _answered(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
     collector = Collector(parsed.requests)
     collector.add(entries)
     whole = dialect.render_whole(parsed, collector.collected, load_s=0.5)
-    error = dialect.error(Fault(404, "model_not_found", "no", field="model"))
+    error = dialect.error(HttpFault(404, "model_not_found", "no", field="model"))
     return {
         "request": request.model_dump(mode="json"),
         "intent": parsed.intent,

@@ -147,7 +147,7 @@ def test_facts_never_replace_the_words_of_the_envelope() -> None:
     ],
 )
 def test_faults_of_the_door_have_their_headers(
-    fault: faults.Fault, status: int, header: str
+    fault: faults.HttpFault, status: int, header: str
 ) -> None:
     answer = OpenAIChat().error(fault)
     assert answer.status == status

@@ -31,13 +31,13 @@ from bus.wire.messages.tokens import (
 from gateway.dialects import faults, listing
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, ParseContext, Parsed
-from gateway.dialects.listing import LoadedModel, ModelListing
+from gateway.dialects.listing import LoadedCopy, ModelListing
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 
 NOW_S = 1_763_640_000.0
-TINY = ModelListing("shoal-tiny", 1, NOW_S, loaded=(LoadedModel(1, 1, 4096),))
+TINY = ModelListing("shoal-tiny", 1, NOW_S, loaded=(LoadedCopy(1, 1, 4096),))
 DIALECTS: dict[str, Dialect] = {
     "/v1/chat/completions": OpenAIChat(),
     "/v1/completions": OpenAICompletions(),
@@ -148,7 +148,7 @@ class Door:
         # seven bytes at a time: no frame and no character arrives in one piece
         return (stream[at : at + 7] for at in range(0, len(stream), 7))
 
-    def _error(self, dialect: Dialect, fault: faults.Fault) -> Answer:
+    def _error(self, dialect: Dialect, fault: faults.HttpFault) -> Answer:
         answer = dialect.error(fault)
         return answer.status, dict(answer.headers), iter([answer.body])
 
