@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.cli.output.bench_math import percentiles
+from gateway.cli.verbs.models.bench_math import percentiles
 from tests.harness.nodes import Node, Stream, eventually
 
 STORY = "Tell me a long story about a fish."
