@@ -14,8 +14,8 @@ from bus.process.identity import node_id
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.settings import load_settings
 from runner.group.collectives import Exchanges
-from runner.group.lockstep import Seat
-from runner.roles.role import Makers, Progressed
+from runner.group.lockstep import RankContext
+from runner.roles.role import Factories, Progressed
 from runner.service import run_slot
 from runner.text.prepared import TextWorks
 
@@ -27,7 +27,7 @@ SWITCH_S = 0.0005
 the engine's thread must not wait for a prompt's template."""
 
 
-def load_engine(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> MlxEngine:
+def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progressed) -> MlxEngine:
     """Import MLX only in the thread that will own it, and load."""
     from runner.mlx.engine import Precision
     from runner.mlx.engine import load_engine as load
@@ -38,7 +38,7 @@ def load_engine(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> Ml
         memory_limit_bytes=spec.memory_limit_bytes,
         context_tokens=spec.context_tokens,
         progress=progress,
-        seat=seat,
+        rank_context=context,
     )
 
 
@@ -49,11 +49,11 @@ def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
     form(group, rank, deadline_s)
 
 
-def open_exchanges(spec: RunnerSpec, seat: Seat) -> Exchanges:
+def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
     """One rank's end of a group that tests its collectives."""
-    from runner.mlx.ranks.collective_checks import open_exchanges as open_with_mlx
+    from runner.mlx.ranks.collective_checks import open_checks
 
-    return open_with_mlx(seat, spec.memory_limit_bytes)
+    return open_checks(context, spec.memory_limit_bytes)
 
 
 def load_text(spec: RunnerSpec) -> TextWorks:
@@ -73,7 +73,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level=settings.log_level,
         keys=settings.key_files,
-        makers=Makers(
+        factories=Factories(
             load_engine=load_engine,
             load_follower=load_engine,
             load_text=load_text,

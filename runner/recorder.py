@@ -66,7 +66,7 @@ class FlightRecorder:
 
 
 @dataclass(slots=True)
-class Tally:
+class ServedTotals:
     """Sums since the start."""
 
     requests: int = 0

@@ -45,11 +45,11 @@ from runner.lifecycle import (
     signalled,
 )
 from runner.recorder import FlightRecorder
-from runner.roles.collective_test import Measuring
-from runner.roles.follower import Following
-from runner.roles.lead import Leading
-from runner.roles.reports import Me, runner_report, slot_hello
-from runner.roles.role import Makers, Part
+from runner.roles.collective_test import CollectiveTestRole
+from runner.roles.follower import FollowerRole
+from runner.roles.lead import LeadRole
+from runner.roles.reports import SlotIdentity, runner_report, slot_hello
+from runner.roles.role import Factories, Role
 
 BEAT_S = 1.0
 WATCH_S = 0.25
@@ -60,17 +60,17 @@ LAST_WORDS_S = 0.2
 class RunnerService:
     """One slot's process. `exit_code` is what the process is to end with."""
 
-    def __init__(self, shell: Shell, *, slot: str, makers: Makers) -> None:
+    def __init__(self, shell: Shell, *, slot: str, factories: Factories) -> None:
         self.exit_code = STOPPED
         self.phase: Phase = "idle"
         self._shell = shell
         self._slot = slot
         self._reactor = shell.reactor
         self._log = shell.log
-        self._makers = makers
+        self._factories = factories
         self._message = ""
         self._spec: RunnerSpec | None = None
-        self._part: Part | None = None
+        self._role: Role | None = None
         self._drain: tuple[float, str] | None = None
         self._since = self._reactor.now()
         self._recorder = FlightRecorder()
@@ -92,8 +92,8 @@ class RunnerService:
 
     def close(self) -> None:
         """After the loop: give the engine a moment, then drop the links."""
-        if self._part is not None:
-            self._part.stop(1.0)
+        if self._role is not None:
+            self._role.stop(1.0)
         self._reactor.unwatch(self._worker)
         self._worker.close()
         self._client.close()
@@ -128,42 +128,42 @@ class RunnerService:
         self._since = self._reactor.now()
         self._log = self._log.bind(instance=spec.instance, generation=spec.generation)
         try:
-            self._part = self._make_part(spec)
+            self._role = self._make_role(spec)
         except CannotForm as error:
             self.leave(GROUP_LOST, "model_unavailable", str(error))
             return
         self.signal("spec")
-        self._part.begin()
+        self._role.begin()
 
-    def _make_part(self, spec: RunnerSpec) -> Part:
+    def _make_role(self, spec: RunnerSpec) -> Role:
         if spec.test is not None:
-            return Measuring(
+            return CollectiveTestRole(
                 spec,
                 spec.test,
                 self,
-                me=self._me,
-                makers=self._makers,
+                identity=self._identity,
+                factories=self._factories,
                 reactor=self._reactor,
                 log=self._log,
                 recorder=self._recorder,
                 security=self._shell.security,
             )
         if spec.rank == 0:
-            return Leading(
+            return LeadRole(
                 spec,
                 self,
-                me=self._me,
-                makers=self._makers,
+                identity=self._identity,
+                factories=self._factories,
                 reactor=self._reactor,
                 log=self._log,
                 recorder=self._recorder,
                 tap=self._tap,
                 security=self._shell.security,
             )
-        return Following(
+        return FollowerRole(
             spec,
             self,
-            makers=self._makers,
+            factories=self._factories,
             reactor=self._reactor,
             log=self._log,
             recorder=self._recorder,
@@ -187,27 +187,27 @@ class RunnerService:
         now = self._reactor.now()
         if self.phase == "ended":
             return
-        spec, part = self._spec, self._part
-        if spec is None or part is None:
+        spec, role = self._spec, self._role
+        if spec is None or role is None:
             if now - self._since > SPEC_DEADLINE_S:
                 self.leave(NO_SPEC, "model_unavailable", "no worker gave a spec")
             return
-        part.watch(now)
+        role.watch(now)
         if self.phase in ("loading", "warming") and now - self._since > spec.load_deadline_s:
             what = f"not ready after {spec.load_deadline_s:g} s"
             self.leave(LOAD_FAILED, "model_unavailable", what)
             return
         if self.phase == "draining" and self._drain is not None:
             deadline_at, why = self._drain
-            if part.is_empty or now >= deadline_at:
+            if role.is_empty or now >= deadline_at:
                 self.signal("empty")
                 self.leave(STOPPED, "model_unavailable", why)
 
     def _beat(self) -> None:
         self._say_hello()
-        if self._part is None or self.phase == "ended":
+        if self._role is None or self.phase == "ended":
             return
-        reading = self._part.reading(self._reactor.now())
+        reading = self._role.reading(self._reactor.now())
         if reading is not None:
             speaker = self._shell.speaker
             kind = "runner" if isinstance(reading, RunnerReading) else "collective"
@@ -224,9 +224,9 @@ class RunnerService:
         self._recorder.note(wall(), "shutdown_cleanup", exit_code=code, message=message)
         self._log.info("leaving", exit_code=code, meaning=EXIT_CODES[code], why=message)
         spec, speaker = self._spec, self._shell.speaker
-        if self._part is not None:
-            self._part.entered("ended")
-            self._part.fail_all(reason, message)
+        if self._role is not None:
+            self._role.entered("ended")
+            self._role.fail_all(reason, message)
         self._say_hello()
         self._tell(
             SlotEnded(
@@ -243,30 +243,32 @@ class RunnerService:
         self._reactor.later(LAST_WORDS_S, self._reactor.stop)
 
     def _good_bye(self, message: str) -> None:
-        if self._part is not None:
-            self._part.say_goodbye(message)
+        if self._role is not None:
+            self._role.say_goodbye(message)
 
     def signal(self, signal: Signal) -> None:
         """Something happened that may change the phase."""
         phase = signalled(self.phase, signal)
         if phase != self.phase:
             self.phase = phase
-            if self._part is not None:
-                self._part.entered(phase)
+            if self._role is not None:
+                self._role.entered(phase)
             self._say_hello()
 
     def _tell(self, message: Message) -> None:
         self._worker.send(encode(self._client.envelope(message)))
 
     def _say_hello(self) -> None:
-        self._tell(slot_hello(self._me(), self._spec, self._part, message=self._message))
+        self._tell(slot_hello(self._identity(), self._spec, self._role, message=self._message))
 
     def _report(self) -> RunnerReport:
-        return runner_report(self._me(), self._spec, self._part, recorder=self._recorder)
+        return runner_report(self._identity(), self._spec, self._role, recorder=self._recorder)
 
-    def _me(self) -> Me:
+    def _identity(self) -> SlotIdentity:
         speaker = self._shell.speaker
-        return Me(speaker.node, speaker.process, speaker.boot, self._slot, os.getpid(), self.phase)
+        return SlotIdentity(
+            speaker.node, speaker.process, speaker.boot, self._slot, os.getpid(), self.phase
+        )
 
     def _tap(self, step: int, entries: list[Entry]) -> None:
         spec = self._spec
@@ -291,7 +293,7 @@ def run_slot(
     node: NodeId,
     endpoints: Endpoints,
     log_level: str,
-    makers: Makers,
+    factories: Factories,
     keys: KeyFiles | None = None,
 ) -> int:
     """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`.
@@ -301,7 +303,7 @@ def run_slot(
     services: list[RunnerService] = []
 
     def build(shell: Shell) -> RunnerService:
-        service = RunnerService(shell, slot=slot, makers=makers)
+        service = RunnerService(shell, slot=slot, factories=factories)
         services.append(service)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _n, _f: shell.reactor.call(service.terminate))

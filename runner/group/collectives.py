@@ -75,7 +75,7 @@ class Exchanges(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SuiteProgress:
     """How far a rank is: `done` of `rounds` exchanges, and what it has found so far."""
 
     phase: TestPhase
@@ -99,7 +99,7 @@ class Suite:
         test: CollectiveTest,
         exchanges: Exchanges,
         clock: Callable[[], float],
-        tell: Callable[[Standing], None],
+        tell: Callable[[SuiteProgress], None],
     ) -> None:
         self._test = test
         self._with = exchanges
@@ -168,7 +168,7 @@ class Suite:
         self._say()
 
     def _say(self) -> None:
-        self._tell(Standing(self._phase, self._done, self._rounds, self._finding()))
+        self._tell(SuiteProgress(self._phase, self._done, self._rounds, self._finding()))
 
     def _finding(self) -> RankFinding:
         return RankFinding.model_construct(

@@ -182,7 +182,7 @@ def agree(ranks: Sequence[RankFacts]) -> Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankContext:
     """One rank's place in its group, and its engine's way to the others.
 
     `first_layer` up to (not including) `last_layer` are its own. `agree` waits until every rank

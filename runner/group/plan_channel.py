@@ -20,7 +20,7 @@ from bus.process.logs import Log
 from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
 from bus.wire.messages.control import GroupSpec, RankSeat, RunnerSpec
 from runner.group.group_config import CannotForm, greeting
-from runner.group.lockstep import Agreement, Disagreement, RankFacts, Seat, SharedPlan, agree
+from runner.group.lockstep import Agreement, Disagreement, RankContext, RankFacts, SharedPlan, agree
 from runner.group.rank_frames import (
     FormNow,
     RankBeat,
@@ -49,13 +49,13 @@ def group_of(spec: RunnerSpec) -> GroupSpec:
     return group
 
 
-def _seat(
+def _context(
     spec: RunnerSpec,
     group: GroupSpec,
     agreed: Callable[[RankFacts], Agreement],
     tell: Callable[[SharedPlan], None],
-) -> Seat:
-    return Seat(
+) -> RankContext:
+    return RankContext(
         rank=spec.rank,
         size=spec.size,
         generation=spec.generation,
@@ -69,7 +69,7 @@ def _seat(
     )
 
 
-class LeadLine:
+class LeadChannel:
     """Rank 0's end. `on_formed` is called once, when all ranks are here and were told to form;
     `on_lost` once, with what is the matter and whether trying again will not help."""
 
@@ -84,7 +84,7 @@ class LeadLine:
         on_lost: Callable[[str, bool], None],
     ) -> None:
         self.group = group_of(spec)
-        self.seat = _seat(spec, self.group, self._agree, self._tell)
+        self.context = _context(spec, self.group, self._agree, self._tell)
         self.step = 0
         """The last step computed here, for beats."""
         self.ready = False
@@ -164,7 +164,7 @@ class LeadLine:
                 self._told.notify_all()
 
     def _welcome(self, peer: bytes, hello: RankHello) -> None:
-        rank, spec = hello.rank, self.seat
+        rank, spec = hello.rank, self.context
         known = 0 < rank < spec.size and hello.generation == spec.generation
         if not known or not hmac.compare_digest(
             hello.proof, greeting(spec.secret, spec.generation, rank)
@@ -211,7 +211,7 @@ class LeadLine:
                 self._lose(f"{self._name(rank)} cannot be reached")
 
 
-class FollowerLine:
+class FollowerChannel:
     """Another rank's end. `on_form` is called once, when the lead has all ranks form; `on_plan`
     with each plan in order; `on_lost` once, with what is the matter; `on_end` once, when the
     lead leaves in good order or not."""
@@ -229,7 +229,7 @@ class FollowerLine:
         on_end: Callable[[str], None],
     ) -> None:
         self.group = group_of(spec)
-        self.seat = _seat(spec, self.group, self._agree, self._tell)
+        self.context = _context(spec, self.group, self._agree, self._tell)
         self.step = 0
         self.ready = False
         self._reactor = reactor
@@ -340,9 +340,9 @@ class FollowerLine:
             self._address = (self._address + 1) % len(self._addresses)
             self._link.connect(self._addresses[self._address], peer=self.lead.node)
             self._tried_at = now
-        seat = self.seat
-        proof = greeting(seat.secret, seat.generation, seat.rank)
-        self._send(pack_rank(RankHello(seat.rank, seat.generation, proof)))
+        context = self.context
+        proof = greeting(context.secret, context.generation, context.rank)
+        self._send(pack_rank(RankHello(context.rank, context.generation, proof)))
 
     def _lose(self, what: str) -> None:
         if not self._over:

@@ -21,7 +21,7 @@ from runner.engine import EngineFacts
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import SharedPlan
-from runner.group.plan_channel import FollowerLine, LeadLine
+from runner.group.plan_channel import FollowerChannel, LeadChannel
 from runner.lifecycle import (
     ENGINE_ERROR,
     GROUP_LOST,
@@ -34,12 +34,12 @@ from runner.recorder import FlightRecorder
 from runner.roles.collectives_thread import (
     CollectivesNews,
     CollectivesThread,
-    Finished,
-    Met,
-    Stopped,
+    RanksMet,
+    SuiteDone,
+    SuiteFailed,
 )
-from runner.roles.reports import Me
-from runner.roles.role import Life, Makers
+from runner.roles.reports import SlotIdentity
+from runner.roles.role import Factories, RoleHost
 
 ROUND_S = 60.0
 """What one exchange, or looking at its result, may take."""
@@ -49,17 +49,17 @@ DRAINED_S = 30.0
 """How long a rank that is done waits to be drained before it leaves by itself."""
 
 
-class Measuring:
-    """See the module's law, and `runner.roles.role.Part`."""
+class CollectiveTestRole:
+    """See the module's law, and `runner.roles.role.Role`."""
 
     def __init__(
         self,
         spec: RunnerSpec,
         test: CollectiveTest,
-        life: Life,
+        host: RoleHost,
         *,
-        me: Callable[[], Me],
-        makers: Makers,
+        identity: Callable[[], SlotIdentity],
+        factories: Factories,
         security: Security | None,
         reactor: PollReactor,
         log: Log,
@@ -71,9 +71,9 @@ class Measuring:
         self.is_empty = True
         self._spec = spec
         self._test = test
-        self._life = life
-        self._me = me
-        self._makers = makers
+        self._host = host
+        self._identity = identity
+        self._factories = factories
         self._reactor = reactor
         self._log = log
         self._recorder = recorder
@@ -81,10 +81,10 @@ class Measuring:
         self._met_at: float | None = None
         self._done_at: float | None = None
         self._broken: tuple[str, float] | None = None
-        self._line = self._lead(security) if spec.rank == 0 else self._follower(security)
+        self._channel = self._lead(security) if spec.rank == 0 else self._follower(security)
         self.works = self._thread = CollectivesThread(
             test,
-            lambda: makers.open_exchanges(spec, self._line.seat),
+            lambda: factories.open_exchanges(spec, self._channel.context),
             lambda news: reactor.call(lambda: self._heard(news)),
         )
 
@@ -96,7 +96,7 @@ class Measuring:
 
     def watch(self, now: float) -> None:
         thread, test = self._thread, self._test
-        self._line.step = thread.steps_done
+        self._channel.step = thread.steps_done
         if self._broken is not None:
             message, at = self._broken
             if now - at > NAMED_S:
@@ -104,7 +104,7 @@ class Measuring:
             return
         if self._done_at is not None:
             if now - self._done_at > DRAINED_S:
-                self._life.leave(STOPPED, "model_unavailable", "the test is done")
+                self._host.leave(STOPPED, "model_unavailable", "the test is done")
             return
         moved_at = thread.moved_at
         if moved_at is not None and now - moved_at > ROUND_S:
@@ -115,8 +115,8 @@ class Measuring:
             self._leave(WEDGED, f"the test took more than {test.deadline_s:g} s ({done} were done)")
 
     def reading(self, now: float) -> CollectiveReading | None:
-        me, standing, exchanges = self._me(), self._thread.standing, self._exchanges
-        group = self._line.group
+        me, standing, exchanges = self._identity(), self._thread.standing, self._exchanges
+        group = self._channel.group
         return CollectiveReading(
             node=me.node,
             process=me.process,
@@ -135,19 +135,19 @@ class Measuring:
         )
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        self._line.end(message)
+        self._channel.end(message)
 
     def say_goodbye(self, message: str) -> None:
         return
 
     def stop(self, timeout_s: float) -> None:
         self._thread.stop(timeout_s)
-        self._line.close()
+        self._channel.close()
 
     # --- the group -------------------------------------------------------------------------
 
-    def _lead(self, security: Security | None) -> LeadLine:
-        return LeadLine(
+    def _lead(self, security: Security | None) -> LeadChannel:
+        return LeadChannel(
             self._spec,
             self._reactor,
             self._log,
@@ -156,8 +156,8 @@ class Measuring:
             on_lost=lambda what, is_final: self._leave(GROUP_LOST, what),
         )
 
-    def _follower(self, security: Security | None) -> FollowerLine:
-        return FollowerLine(
+    def _follower(self, security: Security | None) -> FollowerChannel:
+        return FollowerChannel(
             self._spec,
             self._reactor,
             self._log,
@@ -169,45 +169,45 @@ class Measuring:
         )
 
     def _form(self) -> None:
-        group = self._line.group
+        group = self._channel.group
         try:
-            self._makers.form_group(group, self._spec.rank, group.form_deadline_s)
+            self._factories.form_group(group, self._spec.rank, group.form_deadline_s)
         except CannotForm as error:
             self._leave(GROUP_LOST, str(error))
             return
-        self._line.formed()
+        self._channel.formed()
         self._thread.start()
 
     def _planned(self, shared: SharedPlan) -> None:
         self._leave(ENGINE_ERROR, f"the lead sent step {shared.plan.step} in a test")
 
     def _lost_the_lead(self, what: str) -> None:
-        lead = self._line.group.ranks[0]
+        lead = self._channel.group.ranks[0]
         self._leave(GROUP_LOST, f"rank 0 on node {lead.node}: {what}")
 
     def _ended(self, why: str) -> None:
         code = GROUP_LOST if self._done_at is None else STOPPED
-        self._life.leave(code, "model_unavailable", f"the lead has left: {why}")
+        self._host.leave(code, "model_unavailable", f"the lead has left: {why}")
 
     def _leave(self, code: int, what: str) -> None:
         self._log.error("the test is over", why=what)
-        self._life.leave(code, "runner_lost", what)
+        self._host.leave(code, "runner_lost", what)
 
     def _heard(self, news: CollectivesNews) -> None:
         match news:
-            case Met(exchanges):
+            case RanksMet(exchanges):
                 self._exchanges = exchanges
                 self._met_at = self._reactor.now()
-                if self._life.phase == "loading":
-                    self._line.ready = True
-                    self._life.signal("loaded")
-                    self._life.signal("warmed")
+                if self._host.phase == "loading":
+                    self._channel.ready = True
+                    self._host.signal("loaded")
+                    self._host.signal("warmed")
                     self._log.info("ready", rank=self._spec.rank)
-            case Finished(finding):
+            case SuiteDone(finding):
                 self._done_at = self._reactor.now()
                 self._recorder.note(wall(), "completion", checks=len(finding.checks))
                 self._log.info("the test is done", rank=self._spec.rank)
-            case Stopped(message, story):
+            case SuiteFailed(message, story):
                 self._recorder.note(wall(), "error", message=message)
                 self._log.error("an exchange failed", error=story)
                 if lost_peer(message):

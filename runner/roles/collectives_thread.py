@@ -15,32 +15,32 @@ from dataclasses import dataclass
 from bus.process.clock import now as clock_now
 from bus.wire.messages.collectives import CollectiveTest, RankFinding
 from runner.engine import EngineMemory, LoadProgress
-from runner.group.collectives import Exchanges, Standing, Suite
+from runner.group.collectives import Exchanges, Suite, SuiteProgress
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class RanksMet:
     """The ranks have met and proved themselves; the suite begins."""
 
     exchanges: Exchanges
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class SuiteDone:
     """All was done."""
 
     finding: RankFinding
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class SuiteFailed:
     """An exchange, or the meeting, ended in an error. `story` is for the log."""
 
     message: str
     story: str
 
 
-CollectivesNews = Met | Finished | Stopped
+CollectivesNews = RanksMet | SuiteDone | SuiteFailed
 
 
 class CollectivesThread:
@@ -56,7 +56,7 @@ class CollectivesThread:
         self._meet = meet
         self._post = post
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self.standing = Standing("forming", 0, 0, RankFinding())
+        self.standing = SuiteProgress("forming", 0, 0, RankFinding())
         self.moved_at: float | None = None
         """When the last exchange ended; None before the first and after the last."""
         self.progress = LoadProgress("reading", 0, 0)
@@ -79,18 +79,18 @@ class CollectivesThread:
     def _run(self) -> None:
         try:
             exchanges = self._meet()
-            self._post(Met(exchanges))
+            self._post(RanksMet(exchanges))
             suite = Suite(self._test, exchanges, time.perf_counter, self._told)
             finding = suite.run()
         except Exception as error:
             self.moved_at = None
             said = str(error) or type(error).__name__
-            self._post(Stopped(said, traceback.format_exc()))
+            self._post(SuiteFailed(said, traceback.format_exc()))
             return
         self.moved_at = None
-        self._post(Finished(finding))
+        self._post(SuiteDone(finding))
 
-    def _told(self, standing: Standing) -> None:
+    def _told(self, standing: SuiteProgress) -> None:
         self.standing = standing
         self.moved_at = clock_now()
         peak = standing.finding.peak_bytes

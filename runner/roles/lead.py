@@ -20,7 +20,7 @@ from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Entry
 from runner.engine import EngineFacts
 from runner.group.group_config import CannotForm
-from runner.group.plan_channel import LeadLine
+from runner.group.plan_channel import LeadChannel
 from runner.lifecycle import (
     ENGINE_ERROR,
     GROUP_LOST,
@@ -30,27 +30,27 @@ from runner.lifecycle import (
     step_deadline_s,
 )
 from runner.recorder import FlightRecorder
-from runner.roles.reports import Me, Meter
-from runner.roles.role import Life, Makers
+from runner.roles.reports import RunnerMeter, SlotIdentity
+from runner.roles.role import Factories, RoleHost
 from runner.schedule.scheduler import Scheduler
 from runner.schedule.table import ScheduleSettings
 from runner.serving.engine_thread import Broken, EngineThread, Loaded, LoadFailed, News, Stepped
-from runner.serving.request_server import Serving
+from runner.serving.request_server import RequestServer
 from runner.serving.warm_up import WarmUp
 from runner.text.prepared import TextWorks
 from runner.text.thread import TextThread
 
 
-class Leading:
-    """See the module's law, and `runner.roles.role.Part`."""
+class LeadRole:
+    """See the module's law, and `runner.roles.role.Role`."""
 
     def __init__(
         self,
         spec: RunnerSpec,
-        life: Life,
+        host: RoleHost,
         *,
-        me: Callable[[], Me],
-        makers: Makers,
+        identity: Callable[[], SlotIdentity],
+        factories: Factories,
         security: Security | None,
         reactor: PollReactor,
         log: Log,
@@ -59,19 +59,19 @@ class Leading:
     ) -> None:
         self.facts: EngineFacts | None = None
         self._spec = spec
-        self._life = life
-        self._me = me
-        self._makers = makers
+        self._host = host
+        self._identity = identity
+        self._factories = factories
         self._reactor = reactor
         self._log = log
         self._recorder = recorder
         self._since = reactor.now()
-        self._meter = Meter(self._since)
+        self._meter = RunnerMeter(self._since)
         self._warm = {"engine": False, "text": False}
         self._warm_up: WarmUp | None = None
-        self._line: LeadLine | None = None
+        self._channel: LeadChannel | None = None
         if spec.size > 1:
-            self._line = LeadLine(
+            self._channel = LeadChannel(
                 spec,
                 reactor,
                 log,
@@ -79,16 +79,16 @@ class Leading:
                 on_formed=self._form,
                 on_lost=self._lost_a_rank,
             )
-        seat = self._line.seat if self._line else None
+        context = self._channel.context if self._channel else None
         self.works = self._engine = EngineThread(
-            lambda progress: makers.load_engine(spec, seat, progress),
+            lambda progress: factories.load_engine(spec, context, progress),
             lambda facts: Scheduler(facts, _settings(spec)),
             lambda news: reactor.call(lambda: self._heard(news)),
         )
-        self._text = TextThread(lambda: makers.load_text(spec), reactor.call, self._text_loaded)
-        self._serving = Serving(
+        self._text = TextThread(lambda: factories.load_text(spec), reactor.call, self._text_loaded)
+        self._serving = RequestServer(
             spec,
-            boot=me().boot,
+            boot=identity().boot,
             reactor=reactor,
             log=log,
             recorder=recorder,
@@ -112,7 +112,7 @@ class Leading:
         return self._serving.open_requests == 0
 
     def begin(self) -> None:
-        if self._line is not None:
+        if self._channel is not None:
             self._recorder.note(wall(), "connect_group", ranks=self._spec.size)
             return
         self._load()
@@ -123,50 +123,50 @@ class Leading:
     def watch(self, now: float) -> None:
         self._serving.watch(now)
         engine = self._engine
-        if self._line is not None:
-            self._line.step = engine.steps_done
+        if self._channel is not None:
+            self._channel.step = engine.steps_done
         busy_since = engine.busy_since
         if busy_since is None:
             return
-        learning = self._life.phase == "warming"
+        learning = self._host.phase == "warming"
         limit_s = step_deadline_s(engine.expected_s(), 0 if learning else engine.steps_done)
         if now - busy_since > limit_s:
             what = f"step {engine.steps_done + 1} took more than {limit_s:.1f} s"
             self._log.critical("the engine is stuck", what=what)
-            self._life.leave(WEDGED, "runner_lost", what)
+            self._host.leave(WEDGED, "runner_lost", what)
 
     def reading(self, now: float) -> RunnerReading | None:
-        return self._meter.reading(self._me(), self._serving, self._engine, now)
+        return self._meter.reading(self._identity(), self._serving, self._engine, now)
 
     def fail_all(self, reason: FailReason, message: str) -> None:
         self._serving.fail_all(reason, message)
-        if self._line is not None:
-            self._line.end(message)
+        if self._channel is not None:
+            self._channel.end(message)
 
     def say_goodbye(self, message: str) -> None:
         self._serving.close(message)
 
     def stop(self, timeout_s: float) -> None:
         self._engine.stop(timeout_s)
-        if self._line is not None:
-            self._line.close()
+        if self._channel is not None:
+            self._channel.close()
 
     # --- the group -------------------------------------------------------------------------
 
     def _form(self) -> None:
-        line = self._line
-        assert line is not None, "a group"
+        channel = self._channel
+        assert channel is not None, "a group"
         try:
-            self._makers.form_group(line.group, 0, line.group.form_deadline_s)
+            self._factories.form_group(channel.group, 0, channel.group.form_deadline_s)
         except CannotForm as error:
-            self._life.leave(GROUP_LOST, "model_unavailable", str(error))
+            self._host.leave(GROUP_LOST, "model_unavailable", str(error))
             return
-        line.formed()
+        channel.formed()
         self._load()
 
     def _lost_a_rank(self, what: str, is_final: bool) -> None:
         self._log.error("the group is over", why=what)
-        self._life.leave(LOAD_FAILED if is_final else GROUP_LOST, "runner_lost", what)
+        self._host.leave(LOAD_FAILED if is_final else GROUP_LOST, "runner_lost", what)
 
     # --- loading and warming up ------------------------------------------------------------
 
@@ -177,9 +177,9 @@ class Leading:
     def _heard(self, news: News) -> None:
         match news:
             case Stepped():
-                if self._life.phase != "ended":
+                if self._host.phase != "ended":
                     self._serving.stepped(news)
-                if self._life.phase == "warming":
+                if self._host.phase == "warming":
                     self._warming(news)
             case Loaded():
                 self._loaded(news.facts)
@@ -187,21 +187,21 @@ class Leading:
                 self._recorder.note(wall(), "error", message=news.message)
                 self._log.error("loading failed", error=news.message)
                 code = GROUP_LOST if lost_peer(news.message) else LOAD_FAILED
-                self._life.leave(code, "model_unavailable", news.message)
+                self._host.leave(code, "model_unavailable", news.message)
             case Broken():
                 self._recorder.note(wall(), "error", message=news.message)
                 self._log.critical("the engine raised", error=news.story)
                 code = GROUP_LOST if lost_peer(news.message) else ENGINE_ERROR
-                self._life.leave(code, "runner_lost", f"the engine failed: {news.message}")
+                self._host.leave(code, "runner_lost", f"the engine failed: {news.message}")
 
     def _loaded(self, facts: EngineFacts) -> None:
         engine = self._engine
-        if self._life.phase != "loading":
+        if self._host.phase != "loading":
             return
         self.facts = facts
-        self._life.signal("loaded")
-        if self._line is not None:
-            self._line.ready = True
+        self._host.signal("loaded")
+        if self._channel is not None:
+            self._channel.ready = True
         self._text.start(min(facts.context_tokens, self._spec.context_tokens))
         self._recorder.note(wall(), "warmup")
         assert engine.scheduler is not None, "loaded"
@@ -217,7 +217,7 @@ class Leading:
         try:
             ended = any(warm_up.ended(event) for event in news.events)
         except RuntimeError as error:
-            self._life.leave(LOAD_FAILED, "model_unavailable", str(error))
+            self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
             return
         if ended:
             with engine.lock:
@@ -229,16 +229,16 @@ class Leading:
     def _text_loaded(self, works: TextWorks | Exception) -> None:
         if isinstance(works, Exception):
             self._log.error("the tokenizer could not be loaded", error=str(works))
-            self._life.leave(LOAD_FAILED, "model_unavailable", str(works))
+            self._host.leave(LOAD_FAILED, "model_unavailable", str(works))
         else:
             self._serving.works = works
             self._is_warm("text")
 
     def _is_warm(self, what: str) -> None:
         self._warm[what] = True
-        if all(self._warm.values()) and self._life.phase == "warming":
+        if all(self._warm.values()) and self._host.phase == "warming":
             keep()
-            self._life.signal("warmed")
+            self._host.signal("warmed")
             self._recorder.note(wall(), "idle")
             seconds = round(self._reactor.now() - self._since, 2)
             self._log.info("ready", seconds=seconds, pid=os.getpid())

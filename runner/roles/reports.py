@@ -12,12 +12,12 @@ from bus.wire.messages.control import Phase, RunnerReport, RunnerSpec, SlotHello
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from runner.recorder import FlightRecorder
-from runner.roles.role import Part
-from runner.schedule.scheduler import Load
+from runner.roles.role import Role
+from runner.schedule.scheduler import SchedulerLoad
 from runner.serving.engine_thread import EngineThread
-from runner.serving.request_server import Serving
+from runner.serving.request_server import RequestServer
 
-NO_LOAD = Load(
+NO_LOAD = SchedulerLoad(
     running=0,
     paused=0,
     waiting_rows=0,
@@ -32,7 +32,7 @@ NO_LOAD = Load(
 
 
 @dataclass(frozen=True, slots=True)
-class Me:
+class SlotIdentity:
     """Who speaks, and where in its life it is."""
 
     node: NodeId
@@ -43,8 +43,10 @@ class Me:
     phase: Phase
 
 
-def slot_hello(me: Me, spec: RunnerSpec | None, part: Part | None, *, message: str) -> SlotHello:
-    works = part.works if part else None
+def slot_hello(
+    me: SlotIdentity, spec: RunnerSpec | None, role: Role | None, *, message: str
+) -> SlotHello:
+    works = role.works if role else None
     return SlotHello(
         slot=me.slot,
         pid=me.pid,
@@ -55,26 +57,26 @@ def slot_hello(me: Me, spec: RunnerSpec | None, part: Part | None, *, message: s
         instance=spec.instance if spec else None,
         generation=spec.generation if spec else 0,
         rank=spec.rank if spec else 0,
-        addresses=part.addresses if part else (),
+        addresses=role.addresses if role else (),
         done_bytes=works.progress.done_bytes if works else 0,
         total_bytes=works.progress.total_bytes if works else 0,
-        open_requests=part.open_requests if part else 0,
+        open_requests=role.open_requests if role else 0,
         step=works.steps_done if works else 0,
         message=message,
     )
 
 
 def runner_report(
-    me: Me,
+    me: SlotIdentity,
     spec: RunnerSpec | None,
-    part: Part | None,
+    role: Role | None,
     *,
     recorder: FlightRecorder,
 ) -> RunnerReport:
     memory: dict[str, int] = {}
     facts = None
-    if part is not None:
-        now, facts = part.works.memory, part.facts
+    if role is not None:
+        now, facts = role.works.memory, role.facts
         memory = {
             "active_bytes": now.active_bytes,
             "kv_bytes": now.kv_bytes,
@@ -95,14 +97,16 @@ def runner_report(
 
 
 @dataclass(slots=True)
-class Meter:
+class RunnerMeter:
     """Rates are over the time since the last reading."""
 
     measured_at: float
     prompt_tokens: int = 0
     generated_tokens: int = 0
 
-    def reading(self, me: Me, serving: Serving, engine: EngineThread, now: float) -> RunnerReading:
+    def reading(
+        self, me: SlotIdentity, serving: RequestServer, engine: EngineThread, now: float
+    ) -> RunnerReading:
         spec, tally = serving.spec, serving.tally
         load = engine.load() or NO_LOAD
         seconds = max(now - self.measured_at, 1e-3)

@@ -2,7 +2,7 @@
 follower.
 
 Pure. The shell speaks with the worker and knows the phase; the part has the engine, and serves
-whoever it serves. A part never ends the process: it asks its `Life` to.
+whoever it serves. A part never ends the process: it asks its `RoleHost` to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner.engine import Engine, EngineFacts, EngineMemory, FollowingEngine, LoadProgress
 from runner.group.collectives import Exchanges
-from runner.group.lockstep import Seat
+from runner.group.lockstep import RankContext
 from runner.lifecycle import Signal
 from runner.text.prepared import TextWorks
 
@@ -25,19 +25,19 @@ Progressed = Callable[[LoadProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Makers:
+class Factories:
     """How a part comes by what it needs. `load_engine`, `load_follower` and `open_exchanges`
     (for a test) are called in the engine's thread, `form_group` (group, own rank, seconds it
     may take) in the main thread."""
 
-    load_engine: Callable[[RunnerSpec, Seat | None, Progressed], Engine]
-    load_follower: Callable[[RunnerSpec, Seat, Progressed], FollowingEngine]
+    load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
+    load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
     load_text: Callable[[RunnerSpec], TextWorks]
     form_group: Callable[[GroupSpec, int, float], None]
-    open_exchanges: Callable[[RunnerSpec, Seat], Exchanges]
+    open_exchanges: Callable[[RunnerSpec, RankContext], Exchanges]
 
 
-class Life(Protocol):
+class RoleHost(Protocol):
     """What the shell is to its part."""
 
     @property
@@ -50,7 +50,7 @@ class Life(Protocol):
         ...
 
 
-class Works(Protocol):
+class EngineStatus(Protocol):
     """What reports tell of an engine's thread."""
 
     progress: LoadProgress
@@ -60,13 +60,13 @@ class Works(Protocol):
     def steps_done(self) -> int: ...
 
 
-class Part(Protocol):
+class Role(Protocol):
     """Called from the main thread alone."""
 
     facts: EngineFacts | None
 
     @property
-    def works(self) -> Works: ...
+    def works(self) -> EngineStatus: ...
 
     @property
     def addresses(self) -> tuple[str, ...]:

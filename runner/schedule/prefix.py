@@ -77,7 +77,7 @@ class TokenChain:
 
 
 @dataclass(slots=True)
-class KeptPrefix:
+class PrefixEntry:
     """One entry. `holders` counts the live rows that started from it."""
 
     entry: EntryId
@@ -123,8 +123,8 @@ class PrefixIndex:
     block_tokens: int = BLOCK_TOKENS
     used_bytes: int = 0
     _next: int = 1
-    _kept: OrderedDict[EntryId, KeptPrefix] = field(
-        default_factory=OrderedDict[EntryId, KeptPrefix]
+    _kept: OrderedDict[EntryId, PrefixEntry] = field(
+        default_factory=OrderedDict[EntryId, PrefixEntry]
     )
     _by_block: dict[bytes, dict[EntryId, None]] = field(default_factory=_no_groups)
     _by_end: dict[bytes, EntryId] = field(default_factory=dict[bytes, EntryId])
@@ -249,7 +249,7 @@ class PrefixIndex:
         entry = EntryId(self._next)
         self._next += 1
         hashes = tuple(chain.hashes[: length // self.block_tokens])
-        kept = KeptPrefix(entry, chain.first(length), hashes, chain.end_hash(length), size_bytes)
+        kept = PrefixEntry(entry, chain.first(length), hashes, chain.end_hash(length), size_bytes)
         self._kept[entry] = kept
         self.used_bytes += size_bytes
         for block in hashes:

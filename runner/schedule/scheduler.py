@@ -43,7 +43,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SchedulerLoad:
     """What a reading tells of a scheduler now."""
 
     running: int
@@ -239,10 +239,10 @@ class Scheduler:
                     instants.append(grace_ends_at)
         return min(instants, default=None)
 
-    def load(self) -> Load:
+    def load(self) -> SchedulerLoad:
         table = self._table
         waiting = [row for row in table.rows.values() if row.status == "waiting"]
-        return Load(
+        return SchedulerLoad(
             running=len(table.live) - len(table.retiring),
             paused=sum(row.paused_at is not None for row in table.rows.values()),
             waiting_rows=len(waiting),

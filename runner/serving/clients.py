@@ -16,7 +16,7 @@ SILENT_S = 3.0
 
 
 @dataclass(slots=True)
-class Gateway:
+class Client:
     """One life of one gateway process."""
 
     name: str
@@ -26,12 +26,12 @@ class Gateway:
 
 
 @dataclass(slots=True)
-class Gateways:
+class Clients:
     """By socket identity."""
 
-    known: dict[bytes, Gateway] = field(default_factory=dict[bytes, Gateway])
+    known: dict[bytes, Client] = field(default_factory=dict[bytes, Client])
 
-    def greet(self, peer: bytes, hello: Hello, now: float) -> Gateway | str:
+    def greet(self, peer: bytes, hello: Hello, now: float) -> Client | str:
         """Take up a gateway process, or say why not."""
         protocol = min(PROTOCOL_MAX, hello.protocol_max)
         if protocol < max(PROTOCOL_MIN, hello.protocol_min):
@@ -39,7 +39,7 @@ class Gateways:
                 f"no common protocol: this runner speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}, "
                 f"{hello.gateway} {hello.protocol_min} to {hello.protocol_max}"
             )
-        gateway = Gateway(hello.gateway, hello.boot, protocol, now)
+        gateway = Client(hello.gateway, hello.boot, protocol, now)
         self.known[peer] = gateway
         return gateway
 

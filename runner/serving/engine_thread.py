@@ -19,7 +19,7 @@ from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.engine import Engine, EngineFacts, EngineMemory, LoadProgress
 from runner.schedule.rows import RowEvent
-from runner.schedule.scheduler import STEPS_AHEAD, Load, Scheduler
+from runner.schedule.scheduler import STEPS_AHEAD, Scheduler, SchedulerLoad
 
 MEMORY_EVERY_S = 1.0
 IDLE_S = 0.5
@@ -108,7 +108,7 @@ class EngineThread:
         with self.lock:
             return self.scheduler.expected_s()
 
-    def load(self) -> Load | None:
+    def load(self) -> SchedulerLoad | None:
         """What the scheduler has to do now; None before the model is loaded."""
         if self.scheduler is None:
             return None

@@ -37,7 +37,7 @@ from bus.wire.messages.tokens import (
     ToGateway,
     Welcome,
 )
-from runner.recorder import FlightRecorder, RecorderPhase, Tally
+from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.schedule.rows import (
     RowEvent,
     RowFailed,
@@ -47,7 +47,7 @@ from runner.schedule.rows import (
     RowToken,
 )
 from runner.schedule.scheduler import Placed
-from runner.serving.clients import Gateways
+from runner.serving.clients import Clients
 from runner.serving.engine_thread import EngineThread, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
 from runner.text.prepared import PreparedRequest, TextWorks
@@ -67,7 +67,7 @@ class _Pending:
     cancelled: Cancel | None = None
 
 
-class Serving:
+class RequestServer:
     """See the module's law. `note` writes to the flight recorder, `tap` sees what is sent."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Serving:
         self.spec = spec
         self.phase: Phase = "loading"
         self.works: TextWorks | None = None
-        self.tally = Tally(used_at=reactor.now())
+        self.tally = ServedTotals(used_at=reactor.now())
         self._boot = boot
         self._reactor = reactor
         self._log = log
@@ -96,7 +96,7 @@ class Serving:
         self._text = text
         self._wall = wall
         self._tap = tap
-        self._gateways = Gateways()
+        self._clients = Clients()
         self._open: dict[RequestId, OpenRequest] = {}
         self._pending: dict[RequestId, _Pending] = {}
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
@@ -124,7 +124,7 @@ class Serving:
 
     def close(self, message: str) -> None:
         """Say goodbye and go; what is open has been ended before."""
-        for peer in tuple(self._gateways.known):
+        for peer in tuple(self._clients.known):
             self._send(peer, Goodbye(message))
         self._reactor.unwatch(self._link)
         self._link.close()
@@ -140,7 +140,7 @@ class Serving:
             return
         if isinstance(message, Hello):
             self._greet(peer, message, now)
-        elif not self._gateways.heard(peer, now):
+        elif not self._clients.heard(peer, now):
             self._send(peer, Goodbye("say hello first"))
         elif isinstance(message, Submit):
             self._submit(peer, message, now)
@@ -156,7 +156,7 @@ class Serving:
             self._pong(peer, message)
 
     def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
-        gateway = self._gateways.greet(peer, hello, now)
+        gateway = self._clients.greet(peer, hello, now)
         if isinstance(gateway, str):
             self._send(peer, Goodbye(gateway))
             return
@@ -350,7 +350,7 @@ class Serving:
 
     def watch(self, now: float) -> None:
         """Give up silent gateway processes and readers that never come back."""
-        for peer in self._gateways.silent(now):
+        for peer in self._clients.silent(now):
             self._give_up(peer, "it was silent for 3 s")
         outs: dict[bytes, Outgoing] = {}
         for request in list(self._open.values()):
@@ -375,8 +375,8 @@ class Serving:
 
     def _give_up(self, peer: bytes, why: str) -> None:
         """A gateway process is gone: cancel what it asked for, send it nothing more."""
-        gateway = self._gateways.known.get(peer)
-        self._gateways.forget(peer)
+        gateway = self._clients.known.get(peer)
+        self._clients.forget(peer)
         gone = [request for request in self._open.values() if request.peer == peer]
         for request in gone:
             self._note("cancel_observed", request.request_id, why="gateway gone")
@@ -393,7 +393,7 @@ class Serving:
             self._log.warning("a gateway is gone", gateway=gateway.name, why=why, open=len(gone))
 
     def _send(self, peer: bytes, message: ToGateway) -> None:
-        if not self._link.send(peer, pack_to_gateway(message)) and peer in self._gateways.known:
+        if not self._link.send(peer, pack_to_gateway(message)) and peer in self._clients.known:
             self._give_up(peer, "its socket is gone")
 
     def _note(self, phase: RecorderPhase, request_id: RequestId, **facts: object) -> None:

@@ -27,8 +27,8 @@ from runner.engine import (
     StepPlan,
     StepResult,
 )
-from runner.group.lockstep import Seat
-from runner.roles.role import Makers, Progressed
+from runner.group.lockstep import RankContext
+from runner.roles.role import Factories, Progressed
 from runner.service import run_slot
 from runner.serving.warm_up import LENGTHS
 from runner.text.prepared import TextWorks
@@ -73,7 +73,7 @@ class FaultyEngine(FakeEngine):
         return super().read()
 
 
-def load_engine(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> Engine:
+def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progressed) -> Engine:
     progress(LoadProgress("ready", 1000, 1000))
     return FaultyEngine(facts(kv_bytes=1 << 20), os.environ["SHOAL_TEST_FAULT"])
 
@@ -82,9 +82,11 @@ def load_text(spec: RunnerSpec) -> TextWorks:
     return Text(ModelTokenizer(Path(spec.path)))
 
 
-def load_straying(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> FollowingEngine:
+def load_straying(
+    spec: RunnerSpec, context: RankContext | None, progress: Progressed
+) -> FollowingEngine:
     """The real engine; once it misreads the first token of a step."""
-    engine = real.load_engine(spec, seat, progress)
+    engine = real.load_engine(spec, context, progress)
     read = engine.read
     misheard: list[int] = []
 
@@ -100,8 +102,8 @@ def load_straying(spec: RunnerSpec, seat: Seat | None, progress: Progressed) -> 
     return engine
 
 
-def straying() -> Makers:
-    return Makers(
+def straying() -> Factories:
+    return Factories(
         load_engine=no_group,
         load_follower=load_straying,
         load_text=real.load_text,
@@ -114,8 +116,8 @@ def no_group(*_: object) -> NoReturn:
     raise AssertionError("this runner is alone")
 
 
-def fake() -> Makers:
-    return Makers(
+def fake() -> Factories:
+    return Factories(
         load_engine=load_engine,
         load_follower=no_group,
         load_text=load_text,
@@ -131,7 +133,7 @@ def main() -> int:
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level="info",
-        makers=straying() if os.environ["SHOAL_TEST_FAULT"] == "stray" else fake(),
+        factories=straying() if os.environ["SHOAL_TEST_FAULT"] == "stray" else fake(),
     )
 
 

@@ -11,7 +11,7 @@ from bus.wire.messages.tokens import Hello
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from runner.lifecycle import EXIT_CODES, NEXT, Signal, signalled, step_deadline_s
 from runner.recorder import KEPT, FlightRecorder
-from runner.serving.clients import Gateways
+from runner.serving.clients import Clients
 
 ORDER: tuple[Phase, ...] = get_args(Phase)
 
@@ -53,7 +53,7 @@ def test_the_recorder_keeps_the_last_entries_in_order() -> None:
 
 
 def test_a_gateway_is_given_up_after_three_silent_seconds() -> None:
-    gateways = Gateways()
+    gateways = Clients()
     gateways.greet(b"a", Hello("a", Boot("1"), PROTOCOL_MIN, PROTOCOL_MAX), 0.0)
     gateways.greet(b"b", Hello("b", Boot("1"), PROTOCOL_MIN, PROTOCOL_MAX), 0.0)
     assert gateways.heard(b"a", 2.0)
@@ -63,7 +63,7 @@ def test_a_gateway_is_given_up_after_three_silent_seconds() -> None:
 
 
 def test_ranges_without_overlap_are_refused_with_both_named() -> None:
-    answer = Gateways().greet(b"x", Hello("x", Boot("1"), 7, 9), 0.0)
+    answer = Clients().greet(b"x", Hello("x", Boot("1"), 7, 9), 0.0)
     assert isinstance(answer, str)
     assert "7 to 9" in answer
     assert f"{PROTOCOL_MIN} to {PROTOCOL_MAX}" in answer

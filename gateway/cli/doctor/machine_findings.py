@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from bus.hardware.rdma_ports import ACTIVE, DOWN, DevicePort
-from bus.hardware.thunderbolt import BRIDGE, Port
+from bus.hardware.thunderbolt import BRIDGE, ThunderboltPort
 from bus.wire.ids import NodeId
 from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.sleep_tools import MacSleep, is_masked
@@ -74,7 +74,7 @@ def clock_source_check(synchronized: str) -> Finding | None:
 def rdma_check(
     enabled: bool | None,
     rdma: Sequence[DevicePort],
-    cables: Sequence[Port],
+    cables: Sequence[ThunderboltPort],
     bridge: str | None,
     addressed: Collection[str] | None = None,
 ) -> Finding:

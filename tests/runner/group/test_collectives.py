@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bus.hardware.collective_test import ELEMENT_BYTES, is_skipped, order_of
 from bus.wire.messages.collectives import Check, CollectiveTest
-from runner.group.collectives import CHECK_SIZES, Standing, Suite, check_sizes
+from runner.group.collectives import CHECK_SIZES, Suite, SuiteProgress, check_sizes
 
 
 @dataclass
@@ -63,8 +63,8 @@ class Exchanges:
         self.held = 0
 
 
-def run(test: CollectiveTest, exchanges: Exchanges) -> tuple[list[Standing], Suite]:
-    told: list[Standing] = []
+def run(test: CollectiveTest, exchanges: Exchanges) -> tuple[list[SuiteProgress], Suite]:
+    told: list[SuiteProgress] = []
     return told, Suite(test, exchanges, lambda: exchanges.now, told.append)
 
 
