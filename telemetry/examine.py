@@ -34,7 +34,7 @@ Answer = Diagnosis | DiagnosisRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProcessTarget:
     """A process that may be examined; `pid` 0 when it does not run. `children` are examined
     with it (the HTTP processes of a gateway)."""
 
@@ -51,7 +51,7 @@ class Examiner:
     speaker: Speaker
     endpoints: Endpoints
     capability: Capability
-    targets: Callable[[], Mapping[str, Target]]
+    targets: Callable[[], Mapping[str, ProcessTarget]]
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, ask: AskDiagnosis, done: Callable[[Answer], None]) -> None:
@@ -100,7 +100,7 @@ class Examiner:
             content=json.dumps(content).encode(),
         )
 
-    def _stacks(self, target: Target) -> Answer:
+    def _stacks(self, target: ProcessTarget) -> Answer:
         note = self.capability.reason
         if self.capability.allowed and self.capability.program is not None:
             try:
@@ -115,7 +115,7 @@ class Examiner:
             return DiagnosisRefused(status=504, message=text)
         return stacks_found(target, "in-process", note, sampled)
 
-    def _profile(self, target: Target, ask: AskDiagnosis) -> Answer:
+    def _profile(self, target: ProcessTarget, ask: AskDiagnosis) -> Answer:
         program = self.capability.program
         if not self.capability.allowed or program is None:
             text = f"no profiles on this node: {self.capability.reason}; stacks can still be had"
@@ -136,7 +136,7 @@ class Examiner:
         kind = diagnose.CONTENT_TYPES[ask.format]
         return Diagnosis(method="py-spy", content_type=kind, content=content)
 
-    def _own_sample(self, target: Target) -> list[dict[str, Any]] | None:
+    def _own_sample(self, target: ProcessTarget) -> list[dict[str, Any]] | None:
         """The process's account of its own threads, or None when it does not answer."""
         link = Link("dealer")
         try:
@@ -170,7 +170,7 @@ def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stacks_found(
-    target: Target, method: str, note: str, threads: list[dict[str, Any]]
+    target: ProcessTarget, method: str, note: str, threads: list[dict[str, Any]]
 ) -> Diagnosis:
     """Stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
     owns_gil, frames: [{name, filename, line}]}]}, frames innermost first."""

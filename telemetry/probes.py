@@ -24,7 +24,7 @@ PROFILER_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryUse:
     """`available_bytes` can be taken without swapping. `wired_bytes` is macOS's (None elsewhere):
     memory that cannot be paged out, where a lost Metal buffer shows."""
 
@@ -52,7 +52,7 @@ class ProcessSample:
     started_at_s: float
 
 
-def memory() -> Memory:
+def memory() -> MemoryUse:
     """Total and available memory: MemAvailable on Linux; on macOS total - wired - anonymous -
     compressor, for what macOS calls free leaves out the file cache."""
     seen = psutil.virtual_memory()
@@ -61,16 +61,16 @@ def memory() -> Memory:
         found = macos_available(seen.total, pages)
         if found is not None:
             return found
-    return Memory(seen.total, seen.available)
+    return MemoryUse(seen.total, seen.available)
 
 
-def macos_available(total_bytes: int, counts: Mapping[str, int]) -> Memory | None:
+def macos_available(total_bytes: int, counts: Mapping[str, int]) -> MemoryUse | None:
     """Memory from `vm_stat`'s counts in bytes, or None when it did not say all of them."""
     names = ("Pages wired down", "Anonymous pages", "Pages occupied by compressor")
     wired, anonymous, compressor = (counts.get(name) for name in names)
     if wired is None or anonymous is None or compressor is None:
         return None
-    return Memory(total_bytes, max(0, total_bytes - wired - anonymous - compressor), wired)
+    return MemoryUse(total_bytes, max(0, total_bytes - wired - anonymous - compressor), wired)
 
 
 def vm_stat_counts(text: str) -> dict[str, int]:

@@ -33,7 +33,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.topics import reading_topic
 from telemetry import diagnose, probes
-from telemetry.examine import Examiner, Target
+from telemetry.examine import Examiner, ProcessTarget
 from telemetry.health import UNREACHABLE_S, NodeFacts, SilentPeer, findings
 from telemetry.window import Rates
 
@@ -65,7 +65,7 @@ ListProcesses = Callable[[], Sequence[Supervised]]
 class Measured:
     """One look at the machine."""
 
-    memory: probes.Memory
+    memory: probes.MemoryUse
     disk: probes.Disk
     cpu_ratio: float
     load_1m: float
@@ -73,7 +73,7 @@ class Measured:
     thunderbolt: ThunderboltReading | None = None
 
 
-class Meter:
+class NodeMeter:
     """Turns probes into ratios; remembers the last seconds of every counter. One thread."""
 
     def __init__(self, list_processes: ListProcesses, folder: Path) -> None:
@@ -162,7 +162,7 @@ class Telemetry:
             shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
         )
         self._list_processes = list_processes
-        self._meter = Meter(self._listed, folder)
+        self._meter = NodeMeter(self._listed, folder)
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()
         self._peer_heard_at: dict[NodeId, float] = {}
@@ -187,15 +187,15 @@ class Telemetry:
         self._questions.close()
         self.client.close()
 
-    def targets(self) -> Mapping[str, Target]:
+    def targets(self) -> Mapping[str, ProcessTarget]:
         """What may be examined now, by name. Waits for supervisord."""
-        found: dict[str, Target] = {}
+        found: dict[str, ProcessTarget] = {}
         for supervised in self._list_processes():
             name, pid = supervised.name, supervised.pid
             children = tuple(probes.children(pid)) if name == GATEWAY and pid else ()
-            found[name] = Target(name, pid, supervised.status, children)
+            found[name] = ProcessTarget(name, pid, supervised.status, children)
             for count, child in enumerate(children, 1):
-                found[f"{name}/{count}"] = Target(f"{name}/{count}", child, "running")
+                found[f"{name}/{count}"] = ProcessTarget(f"{name}/{count}", child, "running")
         return found
 
     # --- readings -------------------------------------------------------------------------

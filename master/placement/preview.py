@@ -9,20 +9,23 @@ from itertools import pairwise
 from typing import Any
 
 from bus.wire.errors import Refusal
-from master.placement.availability import Kind
-from master.placement.memory_cost import bill_text
-from master.placement.search import Placement, Rank
+from master.placement.availability import GroupKind
+from master.placement.memory_cost import cost_text
+from master.placement.search import PlacedRank, Placement
 from master.placement.speed import Links
 
 
 def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
-    """One placement. `node`, `backend` and `usable_bytes` are of rank 0; `links` has an entry for
-    each pair of neighbours of the ring, and says which figures were measured."""
+    """Return one placement as JSON.
+
+    `node`, `backend` and `usable_bytes` are of rank 0; `links` has an entry for each pair of
+    neighbours of the ring, and says which figures were measured.
+    """
     lead = placed.lead
     return {
         "model": placed.card.model,
-        "node": lead.copy.seat.node,
-        "nodes": [rank.copy.seat.node for rank in placed.ranks],
+        "node": lead.copy.node.id,
+        "nodes": [rank.copy.node.id for rank in placed.ranks],
         "sharding": placed.sharding,
         "collectives": placed.collectives if len(placed.ranks) > 1 else None,
         "backend": lead.copy.backend,
@@ -32,7 +35,7 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
         "usable_bytes": lead.usable_bytes,
         "fetch_bytes": placed.fetch_bytes,
         "tokens_per_s": round(placed.tokens_per_s, 2),
-        "arithmetic": bill_text(placed.whole),
+        "arithmetic": cost_text(placed.whole),
         "ranks": [_rank(rank) for rank in placed.ranks],
         "links": _links(placed, links),
     }
@@ -40,12 +43,12 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
 
 def preview_of(
     size: int,
-    kind: Kind | None,
+    kind: GroupKind | None,
     found: Placement | Refusal,
     chosen: Placement | None,
     links: Links,
 ) -> dict[str, Any]:
-    """One line of the previews: a plan, or why there is none of this size and kind."""
+    """Return one line of the previews: a plan, or why there is none of this size and kind."""
     entry: dict[str, Any] = {
         "size": size,
         "sharding": kind or "none",
@@ -56,16 +59,16 @@ def preview_of(
     }
     if isinstance(found, Refusal):
         return {**entry, "refusal": found.model_dump(mode="json")}
-    nodes = {rank.copy.seat.node for rank in found.ranks}
-    same = chosen is not None and nodes == {rank.copy.seat.node for rank in chosen.ranks}
+    nodes = {rank.copy.node.id for rank in found.ranks}
+    same = chosen is not None and nodes == {rank.copy.node.id for rank in chosen.ranks}
     chosen_here = same and chosen is not None and chosen.sharding == found.sharding
     return {**entry, "chosen": chosen_here, "plan": plan_of(found, links)}
 
 
 def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
-    """Around the ring, from each rank to the next; a pair has one link."""
-    seats = [rank.copy.seat for rank in placed.ranks]
-    pairs = [*pairwise(seats), *([(seats[-1], seats[0])] if len(seats) > 2 else [])]
+    """Return the links around the ring, from each rank to the next; a pair has one link."""
+    nodes = [rank.copy.node for rank in placed.ranks]
+    pairs = [*pairwise(nodes), *([(nodes[-1], nodes[0])] if len(nodes) > 2 else [])]
     found: list[dict[str, Any]] = []
     for one, other in pairs:
         link = links.between(one, other)
@@ -81,12 +84,12 @@ def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
     return found
 
 
-def _rank(rank: Rank) -> dict[str, Any]:
-    seat, need = rank.copy.seat, rank.need
+def _rank(rank: PlacedRank) -> dict[str, Any]:
+    node, need = rank.copy.node, rank.need
     return {
         "rank": rank.rank,
-        "node": seat.node,
-        "name": seat.name,
+        "node": node.id,
+        "name": node.name,
         "backend": rank.copy.backend,
         "first_layer": rank.first_layer,
         "last_layer": rank.last_layer,
@@ -97,5 +100,5 @@ def _rank(rank: Rank) -> dict[str, Any]:
         "usable_bytes": rank.usable_bytes,
         "fetch_bytes": rank.fetch_bytes,
         "stage_ms": round(1000 * rank.read_s, 3),
-        "arithmetic": bill_text(need),
+        "arithmetic": cost_text(need),
     }
