@@ -22,7 +22,15 @@ from master.placement.speed import read_s_per_byte
 QUANTIZED_CAST = 1.15
 """Scales and biases of packed weights, cast to 32 bits."""
 
-GroupKind = Literal["pipeline", "tensor"]
+_WEIGHT_FIELDS = (
+    "weights_bytes", "layer_bytes", "layer_active_bytes", "embedding_bytes", "head_bytes",
+)  # fmt: skip
+_KV_FIELDS = (
+    "kv_bytes_per_token", "kv_bytes_fixed", "layer_kv", "layer_kv_fixed", "activation_bytes",
+)  # fmt: skip
+"""Fields of a card that grow when numbers are cast to 32 bits."""
+
+Kind = Literal["pipeline", "tensor"]
 RoomOf = Callable[[NodeCapacity], int]
 
 
@@ -34,7 +42,7 @@ class PlacementSpec:
     context_tokens: int | None = None
     excluded_nodes: tuple[NodeId, ...] = ()
     min_nodes: int = 1
-    sharding: GroupKind | None = None
+    sharding: Kind | None = None
     layers: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -43,7 +51,7 @@ class LocalCopy:
     """A node that could run the model: the card as it is there, the backend it resolves to.
 
     `disk_bytes` is what its disk takes of the weights where that is not all of them: then the
-    node can be a stage of a pipeline and nothing else. `partial_model` is what lies there already.
+    node can be a stage of a pipeline and nothing else. `partial` is what lies there already.
     """
 
     node: NodeCapacity
@@ -52,12 +60,12 @@ class LocalCopy:
     has_weights: bool
     costs: LayerCosts
     disk_bytes: int | None = None
-    partial_model: PartialModel | None = None
+    partial: PartialModel | None = None
 
     @property
     def fetch_bytes(self) -> int:
         """Return the bytes that come over the network before a whole copy can load."""
-        have = 0 if self.partial_model is None else self.partial_model.have_bytes
+        have = 0 if self.partial is None else self.partial.have_bytes
         return 0 if self.has_weights else max(0, self.card.size_bytes - have)
 
     def stage_room(self, room: RoomOf) -> int:
@@ -72,9 +80,7 @@ class LocalCopy:
 
     def has_layers(self, first: int, last: int) -> bool:
         """Return whether layers [first, last) lie on the node's disk."""
-        return self.has_weights or (
-            self.partial_model is not None and self.partial_model.holds(first, last)
-        )
+        return self.has_weights or (self.partial is not None and self.partial.holds(first, last))
 
     def fits_whole(self, room: RoomOf) -> bool:
         """Return whether a whole copy fits, in memory and on disk."""
@@ -121,26 +127,24 @@ def find_copies(
             fit = ", ".join(donor.compatible_backends)
             blocked[node.name] = f"runs {', '.join(node.backends)}; the model needs one of {fit}"
             continue
+        partial, disk_bytes = None, None
         if own is None:
             if not given:
                 blocked[node.name] = "lacks the weights, and no node gives them to others"
                 continue
             alike = [card for card in given if card.dtype == _dtype(backend)]
             donor = min(alike or given, key=lambda card: card.size_bytes)
-        partial_model = None if own is not None else node.partial_of(spec.model)
-        disk_bytes = None if own is not None else _disk_bytes(node, donor)
-        is_full = disk_bytes == 0 and partial_model is None
-        if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
-            blocked[node.name] = "its disk has no room for the weights"
-            continue
+            partial, disk_bytes = node.partial_of(spec.model), _disk_bytes(node, donor)
+            is_full = disk_bytes == 0 and partial is None
+            if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
+                blocked[node.name] = "its disk has no room for the weights"
+                continue
         key = (id(donor), backend, own is None)
         if key not in costed:
             card = donor if own is not None else card_as_computed(donor, backend)
             costed[key] = (card, layer_costs(card, spec.context_tokens, backend))
         card, costs = costed[key]
-        found.append(
-            LocalCopy(node, card, backend, own is not None, costs, disk_bytes, partial_model)
-        )
+        found.append(LocalCopy(node, card, backend, own is not None, costs, disk_bytes, partial))
     return tuple(found), blocked
 
 
@@ -162,25 +166,13 @@ def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
         return card
     times = 2.0 if card.quantization == "none" else QUANTIZED_CAST
 
-    def grown(sizes: tuple[int, ...], factor: float) -> tuple[int, ...]:
-        """Return each size times the factor, rounded down."""
-        return tuple(int(size * factor) for size in sizes)
-
-    return card.model_copy(
-        update={
-            "dtype": "float32",
-            "weights_bytes": int(card.weights_bytes * times),
-            "layer_bytes": grown(card.layer_bytes, times),
-            "layer_active_bytes": grown(card.layer_active_bytes, times),
-            "embedding_bytes": int(card.embedding_bytes * times),
-            "head_bytes": int(card.head_bytes * times),
-            "kv_bytes_per_token": 2 * card.kv_bytes_per_token,
-            "kv_bytes_fixed": 2 * card.kv_bytes_fixed,
-            "layer_kv": grown(card.layer_kv, 2.0),
-            "layer_kv_fixed": grown(card.layer_kv_fixed, 2.0),
-            "activation_bytes": 2 * card.activation_bytes,
-        }
-    )
+    update: dict[str, object] = {"dtype": "float32"}
+    for names, factor in ((_WEIGHT_FIELDS, times), (_KV_FIELDS, 2.0)):
+        for name in names:
+            size: int | tuple[int, ...] = getattr(card, name)
+            grown = tuple(int(factor * one) for one in ((size,) if isinstance(size, int) else size))
+            update[name] = grown[0] if isinstance(size, int) else grown
+    return card.model_copy(update=update)
 
 
 def _dtype(backend: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
-from master.placement.availability import GroupKind, PlacementSpec
+from master.placement.availability import Kind, PlacementSpec
 from master.placement.capacity import MEMORY_SHARE, NodeCapacity
 from master.placement.memory_cost import MemoryCost, cost_text, gb
 from master.placement.pipeline_search import MAX_RANKS
@@ -116,7 +116,7 @@ def no_node_can_run(model: ModelId, blocked: dict[str, str]) -> Refusal:
     )
 
 
-def unsupported_kind(problem: PlacementProblem, kind: GroupKind, size: int) -> Refusal | None:
+def unsupported_kind(problem: PlacementProblem, kind: Kind, size: int) -> Refusal | None:
     """Return the refusal where the model itself forbids a group of this kind and size, or None."""
     why = why_unshardable(problem.card, kind, size)
     if why is None:
@@ -201,7 +201,7 @@ def impossible(problem: PlacementProblem) -> Refusal:
     )
 
 
-def no_group(problem: PlacementProblem, kind: GroupKind, size: int) -> Refusal:
+def no_group(problem: PlacementProblem, kind: Kind, size: int) -> Refusal:
     """Return the refusal where the model, memory or slots forbid such a group now."""
     refused = unsupported_kind(problem, kind, size)
     if refused is not None:

@@ -100,22 +100,83 @@ class SearchSpace:
         """Return the links along a chain and from its end back to its beginning."""
         return [self.link(a, b) for a, b in zip(chain, [*chain[1:], chain[0]], strict=True)]
 
+    def with_room(self, least: int) -> SearchSpace:
+        """Return the space of those members that have `least` bytes of room."""
+        roomy = [member for member in self.members if member.room >= least]
+        return SearchSpace(self.costs, roomy, self.links)
+
+    def pick_seeds(self, most: int) -> list[int]:
+        """Return all members, or `most` of the roomiest, the fastest and the best connected."""
+        every = list(range(len(self.members)))
+        if len(every) <= most:
+            return every
+        members = self.members
+        by_room = sorted(every, key=lambda i: -members[i].room)
+        by_speed = sorted(every, key=lambda i: members[i].read_s)
+        joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].node.ips)]
+        third = max(1, most // 3)
+        return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
+
+    def pool(self, seed: int) -> list[int]:
+        """Return what a chain from `seed` may take: all, or the roomiest, fastest and nearest."""
+        members = self.members
+        every = [i for i in range(len(members)) if i != seed]
+        if len(every) <= POOL:
+            return every
+        third = POOL // 3
+        by_room = sorted(every, key=lambda i: -members[i].room)[:third]
+        by_speed = sorted(every, key=lambda i: members[i].read_s)[:third]
+        near = sorted(every, key=lambda i: self.hop(seed, i))[:third]
+        return list(dict.fromkeys([*by_room, *by_speed, *near]))
+
+    def neighbours(self, chain: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+        """Yield the chain with one member exchanged, then with one run reversed (2-opt)."""
+        members, hop, size = self.members, self.hop, len(chain)
+        read_bytes = self.costs.read_bytes
+        outside = [i for i in self.pool(chain[0]) if i not in chain]
+        for place in range(size):
+            before = chain[place - 1]
+            near = sorted(
+                outside,
+                key=lambda i: hop(before, i) + members[i].read_s * read_bytes / size,
+            )[: max(2, SWAPS // size)]
+            for other in near:
+                yield (*chain[:place], other, *chain[place + 1 :])
+        for start in range(size - 1):
+            for end in range(start + 2, size + 1):
+                yield (*chain[:start], *reversed(chain[start:end]), *chain[end:])
+
+    def improve(
+        self, chain: tuple[int, ...], cost: Callable[[tuple[int, ...]], float]
+    ) -> tuple[int, ...]:
+        """Exchange members and reverse runs while the cost falls, in two passes at most; return the
+        cheapest chain that was found."""
+        best, least = chain, cost(chain)
+        for _ in range(2):
+            before = least
+            for other in self.neighbours(best):
+                found = cost(other)
+                if found < least:
+                    best, least = other, found
+            if least >= before:
+                break
+        return best
+
 
 def pipeline_order(space: SearchSpace, ranks: int) -> TimedOrder | None:
     """Return the fastest pipeline of `ranks` members that is found, or None when none fits."""
     costs = space.costs
-    least = FIXED_BYTES + _smallest_layer(costs)
-    space = SearchSpace(costs, [one for one in space.members if one.room >= least], space.links)
+    space = space.with_room(FIXED_BYTES + _smallest_layer(costs))
     if not 1 < ranks <= min(costs.layers, len(space.members)):
         return None
     if not _could_hold(space, ranks):
         return None
     effort = max(1, ranks // 4)
-    seeds = pick_seeds(space, max(FEWEST_SEEDS, SEEDS // effort))
+    seeds = space.pick_seeds(max(FEWEST_SEEDS, SEEDS // effort))
     chains = {one for seed in seeds if (one := _insert_cheapest(space, seed, ranks)) is not None}
     promising = sorted(chains, key=lambda chain: _estimate(space, chain))
     best = promising[: max(2, CHAINS // effort)]
-    improved = [improve(space, chain, partial(_estimate, space)) for chain in best]
+    improved = [space.improve(chain, partial(_estimate, space)) for chain in best]
     found = _time_all(space, (turn for one in [*improved, *best] for turn in _rotations(one)))
     if not found:
         found = _time_all(space, _feasible_orders(space, ranks))
@@ -139,36 +200,6 @@ def time_split(space: SearchSpace, order: Sequence[int], bounds: Sequence[int]) 
     read_s = [one.read_s for one in members]
     token_s = pipeline_s(space.costs, bounds, read_s, space.around(order))
     return TimedOrder(members, tuple(bounds), token_s, is_mesh(members))
-
-
-def improve(
-    space: SearchSpace, chain: tuple[int, ...], cost: Callable[[tuple[int, ...]], float]
-) -> tuple[int, ...]:
-    """Exchange members and reverse runs while the cost falls, in two passes at most; return the
-    cheapest chain that was found."""
-    best, least = chain, cost(chain)
-    for _ in range(2):
-        before = least
-        for other in _neighbours(space, best):
-            found = cost(other)
-            if found < least:
-                best, least = other, found
-        if least >= before:
-            break
-    return best
-
-
-def pick_seeds(space: SearchSpace, most: int) -> list[int]:
-    """Return all members, or `most` of the roomiest, the fastest and the best connected."""
-    every = list(range(len(space.members)))
-    if len(every) <= most:
-        return every
-    members = space.members
-    by_room = sorted(every, key=lambda i: -members[i].room)
-    by_speed = sorted(every, key=lambda i: members[i].read_s)
-    joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].node.ips)]
-    third = max(1, most // 3)
-    return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
 
 
 def is_mesh(members: Sequence[Member]) -> bool:
@@ -197,24 +228,11 @@ def _could_hold(space: SearchSpace, ranks: int) -> bool:
     return sum(roomiest) >= _layer_bytes(costs) and whole >= costs.layers
 
 
-def _pool(space: SearchSpace, seed: int) -> list[int]:
-    """Return the members that a chain from `seed` may take: all, or roomiest, fastest, nearest."""
-    members = space.members
-    every = [i for i in range(len(members)) if i != seed]
-    if len(every) <= POOL:
-        return every
-    third = POOL // 3
-    by_room = sorted(every, key=lambda i: -members[i].room)[:third]
-    by_speed = sorted(every, key=lambda i: members[i].read_s)[:third]
-    near = sorted(every, key=lambda i: space.hop(seed, i))[:third]
-    return list(dict.fromkeys([*by_room, *by_speed, *near]))
-
-
 def _insert_cheapest(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ...] | None:
     """Return the cycle that grows from a seed by cheapest insertion (Rosenkrantz, Stearns and
     Lewis, 1977), reading time counted; None when the model cannot fit around the seed."""
     members, hop = space.members, space.hop
-    pool = sorted(_pool(space, seed), key=lambda i: -members[i].room)
+    pool = sorted(space.pool(seed), key=lambda i: -members[i].room)
     reading = {i: space.costs.read_bytes / ranks * members[i].read_s for i in pool}
     detour = {i: (hop(seed, i) + hop(i, seed), seed) for i in pool}
     after, direct = {seed: seed}, {seed: 0.0}
@@ -279,7 +297,7 @@ def _hill_climb(space: SearchSpace, order: TimedOrder) -> TimedOrder:
     steps = max(2, STEPS // max(1, len(order.members) // 4))
     for _ in range(CLIMBS):
         chain = tuple(number[member.node.id] for member in order.members)
-        near = sorted(_neighbours(space, chain), key=lambda one: _estimate(space, one))[:steps]
+        near = sorted(space.neighbours(chain), key=lambda one: _estimate(space, one))[:steps]
         if len(chain) <= EXHAUSTIVE_RANKS:
             near += permutations(chain)
         best = min(_time_all(space, near), key=lambda one: one.token_s, default=order)
@@ -287,23 +305,6 @@ def _hill_climb(space: SearchSpace, order: TimedOrder) -> TimedOrder:
             break
         order = best
     return order
-
-
-def _neighbours(space: SearchSpace, chain: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
-    """Yield the chain with one member exchanged, then with one run reversed (2-opt)."""
-    members, size = space.members, len(chain)
-    outside = [i for i in _pool(space, chain[0]) if i not in chain]
-    for place in range(size):
-        before = chain[place - 1]
-        near = sorted(
-            outside,
-            key=lambda i: space.hop(before, i) + members[i].read_s * space.costs.read_bytes / size,
-        )[: max(2, SWAPS // size)]
-        for other in near:
-            yield (*chain[:place], other, *chain[place + 1 :])
-    for start in range(size - 1):
-        for end in range(start + 2, size + 1):
-            yield (*chain[:start], *reversed(chain[start:end]), *chain[end:])
 
 
 def _rotations(chain: Sequence[int]) -> list[tuple[int, ...]]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from master.placement.availability import (
-    GroupKind,
+    Kind,
     LocalCopy,
     PlacementSpec,
     RoomOf,
@@ -51,7 +51,7 @@ from master.placement.speed import Links
 PREVIEWS, PREVIEWS_OF_MANY, MANY_NODES = 8, 3, 64
 """Sizes that previews tell of; fewer of them in a cluster of more than `MANY_NODES`."""
 
-KINDS: tuple[GroupKind, ...] = ("pipeline", "tensor")
+KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
 Verdict = Placement | Crowded | Refusal
 
@@ -98,7 +98,7 @@ def placement_problem(
 
 def alternatives(
     problem: PlacementProblem, chosen: int
-) -> Iterator[tuple[int, GroupKind | None, Placement | Refusal]]:
+) -> Iterator[tuple[int, Kind | None, Placement | Refusal]]:
     """Yield each size and kind (None: one node) with its best placement now, or why there is none.
 
     Sizes rise and are bounded, for the holder must not be kept from its heartbeat; the size that
@@ -121,7 +121,7 @@ def _sizes(problem: PlacementProblem) -> range:
     return range(least, min(len(problem.copies), MAX_RANKS) + 1)
 
 
-def _kinds(problem: PlacementProblem) -> tuple[GroupKind, ...]:
+def _kinds(problem: PlacementProblem) -> tuple[Kind, ...]:
     return (problem.spec.sharding,) if problem.spec.sharding else KINDS
 
 

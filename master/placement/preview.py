@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from bus.wire.errors import Refusal
-from master.placement.availability import GroupKind
+from master.placement.availability import Kind
 from master.placement.memory_cost import cost_text
 from master.placement.search import PlacedRank, Placement
 from master.placement.speed import Links
@@ -43,7 +43,7 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
 
 def preview_of(
     size: int,
-    kind: GroupKind | None,
+    kind: Kind | None,
     found: Placement | Refusal,
     chosen: Placement | None,
     links: Links,

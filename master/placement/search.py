@@ -15,7 +15,7 @@ from typing import Literal
 
 from bus.wire.cards import ModelCard
 from bus.wire.instances import Sharding
-from master.placement.availability import GroupKind, LocalCopy, PlacementSpec, RoomOf, room_now
+from master.placement.availability import Kind, LocalCopy, PlacementSpec, RoomOf, room_now
 from master.placement.capacity import preference_rank
 from master.placement.memory_cost import (
     LayerCosts,
@@ -148,9 +148,7 @@ def place_single(problem: PlacementProblem, copy: LocalCopy) -> Placement:
     return _placement(problem, "none", "ring", (rank,), copy.token_s)
 
 
-def best_group(
-    problem: PlacementProblem, kind: GroupKind, size: int, room: RoomOf
-) -> Placement | None:
+def best_group(problem: PlacementProblem, kind: Kind, size: int, room: RoomOf) -> Placement | None:
     """Return the fastest group of one kind and size among nodes that compute alike, or None."""
     found: list[Placement] = []
     for copies in _compatible_copies(problem.copies):
@@ -187,7 +185,7 @@ def fastest_of(found: Iterable[Placement]) -> Placement | None:
     return min(near, key=lambda one: (one.fetch_bytes, one.sharding != "pipeline", one.token_s))
 
 
-def why_unshardable(card: ModelCard, kind: GroupKind, size: int) -> str | None:
+def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
     """Return why the model itself forbids a group of this kind and size, or None."""
     if kind == "pipeline":
         if card.unsplit_because:
@@ -240,7 +238,7 @@ def _largest_costs(copies: Sequence[LocalCopy]) -> LayerCosts:
 
 
 def _group(
-    problem: PlacementProblem, copies: Sequence[LocalCopy], kind: GroupKind, size: int, room: RoomOf
+    problem: PlacementProblem, copies: Sequence[LocalCopy], kind: Kind, size: int, room: RoomOf
 ) -> Placement | None:
     roomy = [
         copy
@@ -314,11 +312,9 @@ def _group_from_disks(
     problem: PlacementProblem, copies: Sequence[LocalCopy], size: int, room: RoomOf
 ) -> Placement | None:
     """Return a pipeline of what is on the disks already, in the first order that fits."""
-    if all(copy.partial_model is None for copy in copies):
+    if all(copy.partial is None for copy in copies):
         return None
-    stored = [
-        replace(copy, disk_bytes=None) for copy in copies if copy.partial_model or copy.has_weights
-    ]
+    stored = [replace(copy, disk_bytes=None) for copy in copies if copy.partial or copy.has_weights]
     for order in permutations(stored[:MOST_PERMUTED], size):
         rooms = _divide_by_machine(order, [copy.stage_room(room) for copy in order])
         bounds, layers = [0], order[0].costs.layers

@@ -26,12 +26,7 @@ CHIP_BYTES_PER_S: Mapping[str, float] = {
     "M4 Max": 410e9, "M4 Pro": 273e9, "M4": 120e9, "M5": 153e9,
 }  # fmt: skip
 """Bytes per second on paper, by the makers' data sheets; the smaller where there are two."""
-BACKEND_BYTES_PER_S: Mapping[str, float] = {
-    "cpu": 12e9,
-    "metal": 100e9,
-    "cuda": 300e9,
-    "rocm": 200e9,
-}
+BACKEND_BYTES_PER_S = {"cpu": 12e9, "metal": 100e9, "cuda": 300e9, "rocm": 200e9}
 """For chips that are not in the table, by the last word of the backend's tag. A CPU counts with
 what MLX's one core was measured to reach (8.3 GB/s, a 134 MB model at 62 tokens/s)."""
 
@@ -66,10 +61,9 @@ def read_s_per_byte(node: NodeCapacity, backend: str) -> float:
     """Return the seconds in which a node reads a byte of weights: as measured, else by its chip."""
     if node.memory_bytes_per_s:
         return 1.0 / node.memory_bytes_per_s
-    words = node.chip.removeprefix("Apple ")
-    on_paper = CHIP_BYTES_PER_S.get(words) or BACKEND_BYTES_PER_S.get(
-        backend.rpartition("-")[2], BACKEND_BYTES_PER_S["cpu"]
-    )
+    chip, kind = node.chip.removeprefix("Apple "), backend.rpartition("-")[2]
+    known = BACKEND_BYTES_PER_S.get(kind, BACKEND_BYTES_PER_S["cpu"])
+    on_paper = CHIP_BYTES_PER_S.get(chip, known)
     return 1.0 / (on_paper * EFFICIENCY)
 
 

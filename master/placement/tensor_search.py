@@ -13,15 +13,7 @@ from functools import partial
 from itertools import permutations
 from math import perm
 
-from master.placement.pipeline_search import (
-    CHAINS,
-    SEEDS,
-    SearchSpace,
-    TimedOrder,
-    improve,
-    is_mesh,
-    pick_seeds,
-)
+from master.placement.pipeline_search import CHAINS, SEEDS, SearchSpace, TimedOrder, is_mesh
 from master.placement.speed import tensor_s
 
 MOST_CYCLES = 1000
@@ -34,9 +26,7 @@ def tensor_order(space: SearchSpace, ranks: int, *, splits_kv: bool) -> TimedOrd
     `splits_kv`: each rank holds a share of the KV cache, else all of it.
     """
     need = space.costs.tensor_rank_cost(ranks, splits_kv=splits_kv).total
-    roomy = SearchSpace(
-        space.costs, [one for one in space.members if one.room >= need], space.links
-    )
+    roomy = space.with_room(need)
     if not 1 < ranks <= len(roomy.members):
         return None
     every = range(len(roomy.members))
@@ -44,9 +34,9 @@ def tensor_order(space: SearchSpace, ranks: int, *, splits_kv: bool) -> TimedOrd
     if perm(len(every), ranks) <= MOST_CYCLES:
         chains = list(permutations(every, ranks))
     else:
-        grown = {_grow_cycle(roomy, seed, ranks) for seed in pick_seeds(roomy, SEEDS)}
+        grown = {_grow_cycle(roomy, seed, ranks) for seed in roomy.pick_seeds(SEEDS)}
         best = sorted(grown, key=cost)[:CHAINS]
-        chains = [*best, *(improve(roomy, chain, cost) for chain in best)]
+        chains = [*best, *(roomy.improve(chain, cost) for chain in best)]
     chain = min(chains, key=cost)
     members = tuple(roomy.members[i] for i in chain)
     return TimedOrder(members, (), cost(chain), is_mesh(members))
