@@ -12,8 +12,8 @@ from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
 from master.consensus.shell import Seat
-from master.decisions.decide import Policy
-from master.placement.memory_cost import RunnerSizing
+from master.decisions import Policy
+from master.placement import RunnerSizing
 from master.service import Master, MasterSettings
 
 

@@ -50,20 +50,29 @@ from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
 from master.consensus.candidate_links import OpenLink, candidates_in
 from master.consensus.shell import Office, Seat
-from master.decisions.collective_tests import expire_tests
-from master.decisions.crash_loop import CrashLoops
-from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
-from master.decisions.evict import SETTLE_S
-from master.decisions.observations import Observations
-from master.decisions.planner import (
+from master.decisions import (
+    SETTLE_GRACE_S,
+    SETTLE_S,
+    CrashLoops,
+    Decided,
+    Decision,
+    Known,
+    Later,
+    Observations,
     PlannerNotes,
+    Policy,
+    Scene,
+    SilenceWatch,
+    decide,
     drain_idle,
+    expire_tests,
     follow_up,
+    lost_models,
     note_event,
+    remove_silent,
     repairs,
     wanted_commands,
 )
-from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, lost_models, remove_silent
 from master.log.sequencer import fact_event, judge, next_event
 
 PLAN_S = 0.5

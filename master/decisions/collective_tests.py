@@ -30,9 +30,7 @@ from bus.wire.messages.events import (
 )
 from bus.wire.topology import rdma_mesh
 from master.decisions.observations import Observations
-from master.placement.capacity import NodeCapacity
-from master.placement.memory_cost import FIXED_BYTES, gb
-from master.placement.pipeline_search import MAX_RANKS
+from master.placement import FIXED_BYTES, MAX_RANKS, NodeCapacity, gb
 
 ENGINE = "mlx-"
 LEAST_BYTES = ARRAYS * SIZES[0] * ELEMENT_BYTES

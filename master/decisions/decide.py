@@ -36,14 +36,19 @@ from master.decisions.collective_tests import decide_test
 from master.decisions.evict import EVICT_DRAIN_S, Evictions, plan_evictions
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
-from master.placement.availability import PlacementSpec
-from master.placement.capacity import NodeCapacity, node_capacities
-from master.placement.explain import PENDING_RETRY_S, Crowded
-from master.placement.memory_cost import RunnerSizing
-from master.placement.place import Verdict, alternatives, place, placement_problem
-from master.placement.preview import plan_of, preview_of
-from master.placement.search import Placement
-from master.placement.speed import Links
+from master.placement import (
+    PENDING_RETRY_S,
+    Crowded,
+    Links,
+    NodeCapacity,
+    Placement,
+    PlacementSpec,
+    RunnerSizing,
+    node_capacities,
+    place,
+    plan_of,
+    previews,
+)
 
 FOR_EVER = -1.0
 LIVING = ("placed", "ready")
@@ -180,14 +185,13 @@ def instance_of(
         keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
         pinned=command.pinned,
         priority=command.priority,
-        conditions=Conditions(
-            context_tokens=command.context_tokens,
-            excluded_nodes=command.excluded_nodes,
-            min_nodes=command.min_nodes,
-            sharding=command.sharding,
-            layers=command.layers,
-        ),
+        conditions=conditions_of(command),
     )
+
+
+def conditions_of(command: PlaceModel) -> Conditions:
+    """Return the conditions of a command, for an instance to be placed again under the same."""
+    return Conditions.model_validate(command, from_attributes=True)
 
 
 def unknown_instance(instance: InstanceId, state: ClusterState) -> Refusal:
@@ -211,18 +215,12 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         for instance in living(scene.state, command.model):
             if _meets(instance, command):
                 return _kept(command, instance, scene.state)
-    spec = PlacementSpec(
-        model=command.model,
-        context_tokens=command.context_tokens,
-        excluded_nodes=command.excluded_nodes,
-        min_nodes=command.min_nodes,
-        sharding=command.sharding,
-        layers=command.layers,
-    )
+    spec = PlacementSpec(command.model, **dict(conditions_of(command)))
     nodes, links = scene.nodes(), scene.links()
-    verdict = place(spec, nodes, scene.policy.sizing, links)
     if command.dry_run and command.previews:
-        return _previewed(spec, nodes, links, verdict, scene)
+        found = previews(spec, nodes, scene.policy.sizing, links)
+        return found if isinstance(found, Refusal) else Known(scene.state.index, plan=found)
+    verdict = place(spec, nodes, scene.policy.sizing, links)
     if isinstance(verdict, Crowded):
         return _crowded(command, verdict, scene)
     if isinstance(verdict, Refusal):
@@ -248,30 +246,6 @@ def _still_gathering(scene: Scene) -> Refusal | None:
         reason="pending",
         message=f"{', '.join(sorted(missing))} joined before and have not announced themselves yet",
         retry_after_s=PENDING_RETRY_S,
-    )
-
-
-def _previewed(
-    spec: PlacementSpec, nodes: list[NodeCapacity], links: Links, verdict: Verdict, scene: Scene
-) -> Decision:
-    """Return every size and kind with its plan or refusal, and the verdict of placing now."""
-    problem = placement_problem(spec, nodes, scene.policy.sizing, links)
-    if isinstance(problem, Refusal):
-        return problem
-    chosen = verdict if isinstance(verdict, Placement) else None
-    size = 1 if chosen is None else len(chosen.ranks)
-    refusal = verdict.refusal if isinstance(verdict, Crowded) else verdict
-    return Known(
-        scene.state.index,
-        plan={
-            "model": spec.model,
-            "previews": [
-                preview_of(*found, chosen, links) for found in alternatives(problem, size)
-            ],
-            "blocked": dict(problem.blocked),
-            "chosen": None if chosen is None else plan_of(chosen, links),
-            "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
-        },
     )
 
 

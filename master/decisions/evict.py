@@ -13,7 +13,7 @@ from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
 from master.decisions.observations import Observations
-from master.placement.explain import Crowded
+from master.placement import Crowded
 
 EVICT_DRAIN_S = 120.0
 """A request that slipped in while the decision was made may finish."""

@@ -6,7 +6,7 @@ Each value is believed for its time and not longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bus.hardware.observed_links import measured_links
 from bus.wire.cards import NodeCard
@@ -42,32 +42,20 @@ class Use:
     idle_s: float
 
 
-@dataclass(slots=True)
 class Observations:
-    """The latest values, each with the instant at which it was heard."""
+    """The latest values, each with the instant at which it was heard.
 
-    cards: dict[NodeId, tuple[NodeCard, float]] = field(
-        default_factory=dict[NodeId, tuple[NodeCard, float]]
-    )
-    nodes: dict[NodeId, tuple[NodeReading, float]] = field(
-        default_factory=dict[NodeId, tuple[NodeReading, float]]
-    )
-    runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = field(
-        default_factory=dict[tuple[NodeId, str], tuple[RunnerReading, float]]
-    )
-    demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = field(
-        default_factory=dict[tuple[NodeId, str], tuple[DemandReading, float]]
-    )
-    links: dict[NodeId, tuple[LinkReading, float]] = field(
-        default_factory=dict[NodeId, tuple[LinkReading, float]]
-    )
+    `tests` are ranks of collective tests, by instance and rank.
+    """
 
-    tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = field(
-        default_factory=dict[tuple[InstanceId, int], tuple[CollectiveReading, float]]
-    )
-    """Ranks of collective tests, by instance and rank."""
-
-    first_heard_at: float | None = None
+    def __init__(self) -> None:
+        self.cards: dict[NodeId, tuple[NodeCard, float]] = {}
+        self.nodes: dict[NodeId, tuple[NodeReading, float]] = {}
+        self.runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
+        self.demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
+        self.links: dict[NodeId, tuple[LinkReading, float]] = {}
+        self.tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = {}
+        self.first_heard_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
         """Take a reading in; return whether it may call for a decision at once."""

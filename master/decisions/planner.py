@@ -181,18 +181,14 @@ def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
             continue
         failed_at = notes.failed_at.setdefault(one.instance, scene.now)
         if scene.now - failed_at < RETRY_FAILED_S:
-            asked = one.place_again
             found.append(
                 PlaceModel(
                     command_id=CommandId(f"again-{one.instance}"),
                     model=one.model,
-                    context_tokens=asked.context_tokens,
                     keep_alive_s=None if one.pinned else one.keep_alive_s,
                     pinned=one.pinned,
                     priority=one.priority,
-                    excluded_nodes=asked.excluded_nodes,
-                    min_nodes=asked.min_nodes,
-                    sharding=asked.sharding,
+                    **dict(one.place_again),
                 )
             )
     return found

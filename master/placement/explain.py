@@ -20,6 +20,11 @@ from master.placement.search import Placement, PlacementProblem, why_unshardable
 
 PENDING_RETRY_S = 2.0
 BUSY_RETRY_S = 5.0
+_TOLD = (
+    "usable_bytes", "free_bytes", "reserved_bytes", "loading_bytes", "ceiling_bytes",
+    "memory_bytes", "slots", "shards",
+)  # fmt: skip
+"""Figures of a node that the facts of a refusal have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +267,5 @@ def _facts(node: NodeCapacity, need: MemoryCost) -> dict[str, Any]:
         "weights_bytes": need.weights,
         "kv_bytes": need.kv,
         "context_tokens": need.context_tokens,
-        "usable_bytes": node.usable_bytes,
-        "free_bytes": node.free_bytes,
-        "reserved_bytes": node.reserved_bytes,
-        "loading_bytes": node.loading_bytes,
-        "ceiling_bytes": node.ceiling_bytes,
-        "memory_bytes": node.memory_bytes,
-        "slots": node.slots,
-        "shards": node.shards,
+        **{name: getattr(node, name) for name in _TOLD},
     }

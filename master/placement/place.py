@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
+from master.placement import explain, search
 from master.placement.availability import (
     Kind,
     LocalCopy,
@@ -25,27 +26,10 @@ from master.placement.availability import (
     room_now,
 )
 from master.placement.capacity import NodeCapacity
-from master.placement.explain import (
-    Crowded,
-    crowded_group,
-    crowded_node,
-    impossible,
-    no_group,
-    no_node_can_run,
-    refuse_early,
-    unmeasured,
-    unsupported_kind,
-)
+from master.placement.explain import Crowded
 from master.placement.memory_cost import RunnerSizing
 from master.placement.pipeline_search import MAX_RANKS
-from master.placement.search import (
-    Placement,
-    PlacementProblem,
-    best_group,
-    best_single,
-    fastest_of,
-    place_manual_split,
-)
+from master.placement.search import Placement, PlacementProblem
 from master.placement.speed import Links
 
 PREVIEWS, PREVIEWS_OF_MANY, MANY_NODES = 8, 3, 64
@@ -70,9 +54,9 @@ def place(
     if spec.layers:
         return _place_manual_split(problem)
     if not any(one.node.free_bytes is not None for one in problem.copies):
-        return unmeasured()
+        return explain.unmeasured()
     for size in _sizes(problem):
-        found = fastest_of(_of_size(problem, size, room_now))
+        found = search.fastest_of(_of_size(problem, size, room_now))
         if found is not None:
             return found
     return _crowded(problem) or _never_fits(problem)
@@ -87,12 +71,12 @@ def placement_problem(
     """
     excluded = set(spec.excluded_nodes)
     allowed = [node for node in nodes if not excluded & {node.id, NodeId(node.name)}]
-    early = refuse_early(spec, nodes, allowed)
+    early = explain.refuse_early(spec, nodes, allowed)
     if early is not None:
         return early
     copies, blocked = find_copies(spec, allowed, nodes)
     if not copies:
-        return no_node_can_run(spec.model, blocked)
+        return explain.no_node_can_run(spec.model, blocked)
     return PlacementProblem(spec, copies, blocked, sizing, links)
 
 
@@ -108,12 +92,16 @@ def alternatives(
     sizes = {*range(1, min(len(problem.copies), problem.card.layers, most) + 1), chosen}
     for size in sorted(sizes):
         if size == 1:
-            found = best_single(problem)
+            found = search.best_single(problem)
             yield 1, None, found if found is not None else _no_single(problem)
             continue
         for kind in KINDS:
-            placed = best_group(problem, kind, size, room_now)
-            yield size, kind, placed if placed is not None else no_group(problem, kind, size)
+            placed = search.best_group(problem, kind, size, room_now)
+            yield (
+                size,
+                kind,
+                placed if placed is not None else explain.no_group(problem, kind, size),
+            )
 
 
 def _sizes(problem: PlacementProblem) -> range:
@@ -127,12 +115,12 @@ def _kinds(problem: PlacementProblem) -> tuple[Kind, ...]:
 
 def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> Iterator[Placement]:
     if size == 1:
-        found = best_single(problem)
+        found = search.best_single(problem)
         if found is not None:
             yield found
         return
     for kind in _kinds(problem):
-        placed = best_group(problem, kind, size, room)
+        placed = search.best_group(problem, kind, size, room)
         if placed is not None:
             yield placed
 
@@ -140,25 +128,25 @@ def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> Iterator[Pla
 def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
     """Return the node, else the group, that lacks least memory, or None where none could ever fit.
 
-    With unmeasured nodes that could hold it the answer is to wait for their readings.
+    With explain.unmeasured nodes that could hold it the answer is to wait for their readings.
     """
     if 1 in _sizes(problem):
         singles = [one for one in problem.copies if one.fits_whole(room_ever)]
         measured = [one for one in singles if one.node.free_bytes is not None]
         if measured:
             model = problem.spec.model
-            found = [crowded_node(model, one.node, one.costs.whole) for one in measured]
+            found = [explain.crowded_node(model, one.node, one.costs.whole) for one in measured]
             return min(found, key=lambda one: (one.short_bytes, one.shortages[0].node))
         if singles:
-            return unmeasured()
+            return explain.unmeasured()
     for size in _sizes(problem):
         if size == 1:
             continue
-        placed = fastest_of(_of_size(problem, size, room_ever))
+        placed = search.fastest_of(_of_size(problem, size, room_ever))
         if placed is not None:
             if any(rank.copy.node.free_bytes is None for rank in placed.ranks):
-                return unmeasured()
-            return crowded_group(placed)
+                return explain.unmeasured()
+            return explain.crowded_group(placed)
     return None
 
 
@@ -166,13 +154,15 @@ def _never_fits(problem: PlacementProblem) -> Refusal:
     sizes = _sizes(problem)
     if sizes and sizes[0] > 1:
         refused = [
-            unsupported_kind(problem, kind, size) for size in sizes for kind in _kinds(problem)
+            explain.unsupported_kind(problem, kind, size)
+            for size in sizes
+            for kind in _kinds(problem)
         ]
         if all(refused):
             return next(one for one in refused if one is not None)
     if not sizes:
-        return no_node_can_run(problem.spec.model, dict(problem.blocked))
-    return impossible(problem)
+        return explain.no_node_can_run(problem.spec.model, dict(problem.blocked))
+    return explain.impossible(problem)
 
 
 def _no_single(problem: PlacementProblem) -> Refusal:
@@ -181,7 +171,7 @@ def _no_single(problem: PlacementProblem) -> Refusal:
         return found
     if found is not None and len(found.shortages) == 1:
         return found.refusal
-    return impossible(replace(problem, copies=problem.copies[:1]))
+    return explain.impossible(replace(problem, copies=problem.copies[:1]))
 
 
 def _place_manual_split(problem: PlacementProblem) -> Verdict:
@@ -196,7 +186,7 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
             "gets at least one"
         )
     if len(order) > 1:
-        refused = unsupported_kind(problem, "pipeline", len(order))
+        refused = explain.unsupported_kind(problem, "pipeline", len(order))
         if refused is not None:
             return refused
         if len({one.group_key for one in order}) > 1:
@@ -205,12 +195,12 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
                 "other files under that name"
             )
     if any(one.node.free_bytes is None for one in order):
-        return unmeasured()
-    placed = place_manual_split(problem, order, counts, room_now)
+        return explain.unmeasured()
+    placed = search.place_manual_split(problem, order, counts, room_now)
     if placed is not None:
         return placed
-    placed = place_manual_split(problem, order, counts, room_ever)
-    return impossible(problem) if placed is None else crowded_group(placed)
+    placed = search.place_manual_split(problem, order, counts, room_ever)
+    return explain.impossible(problem) if placed is None else explain.crowded_group(placed)
 
 
 def _named_copies(problem: PlacementProblem) -> list[LocalCopy] | Refusal:

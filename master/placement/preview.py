@@ -5,12 +5,16 @@ Pure. Bytes per node are those that were promised and computed with; speeds are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from bus.wire.errors import Refusal
-from master.placement.availability import Kind
-from master.placement.memory_cost import cost_text
+from master.placement.availability import Kind, PlacementSpec
+from master.placement.capacity import NodeCapacity
+from master.placement.explain import Crowded
+from master.placement.memory_cost import RunnerSizing, cost_text
+from master.placement.place import alternatives, place, placement_problem
 from master.placement.search import PlacedRank, Placement
 from master.placement.speed import Links
 
@@ -38,6 +42,26 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
         "arithmetic": cost_text(placed.whole),
         "ranks": [_rank(rank) for rank in placed.ranks],
         "links": _links(placed, links),
+    }
+
+
+def previews(
+    spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
+) -> dict[str, Any] | Refusal:
+    """Return each size and kind with its plan or refusal, and the verdict of placing now."""
+    problem = placement_problem(spec, nodes, sizing, links)
+    if isinstance(problem, Refusal):
+        return problem
+    verdict = place(spec, nodes, sizing, links)
+    chosen = verdict if isinstance(verdict, Placement) else None
+    refusal = verdict.refusal if isinstance(verdict, Crowded) else verdict
+    size = 1 if chosen is None else len(chosen.ranks)
+    return {
+        "model": spec.model,
+        "previews": [preview_of(*found, chosen, links) for found in alternatives(problem, size)],
+        "blocked": dict(problem.blocked),
+        "chosen": None if chosen is None else plan_of(chosen, links),
+        "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
     }
 
 
