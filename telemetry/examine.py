@@ -46,7 +46,7 @@ class ProcessTarget:
 
 @dataclass(slots=True)
 class Examiner:
-    """Takes one question at a time. `targets` asks supervisord anew."""
+    """The examiner of processes, for one question at a time. `targets` asks supervisord anew."""
 
     speaker: Speaker
     endpoints: Endpoints
@@ -66,6 +66,7 @@ class Examiner:
             return
 
         def examine() -> None:
+            """Answer in this thread, with a refusal where the examination breaks off."""
             try:
                 answer = self.examine(ask)
             except Exception as error:
@@ -79,7 +80,7 @@ class Examiner:
         threading.Thread(target=examine, name="examiner", daemon=True).start()
 
     def examine(self, ask: AskDiagnosis) -> Answer:
-        """Find the process and look into it. Waits."""
+        """Return the stacks or the profile of a process, or why there is none. Waits."""
         targets = self.targets()
         target = targets.get(ask.process)
         if target is None:
@@ -137,7 +138,7 @@ class Examiner:
         return Diagnosis(method="py-spy", content_type=kind, content=content)
 
     def _own_sample(self, target: ProcessTarget) -> list[dict[str, Any]] | None:
-        """The process's account of its own threads, or None when it does not answer."""
+        """Return the process's account of its own threads, or None when it does not answer."""
         link = Link("dealer")
         try:
             link.connect(self.endpoints.stacks(target.name.replace("/", "-")))
@@ -157,8 +158,10 @@ class Examiner:
 
 
 def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
-    """An in-process sample in the shape that py-spy's stacks have; what a process cannot know
-    about its own threads (running or not) is None."""
+    """Return an in-process sample in the shape of py-spy's stacks.
+
+    `active` and `owns_gil` are None: a process cannot know them of its own threads.
+    """
     return {
         "pid": pid,
         "thread_id": thread.get("thread_id", 0),
@@ -172,7 +175,7 @@ def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
 def stacks_found(
     target: ProcessTarget, method: str, note: str, threads: list[dict[str, Any]]
 ) -> Diagnosis:
-    """Stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
+    """Return stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
     owns_gil, frames: [{name, filename, line}]}]}, frames innermost first."""
     content = {
         "process": target.name,

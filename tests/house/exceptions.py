@@ -17,9 +17,6 @@ WIDE = "not taken apart yet"
 
 FLOORS: Mapping[str, Excused] = {
     "conf files": Excused("small enough to see whole", 7),
-    "telemetry files": Excused(
-        "six pure files and a composition root: small enough to see whole", 7
-    ),
     "worker.transfer files": Excused("small pieces not yet put together", 14),
 }
 """Floors with more files or folders than a package or room may have."""
