@@ -19,7 +19,7 @@ HIGHEST_BASE_PORT = 32768 - SPAN
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class Ports:
     """A row of the table: `count` ports from `offset` on."""
 
     offset: int
@@ -27,16 +27,16 @@ class Port:
     use: str
 
 
-TABLE: Mapping[str, Port] = {
-    "http": Port(0, 1, "the HTTP API and the dashboard (52415 unless a base port is given)"),
-    "control": Port(1, 1, "switchboard, control plane, beyond this machine"),
-    "telemetry": Port(2, 1, "switchboard, telemetry plane, beyond this machine"),
-    "candidate": Port(3, 1, "the master candidate, beyond this machine"),
-    "peers": Port(4, 1, "membership: hellos and presence of other nodes' switchboards"),
-    "weights": Port(5, 1, "the worker's store: weights for nodes that lack them"),
-    "data": Port(10, 16, "runners' data sockets, one per slot, beyond this machine"),
-    "ring": Port(32, 48, "MLX's ring: ranks of a group, fresh ones for each generation"),
-    "plans": Port(80, 16, "step plans: a lead runner's socket for its followers, one per slot"),
+PORTS: Mapping[str, Ports] = {
+    "http": Ports(0, 1, "the HTTP API and the dashboard (52415 unless a base port is given)"),
+    "control": Ports(1, 1, "switchboard, control plane, beyond this machine"),
+    "telemetry": Ports(2, 1, "switchboard, telemetry plane, beyond this machine"),
+    "candidate": Ports(3, 1, "the master candidate, beyond this machine"),
+    "peers": Ports(4, 1, "membership: hellos and presence of other nodes' switchboards"),
+    "weights": Ports(5, 1, "the worker's store: weights for nodes that lack them"),
+    "data": Ports(10, 16, "runners' data sockets, one per slot, beyond this machine"),
+    "ring": Ports(32, 48, "MLX's ring: ranks of a group, fresh ones for each generation"),
+    "plans": Ports(80, 16, "step plans: a lead runner's socket for its followers, one per slot"),
 }
 
 
@@ -44,4 +44,4 @@ def port_of(use: str, base_port: int | None) -> int:
     """The (first) port of a use under `base_port`, None for the default base."""
     if use == "http" and base_port is None:
         return DEFAULT_HTTP_PORT
-    return (DEFAULT_BASE_PORT if base_port is None else base_port) + TABLE[use].offset
+    return (DEFAULT_BASE_PORT if base_port is None else base_port) + PORTS[use].offset

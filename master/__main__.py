@@ -12,8 +12,8 @@ from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
 from master.consensus.shell import CandidateSettings
-from master.decisions.decide import Policy
-from master.placement.memory_cost import Appetite
+from master.decisions import Policy
+from master.placement import RunnerSizing
 from master.service import Master, MasterSettings
 
 
@@ -22,7 +22,7 @@ def master_settings(settings: Settings) -> MasterSettings:
     policy = Policy(
         keep_alive_s=settings.keep_alive_s,
         preload=tuple(ModelId(model) for model in settings.preload),
-        appetite=Appetite(
+        sizing=RunnerSizing(
             max_rows=settings.runner.max_rows,
             prefix_cache_bytes=settings.runner.prefix_cache_bytes,
         ),

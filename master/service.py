@@ -50,13 +50,29 @@ from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
 from master.consensus.candidate_links import OpenLink, candidates_in
 from master.consensus.shell import CandidateSettings, CandidateShell
-from master.decisions.collective_tests import see_off
-from master.decisions.crash_loop import Breaker
-from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
-from master.decisions.evict import SETTLE_S
-from master.decisions.observations import View
-from master.decisions.planner import Memory, follow_up, idle, remember, repairs, wishes
-from master.decisions.prune import SETTLE_GRACE_S, Watch, bereft, silent
+from master.decisions import (
+    SETTLE_GRACE_S,
+    SETTLE_S,
+    CrashLoops,
+    Decided,
+    Decision,
+    Known,
+    Later,
+    Observations,
+    PlannerNotes,
+    Policy,
+    Scene,
+    SilenceWatch,
+    decide,
+    drain_idle,
+    expire_tests,
+    follow_up,
+    lost_models,
+    note_event,
+    remove_silent,
+    repairs,
+    wanted_commands,
+)
 from master.log.sequencer import fact_event, judge, next_event
 
 PLAN_S = 0.5
@@ -99,10 +115,10 @@ class Master:
         self._reactor = reactor
         self._log = log
         self._settings = settings
-        self._view = View()
-        self._breaker = Breaker()
-        self._memory = Memory()
-        self._watch = Watch(settings.settle_grace_s)
+        self._view = Observations()
+        self._breaker = CrashLoops()
+        self._memory = PlannerNotes()
+        self._watch = SilenceWatch(settings.settle_grace_s)
         self._settled_at = 0.0
         self._said: dict[str, str] = {}
         self.office = CandidateShell(
@@ -159,7 +175,7 @@ class Master:
     def opened(self, counter: int) -> None:
         """The term is ours: whoever runs goes on running; only what was left half done is
         taken up."""
-        self._breaker, self._memory = Breaker(), Memory()
+        self._breaker, self._memory = CrashLoops(), PlannerNotes()
         self._watch.begin(self._reactor.now())
         me = self.client.speaker.node
         self._index(TermOpened(holder=me, counter=counter))
@@ -191,7 +207,7 @@ class Master:
 
     def _followed(self, body: EventBody, before: ClusterState) -> None:
         now = self._reactor.now()
-        remember(self._memory, body, now)
+        note_event(self._memory, body, now)
         if isinstance(body, InstanceRemoved):
             self._settled_at = now + SETTLE_S
             self._breaker.forget(body.instance)
@@ -309,7 +325,7 @@ class Master:
     def _scene(self) -> Scene:
         return Scene(
             state=self.state,
-            view=self._view,
+            observed=self._view,
             policy=self._settings.policy,
             settled_at=self._settled_at,
             now=self._reactor.now(),
@@ -319,12 +335,12 @@ class Master:
         if not self.holding:
             return
         scene = self._scene()
-        over = see_off(scene.state, scene.view, self._memory.failed_at, scene.now)
-        for body in (*silent(scene, self._watch), *idle(scene, self._memory), *over):
+        over = expire_tests(scene.state, scene.observed, self._memory.failed_at, scene.now)
+        for body in (*remove_silent(scene, self._watch), *drain_idle(scene, self._memory), *over):
             self._log.info("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._index(body)
         scene = self._scene()
-        for wish in (*bereft(scene, self._watch), *wishes(scene, self._memory)):
+        for wish in (*lost_models(scene, self._watch), *wanted_commands(scene, self._memory)):
             decision = decide(wish, self._scene(), InstanceId(new_name("inst")))
             self._wished(wish.model, decision)
 

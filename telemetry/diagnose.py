@@ -34,7 +34,7 @@ MAX_CAPTURE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """Whether py-spy may read processes of this user here; `reason` says why (not)."""
+    """The answer to whether py-spy may read this user's processes; `reason` says why (not)."""
 
     allowed: bool
     reason: str
@@ -50,15 +50,16 @@ class Forbidden(CaptureFailed):
 
 
 def find_pyspy() -> str | None:
-    """The py-spy of this environment, else one on the PATH."""
+    """Return the py-spy of this environment, else one on the PATH, or None."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
 def probe(program: str | None = None) -> Capability:
-    """Try it once, on this very process: a sibling is neither easier nor harder to read.
+    """Try py-spy once, on this very process, and return whether it may read.
 
-    The sampling does not pause us, so that we can wait for it.
+    A sibling is neither easier nor harder to read. The sampling does not pause this process, so
+    that it can wait for the result.
     """
     program = program or find_pyspy()
     if program is None:
@@ -71,7 +72,7 @@ def probe(program: str | None = None) -> Capability:
 
 
 def stacks(program: str, pids: Sequence[int]) -> list[dict[str, Any]]:
-    """What each thread of each process is at, as `threads_of` shapes it; frames innermost first.
+    """Return the stack of each thread of each process, as `threads_of` has it, innermost first.
 
     Raises Forbidden, or CaptureFailed when a process is gone or py-spy overran its deadline.
     """
@@ -83,7 +84,7 @@ def stacks(program: str, pids: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def threads_of(dump: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """py-spy's JSON with the fields we promise and no other (locals above all)."""
+    """Return py-spy's JSON with the promised fields and no other (locals above all)."""
     return [
         {
             "pid": thread["pid"],
@@ -105,7 +106,7 @@ def profile(
 ) -> bytes:
     """Sample one process (and its children, when it has any) for `seconds`.
 
-    Answers a speedscope JSON or an SVG. Raises as `stacks` does.
+    Returns a speedscope JSON or an SVG. Raises as `stacks` does.
     """
     with tempfile.TemporaryDirectory(prefix="shoal-profile-") as folder:
         path = Path(folder) / "capture"
@@ -145,7 +146,7 @@ def _run(command: list[str], timeout_s: float) -> str:
 
 
 def refusal_of(said: str) -> CaptureFailed:
-    """What py-spy's standard error means, and what to do about it."""
+    """Return the error that py-spy's standard error means, with what to do about it."""
     if "permission denied" in said.lower() or "operation not permitted" in said.lower():
         if sys.platform == "darwin":
             return Forbidden(

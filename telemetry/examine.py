@@ -34,7 +34,7 @@ Answer = Diagnosis | DiagnosisRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProcessTarget:
     """A process that may be examined; `pid` 0 when it does not run. `children` are examined
     with it (the HTTP processes of a gateway)."""
 
@@ -46,12 +46,12 @@ class Target:
 
 @dataclass(slots=True)
 class Examiner:
-    """Takes one question at a time. `targets` asks supervisord anew."""
+    """The examiner of processes, for one question at a time. `targets` asks supervisord anew."""
 
     speaker: Speaker
     endpoints: Endpoints
     capability: Capability
-    targets: Callable[[], Mapping[str, Target]]
+    targets: Callable[[], Mapping[str, ProcessTarget]]
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, ask: AskDiagnosis, done: Callable[[Answer], None]) -> None:
@@ -66,6 +66,7 @@ class Examiner:
             return
 
         def examine() -> None:
+            """Answer in this thread, with a refusal where the examination breaks off."""
             try:
                 answer = self.examine(ask)
             except Exception as error:
@@ -79,7 +80,7 @@ class Examiner:
         threading.Thread(target=examine, name="examiner", daemon=True).start()
 
     def examine(self, ask: AskDiagnosis) -> Answer:
-        """Find the process and look into it. Waits."""
+        """Return the stacks or the profile of a process, or why there is none. Waits."""
         targets = self.targets()
         target = targets.get(ask.process)
         if target is None:
@@ -100,7 +101,7 @@ class Examiner:
             content=json.dumps(content).encode(),
         )
 
-    def _stacks(self, target: Target) -> Answer:
+    def _stacks(self, target: ProcessTarget) -> Answer:
         note = self.capability.reason
         if self.capability.allowed and self.capability.program is not None:
             try:
@@ -115,7 +116,7 @@ class Examiner:
             return DiagnosisRefused(status=504, message=text)
         return stacks_found(target, "in-process", note, sampled)
 
-    def _profile(self, target: Target, ask: AskDiagnosis) -> Answer:
+    def _profile(self, target: ProcessTarget, ask: AskDiagnosis) -> Answer:
         program = self.capability.program
         if not self.capability.allowed or program is None:
             text = f"no profiles on this node: {self.capability.reason}; stacks can still be had"
@@ -136,8 +137,8 @@ class Examiner:
         kind = diagnose.CONTENT_TYPES[ask.format]
         return Diagnosis(method="py-spy", content_type=kind, content=content)
 
-    def _own_sample(self, target: Target) -> list[dict[str, Any]] | None:
-        """The process's account of its own threads, or None when it does not answer."""
+    def _own_sample(self, target: ProcessTarget) -> list[dict[str, Any]] | None:
+        """Return the process's account of its own threads, or None when it does not answer."""
         link = Link("dealer")
         try:
             link.connect(self.endpoints.stacks(target.name.replace("/", "-")))
@@ -157,8 +158,10 @@ class Examiner:
 
 
 def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
-    """An in-process sample in the shape that py-spy's stacks have; what a process cannot know
-    about its own threads (running or not) is None."""
+    """Return an in-process sample in the shape of py-spy's stacks.
+
+    `active` and `owns_gil` are None: a process cannot know them of its own threads.
+    """
     return {
         "pid": pid,
         "thread_id": thread.get("thread_id", 0),
@@ -170,9 +173,9 @@ def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stacks_found(
-    target: Target, method: str, note: str, threads: list[dict[str, Any]]
+    target: ProcessTarget, method: str, note: str, threads: list[dict[str, Any]]
 ) -> Diagnosis:
-    """Stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
+    """Return stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
     owns_gil, frames: [{name, filename, line}]}]}, frames innermost first."""
     content = {
         "process": target.name,

@@ -1,4 +1,4 @@
-"""What is wrong with a node, said with a code, a sentence and a way out.
+"""Findings about a node: faults, each with a code, a sentence and a way out.
 
 Pure: facts in, findings out, worst first; no finding about a node means that it is well.
 The rules are a list of small functions, each of which knows one fault.
@@ -44,7 +44,7 @@ class SilentPeer:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What is known of one node. `failed_downloads` and `failed_models` are (model, why);
+    """The facts about one node. `failed_downloads` and `failed_models` are (model, why);
     `bridge_loops` are rings of Thunderbolt bridges, those of other nodes too."""
 
     node: NodeId
@@ -60,7 +60,7 @@ class NodeFacts:
 
 
 def findings(facts: NodeFacts) -> tuple[HealthFinding, ...]:
-    """All that is wrong, errors before warnings, in the order of the rules within each."""
+    """Return all findings, errors before warnings, in the order of the rules within each."""
     found = [finding for rule in _RULES for finding in rule(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level != "error"))
 

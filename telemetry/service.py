@@ -33,9 +33,8 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.topics import reading_topic
 from telemetry import diagnose, probes
-from telemetry.examine import Examiner, Target
+from telemetry.examine import Examiner, ProcessTarget
 from telemetry.health import UNREACHABLE_S, NodeFacts, SilentPeer, findings
-from telemetry.window import Rates
 
 PERIOD_S = 1.0
 CABLES_S = 60.0
@@ -46,16 +45,27 @@ GATEWAY = "gateway"
 
 
 class Supervised(Protocol):
-    """A process as supervisord tells of it. `pid` is 0 when it does not run."""
+    """A process as supervisord tells of it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Return its name, with its group where it has one (`runner:00`)."""
+        ...
+
     @property
-    def status(self) -> str: ...
+    def status(self) -> str:
+        """Return its state in lower case (`running`, `fatal`, ...)."""
+        ...
+
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int:
+        """Return its process id, 0 when it does not run."""
+        ...
+
     @property
-    def description(self) -> str: ...
+    def description(self) -> str:
+        """Return the words of supervisord on its state."""
+        ...
 
 
 ListProcesses = Callable[[], Sequence[Supervised]]
@@ -63,9 +73,9 @@ ListProcesses = Callable[[], Sequence[Supervised]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One look at the machine."""
+    """The figures of one look at the machine."""
 
-    memory: probes.Memory
+    memory: probes.MemoryUse
     disk: probes.Disk
     cpu_ratio: float
     load_1m: float
@@ -73,13 +83,13 @@ class Measured:
     thunderbolt: ThunderboltReading | None = None
 
 
-class Meter:
-    """Turns probes into ratios; remembers the last seconds of every counter. One thread."""
+class NodeMeter:
+    """The meter of a node: turns probes into ratios over the last seconds. For one thread."""
 
     def __init__(self, list_processes: ListProcesses, folder: Path) -> None:
         self._list_processes = list_processes
         self._folder = folder
-        self._rates = Rates(RATE_SPAN_S)
+        self._rates = probes.Rates(RATE_SPAN_S)
         self._cables: ThunderboltReading | None = None
         self._cables_at = -CABLES_S
         self._http: tuple[int, ...] = ()
@@ -87,7 +97,7 @@ class Meter:
         self._http_at = -CHILDREN_S
 
     def measure(self) -> Measured:
-        """Everything, now. Waits for supervisord."""
+        """Return every figure as it is now. Waits for supervisord."""
         at = clock_now()
         busy = self._rates.rate("cpu", at, probes.cpu_busy_s())
         keys: set[object] = {"cpu"}
@@ -109,8 +119,8 @@ class Meter:
         )
 
     def _http_processes(self, gateway: int, at: float) -> tuple[int, ...]:
-        """A gateway's children. Looking for them reads every process of the machine, so those
-        that were found count until one is gone, and for a while."""
+        """Return a gateway's children. To look for them reads every process of the machine, so
+        those that were found count until one is gone, for ten seconds at most."""
         stale = gateway != self._http_of or at - self._http_at >= CHILDREN_S or not self._http
         if stale or not all(probes.is_there(child) for child in self._http):
             self._http, self._http_of = tuple(probes.children(gateway)), gateway
@@ -153,7 +163,7 @@ class _HttpProcess:
 
 
 class Telemetry:
-    """The service."""
+    """The service: publishes a reading each second and answers questions about processes."""
 
     def __init__(self, shell: Shell, list_processes: ListProcesses, folder: Path) -> None:
         self.shell = shell
@@ -162,7 +172,7 @@ class Telemetry:
             shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
         )
         self._list_processes = list_processes
-        self._meter = Meter(self._listed, folder)
+        self._meter = NodeMeter(self._listed, folder)
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()
         self._peer_heard_at: dict[NodeId, float] = {}
@@ -187,15 +197,15 @@ class Telemetry:
         self._questions.close()
         self.client.close()
 
-    def targets(self) -> Mapping[str, Target]:
-        """What may be examined now, by name. Waits for supervisord."""
-        found: dict[str, Target] = {}
+    def targets(self) -> Mapping[str, ProcessTarget]:
+        """Return the processes that may be examined now, by name. Waits for supervisord."""
+        found: dict[str, ProcessTarget] = {}
         for supervised in self._list_processes():
             name, pid = supervised.name, supervised.pid
             children = tuple(probes.children(pid)) if name == GATEWAY and pid else ()
-            found[name] = Target(name, pid, supervised.status, children)
+            found[name] = ProcessTarget(name, pid, supervised.status, children)
             for count, child in enumerate(children, 1):
-                found[f"{name}/{count}"] = Target(f"{name}/{count}", child, "running")
+                found[f"{name}/{count}"] = ProcessTarget(f"{name}/{count}", child, "running")
         return found
 
     # --- readings -------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from bus.process.supervisor import Supervisor
 from bus.service import Shell, run_service
 from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
-from conf.ports import TABLE
+from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.machine.node_card import has_metal
 from worker.models.weights import Shelf, Weights, hugging_face_cache
@@ -46,8 +46,8 @@ def worker_settings(settings: Settings) -> WorkerSettings:
             port=settings.port_of("data"),
             hosts=announced_hosts(settings),
         ),
-        ring_ports=(settings.port_of("ring"), TABLE["ring"].count),
-        plan_ports=(settings.port_of("plans"), TABLE["plans"].count),
+        ring_ports=(settings.port_of("ring"), PORTS["ring"].count),
+        plan_ports=(settings.port_of("plans"), PORTS["plans"].count),
         weights=weights_settings(settings),
         launched_by=os.environ.get(LAUNCHED_BY, ""),
     )

@@ -1,4 +1,4 @@
-"""Where a collective test goes, or why not; and how it is seen off when it is over.
+"""Where a collective test goes, or why not; and its end.
 
 Pure. A test is an instance that holds no model: its ranks are seated, formed and watched like
 those of a group, and its memory counts like a load. Sizes that do not fit into the tightest
@@ -29,10 +29,8 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
 )
 from bus.wire.topology import rdma_mesh
-from master.decisions.observations import View
-from master.placement.capacity import Seat
-from master.placement.memory_cost import FIXED_BYTES, gb
-from master.placement.pipeline_search import MAX_RANKS
+from master.decisions.observations import Observations
+from master.placement import FIXED_BYTES, MAX_RANKS, NodeCapacity, gb
 
 ENGINE = "mlx-"
 LEAST_BYTES = ARRAYS * SIZES[0] * ELEMENT_BYTES
@@ -44,9 +42,12 @@ STOPPED = 0
 
 
 def decide_test(
-    command: RunCollectiveTest, nodes: Sequence[Seat], state: ClusterState, fresh: InstanceId
+    command: RunCollectiveTest,
+    nodes: Sequence[NodeCapacity],
+    state: ClusterState,
+    fresh: InstanceId,
 ) -> tuple[EventBody, ...] | Refusal:
-    """The events that place the test, or why there is none. `nodes` may be given new work."""
+    """Return the events that place the test, or why it is not. `nodes` may be given new work."""
     open_ones = [
         one.instance
         for one in state.instances.values()
@@ -76,7 +77,7 @@ def decide_test(
 def follow_test(
     before: Instance, news: RunnerEnded | LoadRefused | RunnerUnloaded
 ) -> list[EventBody]:
-    """What a rank's leaving leads to while the test is neither draining nor failed."""
+    """Return the events after a rank's end while the test is neither draining nor failed."""
     if isinstance(news, RunnerEnded) and news.exit_code == STOPPED:
         return [InstanceDraining(instance=before.instance, deadline_s=0.0, why="the test is done")]
     match news:
@@ -90,16 +91,17 @@ def follow_test(
     return [InstanceFailed(instance=before.instance, why=why)]
 
 
-def see_off(
-    state: ClusterState, view: View, failed_at: Mapping[InstanceId, float], now: float
+def expire_tests(
+    state: ClusterState, observed: Observations, failed_at: Mapping[InstanceId, float], now: float
 ) -> list[EventBody]:
-    """Tests that all ranks have done are drained; those that failed are forgotten in time."""
+    """Return the draining of tests that all ranks have done, and the removal of those that failed
+    over a minute ago. `failed_at` is by instance, by the holder's clock."""
     found: list[EventBody] = []
     for one in state.instances.values():
         if one.test is None:
             continue
         name = one.instance
-        if one.status in ("placed", "ready") and view.has_done(name, len(one.shards)):
+        if one.status in ("placed", "ready") and observed.has_done(name, len(one.shards)):
             found.append(InstanceDraining(instance=name, deadline_s=0.0, why="the test is done"))
         if one.status == "failed" and now - failed_at.get(name, now) >= FAILED_S:
             found.append(InstanceRemoved(instance=name, why=one.why))
@@ -107,13 +109,13 @@ def see_off(
 
 
 def _chosen(
-    command: RunCollectiveTest, nodes: Sequence[Seat], state: ClusterState
-) -> list[Seat] | Refusal:
-    by_name = {name: seat for seat in nodes for name in (seat.node, seat.name)}
+    command: RunCollectiveTest, nodes: Sequence[NodeCapacity], state: ClusterState
+) -> list[NodeCapacity] | Refusal:
+    by_name = {name: node for node in nodes for name in (node.id, node.name)}
     chosen = [by_name[name] for name in command.nodes if name in by_name] or list(nodes)
     absent = [name for name in command.nodes if name not in by_name]
     if absent:
-        known = ", ".join(f"{seat.name} ({seat.node})" for seat in nodes) or "none"
+        known = ", ".join(f"{node.name} ({node.id})" for node in nodes) or "none"
         drained = state.nodes.get(absent[0])
         what = (
             f"{drained.name} is drained" if drained is not None and drained.draining
@@ -121,7 +123,7 @@ def _chosen(
         )  # fmt: skip
         text = f"{what}; these may: {known}"
         return Refusal(reason="unknown_node", message=text, field="nodes")
-    if len({seat.node for seat in chosen}) != len(chosen):
+    if len({node.id for node in chosen}) != len(chosen):
         text = "each node takes part once; one is named twice"
         return Refusal(reason="bad_request", message=text, field="nodes")
     if len(chosen) < 2:
@@ -140,20 +142,20 @@ def _chosen(
     if unable:
         text = f"{', '.join(unable)}: MLX does not run there"
         return Refusal(reason="unsupported", message=text, field="nodes")
-    full = [seat.name for seat in chosen if not seat.has_slot]
+    full = [node.name for node in chosen if not node.has_slot]
     if full:
         text = f"{', '.join(full)}: every runner slot is taken; unload a model"
         return Refusal(reason="no_capacity", message=text)
     return chosen
 
 
-def _backend(command: RunCollectiveTest, chosen: Sequence[Seat]) -> Backend | Refusal:
-    order, devices = [seat.node for seat in chosen], {seat.node: seat.rdma for seat in chosen}
+def _backend(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> Backend | Refusal:
+    order, devices = [node.id for node in chosen], {node.id: node.rdma for node in chosen}
     if rdma_mesh(order, devices):
         return command.backend or "jaccl"
     if command.backend != "jaccl":
         return "ring"
-    one, other = next((a, b) for a in chosen for b in chosen if a is not b and b.node not in a.rdma)
+    one, other = next((a, b) for a in chosen for b in chosen if a is not b and b.id not in a.rdma)
     down = ", ".join(port.device for port in one.rdma_ports if not port.active)
     ports = "its RDMA ports lead elsewhere" if one.rdma_ports else "it has no RDMA port"
     ports = f"not PORT_ACTIVE: {down}" if down else ports
@@ -167,26 +169,26 @@ def _backend(command: RunCollectiveTest, chosen: Sequence[Seat]) -> Backend | Re
     )
 
 
-def _room(command: RunCollectiveTest, chosen: Sequence[Seat]) -> int | Refusal:
-    """Bytes that each rank's arrays may take. Nodes of one machine share its memory."""
-    unmeasured = [seat.name for seat in chosen if seat.free_bytes is None]
+def _room(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> int | Refusal:
+    """Return the bytes of each rank's arrays. Nodes of one machine share its memory."""
+    unmeasured = [node.name for node in chosen if node.free_bytes is None]
     if unmeasured:
         text = f"the memory of {', '.join(unmeasured)} is not measured yet"
         return Refusal(reason="pending", message=text, retry_after_s=2.0)
-    crowd = Counter(seat.machine or seat.node for seat in chosen)
-    rooms = {s.node: s.usable_bytes // crowd[s.machine or s.node] - FIXED_BYTES for s in chosen}
-    tightest = min(chosen, key=lambda seat: rooms[seat.node])
-    if rooms[tightest.node] < LEAST_BYTES:
+    crowd = Counter(node.machine_id for node in chosen)
+    rooms = {n.id: n.usable_bytes // crowd[n.machine_id] - FIXED_BYTES for n in chosen}
+    tightest = min(chosen, key=lambda node: rooms[node.id])
+    if rooms[tightest.id] < LEAST_BYTES:
         need = FIXED_BYTES + LEAST_BYTES
         return Refusal(
             reason="insufficient_memory",
             message=(
                 f"a rank needs {gb(need)} GB at least; {tightest.name} can give "
-                f"{gb(rooms[tightest.node] + FIXED_BYTES)} GB"
+                f"{gb(rooms[tightest.id] + FIXED_BYTES)} GB"
             ),
-            facts={"need_bytes": need, "usable_bytes": rooms[tightest.node] + FIXED_BYTES},
+            facts={"need_bytes": need, "usable_bytes": rooms[tightest.id] + FIXED_BYTES},
         )
-    least = rooms[tightest.node]
+    least = rooms[tightest.id]
     if command.memory_bytes is None:
         return least
     if command.memory_bytes - FIXED_BYTES < LEAST_BYTES:
@@ -195,8 +197,8 @@ def _room(command: RunCollectiveTest, chosen: Sequence[Seat]) -> int | Refusal:
     return min(least, command.memory_bytes - FIXED_BYTES)
 
 
-def _beside(chosen: Sequence[Seat], state: ClusterState) -> tuple[str, ...]:
-    here: set[NodeId] = {seat.node for seat in chosen}
+def _beside(chosen: Sequence[NodeCapacity], state: ClusterState) -> tuple[str, ...]:
+    here: set[NodeId] = {node.id for node in chosen}
     return tuple(
         sorted(
             f"{one.model} ({one.instance})"
@@ -208,7 +210,7 @@ def _beside(chosen: Sequence[Seat], state: ClusterState) -> tuple[str, ...]:
 
 def _instance(
     command: RunCollectiveTest,
-    chosen: Sequence[Seat],
+    chosen: Sequence[NodeCapacity],
     backend: Backend,
     room_bytes: int,
     beside: tuple[str, ...],
@@ -218,13 +220,13 @@ def _instance(
     shards = tuple(
         Shard(
             rank=rank,
-            node=seat.node,
+            node=node.id,
             first_layer=0,
             last_layer=0,
             bytes_reserved=FIXED_BYTES + ARRAYS * test.cap_bytes,
-            backend=_tag(seat),
+            backend=_tag(node),
         )
-        for rank, seat in enumerate(chosen)
+        for rank, node in enumerate(chosen)
     )
     return Instance(
         instance=fresh,
@@ -239,5 +241,5 @@ def _instance(
     )
 
 
-def _tag(seat: Seat) -> str:
-    return next((tag for tag in seat.backends if tag.startswith(ENGINE)), "")
+def _tag(node: NodeCapacity) -> str:
+    return next((tag for tag in node.backends if tag.startswith(ENGINE)), "")

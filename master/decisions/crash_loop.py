@@ -1,4 +1,4 @@
-"""When to give an instance up: three failures within a minute (S16).
+"""Instances that fail again and again: given up after three failures within a minute.
 
 A runner that says that its device may be wedged counts twice; one that says that its model
 cannot be loaded is not tried again at all. Pure. Times are not in the state (only the holder's
@@ -19,18 +19,18 @@ LOAD_FAILED = 72
 
 
 @dataclass(slots=True)
-class Breaker:
+class CrashLoops:
     """Recent failures of each instance, oldest first, none older than the window."""
 
     failures: dict[InstanceId, list[float]] = field(default_factory=dict[InstanceId, list[float]])
 
-    def failed(self, instance: InstanceId, exit_code: int | None, now: float) -> bool:
-        """Count one failure; True when the instance is to be given up."""
+    def count_failure(self, instance: InstanceId, exit_code: int | None, now: float) -> bool:
+        """Count one failure; return whether the instance is to be given up."""
         recent = [at for at in self.failures.get(instance, []) if now - at < WINDOW_S]
         recent += [now, now] if exit_code == WEDGED else [now]
         self.failures[instance] = recent
         return exit_code == LOAD_FAILED or len(recent) >= LIMIT
 
     def forget(self, instance: InstanceId) -> None:
-        """The instance is gone, or has been asked for anew."""
+        """Drop the failures of an instance that is gone or was asked for anew."""
         self.failures.pop(instance, None)

@@ -1,4 +1,4 @@
-"""Commands to events: what the holder does about each, as data.
+"""Commands to events: the holder's answer to each, as data.
 
 Pure. A command that was decided before (its id is in the state) gets its first answer again.
 A placement for which others have to make way is answered later: `Later` carries what is to
@@ -33,17 +33,22 @@ from bus.wire.messages.events import (
     KeepAliveSet,
 )
 from master.decisions.collective_tests import decide_test
-from master.decisions.evict import EVICT_DRAIN_S, Refuge, make_way
+from master.decisions.evict import EVICT_DRAIN_S, Evictions, plan_evictions
 from master.decisions.nodes import decide_node
-from master.decisions.observations import View
-from master.placement.availability import Wish
-from master.placement.capacity import Seat, seats
-from master.placement.explain import PENDING_RETRY_S, Crowded
-from master.placement.memory_cost import Appetite
-from master.placement.place import Verdict, candidates, place, survey
-from master.placement.preview import plan_of, preview_of
-from master.placement.search import Placement
-from master.placement.speed import Links
+from master.decisions.observations import Observations
+from master.placement import (
+    PENDING_RETRY_S,
+    Crowded,
+    Links,
+    NodeCapacity,
+    Placement,
+    PlacementSpec,
+    RunnerSizing,
+    node_capacities,
+    place,
+    plan_of,
+    previews,
+)
 
 FOR_EVER = -1.0
 LIVING = ("placed", "ready")
@@ -51,7 +56,7 @@ LIVING = ("placed", "ready")
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Index these, in order; the answer names the last one's place and `instance`."""
+    """Events to index, in order; the answer names the index of the last, and `instance`."""
 
     events: tuple[EventBody, ...]
     instance: InstanceId | None
@@ -59,7 +64,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Nothing changes: the answer is at `index` already."""
+    """An answer without a change: what was asked for is so at `index` already."""
 
     index: int
     instance: InstanceId | None = None
@@ -68,7 +73,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Not yet: index these (perhaps none) and let the asker repeat; `refusal` says why."""
+    """Events to index first (perhaps none), until the asker repeats; `refusal` says why."""
 
     events: tuple[EventBody, ...]
     refusal: Refusal
@@ -79,38 +84,38 @@ Decision = Decided | Known | Later | Refusal
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the operator chose. `preload` are models that are never unloaded."""
+    """The operator's choices. `preload` are models that are never unloaded."""
 
     keep_alive_s: float = 300.0
     preload: tuple[ModelId, ...] = ()
-    appetite: Appetite = field(default_factory=Appetite)
+    sizing: RunnerSizing = field(default_factory=RunnerSizing)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that a decision may look at. `settled_at`: not before then may another
-    instance be evicted, for the memory of the last one is still being measured."""
+    """Everything that a decision may look at. Before `settled_at` no other instance may be
+    evicted, for the memory of the last one is still being measured."""
 
     state: ClusterState
-    view: View
+    observed: Observations
     policy: Policy
     settled_at: float
     now: float
 
-    def seats(self) -> list[Seat]:
-        """Every node as placement sees it; those that are drained get nothing new."""
-        cards, nodes = self.view.living_cards(self.now), self.view.living_nodes(self.now)
-        drained = {seat.node for seat in self.state.nodes.values() if seat.draining}
-        found = seats(cards, nodes, self.state.instances)
-        return [seat for seat in found if seat.node not in drained]
+    def nodes(self) -> list[NodeCapacity]:
+        """Return the nodes that may be given new work: those that are not drained."""
+        cards, nodes = self.observed.living_cards(self.now), self.observed.living_nodes(self.now)
+        drained = {known.node for known in self.state.nodes.values() if known.draining}
+        found = node_capacities(cards, nodes, self.state.instances)
+        return [node for node in found if node.id not in drained]
 
     def links(self) -> Links:
-        """What is known of the links between them."""
-        return Links(self.view.living_links(self.now))
+        """Return the links between nodes, as far as they were measured."""
+        return Links(self.observed.living_links(self.now))
 
 
 def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
-    """What to do about a command. `fresh` is an unused id for an instance that may be placed."""
+    """Return the decision on a command. `fresh` is an unused id for an instance that is placed."""
     known = scene.state.commands.get(command.command_id)
     if known is not None:
         index, instance = known
@@ -126,33 +131,33 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
             return Decided((body,), command.instance)
         case RenameNode() | DrainNode() | ForgetNode():
-            answer = decide_node(command, scene.state, scene.view, scene.now)
+            answer = decide_node(command, scene.state, scene.observed, scene.now)
             return answer if isinstance(answer, Refusal) else answered(answer, scene.state)
         case RunCollectiveTest():
-            bodies = decide_test(command, scene.seats(), scene.state, fresh)
+            bodies = decide_test(command, scene.nodes(), scene.state, fresh)
             if isinstance(bodies, Refusal):
-                return _early(scene) or bodies
+                return _still_gathering(scene) or bodies
             return Decided(bodies, fresh)
         case _:
             assert_never(command)
 
 
 def answered(bodies: tuple[EventBody, ...], state: ClusterState) -> Decision:
-    """What is to be indexed; nothing means that it is so already."""
+    """Return the decision that indexes these events; without any, that it is so already."""
     return Decided(bodies, None) if bodies else Known(state.index)
 
 
 def living(state: ClusterState, model: ModelId) -> list[Instance]:
-    """Copies of a model that are placed or ready, ready ones first."""
+    """Return the instances of a model that are placed or ready, ready ones first."""
     held = (i for i in state.instances.values() if i.model == model and i.test is None)
     found = [i for i in held if i.status in LIVING]
     return sorted(found, key=lambda one: one.status != "ready")
 
 
-def draw_up(
+def instance_of(
     command: PlaceModel, placement: Placement, policy: Policy, fresh: InstanceId
 ) -> Instance:
-    """The instance that a placement makes."""
+    """Return the instance that a placement makes, under the id `fresh`."""
     card = placement.card
     keep_alive_s = next(
         (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
@@ -161,7 +166,7 @@ def draw_up(
     shards = tuple(
         Shard(
             rank=rank.rank,
-            node=rank.copy.seat.node,
+            node=rank.copy.node.id,
             first_layer=rank.first_layer,
             last_layer=rank.last_layer,
             bytes_reserved=rank.reserved_bytes,
@@ -180,18 +185,17 @@ def draw_up(
         keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
         pinned=command.pinned,
         priority=command.priority,
-        conditions=Conditions(
-            context_tokens=command.context_tokens,
-            excluded_nodes=command.excluded_nodes,
-            min_nodes=command.min_nodes,
-            sharding=command.sharding,
-            layers=command.layers,
-        ),
+        conditions=conditions_of(command),
     )
 
 
+def conditions_of(command: PlaceModel) -> Conditions:
+    """Return the conditions of a command, for an instance to be placed again under the same."""
+    return Conditions.model_validate(command, from_attributes=True)
+
+
 def unknown_instance(instance: InstanceId, state: ClusterState) -> Refusal:
-    """There is no such instance; these there are."""
+    """Return the refusal of an unknown instance, which names those that there are."""
     there = ", ".join(sorted(state.instances)) or "none"
     return Refusal(
         reason="unknown_instance",
@@ -211,25 +215,19 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         for instance in living(scene.state, command.model):
             if _meets(instance, command):
                 return _kept(command, instance, scene.state)
-    wish = Wish(
-        model=command.model,
-        context_tokens=command.context_tokens,
-        excluded_nodes=command.excluded_nodes,
-        min_nodes=command.min_nodes,
-        sharding=command.sharding,
-        layers=command.layers,
-    )
-    nodes, links = scene.seats(), scene.links()
-    verdict = place(wish, nodes, scene.policy.appetite, links)
+    spec = PlacementSpec(command.model, **dict(conditions_of(command)))
+    nodes, links = scene.nodes(), scene.links()
     if command.dry_run and command.previews:
-        return _previewed(wish, nodes, links, verdict, scene)
+        found = previews(spec, nodes, scene.policy.sizing, links)
+        return found if isinstance(found, Refusal) else Known(scene.state.index, plan=found)
+    verdict = place(spec, nodes, scene.policy.sizing, links)
     if isinstance(verdict, Crowded):
         return _crowded(command, verdict, scene)
     if isinstance(verdict, Refusal):
-        return _early(scene) or verdict
+        return _still_gathering(scene) or verdict
     if command.dry_run:
         return Known(scene.state.index, plan=plan_of(verdict, links))
-    instance = draw_up(command, verdict, scene.policy, fresh)
+    instance = instance_of(command, verdict, scene.policy, fresh)
     swept = tuple(
         InstanceRemoved(instance=old.instance, why="placed anew")
         for old in scene.state.instances.values()
@@ -238,11 +236,11 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     return Decided((*swept, InstancePlaced(instance=instance)), fresh)
 
 
-def _early(scene: Scene) -> Refusal | None:
-    """A young holder that has not heard from all nodes yet does not say never."""
-    cards = scene.view.living_cards(scene.now)
-    missing = [seat.name for node, seat in scene.state.nodes.items() if NodeId(node) not in cards]
-    if not missing or not scene.view.gathering(scene.now):
+def _still_gathering(scene: Scene) -> Refusal | None:
+    """Return the refusal of a young holder that has not heard from all nodes yet, or None."""
+    cards = scene.observed.living_cards(scene.now)
+    missing = [known.name for node, known in scene.state.nodes.items() if NodeId(node) not in cards]
+    if not missing or not scene.observed.gathering(scene.now):
         return None
     return Refusal(
         reason="pending",
@@ -251,30 +249,8 @@ def _early(scene: Scene) -> Refusal | None:
     )
 
 
-def _previewed(
-    wish: Wish, nodes: list[Seat], links: Links, verdict: Verdict, scene: Scene
-) -> Decision:
-    """Every candidate with its plan or its refusal, and what placing would choose or say."""
-    ground = survey(wish, nodes, scene.policy.appetite, links)
-    if isinstance(ground, Refusal):
-        return ground
-    chosen = verdict if isinstance(verdict, Placement) else None
-    size = 1 if chosen is None else len(chosen.ranks)
-    refusal = verdict.refusal if isinstance(verdict, Crowded) else verdict
-    return Known(
-        scene.state.index,
-        plan={
-            "model": wish.model,
-            "previews": [preview_of(*found, chosen, links) for found in candidates(ground, size)],
-            "blocked": dict(ground.blocked),
-            "chosen": None if chosen is None else plan_of(chosen, links),
-            "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
-        },
-    )
-
-
 def _meets(instance: Instance, command: PlaceModel) -> bool:
-    """Whether a copy that is there is what was asked for."""
+    """Return whether an instance meets the conditions of a command."""
     by_hand = {
         str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
     }
@@ -289,7 +265,7 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
 
 
 def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
-    """The copy that is there is the answer; how long it stays may change."""
+    """Return the decision to keep an instance; how long it stays may change."""
     asked_s = FOR_EVER if command.pinned else command.keep_alive_s
     if asked_s is None or asked_s == instance.keep_alive_s:
         return Known(state.index, instance.instance)
@@ -298,24 +274,24 @@ def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decis
 
 
 def _crowded(command: PlaceModel, crowded: Crowded, scene: Scene) -> Decision:
-    way = make_way(crowded, scene.state, scene.view, command.priority, scene.now)
+    evictions = plan_evictions(crowded, scene.state, scene.observed, command.priority, scene.now)
     if command.dry_run:
-        evicted = [victim.instance for victim in way.victims]
-        if way.enough:
+        evicted = [victim.instance for victim in evictions.victims]
+        if evictions.enough:
             nodes = [one.node for one in crowded.shortages]
             plan = {"model": command.model, "node": nodes[0], "nodes": nodes, "evicts": evicted}
             return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
         return crowded.refusal
-    if not way.enough and scene.now >= scene.settled_at:
+    if not evictions.enough and scene.now >= scene.settled_at:
         return crowded.refusal
-    return Later(_evictions(way, command.model, scene), crowded.refusal)
+    return Later(_evictions(evictions, command.model, scene), crowded.refusal)
 
 
-def _evictions(way: Refuge, model: ModelId, scene: Scene) -> tuple[EventBody, ...]:
-    """The next victim: one at a time, none while another leaves or its memory settles."""
-    if way.leaving or not way.victims or scene.now < scene.settled_at:
+def _evictions(evictions: Evictions, model: ModelId, scene: Scene) -> tuple[EventBody, ...]:
+    """Return the next eviction: one at a time, none while a copy leaves or its memory settles."""
+    if evictions.leaving or not evictions.victims or scene.now < scene.settled_at:
         return ()
-    victim = way.victims[0].instance
+    victim = evictions.victims[0].instance
     why = f"makes way for {model}"
     return (InstanceDraining(instance=victim, deadline_s=EVICT_DRAIN_S, why=why),)
 

@@ -1,4 +1,4 @@
-"""Commands about nodes: rename, drain, forget; what each leads to, or why not.
+"""Commands about nodes (rename, drain, forget) to events, or to a refusal.
 
 Pure. A drained node keeps what it serves until that is empty or its time is up; then demand
 places it elsewhere. Only a node that is gone is forgotten, and what it held goes with it.
@@ -21,22 +21,22 @@ from bus.wire.messages.events import (
     NodeRemembered,
     NodeRenamed,
 )
-from master.decisions.observations import View
+from master.decisions.observations import Observations
 
 NodeCommand = RenameNode | DrainNode | ForgetNode
 
 
 def decide_node(
-    command: NodeCommand, state: ClusterState, view: View, now: float
+    command: NodeCommand, state: ClusterState, observed: Observations, now: float
 ) -> tuple[EventBody, ...] | Refusal:
-    """The events that the command leads to, none where it is so already; or a refusal."""
+    """Return the events of a command, in order, none where it is so already; or a refusal."""
     node = command.node
     known = state.nodes.get(node)
     match command:
         case ForgetNode(forgotten=False):
             return (NodeRemembered(node=node),) if node in state.forgotten else ()
         case ForgetNode():
-            return _forget(node, state, view, now)
+            return _forget(node, state, observed, now)
         case _ if known is None:
             return _unknown(node, state)
         case RenameNode(name=name):
@@ -60,14 +60,14 @@ def decide_node(
 
 
 def _forget(
-    node: NodeId, state: ClusterState, view: View, now: float
+    node: NodeId, state: ClusterState, observed: Observations, now: float
 ) -> tuple[EventBody, ...] | Refusal:
     if node in state.forgotten:
         return ()
     if node not in state.nodes:
         return _unknown(node, state)
     name = state.nodes[node].name
-    if node == state.holder or node in view.living_nodes(now):
+    if node == state.holder or node in observed.living_nodes(now):
         return Refusal(
             reason="conflict",
             message=f"{name} is alive; take it down first (`shoal down` there)",
@@ -91,7 +91,7 @@ def _held(node: NodeId, state: ClusterState) -> list[InstanceId]:
 
 
 def _unknown(node: NodeId, state: ClusterState) -> Refusal:
-    known = ", ".join(f"{seat.name} ({seat.node})" for seat in state.nodes.values()) or "none"
+    known = ", ".join(f"{one.name} ({one.node})" for one in state.nodes.values()) or "none"
     return Refusal(
         reason="unknown_node",
         message=f"there is no node {node!r}; known: {known}",

@@ -1,4 +1,4 @@
-"""What the holder knows besides the state: cards and readings, the latest of each.
+"""Cards and readings as the holder has heard them: the latest of each, beside the state.
 
 Pure. Nothing here is in the log or survives the process: it is heard again within seconds.
 Each value is believed for its time and not longer.
@@ -6,7 +6,7 @@ Each value is believed for its time and not longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bus.hardware.observed_links import measured_links
 from bus.wire.cards import NodeCard
@@ -27,7 +27,7 @@ from bus.wire.topology import LinkCost
 NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
 DEMAND_S = 5.0
-"""Gateways say every second who waits; what one said that is gone counts no longer."""
+"""Gateways publish demand every second; that of a gateway which is gone counts no longer."""
 LINK_READING_S = 600.0
 TEST_S = 600.0
 GATHER_S = 15.0
@@ -36,41 +36,29 @@ GATHER_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How an instance is used, as its lead runner says. `idle_s` 0 while anything is open."""
+    """The use of an instance, as its lead runner says. `idle_s` is 0 while a request is open."""
 
     open_requests: int
     idle_s: float
 
 
-@dataclass(slots=True)
-class View:
-    """Latest values, with the instant at which each was heard."""
+class Observations:
+    """The latest values, each with the instant at which it was heard.
 
-    cards: dict[NodeId, tuple[NodeCard, float]] = field(
-        default_factory=dict[NodeId, tuple[NodeCard, float]]
-    )
-    nodes: dict[NodeId, tuple[NodeReading, float]] = field(
-        default_factory=dict[NodeId, tuple[NodeReading, float]]
-    )
-    runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = field(
-        default_factory=dict[tuple[NodeId, str], tuple[RunnerReading, float]]
-    )
-    demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = field(
-        default_factory=dict[tuple[NodeId, str], tuple[DemandReading, float]]
-    )
-    links: dict[NodeId, tuple[LinkReading, float]] = field(
-        default_factory=dict[NodeId, tuple[LinkReading, float]]
-    )
+    `tests` are ranks of collective tests, by instance and rank.
+    """
 
-    tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = field(
-        default_factory=dict[tuple[InstanceId, int], tuple[CollectiveReading, float]]
-    )
-    """Ranks of collective tests, by instance and rank."""
-
-    first_heard_at: float | None = None
+    def __init__(self) -> None:
+        self.cards: dict[NodeId, tuple[NodeCard, float]] = {}
+        self.nodes: dict[NodeId, tuple[NodeReading, float]] = {}
+        self.runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
+        self.demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
+        self.links: dict[NodeId, tuple[LinkReading, float]] = {}
+        self.tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = {}
+        self.first_heard_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
-        """Take a reading in. True for one that may call for a decision at once."""
+        """Take a reading in; return whether it may call for a decision at once."""
         if self.first_heard_at is None:
             self.first_heard_at = now
         match message:
@@ -102,27 +90,27 @@ class View:
                 return False
 
     def living_cards(self, now: float) -> dict[NodeId, NodeCard]:
-        """Cards that have not expired."""
+        """Return the cards that have not expired."""
         return {n: card for n, (card, at) in self.cards.items() if now - at <= card.ttl_s}
 
     def living_nodes(self, now: float) -> dict[NodeId, NodeReading]:
-        """Node readings that are fresh enough to count on."""
+        """Return the node readings of the last 15 s."""
         return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
 
     def heard_at(self, node: NodeId) -> float | None:
-        """When a card or reading of the node last came; None when none ever did."""
+        """Return the instant at which a card or reading of the node last came, or None."""
         values = [self.cards.get(node), self.nodes.get(node)]
         ours = (value for (of, _), value in self.runners.items() if of == node)
         found = [value[1] for value in (*values, *ours) if value is not None]
         return max(found, default=None)
 
     def gathering(self, now: float) -> bool:
-        """Whether this view is so young that cards of living nodes may still be on their way."""
+        """Return whether cards of living nodes may still be on their way to a young holder."""
         return self.first_heard_at is None or now - self.first_heard_at < GATHER_S
 
     def living_links(self, now: float) -> dict[NodeId, dict[NodeId, LinkCost]]:
-        """What nodes measured towards their peers, each on the way that a ring would take; of
-        nodes that still say so."""
+        """Return the links that nodes measured in the last ten minutes, by node and peer, each
+        over the addresses that a ring would take."""
         ips = {node: card.ips for node, (card, _) in self.cards.items()}
         return {
             node: measured_links(reading, ips)
@@ -130,8 +118,8 @@ class View:
             if now - at <= LINK_READING_S
         }
 
-    def wanted(self, now: float) -> dict[ModelId, ModelDemand]:
-        """Unmet demand by model, summed over gateway processes."""
+    def demand(self, now: float) -> dict[ModelId, ModelDemand]:
+        """Return unmet demand by model, summed over gateway processes."""
         found: dict[ModelId, ModelDemand] = {}
         for reading, at in self.demands.values():
             if now - at > DEMAND_S:
@@ -141,7 +129,7 @@ class View:
         return found
 
     def use_of(self, instance: Instance, now: float) -> Use | None:
-        """How a ready instance is used; None when nothing fresh is known."""
+        """Return the use of a ready instance, or None when it was not heard in the last 5 s."""
         lead = instance.lead
         if lead is None:
             return None
@@ -156,12 +144,12 @@ class View:
         return Use(busy, idle_s)
 
     def has_done(self, instance: InstanceId, ranks: int) -> bool:
-        """Whether every rank of a collective test has said that it is done."""
+        """Return whether every rank of a collective test has said that it is done."""
         known = [self.tests.get((instance, rank)) for rank in range(ranks)]
         return all(one is not None and one[0].phase == "done" for one in known)
 
     def runner_of(self, instance: InstanceId) -> RunnerReading | None:
-        """The latest reading of any runner of the instance."""
+        """Return the latest reading of any runner of the instance, or None."""
         found = (r for r, _ in self.runners.values() if r.instance == instance)
         return next(found, None)
 

@@ -1,7 +1,7 @@
-"""What the holder does unasked: preload, load on demand, unload what idles, repair.
+"""The holder's own initiative: preload, load on demand, unload idle copies, repair.
 
-Pure: a ladder of small rules over a `Scene`; each returns wishes or events, and the shell
-carries them out in order. Demand is an ordinary `PlaceModel` (it evicts and waits like one).
+Pure: a ladder of small rules over a `Scene`; each returns commands or events, and the
+shell carries them out in order. Demand is an ordinary `PlaceModel` (it evicts and waits like one).
 Unloading is a handshake: draining, then the runner ends, then it is removed.
 """
 
@@ -25,11 +25,11 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
 )
 from master.decisions.collective_tests import follow_test
-from master.decisions.crash_loop import Breaker
+from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Scene, living
 
 IDLE_DRAIN_S = 600.0
-"""A request that slipped in while the decision was made may finish."""
+"""The time for a request that came in while the decision was made."""
 RETRY_FAILED_S = 60.0
 """A copy that was given up is tried again on demand, but not before."""
 LEAST_IDLE_S = 3.0
@@ -37,8 +37,8 @@ LEAST_IDLE_S = 3.0
 
 
 @dataclass(slots=True)
-class Memory:
-    """What the planner remembers of its own acts, by the holder's clock.
+class PlannerNotes:
+    """The planner's notes of its own acts, by the holder's clock.
 
     `failed_at`: when a copy was given up; `ready_at`: when it was last seen to become ready (its
     idling begins there, not with its loading). `preloaded`: models of the preload list that have
@@ -51,13 +51,14 @@ class Memory:
     nothing_was_desired: bool | None = None
 
 
-def wishes(scene: Scene, memory: Memory) -> list[PlaceModel]:
-    """Models to place now: those of the preload list at the start of a holder that finds
-    nothing desired, then unmet demand, most urgent first (what is on the list is pinned again
-    when it is wanted again). Their command ids are only names:
-    each wish is decided anew until it is met."""
-    found = [*_again(scene, memory), *_preloads(scene, memory)]
-    wanted = scene.view.wanted(scene.now).values()
+def wanted_commands(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
+    """Return the placements to ask for now, each until it is met; their command ids are only names.
+
+    First copies that a worker refused, then the preload list where a new holder finds nothing
+    desired, then unmet demand, most urgent first (models of the list are pinned).
+    """
+    found = [*_placements_again(scene, notes), *_preloads(scene, notes)]
+    demand = scene.observed.demand(scene.now).values()
     found += [
         PlaceModel(
             command_id=CommandId(f"demand-{one.model}"),
@@ -65,23 +66,24 @@ def wishes(scene: Scene, memory: Memory) -> list[PlaceModel]:
             priority=one.best_priority,
             pinned=one.model in scene.policy.preload,
         )
-        for one in sorted(wanted, key=lambda w: (w.best_priority, -w.oldest_s))
-        if not living(scene.state, one.model) and not _cooling(one.model, scene, memory)
+        for one in sorted(demand, key=lambda wanted: (wanted.best_priority, -wanted.oldest_s))
+        if not living(scene.state, one.model) and not _failed_lately(one.model, scene, notes)
     ]
     return found
 
 
-def idle(scene: Scene, memory: Memory) -> list[EventBody]:
-    """Copies whose time is up: ready, unpinned, unused for `keep_alive_s`, wanted by nobody."""
-    wanted = scene.view.wanted(scene.now)
+def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
+    """Return the draining of ready, unpinned copies that were unused for their `keep_alive_s`
+    and whose model has no unmet demand."""
+    demand = scene.observed.demand(scene.now)
     found: list[EventBody] = []
     for instance in scene.state.instances.values():
         if instance.status != "ready" or instance.pinned or instance.keep_alive_s < 0:
             continue
-        use = scene.view.use_of(instance, scene.now)
+        use = scene.observed.use_of(instance, scene.now)
         limit_s = max(instance.keep_alive_s, LEAST_IDLE_S)
-        ready_at = memory.ready_at.setdefault(instance.instance, scene.now)
-        if use is None or use.open_requests or instance.model in wanted:
+        ready_at = notes.ready_at.setdefault(instance.instance, scene.now)
+        if use is None or use.open_requests or instance.model in demand:
             continue
         idle_s = min(use.idle_s, scene.now - ready_at)
         if idle_s < limit_s:
@@ -94,11 +96,11 @@ def idle(scene: Scene, memory: Memory) -> list[EventBody]:
 def follow_up(
     before: Instance | None,
     news: RunnerEnded | LoadRefused | RunnerUnloaded,
-    breaker: Breaker,
+    crash_loops: CrashLoops,
     now: float,
 ) -> list[EventBody]:
-    """What a rank's leaving leads to. `before` is the instance as it was when the fact came;
-    facts about an older generation lead to nothing."""
+    """Return the events after a rank has left. `before` is the instance as it was when the fact
+    came; a fact about an older generation has none."""
     if before is None or news.generation != before.generation:
         return []
     if before.status == "draining":
@@ -111,20 +113,22 @@ def follow_up(
     if before.test is not None:
         return follow_test(before, news)
     if isinstance(news, RunnerUnloaded):
-        return [_reopened(before, "it was let go by a holder whose changes have been undone")]
+        return [_reopen(before, "it was let go by a holder whose changes have been undone")]
     if isinstance(news, LoadRefused):
-        again = elsewhere(before, news)
+        again = conditions_elsewhere(before, news)
         why = news.refusal.message
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
-    if breaker.failed(before.instance, news.exit_code, now):
+    if crash_loops.count_failure(before.instance, news.exit_code, now):
         why = f"given up (at most 3 failures in 60 s); the last: {news.message}"
         return [InstanceFailed(instance=before.instance, why=why)]
-    return [_reopened(before, news.message)]
+    return [_reopen(before, news.message)]
 
 
-def elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
-    """Under which conditions a refused copy is placed again: for want of memory one node wider,
-    else (its weights could not be had) without the node that refused. None for a split by hand."""
+def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
+    """Return the conditions under which a refused copy is placed again; None for a manual split.
+
+    For want of memory one node more, else (for want of weights) without the node that refused.
+    """
     asked = before.conditions
     if asked.layers:
         return None
@@ -134,10 +138,10 @@ def elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
 
 
 def repairs(state: ClusterState) -> list[EventBody]:
-    """What a holder that died left half done: a generation that has ended but was not
-    followed by another."""
+    """Return the events that a dead holder left out: the next generation of each instance whose
+    generation has ended, or the failure of a test."""
     return [
-        _reopened(instance, "the holder changed before it was opened anew")
+        _reopen(instance, "the holder changed before it was opened anew")
         if instance.test is None
         else InstanceFailed(instance=instance.instance, why=instance.failures[-1])
         for instance in state.instances.values()
@@ -145,70 +149,66 @@ def repairs(state: ClusterState) -> list[EventBody]:
     ]
 
 
-def _reopened(instance: Instance, why: str) -> GenerationOpened:
+def _reopen(instance: Instance, why: str) -> GenerationOpened:
     return GenerationOpened(instance=instance.instance, generation=instance.generation + 1, why=why)
 
 
-def _preloads(scene: Scene, memory: Memory) -> list[PlaceModel]:
-    if not scene.view.living_cards(scene.now):
+def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
+    if not scene.observed.living_cards(scene.now):
         return []
-    if memory.nothing_was_desired is None:
-        memory.nothing_was_desired = all(
+    if notes.nothing_was_desired is None:
+        notes.nothing_was_desired = all(
             one.status == "failed" for one in scene.state.instances.values()
         )
-    if not memory.nothing_was_desired:
+    if not notes.nothing_was_desired:
         return []
     found: list[PlaceModel] = []
     for model in scene.policy.preload:
         if living(scene.state, model):
-            memory.preloaded.add(model)
-        elif model not in memory.preloaded:
+            notes.preloaded.add(model)
+        elif model not in notes.preloaded:
             name = CommandId(f"preload-{model}")
             found.append(PlaceModel(command_id=name, model=model, pinned=True))
     return found
 
 
-def _again(scene: Scene, memory: Memory) -> list[PlaceModel]:
-    """Copies that a worker refused to load, to be placed elsewhere. Each is wished for until it
-    is placed (which sweeps the failed one away), but not for longer than `RETRY_FAILED_S`."""
+def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
+    """Return the placements of copies that a worker refused to load, each until it is placed
+    (which removes the failed one), but not for longer than `RETRY_FAILED_S`."""
     found: list[PlaceModel] = []
     for one in scene.state.instances.values():
         if one.status != "failed" or one.place_again is None or living(scene.state, one.model):
             continue
-        failed_at = memory.failed_at.setdefault(one.instance, scene.now)
+        failed_at = notes.failed_at.setdefault(one.instance, scene.now)
         if scene.now - failed_at < RETRY_FAILED_S:
-            asked = one.place_again
             found.append(
                 PlaceModel(
                     command_id=CommandId(f"again-{one.instance}"),
                     model=one.model,
-                    context_tokens=asked.context_tokens,
                     keep_alive_s=None if one.pinned else one.keep_alive_s,
                     pinned=one.pinned,
                     priority=one.priority,
-                    excluded_nodes=asked.excluded_nodes,
-                    min_nodes=asked.min_nodes,
-                    sharding=asked.sharding,
+                    **dict(one.place_again),
                 )
             )
     return found
 
 
-def _cooling(model: ModelId, scene: Scene, memory: Memory) -> bool:
+def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
     return any(
-        instance.instance in memory.failed_at
-        and scene.now - memory.failed_at[instance.instance] < RETRY_FAILED_S
+        instance.instance in notes.failed_at
+        and scene.now - notes.failed_at[instance.instance] < RETRY_FAILED_S
         for instance in scene.state.instances.values()
         if instance.model == model and instance.status == "failed"
     )
 
 
-def remember(memory: Memory, body: EventBody, now: float) -> None:
-    """Note what the rules above need to know later."""
+def note_event(notes: PlannerNotes, body: EventBody, now: float) -> None:
+    """Note of an event what the rules above need to know later."""
     if isinstance(body, InstanceFailed):
-        memory.failed_at[body.instance] = now
+        notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):
-        memory.ready_at[body.instance] = now
+        notes.ready_at[body.instance] = now
     elif isinstance(body, InstanceRemoved):
-        memory.failed_at.pop(body.instance, None)
-        memory.ready_at.pop(body.instance, None)
+        notes.failed_at.pop(body.instance, None)
+        notes.ready_at.pop(body.instance, None)

@@ -1,9 +1,9 @@
-"""Instances of nodes that have fallen silent: kept for a grace, then removed (S05).
+"""Instances of nodes that have fallen silent: kept for a grace, then removed.
 
 Pure. A node is silent while this holder hears neither its card nor its readings; the grace
-begins anew with each term, for a new holder has not heard anybody yet and whoever runs must have
-the time to be heard. What was removed so was wanted: a pinned copy is placed elsewhere at
-once, others when they are asked for again.
+begins anew with each term, for a new holder has heard no node yet and those that run must have
+the time to be heard. A pinned copy that was removed is placed elsewhere at once, others when they
+are asked for again.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ SETTLE_GRACE_S = 60.0
 
 
 @dataclass(slots=True)
-class Watch:
-    """`began_at`: when this holder's term began. `lost`: pinned copies that went with their
-    nodes."""
+class SilenceWatch:
+    """The grace of this holder's term, which began at `began_at`, and the pinned copies that were
+    `lost` with their nodes in it."""
 
     grace_s: float = SETTLE_GRACE_S
     began_at: float = 0.0
     lost: dict[ModelId, Instance] = field(default_factory=dict[ModelId, Instance])
 
     def begin(self, now: float) -> None:
-        """A new term: everybody gets the whole grace."""
+        """Begin a term: every node gets the whole grace, and no copy counts as lost."""
         self.began_at = now
         self.lost.clear()
 
 
-def silent(scene: Scene, watch: Watch) -> list[InstanceRemoved]:
-    """Instances to remove, for one of their nodes was silent for the whole grace."""
+def remove_silent(scene: Scene, watch: SilenceWatch) -> list[InstanceRemoved]:
+    """Return the removals of instances one of whose nodes was silent for the whole grace.
+
+    Pinned ones are noted in `watch.lost`.
+    """
     found: list[InstanceRemoved] = []
     for instance in scene.state.instances.values():
         nodes = sorted({shard.node for shard in instance.shards})
@@ -49,8 +52,8 @@ def silent(scene: Scene, watch: Watch) -> list[InstanceRemoved]:
     return found
 
 
-def bereft(scene: Scene, watch: Watch) -> list[PlaceModel]:
-    """Pinned copies that were lost with their nodes, to be placed where there is room."""
+def lost_models(scene: Scene, watch: SilenceWatch) -> list[PlaceModel]:
+    """Return the commands that place pinned copies which were lost with their nodes anew."""
     for model in [model for model in watch.lost if living(scene.state, model)]:
         del watch.lost[model]
     return [
@@ -65,6 +68,6 @@ def bereft(scene: Scene, watch: Watch) -> list[PlaceModel]:
     ]
 
 
-def _is_gone(node: NodeId, scene: Scene, watch: Watch) -> bool:
-    heard_at = max(scene.view.heard_at(node) or watch.began_at, watch.began_at)
+def _is_gone(node: NodeId, scene: Scene, watch: SilenceWatch) -> bool:
+    heard_at = max(scene.observed.heard_at(node) or watch.began_at, watch.began_at)
     return scene.now - heard_at >= watch.grace_s

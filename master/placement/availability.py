@@ -15,20 +15,28 @@ from typing import Literal
 from bus.wire.cards import ModelCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from master.placement.capacity import Seat, resolve_backend
-from master.placement.memory_cost import Layered, layered
+from master.placement.capacity import NodeCapacity, resolve_backend
+from master.placement.memory_cost import LayerCosts, layer_costs
 from master.placement.speed import read_s_per_byte
 
 QUANTIZED_CAST = 1.15
 """Scales and biases of packed weights, cast to 32 bits."""
 
+_WEIGHT_FIELDS = (
+    "weights_bytes", "layer_bytes", "layer_active_bytes", "embedding_bytes", "head_bytes",
+)  # fmt: skip
+_KV_FIELDS = (
+    "kv_bytes_per_token", "kv_bytes_fixed", "layer_kv", "layer_kv_fixed", "activation_bytes",
+)  # fmt: skip
+"""Fields of a card that grow when numbers are cast to 32 bits."""
+
 Kind = Literal["pipeline", "tensor"]
-Room = Callable[[Seat], int]
+RoomOf = Callable[[NodeCapacity], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be placed, and under which conditions. `layers` by node, in stage order."""
+class PlacementSpec:
+    """The model to place, and its conditions. `layers` by node (id or name), in stage order."""
 
     model: ModelId
     context_tokens: int | None = None
@@ -39,135 +47,132 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class LocalCopy:
     """A node that could run the model: the card as it is there, the backend it resolves to.
 
     `disk_bytes` is what its disk takes of the weights where that is not all of them: then the
-    node can be a stage of a pipeline and nothing else. `part` is what lies there already.
+    node can be a stage of a pipeline and nothing else. `partial` is what lies there already.
     """
 
-    seat: Seat
+    node: NodeCapacity
     card: ModelCard
     backend: str
     has_weights: bool
-    load: Layered
+    costs: LayerCosts
     disk_bytes: int | None = None
-    part: PartialModel | None = None
+    partial: PartialModel | None = None
 
     @property
     def fetch_bytes(self) -> int:
-        """What has to come over the network first for a whole copy."""
-        have = 0 if self.part is None else self.part.have_bytes
+        """Return the bytes that come over the network before a whole copy can load."""
+        have = 0 if self.partial is None else self.partial.have_bytes
         return 0 if self.has_weights else max(0, self.card.size_bytes - have)
 
-    def stage_room(self, room: Room) -> int:
-        """What a stage of a pipeline may need here, so that its files fit, too. They are taken to
-        be as large as its weights in memory."""
-        there = room(self.seat)
+    def stage_room(self, room: RoomOf) -> int:
+        """Return the bytes that a pipeline stage may need here, so that its files fit, too.
+
+        The files are taken to be as large as the weights in memory.
+        """
+        there = room(self.node)
         if not self.disk_bytes:
             return there if self.disk_bytes is None else 0
-        return min(there, self.load.room_for(self.disk_bytes))
+        return min(there, self.costs.stage_limit(self.disk_bytes))
 
-    def has(self, first: int, last: int) -> bool:
-        """Whether these layers lie on its disk."""
-        return self.has_weights or (self.part is not None and self.part.holds(first, last))
+    def has_layers(self, first: int, last: int) -> bool:
+        """Return whether layers [first, last) lie on the node's disk."""
+        return self.has_weights or (self.partial is not None and self.partial.holds(first, last))
 
-    def holds_whole(self, room: Room) -> bool:
-        """Whether a whole copy fits."""
-        return self.disk_bytes is None and self.load.whole.total <= room(self.seat)
+    def fits_whole(self, room: RoomOf) -> bool:
+        """Return whether a whole copy fits, in memory and on disk."""
+        return self.disk_bytes is None and self.costs.whole.total <= room(self.node)
 
     @property
-    def kin(self) -> tuple[str, ...]:
-        """What the ranks of one group have in common: engine, type of numbers, files."""
+    def group_key(self) -> tuple[str, ...]:
+        """Return what the ranks of one group must share: engine, type of numbers, files."""
         return (self.backend.partition("-")[0], self.card.dtype, self.card.digest)
 
     @property
     def token_s(self) -> float:
-        """Seconds for a token with the whole model here."""
-        return self.load.read_bytes * read_s_per_byte(self.seat, self.backend)
+        """Return the seconds per token with the whole model here."""
+        return self.costs.read_bytes * read_s_per_byte(self.node, self.backend)
 
 
-def room_now(seat: Seat) -> int:
-    """What a node can give to a model now; nothing without a free slot."""
-    return seat.usable_bytes if seat.has_slot else 0
+def room_now(node: NodeCapacity) -> int:
+    """Return the bytes that a node can give to a model now; 0 without a free slot."""
+    return node.usable_bytes if node.has_slot else 0
 
 
-def room_ever(seat: Seat) -> int:
-    """What a node could give if all others left."""
-    return seat.ceiling_bytes
+def room_ever(node: NodeCapacity) -> int:
+    """Return the bytes that a node could give to a model if all others left."""
+    return node.ceiling_bytes
 
 
 def find_copies(
-    wish: Wish, allowed: Sequence[Seat], nodes: Sequence[Seat]
-) -> tuple[tuple[Copy, ...], dict[str, str]]:
-    """(nodes that could run the model, why each other cannot). Some node has to have it."""
-    donors = [card for seat in nodes if (card := seat.card_of(wish.model)) is not None]
-    given = [card for seat in nodes if seat.gives_weights and (card := seat.card_of(wish.model))]
-    found: list[Copy] = []
+    spec: PlacementSpec, allowed: Sequence[NodeCapacity], nodes: Sequence[NodeCapacity]
+) -> tuple[tuple[LocalCopy, ...], dict[str, str]]:
+    """Return (the allowed nodes that could run the model, why each other cannot, by name).
+
+    At least one of `nodes` has the model; those that are not allowed may still give its weights.
+    """
+    donors = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
+    given = [card for node in nodes if node.gives_weights and (card := node.card_of(spec.model))]
+    found: list[LocalCopy] = []
     blocked: dict[str, str] = {}
-    loads: dict[tuple[int, str, bool], tuple[ModelCard, Layered]] = {}
-    for seat in allowed:
-        own = seat.card_of(wish.model)
+    costed: dict[tuple[int, str, bool], tuple[ModelCard, LayerCosts]] = {}
+    for node in allowed:
+        own = node.card_of(spec.model)
         donor = own or donors[0]
-        backend = resolve_backend(donor, seat.backends)
+        backend = resolve_backend(donor, node.backends)
         if backend is None:
             fit = ", ".join(donor.compatible_backends)
-            blocked[seat.name] = f"runs {', '.join(seat.backends)}; the model needs one of {fit}"
+            blocked[node.name] = f"runs {', '.join(node.backends)}; the model needs one of {fit}"
             continue
+        partial, disk_bytes = None, None
         if own is None:
             if not given:
-                blocked[seat.name] = "lacks the weights, and no node gives them to others"
+                blocked[node.name] = "lacks the weights, and no node gives them to others"
                 continue
             alike = [card for card in given if card.dtype == _dtype(backend)]
             donor = min(alike or given, key=lambda card: card.size_bytes)
-        part = None if own is not None else seat.part_of(wish.model)
-        disk_bytes = None if own is not None else _disk_bytes(seat, donor)
-        is_full = disk_bytes == 0 and part is None
-        if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
-            blocked[seat.name] = "its disk has no room for the weights"
-            continue
+            partial, disk_bytes = node.partial_of(spec.model), _disk_bytes(node, donor)
+            is_full = disk_bytes == 0 and partial is None
+            if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
+                blocked[node.name] = "its disk has no room for the weights"
+                continue
         key = (id(donor), backend, own is None)
-        if key not in loads:
-            card = donor if own is not None else as_computed(donor, backend)
-            loads[key] = (card, layered(card, wish.context_tokens, backend))
-        card, load = loads[key]
-        found.append(Copy(seat, card, backend, own is not None, load, disk_bytes, part))
+        if key not in costed:
+            card = donor if own is not None else card_as_computed(donor, backend)
+            costed[key] = (card, layer_costs(card, spec.context_tokens, backend))
+        card, costs = costed[key]
+        found.append(LocalCopy(node, card, backend, own is not None, costs, disk_bytes, partial))
     return tuple(found), blocked
 
 
-def _disk_bytes(seat: Seat, card: ModelCard) -> int | None:
-    """What the disk takes beside what is to stay free; None: the whole model, or not measured."""
-    if seat.disk_free_bytes is None:
+def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
+    """Return the bytes of files that the disk takes; None: all of them, or not measured."""
+    if node.disk_free_bytes is None:
         return None
-    takes = max(0, seat.disk_free_bytes - DISK_MARGIN_BYTES)
+    takes = max(0, node.disk_free_bytes - DISK_MARGIN_BYTES)
     return None if takes >= card.size_bytes else takes
 
 
-def as_computed(card: ModelCard, backend: str) -> ModelCard:
-    """A card as it will be on a node with that backend. One of 32 bits stays as it is (what
-    the files hold is not known from it), which is too much rather than too little."""
+def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
+    """Return a card as it will be on a node with that backend.
+
+    A card of 32 bits stays as it is (what the files hold is not known from it), which is too much
+    rather than too little.
+    """
     if card.dtype == _dtype(backend) or card.dtype == "float32":
         return card
     times = 2.0 if card.quantization == "none" else QUANTIZED_CAST
 
-    def grown(sizes: tuple[int, ...], factor: float) -> tuple[int, ...]:
-        return tuple(int(size * factor) for size in sizes)
-
-    return card.model_copy(
-        update={
-            "dtype": "float32",
-            "weights_bytes": int(card.weights_bytes * times),
-            "layer_bytes": grown(card.layer_bytes, times),
-            "layer_active_bytes": grown(card.layer_active_bytes, times),
-            "embedding_bytes": int(card.embedding_bytes * times),
-            "head_bytes": int(card.head_bytes * times),
-            "kv_bytes_per_token": 2 * card.kv_bytes_per_token,
-            "kv_bytes_fixed": 2 * card.kv_bytes_fixed,
-            "layer_kv": grown(card.layer_kv, 2.0),
-            "layer_kv_fixed": grown(card.layer_kv_fixed, 2.0),
-            "activation_bytes": 2 * card.activation_bytes,
-        }
-    )
+    update: dict[str, object] = {"dtype": "float32"}
+    for names, factor in ((_WEIGHT_FIELDS, times), (_KV_FIELDS, 2.0)):
+        for name in names:
+            size: int | tuple[int, ...] = getattr(card, name)
+            grown = tuple(int(factor * one) for one in ((size,) if isinstance(size, int) else size))
+            update[name] = grown[0] if isinstance(size, int) else grown
+    return card.model_copy(update=update)
 
 
 def _dtype(backend: str) -> str:

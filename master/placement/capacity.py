@@ -1,4 +1,4 @@
-"""The nodes as placement sees them: what each can give, and what is promised there already.
+"""What each node can give to a model, and what is promised there already.
 
 Pure. A node can give
 
@@ -30,14 +30,14 @@ _SHARED = ("-cpu", "-metal")
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A node as placement sees it. `free_bytes` None: nothing was measured yet.
+class NodeCapacity:
+    """A node as placement sees it: what it can give, what is reserved, which models it has.
 
-    `limit_bytes` None: models may take 0.75 of the memory. `disk_free_bytes` None: not measured.
-    `gives_weights`: other nodes may fetch the files of its models from it.
+    `free_bytes` and `disk_free_bytes` None: not measured yet. `limit_bytes` None: models may take
+    0.75 of the memory. `gives_weights`: other nodes may fetch the files of its models from it.
     """
 
-    node: NodeId
+    id: NodeId
     name: str
     memory_bytes: int
     free_bytes: int | None
@@ -56,18 +56,23 @@ class Seat:
     rdma: Mapping[str, str] = field(default_factory=dict[str, str])
     gives_weights: bool = True
     rdma_ports: tuple[RdmaPort, ...] = ()
-    parts: tuple[PartialModel, ...] = ()
+    partial_models: tuple[PartialModel, ...] = ()
+
+    @property
+    def machine_id(self) -> str:
+        """Return what names its machine: nodes of one machine share its memory."""
+        return self.machine or self.id
 
     @property
     def ceiling_bytes(self) -> int:
-        """What models may take here in all."""
+        """Return the bytes that all models together may take here."""
         if self.limit_bytes is not None:
             return self.limit_bytes
         return int(MEMORY_SHARE * self.memory_bytes)
 
     @property
     def usable_bytes(self) -> int:
-        """What one more model may take now."""
+        """Return the bytes that one more model may take now; 0 before a first measurement."""
         by_share = self.ceiling_bytes - self.reserved_bytes
         if self.free_bytes is None:
             return 0
@@ -75,23 +80,24 @@ class Seat:
 
     @property
     def has_slot(self) -> bool:
+        """Return whether a runner slot is free."""
         return self.shards < self.slots
 
     def card_of(self, model: ModelId) -> ModelCard | None:
-        """The card of a model on this node's disk."""
+        """Return the card of a model that is whole on this node's disk, or None."""
         return next((one for one in self.models if one.model == model), None)
 
-    def part_of(self, model: ModelId) -> PartialModel | None:
-        """What its disk has of a model that is not all there."""
-        return next((one for one in self.parts if one.model == model), None)
+    def partial_of(self, model: ModelId) -> PartialModel | None:
+        """Return what the disk has of a model that is not all there, or None."""
+        return next((one for one in self.partial_models if one.model == model), None)
 
 
-def seats(
+def node_capacities(
     cards: Mapping[NodeId, NodeCard],
     readings: Mapping[NodeId, NodeReading],
     instances: Mapping[str, Instance],
-) -> list[Seat]:
-    """Every node that has announced itself, with what is promised there already.
+) -> list[NodeCapacity]:
+    """Return every node that has announced itself, by id, with what is promised there already.
 
     A shard that is not ready counts as still loading: what it reserved is not yet measured; nor is
     that of a test, which takes and gives back memory as it goes. Nodes of one machine measure the
@@ -114,8 +120,8 @@ def seats(
     for node, bytes_ in loading.items():
         there[machines[node]] += bytes_
     return [
-        Seat(
-            node=node,
+        NodeCapacity(
+            id=node,
             name=card.name,
             memory_bytes=card.memory_bytes,
             free_bytes=None if node not in readings else readings[node].memory_available_bytes,
@@ -134,15 +140,15 @@ def seats(
             rdma=card.rdma,
             rdma_ports=card.rdma_ports,
             gives_weights=bool(card.weights_addresses),
-            parts=card.parts,
+            partial_models=card.parts,
         )
         for node, card in sorted(cards.items())
     ]
 
 
 def limit_bytes(card: NodeCard) -> int | None:
-    """What models may take on a node's device in all, or None where only the machine's memory
-    is known."""
+    """Return the bytes that all models may take on a node's device, or None where only the
+    machine's memory is known."""
     if card.vram_bytes and any(not tag.endswith(_SHARED) for tag in card.backends):
         vram = int(VRAM_SHARE * card.vram_bytes)
         shares = card.gtt_bytes > card.vram_bytes and card.gtt_bytes >= card.memory_bytes
@@ -151,14 +157,16 @@ def limit_bytes(card: NodeCard) -> int | None:
 
 
 def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:
-    """The tag that a model runs under on a node: of those that can run it, the one that its card
-    prefers, else the one that the node names first. None: none can."""
+    """Return the backend tag that a model runs under on a node, or None where none can run it.
+
+    Of several it is the one that the model's card prefers, else the one that the node names first.
+    """
     named = backends or (UNMEASURED_BACKEND,)
     fit = [one for one in named if not card.compatible_backends or one in card.compatible_backends]
-    return min(fit, key=lambda tag: preference(card, tag), default=None)
+    return min(fit, key=lambda tag: preference_rank(card, tag), default=None)
 
 
-def preference(card: ModelCard, tag: str) -> int:
-    """How far down the card's list a backend stands; those that it does not name come last."""
+def preference_rank(card: ModelCard, tag: str) -> int:
+    """Return the place of a backend in the card's list, from 0; the list's length if not in it."""
     liked = card.backend_preference
     return liked.index(tag) if tag in liked else len(liked)

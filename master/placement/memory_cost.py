@@ -1,4 +1,4 @@
-"""What a model costs, whole or in parts: bytes, by arithmetic that can be read back.
+"""The memory that a model takes, whole or in parts: bytes, by arithmetic that can be read back.
 
 Pure. A rank that holds a share of a model needs
 
@@ -11,9 +11,8 @@ on the instance and read from there by every rank and gateway.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import ceil
 
 from bus.wire.cards import ModelCard
@@ -22,20 +21,24 @@ WEIGHTS_OVERHEAD = 1.30
 GGUF_OVERHEAD = 1.10
 FIXED_BYTES = 256_000_000
 PROMISED_TOKENS = 8_192
-ROOM_SHARE = 0.25
+HEADROOM_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Appetite:
-    """What a runner makes use of, beyond the least that it needs."""
+class RunnerSizing:
+    """The most that one runner uses beyond its least: rows of a batch, bytes of prefix cache."""
 
     max_rows: int = 32
     prefix_cache_bytes: int = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """The bill. All in bytes. `kv_per_token` and `kv_per_row` are what KV was computed from."""
+class MemoryCost:
+    """The least memory of one rank, in bytes, and the terms of the sum.
+
+    `weights` are those of its layers as stored, `overhead` their factor. Its KV cache holds
+    `context_tokens` at `kv_per_token`, and `kv_per_row` that does not grow with the context.
+    """
 
     weights: int
     overhead: float
@@ -44,28 +47,23 @@ class Need:
     context_tokens: int
 
     @property
-    def weights_with_overhead(self) -> int:
-        return int(self.weights * self.overhead)
-
-    @property
     def kv(self) -> int:
+        """Return the bytes of KV cache for one row of the promised context."""
         return self.context_tokens * self.kv_per_token + self.kv_per_row
 
     @property
-    def fixed(self) -> int:
-        return FIXED_BYTES
-
-    @property
     def total(self) -> int:
-        return self.weights_with_overhead + self.kv + self.fixed
+        """Return the least memory of the rank, in bytes."""
+        return int(self.weights * self.overhead) + self.kv + FIXED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Layered:
-    """A model's costs as prefix sums over its layers: entry i is that of layers [0, i).
+class LayerCosts:
+    """A model's costs as prefix sums over its layers: entry i is that of layers [0, i), in bytes.
 
-    `active` is what one token reads. `embedding` comes with the first layer, `head` with the
-    last; a single rank that has both reads and holds `whole_weights`.
+    `active` are the weights that one token reads; `needs` are weights with overhead and KV for
+    the promised context. `embedding` comes with the first layer, `head` with the last; a rank
+    that has both holds `whole_weights`. `activation` is what one token sends between stages.
     """
 
     layers: int
@@ -81,19 +79,19 @@ class Layered:
     whole_weights: int
     activation: int
 
-    def read_of(self, first: int, last: int) -> int:
-        """What one token reads of layers [first, last), the head included where it lies."""
+    def read_bytes_of(self, first: int, last: int) -> int:
+        """Return the bytes that a token reads of layers [first, last), the head with the last."""
         return self.active[last] - self.active[first] + (self.head if last == self.layers else 0)
 
-    def stage(self, first: int, last: int) -> Need:
-        """The bill of a pipeline stage with layers [first, last)."""
+    def stage_cost(self, first: int, last: int) -> MemoryCost:
+        """Return the cost of a pipeline stage with layers [first, last)."""
         weights = self.weights[last] - self.weights[first]
         if first == 0 and last == self.layers:
             weights = self.whole_weights
         else:
             weights += self.embedding if first == 0 else 0
             weights += self.head if last == self.layers else 0
-        return Need(
+        return MemoryCost(
             weights=weights,
             overhead=self.overhead,
             kv_per_token=self.kv_per_token[last] - self.kv_per_token[first],
@@ -101,11 +99,11 @@ class Layered:
             context_tokens=self.context_tokens,
         )
 
-    def slice(self, ranks: int, *, splits_kv: bool) -> Need:
-        """The bill of one of `ranks` tensor-parallel ranks: a share of every layer; embeddings
-        and head are on each of them, and so is KV that does not divide."""
+    def tensor_rank_cost(self, ranks: int, *, splits_kv: bool) -> MemoryCost:
+        """Return the cost of one of `ranks` tensor-parallel ranks: a share of every layer, all of
+        the embedding and the head, and all of the KV unless the ranks split it."""
         parts = ranks if splits_kv else 1
-        return Need(
+        return MemoryCost(
             weights=-(-self.weights[-1] // ranks) + self.embedding + self.head,
             overhead=self.overhead,
             kv_per_token=-(-self.kv_per_token[-1] // parts),
@@ -113,71 +111,66 @@ class Layered:
             context_tokens=self.context_tokens,
         )
 
-    def room_for(self, weights: int) -> int:
-        """Of which a stage can be sure: what needs no more than this in all has no more than so
-        many bytes of weights. KV counts by the layer that has least of it for its weights."""
-        kv = [context_kv / max(1, size) for context_kv, size in self._layers()]
+    def stage_limit(self, weights: int) -> int:
+        """Return a total within which no stage holds more than `weights` bytes of weights.
+
+        It is a safe bound: KV counts by the layer that has least of it for its weights.
+        """
+        kv = [
+            (need - ceil(size * self.overhead)) / max(1, size)
+            for need, size in zip(_steps(self.needs), _steps(self.weights), strict=True)
+        ]
         beside = max(0, weights - self.embedding - self.head)
         return int(weights * self.overhead) + FIXED_BYTES + int(min(kv, default=0.0) * beside)
 
-    def _layers(self) -> Iterator[tuple[int, int]]:
-        """(KV, weights) of each."""
-        for layer in range(self.layers):
-            size = self.weights[layer + 1] - self.weights[layer]
-            need = self.needs[layer + 1] - self.needs[layer]
-            yield need - ceil(size * self.overhead), size
-
     @property
-    def edge_needs(self) -> tuple[int, int]:
-        """What the first stage and the last need beside their layers."""
+    def edge_bytes(self) -> tuple[int, int]:
+        """Return the bytes that the first and the last stage need beside their layers."""
         return (
             FIXED_BYTES + ceil(self.embedding * self.overhead),
             FIXED_BYTES + ceil(self.head * self.overhead),
         )
 
     @property
-    def whole(self) -> Need:
-        """The bill of one copy on one node."""
-        return self.stage(0, self.layers)
+    def whole(self) -> MemoryCost:
+        """Return the cost of one copy on one node."""
+        return self.stage_cost(0, self.layers)
 
     @property
     def read_bytes(self) -> int:
-        """What one token reads of all layers and the head."""
-        return self.read_of(0, self.layers)
+        """Return the bytes that one token reads of all layers and the head."""
+        return self.read_bytes_of(0, self.layers)
 
 
 def overhead_of(backend: str) -> float:
-    """How much more than its weights an engine takes."""
+    """Return the factor from stored weights to what an engine takes for them."""
     return GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
 
 
-def promise(card: ModelCard, context_tokens: int | None) -> int:
-    """The context promised: what was asked for, else 8,192 tokens, and never more than the
-    model was made for."""
+def promised_context(card: ModelCard, context_tokens: int | None) -> int:
+    """Return the context to promise, in tokens: as asked for, else 8,192; at most the model's."""
     return min(context_tokens or PROMISED_TOKENS, card.context_tokens)
 
 
-def layered(card: ModelCard, context_tokens: int | None, backend: str) -> Layered:
-    """A model's costs by layer. What a card does not tell by layer is taken as equal."""
+def layer_costs(card: ModelCard, context_tokens: int | None, backend: str) -> LayerCosts:
+    """Return a model's costs by layer; what its card does not tell by layer counts as equal."""
     count, overhead = card.layers, overhead_of(backend)
     edges = card.embedding_bytes + card.head_bytes
-    known = len(card.layer_bytes) == count
-    each = card.layer_bytes if known else _even(max(0, card.weights_bytes - edges), count)
+    each = _by_layer(card.layer_bytes, max(0, card.weights_bytes - edges), count)
     active = card.layer_active_bytes if len(card.layer_active_bytes) == count else each
-    kv = card.layer_kv if len(card.layer_kv) == count else _even(card.kv_bytes_per_token, count)
-    fixed = card.layer_kv_fixed
-    fixed = fixed if len(fixed) == count else _even(card.kv_bytes_fixed, count)
-    context = promise(card, context_tokens)
+    kv = _by_layer(card.layer_kv, card.kv_bytes_per_token, count)
+    fixed = _by_layer(card.layer_kv_fixed, card.kv_bytes_fixed, count)
+    context = promised_context(card, context_tokens)
     needs = [ceil(w * overhead) + context * k + f for w, k, f in zip(each, kv, fixed, strict=True)]
-    return Layered(
+    return LayerCosts(
         layers=count,
         context_tokens=context,
         overhead=overhead,
-        weights=_sums(each),
-        active=_sums(active),
-        kv_per_token=_sums(kv),
-        kv_per_row=_sums(fixed),
-        needs=_sums(needs),
+        weights=_prefix_sums(each),
+        active=_prefix_sums(active),
+        kv_per_token=_prefix_sums(kv),
+        kv_per_row=_prefix_sums(fixed),
+        needs=_prefix_sums(needs),
         embedding=card.embedding_bytes,
         head=card.head_bytes,
         whole_weights=card.weights_bytes,
@@ -185,40 +178,53 @@ def layered(card: ModelCard, context_tokens: int | None, backend: str) -> Layere
     )
 
 
-def room_bytes(card: ModelCard, need: Need, usable: int, appetite: Appetite, share: float) -> int:
-    """Bytes beyond the least: for as many rows as a runner takes, and its prefix cache. `share`
-    (0..1] is this rank's part of the model."""
+def headroom_bytes(
+    card: ModelCard, need: MemoryCost, usable: int, sizing: RunnerSizing, share: float
+) -> int:
+    """Return the bytes to reserve beyond the least, for further rows and the prefix cache.
+
+    `share` (0..1] is this rank's part of the model. At most a quarter of what `usable` leaves.
+    """
     row = need.context_tokens * need.kv_per_token + need.kv_per_row
-    wanted = appetite.max_rows * row + int(share * appetite.prefix_cache_bytes) - need.kv
-    return min(max(0, wanted), int(ROOM_SHARE * max(0, usable - need.total)))
+    wanted = sizing.max_rows * row + int(share * sizing.prefix_cache_bytes) - need.kv
+    return min(max(0, wanted), int(HEADROOM_SHARE * max(0, usable - need.total)))
 
 
-def context_held(card: ModelCard, need: Need, room: int) -> int:
-    """The longest context of which a rank can hold two rows, within what the model was made
-    for, and never less than what was promised."""
+def longest_context(card: ModelCard, need: MemoryCost, room: int) -> int:
+    """Return the tokens of the longest context of which a rank can hold two rows.
+
+    At least what was promised, at most what the model was made for. `room` are the rank's bytes
+    beyond its least.
+    """
     if not need.kv_per_token:
         return card.context_tokens
     held = (need.kv + room) // 2 // need.kv_per_token
     return min(card.context_tokens, max(need.context_tokens, held))
 
 
-def bill_text(need: Need) -> str:
-    """`1.5 GB = weights 1.0 x 1.30 + KV 0.0 for 8,192 tokens + 0.26`."""
+def cost_text(need: MemoryCost) -> str:
+    """Return the sum as text: `1.5 GB = weights 1.0 x 1.30 + KV 0.0 for 8,192 tokens + 0.26`."""
     return (
         f"{gb(need.total)} GB = weights {gb(need.weights)} x {need.overhead:.2f} + "
-        f"KV {gb(need.kv)} for {need.context_tokens:,} tokens + {gb(need.fixed)}"
+        f"KV {gb(need.kv)} for {need.context_tokens:,} tokens + {gb(FIXED_BYTES)}"
     )
 
 
 def gb(count: float) -> str:
-    """Bytes as gigabytes for people (powers of 1000)."""
+    """Return bytes as gigabytes (powers of 1000) with two digits, for people."""
     return f"{count / 1e9:.2f}"
 
 
-def _even(total: int, parts: int) -> tuple[int, ...]:
-    """`total` in near-equal whole parts."""
-    return tuple(total * (i + 1) // parts - total * i // parts for i in range(parts))
+def _by_layer(known: tuple[int, ...], total: int, layers: int) -> tuple[int, ...]:
+    """Return what is known of each layer, else `total` in near-equal whole parts."""
+    if len(known) == layers:
+        return known
+    return tuple(total * (i + 1) // layers - total * i // layers for i in range(layers))
 
 
-def _sums(values: tuple[int, ...] | list[int]) -> tuple[int, ...]:
+def _prefix_sums(values: tuple[int, ...] | list[int]) -> tuple[int, ...]:
     return tuple(accumulate(values, initial=0))
+
+
+def _steps(sums: tuple[int, ...]) -> list[int]:
+    return [after - before for before, after in pairwise(sums)]

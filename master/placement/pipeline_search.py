@@ -1,4 +1,4 @@
-"""Which nodes make a group of a given size, in which order: the fastest that is found.
+"""The nodes of a pipeline of a given size and their order: the fastest that is found.
 
 Pure. Choosing the best subset and its best cycle is hard (it contains the travelling salesman's
 problem), so the search is greedy and polynomial: from each of a bounded number of seeds a cycle
@@ -17,16 +17,17 @@ from functools import cache, partial
 from itertools import pairwise, permutations
 
 from bus.wire.topology import LinkCost, rdma_mesh
-from master.placement.capacity import Seat
-from master.placement.memory_cost import FIXED_BYTES, Layered
+from master.placement.capacity import NodeCapacity
+from master.placement.memory_cost import FIXED_BYTES, LayerCosts
 from master.placement.speed import TOKEN_BYTES, Links, hop_s, pipeline_s
 from master.placement.split import next_ends, split
 
 MAX_RANKS = 32
 """Of one group; beyond, the way around costs more than any share saves."""
 SEEDS = 64
-FEWEST = 8
-"""Chains that are grown for groups of up to seven; fewer for larger ones, never below `FEWEST`."""
+FEWEST_SEEDS = 8
+"""Chains that are grown for groups of up to seven; fewer for larger ones, at least
+`FEWEST_SEEDS`."""
 POOL = 96
 """Members that a cycle may grow by: the roomiest, the fastest and those nearest to its seed."""
 CHAINS = 6
@@ -36,11 +37,11 @@ SWAPS = 64
 CLIMBS = 4
 STEPS = 16
 """Rounds of improvement of the best pipeline, and neighbours that each of them times."""
-FEW, HOME, MOST_TIMED = 4, 10, 1000
-"""Up to `FEW` ranks, every order of the best set is timed; among up to `HOME` nodes, of every set,
-most promising first, but no more than `MOST_TIMED`: up to seven nodes the answer is the best.
-Beyond `HOME` nothing is promised of how near to the best it is."""
-EXACT = 6
+EXHAUSTIVE_RANKS, EXHAUSTIVE_NODES, MOST_TIMED = 4, 10, 1000
+"""Up to `EXHAUSTIVE_RANKS` ranks, every order of the best set is timed; among up to
+`EXHAUSTIVE_NODES` nodes, of every set, most promising first, but no more than `MOST_TIMED`: up to
+seven nodes the answer is the best. With more nodes it is a good one, with no bound."""
+EXACT_RANKS = 6
 """Up to this many ranks, an order is looked for exactly when none of the chains fits."""
 
 
@@ -48,14 +49,17 @@ EXACT = 6
 class Member:
     """A node that may join: `room` bytes for this model, `read_s` seconds per byte read."""
 
-    seat: Seat
+    node: NodeCapacity
     room: int
     read_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Members in the order of the layers, with the bounds between them."""
+class TimedOrder:
+    """Members in the order of the layers, the bounds between them, and the seconds per token.
+
+    A tensor group has no bounds: its order is that of the ranks. `mesh`: over JACCL.
+    """
 
     members: tuple[Member, ...]
     bounds: tuple[int, ...]
@@ -64,10 +68,10 @@ class Line:
 
 
 @dataclass(slots=True)
-class Field:
-    """All that may join, and what a token costs between any two, looked up once."""
+class SearchSpace:
+    """The members that may join, the model's costs, and the time of a hop between any two."""
 
-    load: Layered
+    costs: LayerCosts
     members: Sequence[Member]
     links: Links
     hop: Callable[[int, int], float] = field(init=False)
@@ -76,147 +80,165 @@ class Field:
     """Bytes that each member would read per token if it held all that it has room for, about."""
 
     def __post_init__(self) -> None:
-        load, between = self.load, self.links.between
-        seats = [one.seat for one in self.members]
-        per_byte = load.read_bytes / max(1, _all_needs(load))
+        costs, between = self.costs, self.links.between
+        nodes = [one.node for one in self.members]
+        per_byte = costs.read_bytes / max(1, _layer_bytes(costs))
 
         @cache
         def hop(one: int, other: int) -> float:
-            return hop_s(between(seats[one], seats[other]), load.activation)
+            """Return the seconds of a hop between two members, by number."""
+            return hop_s(between(nodes[one], nodes[other]), costs.activation)
 
         self.hop = hop
         self.holds = [(one.room - FIXED_BYTES) * per_byte for one in self.members]
 
     def link(self, one: int, other: int) -> LinkCost:
-        return self.links.between(self.members[one].seat, self.members[other].seat)
+        """Return the link between two members, by number."""
+        return self.links.between(self.members[one].node, self.members[other].node)
 
     def around(self, chain: Sequence[int]) -> list[LinkCost]:
-        """The links along a chain and from its end back to its beginning."""
+        """Return the links along a chain and from its end back to its beginning."""
         return [self.link(a, b) for a, b in zip(chain, [*chain[1:], chain[0]], strict=True)]
 
+    def with_room(self, least: int) -> SearchSpace:
+        """Return the space of those members that have `least` bytes of room."""
+        roomy = [member for member in self.members if member.room >= least]
+        return SearchSpace(self.costs, roomy, self.links)
 
-def pipeline_line(ground: Field, ranks: int) -> Line | None:
-    """The fastest pipeline of `ranks` members that is found, or None when none fits."""
-    load = ground.load
-    least = FIXED_BYTES + _smallest(load)
-    ground = Field(load, [one for one in ground.members if one.room >= least], ground.links)
-    if not 1 < ranks <= min(load.layers, len(ground.members)):
+    def pick_seeds(self, most: int) -> list[int]:
+        """Return all members, or `most` of the roomiest, the fastest and the best connected."""
+        every = list(range(len(self.members)))
+        if len(every) <= most:
+            return every
+        members = self.members
+        by_room = sorted(every, key=lambda i: -members[i].room)
+        by_speed = sorted(every, key=lambda i: members[i].read_s)
+        joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].node.ips)]
+        third = max(1, most // 3)
+        return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
+
+    def pool(self, seed: int) -> list[int]:
+        """Return what a chain from `seed` may take: all, or the roomiest, fastest and nearest."""
+        members = self.members
+        every = [i for i in range(len(members)) if i != seed]
+        if len(every) <= POOL:
+            return every
+        third = POOL // 3
+        by_room = sorted(every, key=lambda i: -members[i].room)[:third]
+        by_speed = sorted(every, key=lambda i: members[i].read_s)[:third]
+        near = sorted(every, key=lambda i: self.hop(seed, i))[:third]
+        return list(dict.fromkeys([*by_room, *by_speed, *near]))
+
+    def neighbours(self, chain: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+        """Yield the chain with one member exchanged, then with one run reversed (2-opt)."""
+        members, hop, size = self.members, self.hop, len(chain)
+        read_bytes = self.costs.read_bytes
+        outside = [i for i in self.pool(chain[0]) if i not in chain]
+        for place in range(size):
+            before = chain[place - 1]
+            near = sorted(
+                outside,
+                key=lambda i: hop(before, i) + members[i].read_s * read_bytes / size,
+            )[: max(2, SWAPS // size)]
+            for other in near:
+                yield (*chain[:place], other, *chain[place + 1 :])
+        for start in range(size - 1):
+            for end in range(start + 2, size + 1):
+                yield (*chain[:start], *reversed(chain[start:end]), *chain[end:])
+
+    def improve(
+        self, chain: tuple[int, ...], cost: Callable[[tuple[int, ...]], float]
+    ) -> tuple[int, ...]:
+        """Exchange members and reverse runs while the cost falls, in two passes at most; return the
+        cheapest chain that was found."""
+        best, least = chain, cost(chain)
+        for _ in range(2):
+            before = least
+            for other in self.neighbours(best):
+                found = cost(other)
+                if found < least:
+                    best, least = other, found
+            if least >= before:
+                break
+        return best
+
+
+def pipeline_order(space: SearchSpace, ranks: int) -> TimedOrder | None:
+    """Return the fastest pipeline of `ranks` members that is found, or None when none fits."""
+    costs = space.costs
+    space = space.with_room(FIXED_BYTES + _smallest_layer(costs))
+    if not 1 < ranks <= min(costs.layers, len(space.members)):
         return None
-    if not _may_hold(ground, ranks):
+    if not _could_hold(space, ranks):
         return None
     effort = max(1, ranks // 4)
-    seeds = spread(ground, range(len(ground.members)), max(FEWEST, SEEDS // effort))
-    chains = {one for seed in seeds if (one := _grown(ground, seed, ranks)) is not None}
-    promising = sorted(chains, key=lambda chain: _estimate(ground, chain))
+    seeds = space.pick_seeds(max(FEWEST_SEEDS, SEEDS // effort))
+    chains = {one for seed in seeds if (one := _insert_cheapest(space, seed, ranks)) is not None}
+    promising = sorted(chains, key=lambda chain: _estimate(space, chain))
     best = promising[: max(2, CHAINS // effort)]
-    improved = [improve(ground, chain, partial(_estimate, ground)) for chain in best]
-    found = _all_timed(ground, (turn for one in [*improved, *best] for turn in _turned(one)))
+    improved = [space.improve(chain, partial(_estimate, space)) for chain in best]
+    found = _time_all(space, (turn for one in [*improved, *best] for turn in _rotations(one)))
     if not found:
-        found = _all_timed(ground, _any_order(ground, ranks))
+        found = _time_all(space, _feasible_orders(space, ranks))
     if not found:
         return None
-    line = _climbed(ground, min(found, key=lambda line: line.token_s))
-    few = ranks <= FEW and len(ground.members) <= HOME
-    return _enumerated(ground, line) if few else line
+    fastest = _hill_climb(space, min(found, key=lambda order: order.token_s))
+    few = ranks <= EXHAUSTIVE_RANKS and len(space.members) <= EXHAUSTIVE_NODES
+    return _enumerate_orders(space, fastest) if few else fastest
 
 
-def timed(ground: Field, chain: Sequence[int]) -> Line | None:
-    """The best split over members in this very order, and how fast it is; None: it does not fit."""
-    members = tuple(ground.members[i] for i in chain)
-    bounds = split(ground.load, [one.room for one in members], [one.read_s for one in members])
-    return None if bounds is None else line_of(ground, chain, bounds)
+def split_and_time(space: SearchSpace, chain: Sequence[int]) -> TimedOrder | None:
+    """Return the best split over members in this very order, timed; None when it does not fit."""
+    members = tuple(space.members[i] for i in chain)
+    bounds = split(space.costs, [one.room for one in members], [one.read_s for one in members])
+    return None if bounds is None else time_split(space, chain, bounds)
 
 
-def line_of(ground: Field, order: Sequence[int], bounds: Sequence[int]) -> Line:
-    """The line that a split by hand makes."""
-    members = tuple(ground.members[i] for i in order)
+def time_split(space: SearchSpace, order: Sequence[int], bounds: Sequence[int]) -> TimedOrder:
+    """Return members in the given order with the given bounds, timed; room is not looked at."""
+    members = tuple(space.members[i] for i in order)
     read_s = [one.read_s for one in members]
-    token_s = pipeline_s(ground.load, bounds, read_s, ground.around(order))
-    return Line(members, tuple(bounds), token_s, is_mesh(members))
-
-
-def improve(
-    ground: Field, chain: tuple[int, ...], cost: Callable[[tuple[int, ...]], float]
-) -> tuple[int, ...]:
-    """Exchange members and reverse runs for as long as the cost falls, twice at most."""
-    best, least = chain, cost(chain)
-    for _ in range(2):
-        before = least
-        for other in _neighbours(ground, best):
-            found = cost(other)
-            if found < least:
-                best, least = other, found
-        if least >= before:
-            break
-    return best
-
-
-def spread(ground: Field, among: Iterable[int], most: int) -> list[int]:
-    """All of them, or `most` of the roomiest, the fastest and the best connected."""
-    every = list(among)
-    if len(every) <= most:
-        return every
-    members = ground.members
-    by_room = sorted(every, key=lambda i: -members[i].room)
-    by_speed = sorted(every, key=lambda i: members[i].read_s)
-    joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].seat.ips)]
-    third = max(1, most // 3)
-    return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
+    token_s = pipeline_s(space.costs, bounds, read_s, space.around(order))
+    return TimedOrder(members, tuple(bounds), token_s, is_mesh(members))
 
 
 def is_mesh(members: Sequence[Member]) -> bool:
-    """Whether JACCL can join them: RDMA from everyone to everyone."""
-    nodes = [one.seat.node for one in members]
-    return rdma_mesh(nodes, {one.seat.node: one.seat.rdma for one in members})
+    """Return whether JACCL can join the members: RDMA from each to every other."""
+    nodes = [one.node.id for one in members]
+    return rdma_mesh(nodes, {one.node.id: one.node.rdma for one in members})
 
 
 # --- seeds and chains ---
 
 
-def _all_needs(load: Layered) -> int:
-    opening, closing = load.edge_needs
-    return load.needs[-1] + opening + closing - 2 * FIXED_BYTES
+def _layer_bytes(costs: LayerCosts) -> int:
+    opening, closing = costs.edge_bytes
+    return costs.needs[-1] + opening + closing - 2 * FIXED_BYTES
 
 
-def _smallest(load: Layered) -> int:
-    return min(after - before for before, after in pairwise(load.needs))
+def _smallest_layer(costs: LayerCosts) -> int:
+    return min(after - before for before, after in pairwise(costs.needs))
 
 
-def _rooms(ground: Field) -> list[int]:
-    return [one.room - FIXED_BYTES for one in ground.members]
+def _could_hold(space: SearchSpace, ranks: int) -> bool:
+    """Return whether the roomiest members could hold the model, in bytes and in whole layers."""
+    costs, rooms = space.costs, [member.room - FIXED_BYTES for member in space.members]
+    roomiest = sorted(rooms, reverse=True)[:ranks]
+    whole = sum(room // max(1, _smallest_layer(costs)) for room in roomiest)
+    return sum(roomiest) >= _layer_bytes(costs) and whole >= costs.layers
 
 
-def _may_hold(ground: Field, ranks: int) -> bool:
-    """Whether the roomiest members could hold it, in bytes and in whole layers."""
-    load, roomiest = ground.load, sorted(_rooms(ground), reverse=True)[:ranks]
-    whole = sum(room // max(1, _smallest(load)) for room in roomiest)
-    return sum(roomiest) >= _all_needs(load) and whole >= load.layers
-
-
-def _pool(ground: Field, seed: int) -> list[int]:
-    """Whom a chain from `seed` may take: everybody, or the roomiest, fastest and nearest."""
-    members = ground.members
-    every = [i for i in range(len(members)) if i != seed]
-    if len(every) <= POOL:
-        return every
-    third = POOL // 3
-    by_room = sorted(every, key=lambda i: -members[i].room)[:third]
-    by_speed = sorted(every, key=lambda i: members[i].read_s)[:third]
-    near = sorted(every, key=lambda i: ground.hop(seed, i))[:third]
-    return list(dict.fromkeys([*by_room, *by_speed, *near]))
-
-
-def _grown(ground: Field, seed: int, ranks: int) -> tuple[int, ...] | None:
-    """The cycle that grows from a seed by cheapest insertion (Rosenkrantz, Stearns and Lewis,
-    1977), reading time counted; None when the model cannot fit around it."""
-    members, hop = ground.members, ground.hop
-    pool = sorted(_pool(ground, seed), key=lambda i: -members[i].room)
-    reading = {i: ground.load.read_bytes / ranks * members[i].read_s for i in pool}
+def _insert_cheapest(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ...] | None:
+    """Return the cycle that grows from a seed by cheapest insertion (Rosenkrantz, Stearns and
+    Lewis, 1977), reading time counted; None when the model cannot fit around the seed."""
+    members, hop = space.members, space.hop
+    pool = sorted(space.pool(seed), key=lambda i: -members[i].room)
+    reading = {i: space.costs.read_bytes / ranks * members[i].read_s for i in pool}
     detour = {i: (hop(seed, i) + hop(i, seed), seed) for i in pool}
     after, direct = {seed: seed}, {seed: 0.0}
-    missing = _all_needs(ground.load) - (members[seed].room - FIXED_BYTES)
+    missing = _layer_bytes(space.costs) - (members[seed].room - FIXED_BYTES)
     while len(after) < ranks:
-        fit = _that_leave_enough(ground, pool, ranks - len(after) - 1, missing)
+        fit = _feasible_additions(space, pool, ranks - len(after) - 1, missing)
         if not fit:
             return None
         chosen = min(fit, key=lambda i: detour[i][0] + reading[i])
@@ -236,11 +258,12 @@ def _grown(ground: Field, seed: int, ranks: int) -> tuple[int, ...] | None:
     return tuple(chain)
 
 
-def _that_leave_enough(
-    ground: Field, pool: Sequence[int], more: int, missing: int
+def _feasible_additions(
+    space: SearchSpace, pool: Sequence[int], more: int, missing: int
 ) -> Sequence[int]:
-    """Of a pool, roomiest first, those with which and the roomiest `more` others enough is left."""
-    rooms = [ground.members[i].room - FIXED_BYTES for i in pool]
+    """Return the members of a pool (roomiest first) with each of which, and the roomiest `more`
+    others, `missing` bytes can still be held."""
+    rooms = [space.members[i].room - FIXED_BYTES for i in pool]
     with_it, without = sum(rooms[: more + 1]), sum(rooms[:more])
     if with_it < missing:
         return ()
@@ -251,10 +274,10 @@ def _that_leave_enough(
 # --- estimates and improvements ---
 
 
-def _estimate(ground: Field, chain: Sequence[int]) -> float:
-    """Seconds per token if layers could be cut anywhere: each stage takes equal time, but for
-    those that are full before; infinite when they do not hold the model."""
-    members, holds, bytes_ = ground.members, ground.holds, ground.load.read_bytes
+def _estimate(space: SearchSpace, chain: Sequence[int]) -> float:
+    """Return the seconds per token if layers could be cut anywhere: each stage takes equal time,
+    but for those that are full before; infinite when the chain does not hold the model."""
+    members, holds, bytes_ = space.members, space.holds, space.costs.read_bytes
     if sum(holds[i] for i in chain) < bytes_:
         return float("inf")
     left, pace, total_s = float(bytes_), sum(1.0 / members[i].read_s for i in chain), 0.0
@@ -265,43 +288,27 @@ def _estimate(ground: Field, chain: Sequence[int]) -> float:
         left, pace = left - holds[i], pace - 1.0 / members[i].read_s
         total_s, open_ = total_s + full_s, open_ - 1
     stages = total_s + (open_ * left / pace if open_ and pace > 0 else 0.0)
-    return stages + sum(map(ground.hop, chain, (*chain[1:], chain[0])))
+    return stages + sum(map(space.hop, chain, (*chain[1:], chain[0])))
 
 
-def _climbed(ground: Field, line: Line) -> Line:
-    """Take the best of the neighbours that promise most, by exact time, while that is faster."""
-    number = {member.seat.node: i for i, member in enumerate(ground.members)}
-    steps = max(2, STEPS // max(1, len(line.members) // 4))
+def _hill_climb(space: SearchSpace, order: TimedOrder) -> TimedOrder:
+    """Return the order that steps to the fastest neighbour, by exact time, lead to."""
+    number = {member.node.id: i for i, member in enumerate(space.members)}
+    steps = max(2, STEPS // max(1, len(order.members) // 4))
     for _ in range(CLIMBS):
-        chain = tuple(number[member.seat.node] for member in line.members)
-        near = sorted(_neighbours(ground, chain), key=lambda one: _estimate(ground, one))[:steps]
-        if len(chain) <= FEW:
+        chain = tuple(number[member.node.id] for member in order.members)
+        near = sorted(space.neighbours(chain), key=lambda one: _estimate(space, one))[:steps]
+        if len(chain) <= EXHAUSTIVE_RANKS:
             near += permutations(chain)
-        best = min(_all_timed(ground, near), key=lambda one: one.token_s, default=line)
-        if best.token_s >= line.token_s:
+        best = min(_time_all(space, near), key=lambda one: one.token_s, default=order)
+        if best.token_s >= order.token_s:
             break
-        line = best
-    return line
+        order = best
+    return order
 
 
-def _neighbours(ground: Field, chain: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
-    members, size = ground.members, len(chain)
-    outside = [i for i in _pool(ground, chain[0]) if i not in chain]
-    for place in range(size):
-        before = chain[place - 1]
-        near = sorted(
-            outside,
-            key=lambda i: ground.hop(before, i) + members[i].read_s * ground.load.read_bytes / size,
-        )[: max(2, SWAPS // size)]
-        for other in near:
-            yield (*chain[:place], other, *chain[place + 1 :])
-    for start in range(size - 1):
-        for end in range(start + 2, size + 1):
-            yield (*chain[:start], *reversed(chain[start:end]), *chain[end:])
-
-
-def _turned(chain: Sequence[int]) -> list[tuple[int, ...]]:
-    """A cycle can be opened anywhere and read both ways; long ones are tried at few places."""
+def _rotations(chain: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return a cycle opened at each place (a long one at two) and read both ways."""
     size = len(chain)
     places = range(size) if size <= 4 else (0, size // 2)
     turned = [(*chain[at:], *chain[:at]) for at in places]
@@ -311,62 +318,63 @@ def _turned(chain: Sequence[int]) -> list[tuple[int, ...]]:
 # --- exact ---
 
 
-def _all_timed(ground: Field, chains: Iterable[tuple[int, ...]]) -> list[Line]:
-    lines = (timed(ground, chain) for chain in dict.fromkeys(chains))
-    return [line for line in lines if line is not None]
+def _time_all(space: SearchSpace, chains: Iterable[tuple[int, ...]]) -> list[TimedOrder]:
+    orders = (split_and_time(space, chain) for chain in dict.fromkeys(chains))
+    return [order for order in orders if order is not None]
 
 
-def _enumerated(ground: Field, line: Line) -> Line:
-    """The fastest of all orders of as many members that might be faster."""
-    every = permutations(range(len(ground.members)), len(line.members))
-    orders = sorted((_least_s(ground, one), one) for one in every)
-    for least_s, order in orders[:MOST_TIMED]:
-        if least_s >= line.token_s:
+def _enumerate_orders(space: SearchSpace, fastest: TimedOrder) -> TimedOrder:
+    """Return the fastest of all orders of as many members, by branch and bound."""
+    every = permutations(range(len(space.members)), len(fastest.members))
+    orders = sorted((_lower_bound_s(space, one), one) for one in every)
+    for least_s, chain in orders[:MOST_TIMED]:
+        if least_s >= fastest.token_s:
             break
-        other = timed(ground, order)
-        if other is not None and other.token_s < line.token_s:
-            line = other
-    return line
+        other = split_and_time(space, chain)
+        if other is not None and other.token_s < fastest.token_s:
+            fastest = other
+    return fastest
 
 
-def _least_s(ground: Field, order: Sequence[int]) -> float:
-    """Seconds that a token takes at least: its hops, and reading by the fastest member alone."""
-    back = hop_s(ground.link(order[-1], order[0]), TOKEN_BYTES)
-    hops = sum(ground.hop(a, b) for a, b in pairwise(order))
-    fastest = min(ground.members[i].read_s for i in order)
-    return hops + back + ground.load.read_bytes * fastest
+def _lower_bound_s(space: SearchSpace, order: Sequence[int]) -> float:
+    """Return a lower bound of a token's seconds: its hops, and reading by the fastest member."""
+    back = hop_s(space.link(order[-1], order[0]), TOKEN_BYTES)
+    hops = sum(space.hop(a, b) for a, b in pairwise(order))
+    fastest = min(space.members[i].read_s for i in order)
+    return hops + back + space.costs.read_bytes * fastest
 
 
-def _any_order(ground: Field, ranks: int) -> list[tuple[int, ...]]:
-    """An order in which the layers fit into the roomiest members, whatever their speed, if there
-    is one; beyond `EXACT` ranks only largest and smallest first are tried.
+def _feasible_orders(space: SearchSpace, ranks: int) -> list[tuple[int, ...]]:
+    """Return orders in which the layers fit into the roomiest members, whatever their speed.
+
+    None if there is none; beyond `EXACT_RANKS` ranks only largest and smallest first are tried.
 
     Dynamic programming over sets: every end that a set of members can have as the first stages.
     If any members hold the model in some order, so do the roomiest in theirs (the order of the
     members that they replace, largest for largest).
     """
-    load, members = ground.load, ground.members
+    costs, members = space.costs, space.members
     every = sorted(range(len(members)), key=lambda i: -members[i].room)[:ranks]
-    if ranks > EXACT:
+    if ranks > EXACT_RANKS:
         return [tuple(every), tuple(reversed(every))]
-    opening, closing = load.edge_needs
+    opening, closing = costs.edge_bytes
     orders: dict[int, dict[int, tuple[int, ...]]] = {0: {0: ()}}
     for stage in range(ranks):
         edge = opening if stage == 0 else closing if stage == ranks - 1 else FIXED_BYTES
-        most = load.layers - (ranks - 1 - stage)
+        most = costs.layers - (ranks - 1 - stage)
         longer: dict[int, dict[int, tuple[int, ...]]] = {}
         for taken, known in orders.items():
             for place, node in enumerate(every):
                 if taken >> place & 1:
                     continue
                 slack = members[node].room - edge
-                farthest = partial(_farthest, load, slack, most)
+                farthest = partial(_farthest, costs, slack, most)
                 there = longer.setdefault(taken | 1 << place, {})
                 for end, first in next_ends(known, farthest).items():
                     there.setdefault(end, (*known[first], node))
         orders = longer
-    return [known[load.layers] for known in orders.values() if load.layers in known]
+    return [known[costs.layers] for known in orders.values() if costs.layers in known]
 
 
-def _farthest(load: Layered, slack: int, most: int, first: int) -> int:
-    return min(bisect_right(load.needs, load.needs[first] + slack) - 1, most)
+def _farthest(costs: LayerCosts, slack: int, most: int, first: int) -> int:
+    return min(bisect_right(costs.needs, costs.needs[first] + slack) - 1, most)

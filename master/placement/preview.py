@@ -5,24 +5,31 @@ Pure. Bytes per node are those that were promised and computed with; speeds are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from bus.wire.errors import Refusal
-from master.placement.availability import Kind
-from master.placement.memory_cost import bill_text
-from master.placement.search import Placement, Rank
+from master.placement.availability import Kind, PlacementSpec
+from master.placement.capacity import NodeCapacity
+from master.placement.explain import Crowded
+from master.placement.memory_cost import RunnerSizing, cost_text
+from master.placement.place import alternatives, place, placement_problem
+from master.placement.search import PlacedRank, Placement
 from master.placement.speed import Links
 
 
 def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
-    """One placement. `node`, `backend` and `usable_bytes` are of rank 0; `links` has an entry for
-    each pair of neighbours of the ring, and says which figures were measured."""
+    """Return one placement as JSON.
+
+    `node`, `backend` and `usable_bytes` are of rank 0; `links` has an entry for each pair of
+    neighbours of the ring, and says which figures were measured.
+    """
     lead = placed.lead
     return {
         "model": placed.card.model,
-        "node": lead.copy.seat.node,
-        "nodes": [rank.copy.seat.node for rank in placed.ranks],
+        "node": lead.copy.node.id,
+        "nodes": [rank.copy.node.id for rank in placed.ranks],
         "sharding": placed.sharding,
         "collectives": placed.collectives if len(placed.ranks) > 1 else None,
         "backend": lead.copy.backend,
@@ -32,9 +39,29 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
         "usable_bytes": lead.usable_bytes,
         "fetch_bytes": placed.fetch_bytes,
         "tokens_per_s": round(placed.tokens_per_s, 2),
-        "arithmetic": bill_text(placed.whole),
+        "arithmetic": cost_text(placed.whole),
         "ranks": [_rank(rank) for rank in placed.ranks],
         "links": _links(placed, links),
+    }
+
+
+def previews(
+    spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
+) -> dict[str, Any] | Refusal:
+    """Return each size and kind with its plan or refusal, and the verdict of placing now."""
+    problem = placement_problem(spec, nodes, sizing, links)
+    if isinstance(problem, Refusal):
+        return problem
+    verdict = place(spec, nodes, sizing, links)
+    chosen = verdict if isinstance(verdict, Placement) else None
+    refusal = verdict.refusal if isinstance(verdict, Crowded) else verdict
+    size = 1 if chosen is None else len(chosen.ranks)
+    return {
+        "model": spec.model,
+        "previews": [preview_of(*found, chosen, links) for found in alternatives(problem, size)],
+        "blocked": dict(problem.blocked),
+        "chosen": None if chosen is None else plan_of(chosen, links),
+        "refusal": refusal.model_dump(mode="json") if isinstance(refusal, Refusal) else None,
     }
 
 
@@ -45,7 +72,7 @@ def preview_of(
     chosen: Placement | None,
     links: Links,
 ) -> dict[str, Any]:
-    """One line of the previews: a plan, or why there is none of this size and kind."""
+    """Return one line of the previews: a plan, or why there is none of this size and kind."""
     entry: dict[str, Any] = {
         "size": size,
         "sharding": kind or "none",
@@ -56,16 +83,16 @@ def preview_of(
     }
     if isinstance(found, Refusal):
         return {**entry, "refusal": found.model_dump(mode="json")}
-    nodes = {rank.copy.seat.node for rank in found.ranks}
-    same = chosen is not None and nodes == {rank.copy.seat.node for rank in chosen.ranks}
+    nodes = {rank.copy.node.id for rank in found.ranks}
+    same = chosen is not None and nodes == {rank.copy.node.id for rank in chosen.ranks}
     chosen_here = same and chosen is not None and chosen.sharding == found.sharding
     return {**entry, "chosen": chosen_here, "plan": plan_of(found, links)}
 
 
 def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
-    """Around the ring, from each rank to the next; a pair has one link."""
-    seats = [rank.copy.seat for rank in placed.ranks]
-    pairs = [*pairwise(seats), *([(seats[-1], seats[0])] if len(seats) > 2 else [])]
+    """Return the links around the ring, from each rank to the next; a pair has one link."""
+    nodes = [rank.copy.node for rank in placed.ranks]
+    pairs = [*pairwise(nodes), *([(nodes[-1], nodes[0])] if len(nodes) > 2 else [])]
     found: list[dict[str, Any]] = []
     for one, other in pairs:
         link = links.between(one, other)
@@ -81,12 +108,12 @@ def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
     return found
 
 
-def _rank(rank: Rank) -> dict[str, Any]:
-    seat, need = rank.copy.seat, rank.need
+def _rank(rank: PlacedRank) -> dict[str, Any]:
+    node, need = rank.copy.node, rank.need
     return {
         "rank": rank.rank,
-        "node": seat.node,
-        "name": seat.name,
+        "node": node.id,
+        "name": node.name,
         "backend": rank.copy.backend,
         "first_layer": rank.first_layer,
         "last_layer": rank.last_layer,
@@ -97,5 +124,5 @@ def _rank(rank: Rank) -> dict[str, Any]:
         "usable_bytes": rank.usable_bytes,
         "fetch_bytes": rank.fetch_bytes,
         "stage_ms": round(1000 * rank.read_s, 3),
-        "arithmetic": bill_text(need),
+        "arithmetic": cost_text(need),
     }

@@ -1,4 +1,4 @@
-"""What may hold a model: the best placement of each size and kind.
+"""The best placement of a model for each size and kind of group.
 
 Pure. The ranks of a group all compute alike (one engine, one type of numbers), for what travels
 between them has one type. Nodes of equal speed are told apart by what they would have to fetch.
@@ -15,155 +15,178 @@ from typing import Literal
 
 from bus.wire.cards import ModelCard
 from bus.wire.instances import Sharding
-from master.placement.availability import Copy, Kind, Room, Wish, room_now
-from master.placement.capacity import preference
-from master.placement.memory_cost import Appetite, Layered, Need, context_held, room_bytes
-from master.placement.pipeline_search import Field, Line, Member, line_of, pipeline_line, timed
+from master.placement.availability import Kind, LocalCopy, PlacementSpec, RoomOf, room_now
+from master.placement.capacity import preference_rank
+from master.placement.memory_cost import (
+    LayerCosts,
+    MemoryCost,
+    RunnerSizing,
+    headroom_bytes,
+    longest_context,
+)
+from master.placement.pipeline_search import (
+    Member,
+    SearchSpace,
+    TimedOrder,
+    pipeline_order,
+    split_and_time,
+    time_split,
+)
 from master.placement.speed import Links, read_s_per_byte
 from master.placement.split import fits
-from master.placement.tensor_search import tensor_line
+from master.placement.tensor_search import tensor_order
 
-NEAR = 1.10
-"""Candidates whose tokens take up to this much longer count as equally fast."""
+NEARLY_AS_FAST = 1.10
+"""Placements whose tokens take up to this much longer count as equally fast."""
 EXCHANGES = 16
 """How often a node with weights is tried in the place of a member that has none."""
-MOST_HOLDERS = 6
+MOST_PERMUTED = 6
 """Of nodes that hold parts, so many are tried in every order."""
 GROUP_ENGINE = "mlx-"
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
-    """One rank of a placement. `read_s` is its share of a token's time."""
+class PlacedRank:
+    """One rank of a placement, with layers [first_layer, last_layer). Memory in bytes: the least,
+    what is reserved, what its node can give. `read_s` is its reading time for a token."""
 
     rank: int
-    copy: Copy
+    copy: LocalCopy
     first_layer: int
     last_layer: int
-    need: Need
+    need: MemoryCost
     reserved_bytes: int
     usable_bytes: int
     read_s: float
 
     @property
     def fetch_bytes(self) -> int:
-        """What has to come over the network first: all of the files, or, about, its layers'."""
-        copy, load = self.copy, self.copy.load
-        if copy.has(self.first_layer, self.last_layer):
+        """Return the bytes that come over the network first: of all files, or about its layers'."""
+        copy, costs = self.copy, self.copy.costs
+        if copy.has_layers(self.first_layer, self.last_layer):
             return 0
-        is_whole = self.last_layer - self.first_layer == load.layers
+        is_whole = self.last_layer - self.first_layer == costs.layers
         if is_whole or not copy.card.fetched_in_parts:
             return copy.fetch_bytes
         size = copy.card.size_bytes
-        return round(size * min(1.0, self.need.weights / max(1, load.whole_weights)))
+        return round(size * min(1.0, self.need.weights / max(1, costs.whole_weights)))
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """It fits: where, with how much, for which context, and how fast it is expected to be.
+    """Where one copy of a model goes: its ranks, context and predicted seconds per token.
 
-    `ranks` in their order; in a pipeline rank 0 has the last layers.
+    `ranks` in their order; in a pipeline rank 0 has the last layers. `whole` is the cost of one
+    copy on one node.
     """
 
     card: ModelCard
     sharding: Sharding
     collectives: Literal["ring", "jaccl"]
-    ranks: tuple[Rank, ...]
+    ranks: tuple[PlacedRank, ...]
     context_tokens: int
     token_s: float
-    whole: Need
+    whole: MemoryCost
 
     @property
     def tokens_per_s(self) -> float:
-        """Of one stream, predicted."""
+        """Return the predicted tokens per second of one stream."""
         return 1.0 / self.token_s if self.token_s > 0 else 0.0
 
     @property
-    def lead(self) -> Rank:
+    def lead(self) -> PlacedRank:
+        """Return rank 0, which serves the requests."""
         return self.ranks[0]
 
     @property
     def fetch_bytes(self) -> int:
+        """Return the bytes that come over the network first, over all ranks."""
         return sum(rank.fetch_bytes for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """All that a search looks at. `blocked` says of nodes why they cannot run the model."""
+class PlacementProblem:
+    """The input of a search: what is asked for, the copies to choose from, sizing and links.
 
-    wish: Wish
-    copies: tuple[Copy, ...]
+    `copies` is not empty. `blocked` says of every other node, by name, why it cannot take part.
+    """
+
+    spec: PlacementSpec
+    copies: tuple[LocalCopy, ...]
     blocked: Mapping[str, str]
-    appetite: Appetite
+    sizing: RunnerSizing
     links: Links
 
     @property
     def card(self) -> ModelCard:
-        """The model as one who has it on disk knows it."""
+        """Return the model's card as a node with the weights has it, else as any copy has it."""
         return next((one.card for one in self.copies if one.has_weights), self.copies[0].card)
 
 
-def best_single(ground: Ground) -> Placement | None:
-    """The best node for a whole copy: one that has the weights, then one whose backend the card
-    prefers, then the fastest, then the one with most room."""
-    found = [one for one in ground.copies if one.holds_whole(room_now)]
+def best_single(problem: PlacementProblem) -> Placement | None:
+    """Return the best node for a whole copy now, or None where it fits on none.
+
+    One that has the weights, then one whose backend the card prefers, then (of those that are
+    nearly as fast as the fastest) the one with most room.
+    """
+    found = [one for one in problem.copies if one.fits_whole(room_now)]
     if not found:
         return None
-    ranked = min((not one.has_weights, preference(one.card, one.backend)) for one in found)
-    found = [o for o in found if (not o.has_weights, preference(o.card, o.backend)) == ranked]
+    ranked = min((not one.has_weights, preference_rank(one.card, one.backend)) for one in found)
+    found = [o for o in found if (not o.has_weights, preference_rank(o.card, o.backend)) == ranked]
     least = min(one.token_s for one in found)
-    near = [one for one in found if one.token_s <= NEAR * least]
-    chosen = max(near, key=lambda one: (one.seat.usable_bytes, one.seat.node))
-    return single(ground, chosen)
+    near = [one for one in found if one.token_s <= NEARLY_AS_FAST * least]
+    chosen = max(near, key=lambda one: (one.node.usable_bytes, one.node.id))
+    return place_single(problem, chosen)
 
 
-def single(ground: Ground, copy: Copy) -> Placement:
-    """A whole copy on one node."""
-    usable = copy.seat.usable_bytes
-    rank = _rank(ground, copy, 0, 0, copy.load.layers, copy.load.whole, usable=usable)
-    return _placement(ground, "none", "ring", (rank,), copy.token_s)
+def place_single(problem: PlacementProblem, copy: LocalCopy) -> Placement:
+    """Return the placement of a whole copy on one node; room is not looked at."""
+    usable = copy.node.usable_bytes
+    costs = copy.costs
+    rank = _rank(problem, copy, 0, (0, costs.layers), costs.whole, usable, costs.read_bytes)
+    return _placement(problem, "none", "ring", (rank,), copy.token_s)
 
 
-def best_group(ground: Ground, kind: Kind, size: int, room: Room) -> Placement | None:
-    """The fastest group of one kind and size that is found among nodes that compute alike."""
+def best_group(problem: PlacementProblem, kind: Kind, size: int, room: RoomOf) -> Placement | None:
+    """Return the fastest group of one kind and size among nodes that compute alike, or None."""
     found: list[Placement] = []
-    for copies in _alike(ground.copies):
+    for copies in _compatible_copies(problem.copies):
         if why_unshardable(copies[0].card, kind, size) is None:
-            placed = _group(ground, copies, kind, size, room)
+            placed = _group(problem, copies, kind, size, room)
             if placed is None and kind == "pipeline":
-                placed = _as_it_lies(ground, copies, size, room)
+                placed = _group_from_disks(problem, copies, size, room)
             if placed is not None:
                 found.append(placed)
     return min(found, key=lambda one: one.token_s, default=None)
 
 
-def by_hand(
-    ground: Ground, order: Sequence[Copy], counts: Sequence[int], room: Room
+def place_manual_split(
+    problem: PlacementProblem, copies: Sequence[LocalCopy], counts: Sequence[int], room: RoomOf
 ) -> Placement | None:
-    """What a manual split describes, or None where it does not fit."""
-    if len(order) == 1:
-        copy = order[0]
-        return single(ground, copy) if copy.holds_whole(room) else None
-    field_ = _field(ground, order, room)
+    """Return the placement with counts[i] layers on copies[i], or None where it does not fit."""
+    if len(copies) == 1:
+        return place_single(problem, copies[0]) if copies[0].fits_whole(room) else None
+    space = _search_space(problem, copies, room)
     bounds = [sum(counts[:stage]) for stage in range(len(counts) + 1)]
-    if not fits(field_.load, bounds, [one.room for one in field_.members]):
+    if not fits(space.costs, bounds, [member.room for member in space.members]):
         return None
-    return _pipeline(ground, order, line_of(field_, range(len(order)), bounds))
+    return _place_in_order(problem, copies, time_split(space, range(len(copies)), bounds))
 
 
-def best_of(found: Iterable[Placement]) -> Placement | None:
-    """Of candidates of one size: the fastest, but for those nearly as fast the one that has to
-    fetch least, a pipeline before a tensor group."""
-    candidates = list(found)
-    if not candidates:
+def fastest_of(found: Iterable[Placement]) -> Placement | None:
+    """Return, of placements of one size that are nearly as fast as the fastest, the one that has
+    to fetch least, a pipeline before a tensor group; None of none."""
+    placements = list(found)
+    if not placements:
         return None
-    least = min(one.token_s for one in candidates)
-    near = [one for one in candidates if one.token_s <= NEAR * least]
+    least = min(one.token_s for one in placements)
+    near = [one for one in placements if one.token_s <= NEARLY_AS_FAST * least]
     return min(near, key=lambda one: (one.fetch_bytes, one.sharding != "pipeline", one.token_s))
 
 
 def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
-    """Why the model itself forbids a group of this kind and size; None when it does not."""
+    """Return why the model itself forbids a group of this kind and size, or None."""
     if kind == "pipeline":
         if card.unsplit_because:
             return f"{card.family} cannot be a pipeline: {card.unsplit_because}"
@@ -181,190 +204,174 @@ def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
 # --- groups ---
 
 
-def _alike(copies: Sequence[Copy]) -> list[list[Copy]]:
-    """Nodes that can be ranks of one group: MLX's engine, one type of numbers, the same files."""
-    alike: dict[tuple[str, ...], list[Copy]] = {}
-    for one in copies:
-        if one.backend.startswith(GROUP_ENGINE):
-            alike.setdefault(one.kin, []).append(one)
-    return list(alike.values())
+def _compatible_copies(copies: Sequence[LocalCopy]) -> list[list[LocalCopy]]:
+    """Return the copies that can be ranks of one group: MLX's engine, equal numbers and files."""
+    by_key: dict[tuple[str, ...], list[LocalCopy]] = {}
+    for copy in copies:
+        if copy.backend.startswith(GROUP_ENGINE):
+            by_key.setdefault(copy.group_key, []).append(copy)
+    return list(by_key.values())
 
 
-def _field(ground: Ground, copies: Sequence[Copy], room: Room) -> Field:
-    """Nodes of one machine share its memory, so each counts with its part of it in a group."""
-    rooms = [one.stage_room(room) for one in copies]
+def _search_space(
+    problem: PlacementProblem, copies: Sequence[LocalCopy], room: RoomOf
+) -> SearchSpace:
+    rooms = _divide_by_machine(copies, [copy.stage_room(room) for copy in copies])
     members = [
-        Member(one.seat, share, read_s_per_byte(one.seat, one.backend))
-        for one, share in zip(copies, _divided(copies, rooms), strict=True)
+        Member(copy.node, share, read_s_per_byte(copy.node, copy.backend))
+        for copy, share in zip(copies, rooms, strict=True)
     ]
-    return Field(_largest_load(copies), members, ground.links)
+    return SearchSpace(_largest_costs(copies), members, problem.links)
 
 
-def _divided(copies: Sequence[Copy], bytes_: Sequence[int]) -> list[int]:
-    crowd = Counter(one.seat.machine or one.seat.node for one in copies)
-    return [
-        each // crowd[one.seat.machine or one.seat.node]
-        for one, each in zip(copies, bytes_, strict=True)
-    ]
+def _divide_by_machine(copies: Sequence[LocalCopy], bytes_: Sequence[int]) -> list[int]:
+    """Return each node's bytes over the number of nodes of its machine, which share its memory."""
+    machines = [copy.node.machine_id for copy in copies]
+    crowd = Counter(machines)
+    return [each // crowd[machine] for machine, each in zip(machines, bytes_, strict=True)]
 
 
-def _largest_load(copies: Sequence[Copy]) -> Layered:
-    """A card that was taken over from another node may count more than one's own: the larger."""
-    return max(
-        {id(one.load): one.load for one in copies}.values(), key=lambda load: load.whole.total
-    )
+def _largest_costs(copies: Sequence[LocalCopy]) -> LayerCosts:
+    """Return the largest costs of any copy; a card of another node may count more than its own."""
+    distinct = {id(copy.costs): copy.costs for copy in copies}
+    return max(distinct.values(), key=lambda costs: costs.whole.total)
 
 
 def _group(
-    ground: Ground, copies: Sequence[Copy], kind: Kind, size: int, room: Room
+    problem: PlacementProblem, copies: Sequence[LocalCopy], kind: Kind, size: int, room: RoomOf
 ) -> Placement | None:
     roomy = [
-        one
-        for one in copies
-        if one.stage_room(room) > 0 and (kind == "pipeline" or one.disk_bytes is None)
+        copy
+        for copy in copies
+        if copy.stage_room(room) > 0 and (kind == "pipeline" or copy.disk_bytes is None)
     ]
     if len(roomy) < size:
         return None
-    field_ = _field(ground, roomy, room)
-    splits_kv = roomy[0].card.tensor_splits_kv
-    line = (
-        pipeline_line(field_, size)
-        if kind == "pipeline"
-        else tensor_line(field_, size, splits_kv=splits_kv)
-    )
-    if line is None:
+    space = _search_space(problem, roomy, room)
+    if kind == "pipeline":
+        order = pipeline_order(space, size)
+    else:
+        order = tensor_order(space, size, splits_kv=roomy[0].card.tensor_splits_kv)
+    if order is None:
         return None
-    by_node = {one.seat.node: one for one in roomy}
-    order = [by_node[member.seat.node] for member in line.members]
-    if kind == "tensor":
-        return _tensor(ground, order, line)
-    return _with_weights(ground, _pipeline(ground, order, line), roomy, room)
+    by_node = {copy.node.id: copy for copy in roomy}
+    placed = _place_in_order(problem, [by_node[m.node.id] for m in order.members], order)
+    return _prefer_weights(problem, placed, roomy, room) if kind == "pipeline" else placed
 
 
-def _pipeline(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
-    size, load = len(order), _largest_load(order)
-    shares = _divided(order, [one.seat.usable_bytes for one in order])
-    ranks = [
-        _rank(
-            ground,
-            copy,
-            size - 1 - stage,
-            line.bounds[stage],
-            line.bounds[stage + 1],
-            load.stage(line.bounds[stage], line.bounds[stage + 1]),
-            usable=shares[stage],
-        )
-        for stage, copy in enumerate(order)
-    ]
-    how: Literal["ring", "jaccl"] = "jaccl" if line.mesh else "ring"
-    return _placement(ground, "pipeline", how, tuple(reversed(ranks)), line.token_s)
-
-
-def _tensor(ground: Ground, order: Sequence[Copy], line: Line) -> Placement:
-    load, size = _largest_load(order), len(order)
-    need = load.slice(size, splits_kv=order[0].card.tensor_splits_kv)
-    shares = _divided(order, [one.seat.usable_bytes for one in order])
-    ranks = tuple(
-        _rank(ground, copy, number, 0, load.layers, need, usable=usable, share=1 / size)
-        for number, (copy, usable) in enumerate(zip(order, shares, strict=True))
-    )
-    how: Literal["ring", "jaccl"] = "jaccl" if line.mesh else "ring"
-    return _placement(ground, "tensor", how, ranks, line.token_s)
-
-
-def _with_weights(
-    ground: Ground, placed: Placement, roomy: Sequence[Copy], room: Room
+def _place_in_order(
+    problem: PlacementProblem, copies: Sequence[LocalCopy], order: TimedOrder
 ) -> Placement:
-    """Put nodes that have the weights into the places of members that would fetch them, where
-    that leaves the group nearly as fast."""
-    slowest, tries = NEAR * placed.token_s, EXCHANGES
+    """Return the pipeline of an order that has bounds, else the tensor group."""
+    costs, size = _largest_costs(copies), len(copies)
+    shares = _divide_by_machine(copies, [copy.node.usable_bytes for copy in copies])
+    ranks: list[PlacedRank] = []
+    for place, (copy, usable) in enumerate(zip(copies, shares, strict=True)):
+        if order.bounds:
+            first, last = order.bounds[place : place + 2]
+            need, read_bytes = costs.stage_cost(first, last), copy.costs.read_bytes_of(first, last)
+        else:
+            first, last = 0, costs.layers
+            need = costs.tensor_rank_cost(size, splits_kv=copies[0].card.tensor_splits_kv)
+            read_bytes = 1 / size * copy.costs.active[-1] + copy.costs.head
+        number = size - 1 - place if order.bounds else place
+        ranks.append(_rank(problem, copy, number, (first, last), need, usable, read_bytes))
+    return _placement(
+        problem,
+        "pipeline" if order.bounds else "tensor",
+        "jaccl" if order.mesh else "ring",
+        tuple(sorted(ranks, key=lambda rank: rank.rank)),
+        order.token_s,
+    )
+
+
+def _prefer_weights(
+    problem: PlacementProblem, placed: Placement, roomy: Sequence[LocalCopy], room: RoomOf
+) -> Placement:
+    """Return a pipeline in which nodes that have the weights stand in the places of members that
+    would fetch them, wherever that leaves the pipeline nearly as fast."""
+    slowest_s, tries = NEARLY_AS_FAST * placed.token_s, EXCHANGES
     for place in range(len(placed.ranks)):
         if placed.ranks[place].copy.has_weights:
             continue
-        taken = {rank.copy.seat.node for rank in placed.ranks}
-        holders = [c for c in roomy if c.has_weights and c.seat.node not in taken]
-        holders.sort(key=lambda one: (one.token_s, -room(one.seat)))
-        for holder in holders[: min(tries, EXCHANGES // 4)]:
+        taken = {rank.copy.node.id for rank in placed.ranks}
+        others = [copy for copy in roomy if copy.has_weights and copy.node.id not in taken]
+        others.sort(key=lambda copy: (copy.token_s, -room(copy.node)))
+        for other in others[: min(tries, EXCHANGES // 4)]:
             tries -= 1
-            order = [rank.copy for rank in reversed(placed.ranks)]
-            order[len(order) - 1 - place] = holder
-            line = _line_of(ground, order, room)
-            if line is not None and line.token_s <= slowest:
-                placed = _pipeline(ground, order, line)
+            copies = [rank.copy for rank in reversed(placed.ranks)]
+            copies[len(copies) - 1 - place] = other
+            order = split_and_time(_search_space(problem, copies, room), range(len(copies)))
+            if order is not None and order.token_s <= slowest_s:
+                placed = _place_in_order(problem, copies, order)
                 break
     return placed
 
 
-def _as_it_lies(ground: Ground, copies: Sequence[Copy], size: int, room: Room) -> Placement | None:
-    """A pipeline of what is on the disks already, in some order, where they take no more."""
-    if all(one.part is None for one in copies):
+def _group_from_disks(
+    problem: PlacementProblem, copies: Sequence[LocalCopy], size: int, room: RoomOf
+) -> Placement | None:
+    """Return a pipeline of what is on the disks already, in the first order that fits."""
+    if all(copy.partial is None for copy in copies):
         return None
-    holders = [replace(one, disk_bytes=None) for one in copies if one.part or one.has_weights]
-    for order in permutations(holders[:MOST_HOLDERS], size):
-        rooms = _divided(order, [one.stage_room(room) for one in order])
-        bounds, layers = [0], order[0].load.layers
+    stored = [replace(copy, disk_bytes=None) for copy in copies if copy.partial or copy.has_weights]
+    for order in permutations(stored[:MOST_PERMUTED], size):
+        rooms = _divide_by_machine(order, [copy.stage_room(room) for copy in order])
+        bounds, layers = [0], order[0].costs.layers
         for stage, copy in enumerate(order):
             most = layers - (size - 1 - stage)
-            bounds.append(_reach(copy, bounds[-1], most, rooms[stage]))
+            bounds.append(_farthest_on_disk(copy, bounds[-1], most, rooms[stage]))
         if bounds[-1] == layers and all(a < b for a, b in pairwise(bounds)):
-            return by_hand(ground, order, [b - a for a, b in pairwise(bounds)], room)
+            return place_manual_split(problem, order, [b - a for a, b in pairwise(bounds)], room)
     return None
 
 
-def _reach(copy: Copy, first: int, most: int, room: int) -> int:
-    """The farthest end, up to `most`, of a stage that begins with `first` and lies on the disk."""
+def _farthest_on_disk(copy: LocalCopy, first: int, most: int, room: int) -> int:
+    """Return the farthest end, up to `most`, of a stage from `first` that is on the disk and fits
+    into `room`; `first` where there is none."""
     last = first
-    while last < most:
-        if not copy.has(first, last + 1) or copy.load.stage(first, last + 1).total > room:
-            break
+    while (
+        last < most
+        and copy.has_layers(first, last + 1)
+        and copy.costs.stage_cost(first, last + 1).total <= room
+    ):
         last += 1
     return last
 
 
-def _line_of(ground: Ground, order: Sequence[Copy], room: Room) -> Line | None:
-    return timed(_field(ground, order, room), range(len(order)))
-
-
-# --- ranks ---
-
-
 def _rank(
-    ground: Ground,
-    copy: Copy,
+    problem: PlacementProblem,
+    copy: LocalCopy,
     number: int,
-    first: int,
-    last: int,
-    need: Need,
-    *,
+    layers: tuple[int, int],
+    need: MemoryCost,
     usable: int,
-    share: float | None = None,
-) -> Rank:
-    load = copy.load
-    part = need.weights / max(1, load.whole_weights)
-    room = room_bytes(copy.card, need, usable, ground.appetite, min(1.0, part))
-    reads = load.read_of(first, last) if share is None else share * load.active[-1] + load.head
-    return Rank(
+    read_bytes: float,
+) -> PlacedRank:
+    share = min(1.0, need.weights / max(1, copy.costs.whole_weights))
+    headroom = headroom_bytes(copy.card, need, usable, problem.sizing, share)
+    return PlacedRank(
         rank=number,
         copy=copy,
-        first_layer=first,
-        last_layer=last,
+        first_layer=layers[0],
+        last_layer=layers[1],
         need=need,
-        reserved_bytes=need.total + room,
+        reserved_bytes=need.total + headroom,
         usable_bytes=usable,
-        read_s=reads * read_s_per_byte(copy.seat, copy.backend),
+        read_s=read_bytes * read_s_per_byte(copy.node, copy.backend),
     )
 
 
 def _placement(
-    ground: Ground,
+    problem: PlacementProblem,
     sharding: Sharding,
     collectives: Literal["ring", "jaccl"],
-    ranks: tuple[Rank, ...],
+    ranks: tuple[PlacedRank, ...],
     token_s: float,
 ) -> Placement:
-    card, load = ranks[0].copy.card, ranks[0].copy.load
-    context = load.context_tokens
-    if ground.wish.context_tokens is None:
-        held = partial(context_held, card)
+    card, costs = ranks[0].copy.card, ranks[0].copy.costs
+    context = costs.context_tokens
+    if problem.spec.context_tokens is None:
+        held = partial(longest_context, card)
         context = min(held(r.need, r.reserved_bytes - r.need.total) for r in ranks)
-    return Placement(card, sharding, collectives, ranks, context, token_s, load.whole)
+    return Placement(card, sharding, collectives, ranks, context, token_s, costs.whole)

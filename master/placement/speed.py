@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 
 from bus.wire.ids import NodeId
 from bus.wire.topology import LinkCost, shared_prior
-from master.placement.capacity import Seat
-from master.placement.memory_cost import Layered
+from master.placement.capacity import NodeCapacity
+from master.placement.memory_cost import LayerCosts
 
 EFFICIENCY = 0.7
-"""Of a memory's bandwidth on paper, what decoding reaches."""
+"""The share of a memory's bandwidth on paper that decoding reaches."""
 TOKEN_BYTES = 4
-CHIPS: Mapping[str, float] = {
+CHIP_BYTES_PER_S: Mapping[str, float] = {
     "M1 Ultra": 800e9, "M1 Max": 400e9, "M1 Pro": 200e9, "M1": 68e9,
     "M2 Ultra": 800e9, "M2 Max": 400e9, "M2 Pro": 200e9, "M2": 100e9,
     "M3 Ultra": 819e9, "M3 Max": 300e9, "M3 Pro": 150e9, "M3": 100e9,
     "M4 Max": 410e9, "M4 Pro": 273e9, "M4": 120e9, "M5": 153e9,
 }  # fmt: skip
 """Bytes per second on paper, by the makers' data sheets; the smaller where there are two."""
-COMPUTE: Mapping[str, float] = {"cpu": 12e9, "metal": 100e9, "cuda": 300e9, "rocm": 200e9}
+BACKEND_BYTES_PER_S = {"cpu": 12e9, "metal": 100e9, "cuda": 300e9, "rocm": 200e9}
 """For chips that are not in the table, by the last word of the backend's tag. A CPU counts with
 what MLX's one core was measured to reach (8.3 GB/s, a 134 MB model at 62 tokens/s)."""
 
 
 @dataclass(slots=True)
 class Links:
-    """What a hop between two nodes costs. `measured[a][b]` is what a measured towards b."""
+    """The links between nodes, measured or by their medium: `measured[a][b]` is from a to b."""
 
     measured: Mapping[NodeId, Mapping[NodeId, LinkCost]] = field(
         default_factory=dict[NodeId, Mapping[NodeId, LinkCost]]
@@ -42,8 +42,8 @@ class Links:
         default_factory=dict[tuple[object, ...], LinkCost]
     )
 
-    def between(self, one: Seat, other: Seat) -> LinkCost:
-        """As measured from either end, else the prior of the best medium that both have."""
+    def between(self, one: NodeCapacity, other: NodeCapacity) -> LinkCost:
+        """Return the link as measured from either end, else the prior of their best medium."""
         link = self.measured_between(one, other)
         if link is not None:
             return link
@@ -53,54 +53,61 @@ class Links:
             self._priors[key] = shared_prior(one.ips, other.ips, same_machine=same)
         return self._priors[key]
 
-    def measured_between(self, one: Seat, other: Seat) -> LinkCost | None:
-        """As measured from the first, else from the second; None where neither did."""
-        there = self.measured.get(one.node, {}).get(other.node)
-        return there or self.measured.get(other.node, {}).get(one.node)
+    def measured_between(self, one: NodeCapacity, other: NodeCapacity) -> LinkCost | None:
+        """Return the link as measured from the first, else from the second, or None."""
+        there = self.measured.get(one.id, {}).get(other.id)
+        return there or self.measured.get(other.id, {}).get(one.id)
 
 
-def read_s_per_byte(seat: Seat, backend: str) -> float:
-    """Seconds a node takes to read one byte of weights: as measured, else by its chip."""
-    if seat.memory_bytes_per_s:
-        return 1.0 / seat.memory_bytes_per_s
-    words = seat.chip.removeprefix("Apple ")
-    on_paper = CHIPS.get(words) or COMPUTE.get(backend.rpartition("-")[2], COMPUTE["cpu"])
+def read_s_per_byte(node: NodeCapacity, backend: str) -> float:
+    """Return the seconds in which a node reads a byte of weights: as measured, else by its chip."""
+    if node.memory_bytes_per_s:
+        return 1.0 / node.memory_bytes_per_s
+    chip, kind = node.chip.removeprefix("Apple "), backend.rpartition("-")[2]
+    known = BACKEND_BYTES_PER_S.get(kind, BACKEND_BYTES_PER_S["cpu"])
+    on_paper = CHIP_BYTES_PER_S.get(chip, known)
     return 1.0 / (on_paper * EFFICIENCY)
 
 
 def hop_s(link: LinkCost, bytes_: int) -> float:
-    """One message over a link."""
+    """Return the seconds of one message of `bytes_` over a link."""
     return link.latency_s + bytes_ / link.bytes_per_s
 
 
 def pipeline_s(
-    load: Layered, bounds: Sequence[int], read_s: Sequence[float], links: Sequence[LinkCost]
+    costs: LayerCosts, bounds: Sequence[int], read_s: Sequence[float], links: Sequence[LinkCost]
 ) -> float:
-    """Seconds per token of one stream. Stage i has layers [bounds[i], bounds[i + 1]); links[i]
-    leads from stage i to the next, the last one back to the first (the token's way)."""
+    """Return the seconds per token of one stream through a pipeline.
+
+    Stage i has layers [bounds[i], bounds[i + 1]); links[i] leads from stage i to the next, the
+    last one back to the first (the token's way).
+    """
     stages = sum(
-        load.read_of(first, last) * each
+        costs.read_bytes_of(first, last) * each
         for first, last, each in zip(bounds[:-1], bounds[1:], read_s, strict=True)
     )
-    hops = sum(hop_s(link, load.activation) for link in links[:-1])
+    hops = sum(hop_s(link, costs.activation) for link in links[:-1])
     return stages + hops + hop_s(links[-1], TOKEN_BYTES)
 
 
 def tensor_s(
-    load: Layered, read_s: Sequence[float], links: Sequence[LinkCost], *, mesh: bool
+    costs: LayerCosts, read_s: Sequence[float], links: Sequence[LinkCost], *, mesh: bool
 ) -> float:
-    """Seconds per token of one stream over tensor-parallel ranks. `links` lead around the ring,
-    or (`mesh`) from each rank to the next of a full mesh. The slowest rank and the slowest link
-    set the pace; a ring's all-reduce passes each of N pieces 2 (N - 1) times, a mesh's once."""
+    """Return the seconds per token of one stream over tensor-parallel ranks.
+
+    `links` lead around the ring, or (`mesh`) from each rank to the next of a full mesh. The
+    slowest rank and the slowest link set the pace; a ring's all-reduce passes each of N pieces
+    2 (N - 1) times, a mesh's once.
+    """
     ranks = len(read_s)
-    reading = (load.active[-1] / ranks + load.head) * max(read_s)
+    reading = (costs.active[-1] / ranks + costs.head) * max(read_s)
     if mesh:
-        reduce_s = max(hop_s(link, (ranks - 1) * load.activation) for link in links)
+        reduce_s = max(hop_s(link, (ranks - 1) * costs.activation) for link in links)
     else:
-        piece = -(-load.activation // ranks)
+        piece = -(-costs.activation // ranks)
         reduce_s = 2 * (ranks - 1) * max(hop_s(link, piece) for link in links)
-    return reading + 2 * load.layers * reduce_s
+    return reading + 2 * costs.layers * reduce_s
 
 
-def _media(seat: Seat) -> frozenset[tuple[str, int]]:
-    return frozenset((one.medium, one.thunderbolt) for one in seat.ips)
+def _media(node: NodeCapacity) -> frozenset[tuple[str, int]]:
+    return frozenset((one.medium, one.thunderbolt) for one in node.ips)

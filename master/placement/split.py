@@ -1,4 +1,4 @@
-"""Which layers each stage of a pipeline gets: the slowest stage as fast as can be, within memory.
+"""The layers of each pipeline stage: the slowest stage as fast as can be, within memory.
 
 Pure. The objective is PipeDream's (Narayanan et al., 2019): the slowest stage bounds a pipeline
 that keeps a micro-batch in flight per stage. For a given order of the nodes it is met exactly by
@@ -11,130 +11,62 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from master.placement.memory_cost import FIXED_BYTES, Layered
+from master.placement.memory_cost import FIXED_BYTES, LayerCosts
 
 ROUNDS = 40
 """Halvings of the interval in which the best time lies, before it is closed exactly."""
 
 
-def split(load: Layered, rooms: Sequence[int], read_s: Sequence[float]) -> tuple[int, ...] | None:
-    """Bounds b with stage i holding layers [b[i], b[i + 1]), or None when they do not fit.
+def split(
+    costs: LayerCosts, rooms: Sequence[int], read_s: Sequence[float]
+) -> tuple[int, ...] | None:
+    """Return bounds b with stage i holding layers [b[i], b[i + 1]), or None when they do not fit.
 
     `rooms` are the stages' usable bytes, `read_s` their seconds per byte, in the order of the
     layers. Every stage gets at least one layer. The slowest stage is as fast as any split allows;
     among neighbours the rest is evened out.
     """
-    stages = len(rooms)
-    if not 0 < stages <= load.layers:
+    if not 0 < len(rooms) <= costs.layers:
         return None
-    slack = _slack(load, rooms)
-    if min(slack) < 0:
+    stages = _Stages(costs, _slack(costs, rooms), read_s)
+    if min(stages.slack) < 0:
         return None
-    found = _probe(load, slack, read_s, float("inf"))
+    found = stages.probe(float("inf"))
     if found is None:
         return None
-    best_s = _slowest(load, found, read_s)
-    low_s = load.read_bytes / sum(1.0 / each for each in read_s)
+    best_s = stages.slowest_s(found)
+    low_s = costs.read_bytes / sum(1.0 / each for each in read_s)
     for _ in range(ROUNDS):
         middle_s = (low_s + best_s) / 2
-        closer, _ = _greedy(load, slack, read_s, middle_s)
+        closer, _ = stages.greedy(middle_s)
         if closer is None:
             low_s = middle_s
         else:
-            found, best_s = closer, _slowest(load, closer, read_s)
+            found, best_s = closer, stages.slowest_s(closer)
         if best_s - low_s <= 1e-4 * best_s:
             break
-    while (closer := _probe(load, slack, read_s, best_s * (1 - 1e-12))) is not None:
-        found, best_s = closer, _slowest(load, closer, read_s)
-    return tuple(_evened(load, found, slack, read_s))
+    while (closer := stages.probe(best_s * (1 - 1e-12))) is not None:
+        found, best_s = closer, stages.slowest_s(closer)
+    return tuple(stages.even_out(found))
 
 
-def fits(load: Layered, bounds: Sequence[int], rooms: Sequence[int]) -> bool:
-    """Whether every stage of a given split lies within its node's room."""
-    slack = _slack(load, rooms)
-    needs = load.needs
+def fits(costs: LayerCosts, bounds: Sequence[int], rooms: Sequence[int]) -> bool:
+    """Return whether every stage of a given split lies within its node's room, in bytes."""
+    needs = costs.needs
     return all(
         needs[last] - needs[first] <= room
-        for first, last, room in zip(bounds[:-1], bounds[1:], slack, strict=True)
+        for first, last, room in zip(bounds[:-1], bounds[1:], _slack(costs, rooms), strict=True)
     )
 
 
-def _slack(load: Layered, rooms: Sequence[int]) -> list[int]:
-    """What each stage has for layers alone."""
-    opening, closing = load.edge_needs
-    slack = [room - FIXED_BYTES for room in rooms]
-    slack[0] -= opening - FIXED_BYTES
-    slack[-1] -= closing - FIXED_BYTES
-    return slack
-
-
-def _probe(
-    load: Layered, slack: Sequence[int], read_s: Sequence[float], time_s: float
-) -> list[int] | None:
-    """A split no stage of which takes longer than `time_s`, or None when there is none.
-
-    Taking all one can is best as long as no stage is left with a layer that it cannot take;
-    only then every end that each stage may have is looked at.
-    """
-    found, stuck = _greedy(load, slack, read_s, time_s)
-    return _looked_for(load, slack, read_s, time_s) if stuck else found
-
-
-def _greedy(
-    load: Layered, slack: Sequence[int], read_s: Sequence[float], time_s: float
-) -> tuple[list[int] | None, bool]:
-    """(a split within `time_s` where each stage takes all that it can, whether one could take
-    nothing)."""
-    needs, active, stages = load.needs, load.active, len(slack)
-    bounds, first = [0], 0
-    for stage in range(stages - 1):
-        within = bisect_right(needs, needs[first] + slack[stage], first) - 1
-        reads = active[first] + time_s / read_s[stage]
-        last = min(within, bisect_right(active, reads, first) - 1, load.layers - stages + 1 + stage)
-        if last <= first:
-            return None, True
-        bounds.append(last)
-        first = last
-    return ([*bounds, load.layers] if _closes(load, slack, read_s, time_s, first) else None), False
-
-
-def _closes(
-    load: Layered, slack: Sequence[int], read_s: Sequence[float], time_s: float, first: int
-) -> bool:
-    in_time = load.read_of(first, load.layers) * read_s[-1] <= time_s
-    return in_time and load.needs[-1] - load.needs[first] <= slack[-1]
-
-
-def _looked_for(
-    load: Layered, slack: Sequence[int], read_s: Sequence[float], time_s: float
-) -> list[int] | None:
-    needs, active, stages = load.needs, load.active, len(slack)
-
-    def farthest(stage: int, first: int) -> int:
-        within = bisect_right(needs, needs[first] + slack[stage], first) - 1
-        reads = active[first] + time_s / read_s[stage]
-        return min(within, bisect_right(active, reads, first) - 1, load.layers - stages + 1 + stage)
-
-    ends: list[dict[int, int]] = [{0: 0}]
-    for stage in range(stages - 1):
-        ends.append(next_ends(ends[-1], partial(farthest, stage)))
-        if not ends[-1]:
-            return None
-    closing = [first for first in ends[-1] if _closes(load, slack, read_s, time_s, first)]
-    if not closing:
-        return None
-    bounds = [max(closing), load.layers]
-    for known in reversed(ends[1:]):
-        bounds.insert(0, known[bounds[0]])
-    return bounds
-
-
 def next_ends(ends: Iterable[int], farthest: Callable[[int], int]) -> dict[int, int]:
-    """Every end of one more stage of at least one layer, with where that stage begins.
+    """Return every end of one more stage of at least one layer, with the stage's first layer.
 
-    `farthest(first)` is the last end from there, and does not fall as `first` grows.
+    `ends` are those of the stage before. `farthest(first)` is the last end of a stage that begins
+    with `first`, and does not fall as `first` grows.
     """
     found: dict[int, int] = {}
     lowest: int | None = None
@@ -148,52 +80,113 @@ def next_ends(ends: Iterable[int], farthest: Callable[[int], int]) -> dict[int, 
     return found
 
 
-def _slowest(load: Layered, bounds: Sequence[int], read_s: Sequence[float]) -> float:
-    return max(_times(load, bounds, read_s))
+def _slack(costs: LayerCosts, rooms: Sequence[int]) -> list[int]:
+    """Return the bytes that each stage has for layers alone."""
+    opening, closing = costs.edge_bytes
+    slack = [room - FIXED_BYTES for room in rooms]
+    slack[0] -= opening - FIXED_BYTES
+    slack[-1] -= closing - FIXED_BYTES
+    return slack
 
 
-def _times(load: Layered, bounds: Sequence[int], read_s: Sequence[float]) -> list[float]:
-    return [
-        load.read_of(first, last) * each
-        for first, last, each in zip(bounds[:-1], bounds[1:], read_s, strict=True)
-    ]
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """The stages of a pipeline in order: bytes for layers and seconds per byte of each."""
 
+    costs: LayerCosts
+    slack: Sequence[int]
+    read_s: Sequence[float]
 
-def _evened(
-    load: Layered, bounds: list[int], slack: Sequence[int], read_s: Sequence[float]
-) -> list[int]:
-    """Move bounds by one layer for as long as that brings two neighbours closer and makes
-    neither slower than the slower of them was."""
-    moved = True
-    while moved:
-        moved = False
-        for at in range(1, len(bounds) - 1):
-            while (better := _nudged(load, bounds, slack, read_s, at)) is not None:
-                bounds, moved = better, True
-    return bounds
+    def probe(self, time_s: float) -> list[int] | None:
+        """Return a split no stage of which takes longer than `time_s`, or None.
 
+        The greedy split is exact unless it comes to a stage that can take nothing; only then every
+        end that each stage may have is looked at.
+        """
+        found, stuck = self.greedy(time_s)
+        return self._search_ends(time_s) if stuck else found
 
-def _nudged(
-    load: Layered, bounds: list[int], slack: Sequence[int], read_s: Sequence[float], at: int
-) -> list[int] | None:
-    first, middle, last = bounds[at - 1 : at + 2]
-    before = (
-        load.read_of(first, middle) * read_s[at - 1],
-        load.read_of(middle, last) * read_s[at],
-    )
-    for step in (-1, 1):
-        moved = middle + step
-        if not first < moved < last:
-            continue
-        after = (
-            load.read_of(first, moved) * read_s[at - 1],
-            load.read_of(moved, last) * read_s[at],
+    def greedy(self, time_s: float) -> tuple[list[int] | None, bool]:
+        """Return (the split within `time_s` where each stage takes all that it can, or None;
+        whether a stage could take nothing)."""
+        costs, slack, read_s = self.costs, self.slack, self.read_s
+        needs, active, stages = costs.needs, costs.active, len(slack)
+        bounds, first = [0], 0
+        for stage in range(stages - 1):
+            within = bisect_right(needs, needs[first] + slack[stage], first) - 1
+            reads = active[first] + time_s / read_s[stage]
+            in_time = bisect_right(active, reads, first) - 1
+            last = min(within, in_time, costs.layers - stages + 1 + stage)
+            if last <= first:
+                return None, True
+            bounds.append(last)
+            first = last
+        return ([*bounds, costs.layers] if self._last_fits(time_s, first) else None), False
+
+    def slowest_s(self, bounds: Sequence[int]) -> float:
+        """Return the seconds of the slowest stage of a split."""
+        return max(
+            self.costs.read_bytes_of(first, last) * each
+            for first, last, each in zip(bounds[:-1], bounds[1:], self.read_s, strict=True)
         )
-        roomy = (
-            load.needs[moved] - load.needs[first] <= slack[at - 1]
-            and load.needs[last] - load.needs[moved] <= slack[at]
-        )
-        closer = sum(t * t for t in after) < sum(t * t for t in before) * (1 - 1e-9)
-        if roomy and closer and max(after) <= max(before):
-            return [*bounds[:at], moved, *bounds[at + 1 :]]
-    return None
+
+    def even_out(self, bounds: list[int]) -> list[int]:
+        """Move bounds by one layer while that brings two neighbours closer and makes neither slower
+        than the slower of them was; return the bounds."""
+        moved = True
+        while moved:
+            moved = False
+            for at in range(1, len(bounds) - 1):
+                while (better := self._move_bound(bounds, at)) is not None:
+                    bounds, moved = better, True
+        return bounds
+
+    def _last_fits(self, time_s: float, first: int) -> bool:
+        """Return whether the last stage can take all layers from `first`."""
+        costs = self.costs
+        in_time = costs.read_bytes_of(first, costs.layers) * self.read_s[-1] <= time_s
+        return in_time and costs.needs[-1] - costs.needs[first] <= self.slack[-1]
+
+    def _search_ends(self, time_s: float) -> list[int] | None:
+        """Return a split within `time_s` by every end that each stage may have, or None."""
+        costs, slack = self.costs, self.slack
+        needs, active, stages = costs.needs, costs.active, len(slack)
+
+        def farthest(stage: int, first: int) -> int:
+            """Return the last end of `stage` from `first`, within memory and time."""
+            within = bisect_right(needs, needs[first] + slack[stage], first) - 1
+            reads = active[first] + time_s / self.read_s[stage]
+            in_time = bisect_right(active, reads, first) - 1
+            return min(within, in_time, costs.layers - stages + 1 + stage)
+
+        ends: list[dict[int, int]] = [{0: 0}]
+        for stage in range(stages - 1):
+            ends.append(next_ends(ends[-1], partial(farthest, stage)))
+            if not ends[-1]:
+                return None
+        closing = [first for first in ends[-1] if self._last_fits(time_s, first)]
+        if not closing:
+            return None
+        bounds = [max(closing), costs.layers]
+        for known in reversed(ends[1:]):
+            bounds.insert(0, known[bounds[0]])
+        return bounds
+
+    def _move_bound(self, bounds: list[int], at: int) -> list[int] | None:
+        """Return the bounds with one moved by a layer where that evens its two stages, or None."""
+        needs, reads = self.costs.needs, self.costs.read_bytes_of
+        first, middle, last = bounds[at - 1 : at + 2]
+        left_s, right_s = self.read_s[at - 1 : at + 1]
+        before = (reads(first, middle) * left_s, reads(middle, last) * right_s)
+        for moved in (middle - 1, middle + 1):
+            if not first < moved < last:
+                continue
+            after = (reads(first, moved) * left_s, reads(moved, last) * right_s)
+            roomy = (
+                needs[moved] - needs[first] <= self.slack[at - 1]
+                and needs[last] - needs[moved] <= self.slack[at]
+            )
+            closer = sum(t * t for t in after) < sum(t * t for t in before) * (1 - 1e-9)
+            if roomy and closer and max(after) <= max(before):
+                return [*bounds[:at], moved, *bounds[at + 1 :]]
+        return None

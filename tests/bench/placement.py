@@ -15,10 +15,10 @@ from bus.wire.cards import ModelCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.topology import LinkCost
-from master.placement.availability import Wish
-from master.placement.capacity import Seat
-from master.placement.memory_cost import Appetite
-from master.placement.place import candidates, place, survey
+from master.placement.availability import PlacementSpec
+from master.placement.capacity import NodeCapacity
+from master.placement.memory_cost import RunnerSizing
+from master.placement.place import alternatives, place, placement_problem
 from master.placement.search import Placement
 from master.placement.speed import Links
 from tests.harness.fleet import GB, MB, MODEL, model, node
@@ -29,7 +29,7 @@ ISLAND = 4
 ROUNDS = 5
 
 
-def cluster(count: int, card: ModelCard, seed: int) -> tuple[list[Seat], Links]:
+def cluster(count: int, card: ModelCard, seed: int) -> tuple[list[NodeCapacity], Links]:
     """Nodes of 8 to 64 GB in islands joined by cables, on one slower network; a tenth of them
     have the weights."""
     chance = random.Random(seed)
@@ -40,7 +40,7 @@ def cluster(count: int, card: ModelCard, seed: int) -> tuple[list[Seat], Links]:
             "weights_bytes": 50 * card.weights_bytes,
         }
     )
-    seats = [
+    nodes = [
         node(
             i,
             usable=chance.choice((8, 16, 24, 48, 64)) * GB,
@@ -51,35 +51,35 @@ def cluster(count: int, card: ModelCard, seed: int) -> tuple[list[Seat], Links]:
         for i in range(count)
     ]
     measured: dict[NodeId, dict[NodeId, LinkCost]] = {}
-    for i, seat in enumerate(seats):
-        measured[seat.node] = {
-            other.node: LinkCost(25e-6, 4e9)
+    for i, one in enumerate(nodes):
+        measured[one.id] = {
+            other.id: LinkCost(25e-6, 4e9)
             if i // ISLAND == j // ISLAND
             else LinkCost(chance.uniform(1e-4, 5e-3), chance.uniform(2e7, 3e8))
-            for j, other in enumerate(seats)
+            for j, other in enumerate(nodes)
             if i != j
         }
-    return seats, Links(measured)
+    return nodes, Links(measured)
 
 
 def slowest_ms(count: int) -> dict[str, float]:
     """The longest of several rounds, by what was asked for."""
     card = model((1_200 * MB,) * 60, embedding=600 * MB, head=600 * MB, kv=4096)
-    wishes = {
-        "as many as needed": Wish(MODEL),
-        "at least 8": Wish(MODEL, min_nodes=8),
-        "at least 24": Wish(MODEL, min_nodes=24),
-        "4 by tensors": Wish(MODEL, min_nodes=4, sharding="tensor"),
-        "refused": Wish(VAST),
+    specs = {
+        "as many as needed": PlacementSpec(MODEL),
+        "at least 8": PlacementSpec(MODEL, min_nodes=8),
+        "at least 24": PlacementSpec(MODEL, min_nodes=24),
+        "4 by tensors": PlacementSpec(MODEL, min_nodes=4, sharding="tensor"),
+        "refused": PlacementSpec(VAST),
     }
     found: dict[str, float] = {}
     for seed in range(ROUNDS):
-        seats, links = cluster(count, card, seed)
-        for name, wish in wishes.items():
+        nodes, links = cluster(count, card, seed)
+        for name, spec in specs.items():
             began = time.process_time()
-            verdict = place(wish, seats, Appetite(), links)
+            verdict = place(spec, nodes, RunnerSizing(), links)
             spent = (time.process_time() - began) * 1000
-            assert isinstance(verdict, Refusal if wish.model == VAST else Placement), verdict
+            assert isinstance(verdict, Refusal if spec.model == VAST else Placement), verdict
             found[name] = max(found.get(name, 0.0), round(spent, 1))
     return found
 
@@ -87,11 +87,11 @@ def slowest_ms(count: int) -> dict[str, float]:
 def previews_ms(count: int) -> float:
     """What `GET /instance/previews` computes: every size up to 8, and up to 3 beyond 64 nodes."""
     card = model((1_200 * MB,) * 60, embedding=600 * MB, head=600 * MB, kv=4096)
-    seats, links = cluster(count, card, 0)
+    nodes, links = cluster(count, card, 0)
     began = time.process_time()
-    ground = survey(Wish(MODEL), seats, Appetite(), links)
-    assert not isinstance(ground, Refusal)
-    assert sum(1 for _ in candidates(ground, 3)) >= 5
+    problem = placement_problem(PlacementSpec(MODEL), nodes, RunnerSizing(), links)
+    assert not isinstance(problem, Refusal)
+    assert sum(1 for _ in alternatives(problem, 3)) >= 5
     return round((time.process_time() - began) * 1000, 1)
 
 

@@ -9,7 +9,7 @@ from supervisor.options import ServerOptions  # pyright: ignore[reportMissingTyp
 
 from bus.wire.errors import ConfigError
 from conf.paths import find_paths, make_folders
-from conf.ports import HIGHEST_BASE_PORT, SPAN, TABLE, port_of
+from conf.ports import HIGHEST_BASE_PORT, PORTS, SPAN, port_of
 from conf.settings import load_settings
 from conf.supervisord import SERVICES, render
 
@@ -101,11 +101,11 @@ def test_a_runtime_folder_of_somebody_else_is_refused(
 
 def test_ports_lie_below_the_ephemeral_range_and_do_not_overlap() -> None:
     taken: set[int] = set()
-    for port in TABLE.values():
+    for port in PORTS.values():
         mine = set(range(port.offset, port.offset + port.count))
         assert not mine & taken
         assert max(mine) < SPAN
         taken |= mine
-    assert port_of("ring", HIGHEST_BASE_PORT) + TABLE["ring"].count <= 32768
+    assert port_of("ring", HIGHEST_BASE_PORT) + PORTS["ring"].count <= 32768
     assert port_of("http", None) == 52415
     assert port_of("http", 30000) == 30000

@@ -8,9 +8,9 @@ from typing import Any
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.topology import LinkCost, Medium, NodeAddress
-from master.placement.capacity import Seat
-from master.placement.memory_cost import Layered, layered
-from master.placement.pipeline_search import Field, Member
+from master.placement.capacity import NodeCapacity
+from master.placement.memory_cost import LayerCosts, layer_costs
+from master.placement.pipeline_search import Member, SearchSpace
 from master.placement.speed import Links
 
 GB = 10**9
@@ -48,35 +48,35 @@ def node(
     models: tuple[ModelCard, ...] = (),
     medium: Medium = "ethernet",
     **more: Any,
-) -> Seat:
+) -> NodeCapacity:
     """A node that can give `usable` bytes, on a network of its medium."""
     fields: dict[str, Any] = {
-        "node": NodeId(f"n{number}"), "name": f"box{number}", "memory_bytes": 2 * usable,
+        "id": NodeId(f"n{number}"), "name": f"box{number}", "memory_bytes": 2 * usable,
         "free_bytes": usable, "reserved_bytes": 0, "loading_bytes": 0, "slots": 4, "shards": 0,
         "backends": ("mlx-metal",), "models": models, "limit_bytes": usable,
         "memory_bytes_per_s": memory_bytes_per_s,
         "ips": (NodeAddress(ip=f"10.0.0.{number % 250}", medium=medium),),
     }  # fmt: skip
-    return Seat(**{**fields, **more})
+    return NodeCapacity(**{**fields, **more})
 
 
-def field(
-    load: Layered,
+def search_space(
+    costs: LayerCosts,
     rooms: Sequence[int],
     read_s: Sequence[float],
     hops: Mapping[tuple[int, int], LinkCost] | None = None,
-) -> Field:
+) -> SearchSpace:
     """Members with these rooms and speeds, and links by pair (both ways)."""
-    seats = [node(i, usable=room) for i, room in enumerate(rooms)]
-    measured: dict[NodeId, dict[NodeId, LinkCost]] = {seat.node: {} for seat in seats}
+    nodes = [node(i, usable=room) for i, room in enumerate(rooms)]
+    measured: dict[NodeId, dict[NodeId, LinkCost]] = {each.id: {} for each in nodes}
     for (one, other), link in (hops or {}).items():
-        measured[seats[one].node][seats[other].node] = link
-        measured[seats[other].node][seats[one].node] = link
+        measured[nodes[one].id][nodes[other].id] = link
+        measured[nodes[other].id][nodes[one].id] = link
     members = [
-        Member(seat, room, each) for seat, room, each in zip(seats, rooms, read_s, strict=True)
+        Member(one, room, speed) for one, room, speed in zip(nodes, rooms, read_s, strict=True)
     ]
-    return Field(load, members, Links(measured))
+    return SearchSpace(costs, members, Links(measured))
 
 
-def load_of(card: ModelCard, context_tokens: int | None = None) -> Layered:
-    return layered(card, context_tokens, "mlx-metal")
+def costs_of(card: ModelCard, context_tokens: int | None = None) -> LayerCosts:
+    return layer_costs(card, context_tokens, "mlx-metal")

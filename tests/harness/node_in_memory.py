@@ -26,7 +26,7 @@ from bus.wire.messages.events import (
     RunnerEnded,
     RunnerUnloaded,
 )
-from master.decisions.crash_loop import Breaker
+from master.decisions.crash_loop import CrashLoops
 from master.decisions.planner import follow_up, repairs
 from master.log.sequencer import fact_event, judge, next_event
 from worker.slots.actions import (
@@ -105,7 +105,7 @@ class NodeInMemory:
         self.now = 0.0
         self.state = ClusterState()
         self.mirror = self.state
-        self.breaker = Breaker()
+        self.breaker = CrashLoops()
         self.processes: dict[str, Process | None] = {f"{n:02d}": None for n in range(slots)}
         self.pids = 100
         self.boots = 0
@@ -182,7 +182,7 @@ class NodeInMemory:
 
     def restart_holder(self) -> None:
         """The holder comes back from its journal: the same state, no memory of failures."""
-        self.breaker = Breaker()
+        self.breaker = CrashLoops()
         self.story.append(f"{self.now:.2f} holder restarts")
         for body in repairs(self.state):
             self.index(body)

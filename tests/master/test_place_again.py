@@ -27,10 +27,16 @@ from bus.wire.messages.readings import (
     NodeReading,
     RunnerReading,
 )
-from master.decisions.crash_loop import Breaker
+from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
-from master.decisions.observations import View
-from master.decisions.planner import RETRY_FAILED_S, Memory, follow_up, remember, wishes
+from master.decisions.observations import Observations
+from master.decisions.planner import (
+    RETRY_FAILED_S,
+    PlannerNotes,
+    follow_up,
+    note_event,
+    wanted_commands,
+)
 from master.log.sequencer import next_event
 from tests.harness.fleet import GB, MODEL, model
 
@@ -50,9 +56,9 @@ class House:
     usable: int = 12 * GB
     others: tuple[ModelCard, ...] = ()
     state: ClusterState = field(default_factory=ClusterState)
-    view: View = field(default_factory=View)
-    memory: Memory = field(default_factory=Memory)
-    breaker: Breaker = field(default_factory=Breaker)
+    view: Observations = field(default_factory=Observations)
+    memory: PlannerNotes = field(default_factory=PlannerNotes)
+    breaker: CrashLoops = field(default_factory=CrashLoops)
     now: float = 100.0
     count: int = 0
 
@@ -109,7 +115,7 @@ class House:
         known = self.state
         event = next_event(self.state, body, term=1, at_s=0.0)
         self.state = apply(self.state, event)
-        remember(self.memory, body, self.now)
+        note_event(self.memory, body, self.now)
         if isinstance(body, LoadRefused):
             before = known.instances.get(body.instance)
             for more in follow_up(before, body, self.breaker, self.now):
@@ -151,7 +157,7 @@ class House:
         )  # fmt: skip
 
     def wish(self) -> list[Decision]:
-        return [self.decide(one) for one in wishes(self.scene(), self.memory)]
+        return [self.decide(one) for one in wanted_commands(self.scene(), self.memory)]
 
 
 def nodes_of(instance: Instance) -> list[str]:
@@ -206,7 +212,7 @@ def test_both_ranks_refusing_is_one_failure() -> None:
 def test_a_new_holder_places_again_what_the_old_one_did_not_come_to() -> None:
     house = House(2, model((GB,) * 4))
     house.refuse(nodes_of(house.place())[0])
-    house.memory = Memory()
+    house.memory = PlannerNotes()
     house.wish()
     assert len(house.only.shards) == 2
 

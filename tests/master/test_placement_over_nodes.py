@@ -12,11 +12,11 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
 from bus.wire.topology import LinkCost
-from master.placement.availability import Wish, as_computed
-from master.placement.capacity import Seat, limit_bytes
+from master.placement.availability import PlacementSpec, card_as_computed
+from master.placement.capacity import NodeCapacity, limit_bytes
 from master.placement.explain import Crowded
-from master.placement.memory_cost import Appetite, layered
-from master.placement.place import Verdict, candidates, place, survey
+from master.placement.memory_cost import RunnerSizing, layer_costs
+from master.placement.place import Verdict, alternatives, place, placement_problem
 from master.placement.preview import plan_of, preview_of
 from master.placement.search import Placement
 from master.placement.speed import Links
@@ -27,28 +27,28 @@ CARD = model((2 * GB,) * 10, embedding=GB, head=GB)
 CABLE = LinkCost(25e-6, 4e9)
 
 
-def put(nodes: list[Seat], links: Links | None = None, **wish: Any) -> Verdict:
-    return place(Wish(MODEL, **wish), nodes, Appetite(), links or Links())
+def put(nodes: list[NodeCapacity], links: Links | None = None, **spec: Any) -> Verdict:
+    return place(PlacementSpec(MODEL, **spec), nodes, RunnerSizing(), links or Links())
 
 
-def placed(nodes: list[Seat], links: Links | None = None, **wish: Any) -> Placement:
-    verdict = put(nodes, links, **wish)
+def placed(nodes: list[NodeCapacity], links: Links | None = None, **spec: Any) -> Placement:
+    verdict = put(nodes, links, **spec)
     assert isinstance(verdict, Placement), verdict
     return verdict
 
 
-def refused(nodes: list[Seat], **wish: Any) -> Refusal:
-    verdict = put(nodes, **wish)
+def refused(nodes: list[NodeCapacity], **spec: Any) -> Refusal:
+    verdict = put(nodes, **spec)
     assert isinstance(verdict, Refusal), verdict
     return verdict
 
 
 def on(verdict: Placement) -> list[str]:
-    return [rank.copy.seat.node for rank in verdict.ranks]
+    return [rank.copy.node.id for rank in verdict.ranks]
 
 
-def mesh(nodes: list[Seat], link: LinkCost) -> Links:
-    return Links({a.node: {b.node: link for b in nodes if b != a} for a in nodes})
+def mesh(nodes: list[NodeCapacity], link: LinkCost) -> Links:
+    return Links({a.id: {b.id: link for b in nodes if b != a} for a in nodes})
 
 
 # --- how many, and which ---
@@ -97,7 +97,7 @@ def test_a_group_has_at_most_32_ranks_and_who_asks_for_more_is_told() -> None:
     refusal = refused(nodes, min_nodes=33)
     assert (refusal.reason, refusal.field) == ("unsupported", "min_nodes")
     assert "33 nodes: a group has at most 32 ranks" in refusal.message
-    by_hand = refused(nodes, layers={one.node: 1 for one in nodes})
+    by_hand = refused(nodes, layers={one.id: 1 for one in nodes})
     assert (by_hand.field, by_hand.facts) == ("layers", {"max_ranks": 32})
 
 
@@ -122,9 +122,9 @@ def test_a_disk_with_room_for_some_layers_makes_a_stage_of_a_family_fetched_in_p
     holder = node(1, usable=24 * GB, models=(whole,))
     small = node(2, usable=90 * GB, disk_free_bytes=13 * GB)
     verdict = placed([holder, small])
-    assert {rank.copy.seat.node for rank in verdict.ranks} == {"n1", "n2"}
+    assert {rank.copy.node.id for rank in verdict.ranks} == {"n1", "n2"}
     assert verdict.sharding == "pipeline"
-    (stage,) = [rank for rank in verdict.ranks if rank.copy.seat.node == "n2"]
+    (stage,) = [rank for rank in verdict.ranks if rank.copy.node.id == "n2"]
     assert stage.need.weights <= 13 * GB - DISK_MARGIN_BYTES < stage.need.total
     assert stage.fetch_bytes == stage.need.weights < whole.size_bytes
     assert put([holder, small], sharding="tensor") != verdict
@@ -139,11 +139,11 @@ def test_what_lies_on_a_full_disk_is_used_and_not_fetched_again() -> None:
     full = node(2, usable=90 * GB, disk_free_bytes=DISK_MARGIN_BYTES)
     assert isinstance(put([holder, full]), Refusal)
     part = PartialModel(model=MODEL, layers=((0, 5),), have_bytes=11 * GB, size_bytes=22 * GB)
-    verdict = placed([holder, replace(full, parts=(part,))])
-    (stage,) = [rank for rank in verdict.ranks if rank.copy.seat.node == "n2"]
+    verdict = placed([holder, replace(full, partial_models=(part,))])
+    (stage,) = [rank for rank in verdict.ranks if rank.copy.node.id == "n2"]
     assert (stage.first_layer, stage.last_layer, stage.fetch_bytes) == (0, 5, 0)
     other = part.model_copy(update={"model": "another"})
-    assert isinstance(put([holder, replace(full, parts=(other,))]), Refusal)
+    assert isinstance(put([holder, replace(full, partial_models=(other,))]), Refusal)
 
 
 @given(
@@ -157,11 +157,11 @@ def test_what_needs_no_more_memory_than_a_disk_has_room_for_fits_on_it(
 ) -> None:
     sizes, kv = zip(*layers, strict=True)
     card = model(sizes, embedding=embedding, head=head).model_copy(update={"layer_kv": kv})
-    load = layered(card, None, "mlx-metal")
+    costs = layer_costs(card, None, "mlx-metal")
     for first in range(len(sizes)):
         for last in range(first + 1, len(sizes) + 1):
-            stage = load.stage(first, last)
-            assert stage.weights <= disk or stage.total > load.room_for(disk)
+            stage = costs.stage_cost(first, last)
+            assert stage.weights <= disk or stage.total > costs.stage_limit(disk)
 
 
 PARTS = st.tuples(st.integers(0, 9), st.integers(1, 10)).map(
@@ -181,7 +181,7 @@ def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
             i,
             usable=data.draw(st.integers(1, 40)) * GB,
             disk_free_bytes=room,
-            parts=data.draw(st.just(()) | st.tuples(PARTS)),
+            partial_models=data.draw(st.just(()) | st.tuples(PARTS)),
         )
         for i, room in enumerate(free)
     ]
@@ -189,8 +189,8 @@ def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
     if not isinstance(verdict, Placement):
         return
     for rank in verdict.ranks:
-        room = rank.copy.seat.disk_free_bytes
-        if rank.copy.has(rank.first_layer, rank.last_layer):
+        room = rank.copy.node.disk_free_bytes
+        if rank.copy.has_layers(rank.first_layer, rank.last_layer):
             assert rank.fetch_bytes == 0
             continue
         if room is None:
@@ -271,11 +271,11 @@ def test_backends_that_cannot_run_a_model_are_out_and_preferred_ones_come_first(
 
 
 def test_sixteen_bits_are_counted_twofold_where_they_are_cast() -> None:
-    plain = as_computed(CARD, "mlx-cpu")
+    plain = card_as_computed(CARD, "mlx-cpu")
     assert plain.weights_bytes == 2 * CARD.weights_bytes
     assert plain.kv_bytes_per_token == 2 * CARD.kv_bytes_per_token
-    assert as_computed(CARD, "mlx-metal") is CARD
-    packed = as_computed(CARD.model_copy(update={"quantization": "4-bit"}), "mlx-cpu")
+    assert card_as_computed(CARD, "mlx-metal") is CARD
+    packed = card_as_computed(CARD.model_copy(update={"quantization": "4-bit"}), "mlx-cpu")
     assert CARD.weights_bytes < packed.weights_bytes < 1.2 * CARD.weights_bytes
 
 
@@ -328,7 +328,7 @@ def test_what_a_device_may_give_is_as_it_says_else_three_quarters_of_the_memory(
 def test_a_split_by_hand_is_taken_as_it_is() -> None:
     nodes = [node(i, models=(CARD,)) for i in range(3)]
     verdict = placed(nodes, layers={"box2": 3, "n0": 3, "n1": 4})
-    assert [(r.copy.seat.node, r.first_layer, r.last_layer) for r in verdict.ranks] == [
+    assert [(r.copy.node.id, r.first_layer, r.last_layer) for r in verdict.ranks] == [
         ("n1", 6, 10), ("n0", 3, 6), ("n2", 0, 3),
     ]  # fmt: skip
     assert on(placed([node(1, usable=90 * GB, models=(CARD,))], layers={"n1": 10})) == ["n1"]
@@ -396,10 +396,10 @@ def test_unmeasured_nodes_that_could_make_it_possible_are_waited_for() -> None:
 
 def test_previews_tell_of_every_size_and_kind_with_bytes_or_a_reason() -> None:
     nodes = [node(i, usable=24 * GB, models=(CARD,)) for i in range(3)]
-    ground = survey(Wish(MODEL), nodes, Appetite(), mesh(nodes, CABLE))
-    assert not isinstance(ground, Refusal)
+    problem = placement_problem(PlacementSpec(MODEL), nodes, RunnerSizing(), mesh(nodes, CABLE))
+    assert not isinstance(problem, Refusal)
     chosen = placed(nodes, mesh(nodes, CABLE))
-    found = [preview_of(*one, chosen, Links()) for one in candidates(ground, 2)]
+    found = [preview_of(*one, chosen, Links()) for one in alternatives(problem, 2)]
     assert [(one["size"], one["sharding"], one["fits"], one["chosen"]) for one in found] == [
         (1, "none", False, False),
         (2, "pipeline", True, False),
@@ -418,7 +418,7 @@ def test_previews_tell_of_every_size_and_kind_with_bytes_or_a_reason() -> None:
 
 def test_a_plan_names_the_links_of_its_ring_and_whether_they_were_measured() -> None:
     nodes = [node(i, usable=12 * GB, models=(CARD,)) for i in range(3)]
-    links = Links({nodes[1].node: {nodes[0].node: CABLE}})
+    links = Links({nodes[1].id: {nodes[0].id: CABLE}})
     found = {
         frozenset((one["from"], one["to"])): one
         for one in plan_of(placed(nodes, links), links)["links"]
@@ -435,7 +435,7 @@ def test_a_plan_names_the_links_of_its_ring_and_whether_they_were_measured() -> 
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[Seat], dict[str, Any]]:
+def clusters(draw: st.DrawFn) -> tuple[list[NodeCapacity], dict[str, Any]]:
     count = draw(st.integers(1, 5))
     sizes = draw(st.lists(st.integers(10, 300), min_size=1, max_size=8))
     card = model(
@@ -455,37 +455,37 @@ def clusters(draw: st.DrawFn) -> tuple[list[Seat], dict[str, Any]]:
         )
         for i in range(count)
     ]
-    wish = {
+    spec = {
         "min_nodes": draw(st.integers(1, count)),
         "sharding": draw(st.sampled_from([None, None, "pipeline", "tensor"])),
         "context_tokens": draw(st.sampled_from([None, 512, 20_000])),
     }
-    return nodes, wish
+    return nodes, spec
 
 
 @settings(max_examples=200)
 @given(case=clusters())
 def test_a_placement_is_never_over_memory_and_covers_each_layer_once(
-    case: tuple[list[Seat], dict[str, Any]],
+    case: tuple[list[NodeCapacity], dict[str, Any]],
 ) -> None:
-    nodes, wish = case
-    verdict = put(nodes, **wish)
+    nodes, spec = case
+    verdict = put(nodes, **spec)
     if isinstance(verdict, Crowded):
         assert verdict.shortages and verdict.refusal.reason == "no_capacity"
         return
     if isinstance(verdict, Refusal):
         assert verdict.message
         return
-    assert len(verdict.ranks) >= wish["min_nodes"]
+    assert len(verdict.ranks) >= spec["min_nodes"]
     assert len(set(on(verdict))) == len(verdict.ranks)
     for rank in verdict.ranks:
-        assert rank.copy.seat.has_slot
-        assert rank.need.total <= rank.reserved_bytes <= rank.copy.seat.usable_bytes
+        assert rank.copy.node.has_slot
+        assert rank.need.total <= rank.reserved_bytes <= rank.copy.node.usable_bytes
     layers = verdict.card.layers
     if verdict.sharding == "tensor":
         assert all((rank.first_layer, rank.last_layer) == (0, layers) for rank in verdict.ranks)
     else:
         held = [i for rank in verdict.ranks for i in range(rank.first_layer, rank.last_layer)]
         assert sorted(held) == list(range(layers))
-    assert verdict.context_tokens >= (wish["context_tokens"] or 8192)
+    assert verdict.context_tokens >= (spec["context_tokens"] or 8192)
     assert verdict.context_tokens <= verdict.card.context_tokens

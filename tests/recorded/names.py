@@ -37,8 +37,7 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from bus.wire.topics import TABLE as TOPICS
 from bus.wire.topics import event_topic, reading_topic
 from conf.paths import HOME_VARIABLE, Paths, find_paths
-from conf.ports import TABLE as PORTS
-from conf.ports import port_of
+from conf.ports import PORTS, port_of
 from conf.settings import (
     DEFAULTS_FILE,
     FOREIGN_PREFIXES,

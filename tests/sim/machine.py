@@ -43,11 +43,11 @@ from master.consensus.types import (
     StepDown,
     SwitchboardUp,
 )
-from master.decisions.crash_loop import Breaker
+from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Decided, Known
-from master.decisions.observations import View
+from master.decisions.observations import Observations
 from master.decisions.planner import follow_up, repairs
-from master.decisions.prune import Watch, silent
+from master.decisions.prune import SilenceWatch, remove_silent
 from master.log.replication import Answers
 from master.log.sequencer import fact_event, judge, next_event
 from tests.sim.keeper import Keeper
@@ -102,8 +102,8 @@ class Machine:
         self.answers = Answers()
         self.flushing = self.counting = False
         self.candidate = self._candidate()
-        self.breaker = Breaker()
-        self.view, self.watch = View(), Watch(GRACE_S)
+        self.breaker = CrashLoops()
+        self.view, self.watch = Observations(), SilenceWatch(GRACE_S)
         self.keeper = Keeper(self) if cluster.plan.workers else None
 
     # --- its life ---
@@ -120,7 +120,7 @@ class Machine:
         self.up, self.paused, self.flushing = True, None, False
         self.counting = self.disk.full
         self.answers = Answers()
-        self.view = View()
+        self.view = Observations()
         self.candidate = self._candidate()
         self.mirror = Mirror()
         self.boots += 1
@@ -231,7 +231,7 @@ class Machine:
         for machine in self.cluster.machines if self.keeper is not None else ():
             read(machine, self)
         if self.keeper is not None and self.candidate.holding:
-            for body in silent(scene_of(self), self.watch):
+            for body in remove_silent(scene_of(self), self.watch):
                 self.index(body)
 
     def do(self, actions: list[Act]) -> None:
@@ -248,7 +248,7 @@ class Machine:
                     )
                 case OpenTerm(counter=counter):
                     self.cluster.checks.opened(self, counter)
-                    self.breaker = Breaker()
+                    self.breaker = CrashLoops()
                     self.watch.begin(self.now)
                     self.index(TermOpened(holder=self.node, counter=counter))
                     for body in repairs(self.candidate.state):

@@ -21,7 +21,7 @@ from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 from telemetry import diagnose
 from telemetry.diagnose import Capability
-from telemetry.examine import Answer, Examiner, Target
+from telemetry.examine import Answer, Examiner, ProcessTarget
 
 SPEAKER = Speaker(NodeId("n1"), "telemetry", Boot("b1"))
 FORBIDDEN = Capability(False, "the system forbids ptrace")
@@ -36,8 +36,8 @@ def endpoints() -> Iterator[Endpoints]:
 
 @pytest.fixture
 def examiner(endpoints: Endpoints) -> Make:
-    def make(capability: Capability = FORBIDDEN, **targets: Target) -> Examiner:
-        known: Mapping[str, Target] = {one.name: one for one in targets.values()}
+    def make(capability: Capability = FORBIDDEN, **targets: ProcessTarget) -> Examiner:
+        known: Mapping[str, ProcessTarget] = {one.name: one for one in targets.values()}
         return Examiner(SPEAKER, endpoints, capability, lambda: known)
 
     return make
@@ -51,8 +51,8 @@ def allowed() -> Capability:
     return can
 
 
-def here(name: str = "bus", **more: Any) -> Target:
-    return Target(name, os.getpid(), "running", **more)
+def here(name: str = "bus", **more: Any) -> ProcessTarget:
+    return ProcessTarget(name, os.getpid(), "running", **more)
 
 
 def refused(answer: Answer) -> DiagnosisRefused:
@@ -72,7 +72,7 @@ def test_a_process_that_supervisord_does_not_know_is_never_examined(examiner: Ma
 
 
 def test_a_process_that_does_not_run_is_said_so(examiner: Make) -> None:
-    stopped = Target("runner:00", 0, "stopped")
+    stopped = ProcessTarget("runner:00", 0, "stopped")
     answer = examiner(one=stopped).examine(AskDiagnosis(want="stacks", process="runner:00"))
     assert refused(answer).status == 409 and "stopped" in refused(answer).message
 
@@ -112,7 +112,7 @@ def test_the_capability_is_told_at_once(examiner: Make) -> None:
 def test_only_one_examination_at_a_time(endpoints: Endpoints) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
-    def targets() -> Mapping[str, Target]:
+    def targets() -> Mapping[str, ProcessTarget]:
         entered.set()
         assert go_on.wait(20)
         return {}
@@ -133,7 +133,7 @@ def test_only_one_examination_at_a_time(endpoints: Endpoints) -> None:
 def test_an_examination_that_breaks_off_is_answered_and_the_next_may_come(
     endpoints: Endpoints,
 ) -> None:
-    def targets() -> Mapping[str, Target]:
+    def targets() -> Mapping[str, ProcessTarget]:
         raise OSError("supervisord is gone")
 
     answers: queue.Queue[Answer] = queue.Queue()
@@ -148,7 +148,7 @@ def test_a_gateway_is_examined_with_its_children(examiner: Make, allowed: Capabi
     program = [sys.executable, "-c", "print(flush=True)\ndef await_tide(): input()\nawait_tide()"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline()
-        target = Target("gateway", child.pid, "running", children=(child.pid,))
+        target = ProcessTarget("gateway", child.pid, "running", children=(child.pid,))
         ask = AskDiagnosis(want="stacks", process="gateway")
         content = found(examiner(allowed, gateway=target).examine(ask))
         child.communicate(b"\n", timeout=20)

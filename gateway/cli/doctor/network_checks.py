@@ -22,7 +22,7 @@ from bus.process.endpoints import WILDCARDS, host_of, is_loopback
 from bus.wire.errors import BadKey
 from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.topology import NodeAddress, medium_of, ports_in
-from conf.ports import TABLE
+from conf.ports import PORTS
 from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.network_findings import (
@@ -93,7 +93,7 @@ def _door(settings: Settings, *, running: bool) -> Finding:
     if running:
         near = "127.0.0.1" if listen in WILDCARDS else listen
         return door_check(dial(f"{near}:{first}"))
-    uses = [(use, port) for use, port in TABLE.items() if use != "http"]
+    uses = [(use, port) for use, port in PORTS.items() if use != "http"]
     taken: dict[str, str] = {}
     for use, port in uses:
         for number in range(port.count):

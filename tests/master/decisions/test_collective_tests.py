@@ -32,13 +32,13 @@ from bus.wire.messages.events import (
 )
 from bus.wire.messages.readings import CardReading, NodeReading
 from bus.wire.topology import RdmaPort
-from master.decisions.collective_tests import FAILED_S, decide_test, see_off
-from master.decisions.crash_loop import Breaker
+from master.decisions.collective_tests import FAILED_S, decide_test, expire_tests
+from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Decided, Policy, Scene, decide, living
-from master.decisions.observations import View
+from master.decisions.observations import Observations
 from master.decisions.planner import follow_up, repairs
 from master.log.sequencer import next_event
-from master.placement.capacity import Seat, seats
+from master.placement.capacity import NodeCapacity, node_capacities
 from master.placement.memory_cost import FIXED_BYTES
 from tests.harness.fleet import GB, MB, node
 
@@ -50,14 +50,18 @@ def command(**more: Any) -> RunCollectiveTest:
     return RunCollectiveTest.model_validate({"command_id": CommandId("c"), **more})
 
 
-def placed(fleet: list[Seat], /, state: ClusterState | None = None, **more: Any) -> Instance:
+def placed(
+    fleet: list[NodeCapacity], /, state: ClusterState | None = None, **more: Any
+) -> Instance:
     bodies = decide_test(command(**more), fleet, state or ClusterState(), NAME)
     assert not isinstance(bodies, Refusal), bodies
     assert isinstance(bodies[-1], InstancePlaced)
     return bodies[-1].instance
 
 
-def refused(fleet: list[Seat], /, state: ClusterState | None = None, **more: Any) -> Refusal:
+def refused(
+    fleet: list[NodeCapacity], /, state: ClusterState | None = None, **more: Any
+) -> Refusal:
     found = decide_test(command(**more), fleet, state or ClusterState(), NAME)
     assert isinstance(found, Refusal)
     return found
@@ -69,9 +73,9 @@ def after(state: ClusterState, *bodies: EventBody) -> ClusterState:
     return state
 
 
-def meshed(*nodes: Seat) -> list[Seat]:
+def meshed(*nodes: NodeCapacity) -> list[NodeCapacity]:
     return [
-        replace(one, rdma={o.node: f"rdma_en{o.node[1:]}" for o in nodes if o is not one})
+        replace(one, rdma={o.id: f"rdma_en{o.id[1:]}" for o in nodes if o is not one})
         for one in nodes
     ]
 
@@ -84,14 +88,14 @@ def running() -> ClusterState:
 
 def ready(rank: int) -> RunnerReady:
     return RunnerReady(
-        instance=NAME, generation=1, rank=rank, node=FEW[rank].node, process="runner:00", pid=7,
+        instance=NAME, generation=1, rank=rank, node=FEW[rank].id, process="runner:00", pid=7,
         addresses=(),
     )  # fmt: skip
 
 
 def ended(rank: int, message: str, exit_code: int | None = 76) -> RunnerEnded:
     return RunnerEnded(
-        instance=NAME, generation=1, rank=rank, node=FEW[rank].node, exit_code=exit_code,
+        instance=NAME, generation=1, rank=rank, node=FEW[rank].id, exit_code=exit_code,
         message=message,
     )  # fmt: skip
 
@@ -99,7 +103,7 @@ def ended(rank: int, message: str, exit_code: int | None = 76) -> RunnerEnded:
 def said(rank: int, phase: str, state: ClusterState) -> CollectiveReading:
     return CollectiveReading.model_validate(
         {
-            "node": FEW[rank].node, "process": "runner:00", "instance": NAME, "rank": rank,
+            "node": FEW[rank].id, "process": "runner:00", "instance": NAME, "rank": rank,
             "size": 2, "backend": "ring", "test": state.instances[NAME].test, "phase": phase,
             "done": 1, "rounds": 1, "finding": RankFinding(), "pid": 7, "mlx_version": "",
             "device": "cpu",
@@ -115,7 +119,7 @@ def test_without_names_every_node_takes_part_and_with_names_those_in_their_order
 
 
 @pytest.mark.parametrize("nodes", [FEW[:1], []])
-def test_one_node_alone_is_told_that_two_are_needed(nodes: list[Seat]) -> None:
+def test_one_node_alone_is_told_that_two_are_needed(nodes: list[NodeCapacity]) -> None:
     found = refused(nodes)
     assert found.reason == "unsupported" and "at least two nodes" in found.message
 
@@ -127,8 +131,8 @@ def test_a_node_that_is_unknown_named_twice_or_full_is_named() -> None:
     full = [FEW[0], replace(FEW[1], shards=4)]
     assert refused(full).reason == "no_capacity" and "box2" in refused(full).message
     drained = after(
-        ClusterState(), NodeJoined(node=FEW[2].node, name="box3"),
-        NodeDrained(node=FEW[2].node, draining=True),
+        ClusterState(), NodeJoined(node=FEW[2].id, name="box3"),
+        NodeDrained(node=FEW[2].id, draining=True),
     )  # fmt: skip
     assert "box3 is drained" in refused(FEW[:2], drained, nodes=["n1", "n3"]).message
 
@@ -200,8 +204,8 @@ def test_its_memory_counts_as_taken_even_when_its_ranks_are_ready() -> None:
     )  # fmt: skip
     state = running()
     reserved = state.instances[NAME].shards[0].bytes_reserved
-    (seat,) = seats({card.node: card}, {}, state.instances)
-    assert seat.reserved_bytes == seat.loading_bytes == reserved
+    (node,) = node_capacities({card.node: card}, {}, state.instances)
+    assert node.reserved_bytes == node.loading_bytes == reserved
 
 
 def test_what_was_in_memory_beside_it_is_told() -> None:
@@ -221,17 +225,17 @@ def test_a_test_is_never_taken_for_a_copy_of_a_model() -> None:
 def test_a_rank_that_ends_fails_the_test_for_good_and_is_named() -> None:
     state = running()
     news = ended(1, "runner:00 was killed by a signal")
-    (failed,) = follow_up(state.instances[NAME], news, Breaker(), 0.0)
+    (failed,) = follow_up(state.instances[NAME], news, CrashLoops(), 0.0)
     assert isinstance(failed, InstanceFailed) and failed.place_again is None
     assert failed.why == "rank 1 on node n2: runner:00 was killed by a signal"
     state = after(state, news, failed)
-    assert follow_up(state.instances[NAME], ended(0, "y"), Breaker(), 0.0) == []
+    assert follow_up(state.instances[NAME], ended(0, "y"), CrashLoops(), 0.0) == []
 
 
 def test_a_rank_that_a_worker_refuses_fails_the_test() -> None:
     refusal = Refusal(reason="insufficient_memory", message="only 1 GB is free")
-    news = LoadRefused(instance=NAME, generation=1, rank=1, node=FEW[1].node, refusal=refusal)
-    (failed,) = follow_up(running().instances[NAME], news, Breaker(), 0.0)
+    news = LoadRefused(instance=NAME, generation=1, rank=1, node=FEW[1].id, refusal=refusal)
+    (failed,) = follow_up(running().instances[NAME], news, CrashLoops(), 0.0)
     assert isinstance(failed, InstanceFailed) and failed.place_again is None
     assert "rank 1 on node n2: only 1 GB is free" in failed.why
 
@@ -242,18 +246,18 @@ def test_a_holder_that_takes_over_gives_up_a_test_whose_rank_has_ended() -> None
 
 
 def test_a_test_is_drained_when_every_rank_has_said_that_it_is_done() -> None:
-    state, view = running(), View()
+    state, view = running(), Observations()
     assert view.hear(said(0, "done", state), 1.0)
     assert not view.hear(said(1, "bandwidth", state), 1.0)
-    assert see_off(state, view, {}, 1.0) == []
+    assert expire_tests(state, view, {}, 1.0) == []
     view.hear(said(1, "done", state), 2.0)
-    (draining,) = see_off(state, view, {}, 2.0)
+    (draining,) = expire_tests(state, view, {}, 2.0)
     assert isinstance(draining, InstanceDraining)
     state = after(state, draining)
-    assert see_off(state, view, {}, 3.0) == []
+    assert expire_tests(state, view, {}, 3.0) == []
     for rank, more in ((0, 0), (1, 1)):
-        gone = RunnerUnloaded(instance=NAME, generation=1, rank=rank, node=FEW[rank].node)
-        follows = follow_up(state.instances[NAME], gone, Breaker(), 3.0)
+        gone = RunnerUnloaded(instance=NAME, generation=1, rank=rank, node=FEW[rank].id)
+        follows = follow_up(state.instances[NAME], gone, CrashLoops(), 3.0)
         assert len(follows) == more
         state = after(state, gone, *follows)
     assert NAME not in state.instances
@@ -261,7 +265,7 @@ def test_a_test_is_drained_when_every_rank_has_said_that_it_is_done() -> None:
 
 def test_ranks_that_leave_by_themselves_when_done_end_a_test_well() -> None:
     (draining,) = follow_up(
-        running().instances[NAME], ended(0, "the test is done", 0), Breaker(), 0.0
+        running().instances[NAME], ended(0, "the test is done", 0), CrashLoops(), 0.0
     )
     assert isinstance(draining, InstanceDraining)
 
@@ -269,21 +273,21 @@ def test_ranks_that_leave_by_themselves_when_done_end_a_test_well() -> None:
 def test_a_failed_test_can_be_looked_at_for_a_while() -> None:
     state = after(running(), InstanceFailed(instance=NAME, why="x"))
     failed_at = {NAME: 100.0}
-    assert see_off(state, View(), failed_at, 100.0 + FAILED_S - 1) == []
-    (removed,) = see_off(state, View(), failed_at, 100.0 + FAILED_S)
+    assert expire_tests(state, Observations(), failed_at, 100.0 + FAILED_S - 1) == []
+    (removed,) = expire_tests(state, Observations(), failed_at, 100.0 + FAILED_S)
     assert isinstance(removed, InstanceRemoved)
 
 
 def test_the_command_is_decided_once() -> None:
-    view = View()
-    for seat in FEW[:2]:
+    view = Observations()
+    for each in FEW[:2]:
         card = NodeCard(
-            node=seat.node, name=seat.name, platform="linux", cores=2, memory_bytes=16 * GB,
+            node=each.id, name=each.name, platform="linux", cores=2, memory_bytes=16 * GB,
             backends=("mlx-cpu",), mlx_version="", shoal_version="", slots=4, announced_at_s=0.0,
         )  # fmt: skip
         view.hear(CardReading(card=card), 0.0)
         reading = NodeReading(
-            node=seat.node, memory_total_bytes=16 * GB, memory_available_bytes=12 * GB,
+            node=each.id, memory_total_bytes=16 * GB, memory_available_bytes=12 * GB,
             cpu_ratio=0.0, load_1m=0.0, disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
         )  # fmt: skip
         view.hear(reading, 0.0)

@@ -29,10 +29,17 @@ from bus.wire.messages.readings import (
     NodeReading,
     RunnerReading,
 )
-from master.decisions.crash_loop import LOAD_FAILED, WEDGED, Breaker
+from master.decisions.crash_loop import LOAD_FAILED, WEDGED, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
-from master.decisions.observations import View
-from master.decisions.planner import Memory, follow_up, idle, remember, repairs, wishes
+from master.decisions.observations import Observations
+from master.decisions.planner import (
+    PlannerNotes,
+    drain_idle,
+    follow_up,
+    note_event,
+    repairs,
+    wanted_commands,
+)
 from master.log.sequencer import next_event
 
 N1 = NodeId("n1")
@@ -52,9 +59,9 @@ class Stage:
 
     policy: Policy = field(default_factory=Policy)
     state: ClusterState = field(default_factory=ClusterState)
-    view: View = field(default_factory=View)
-    memory: Memory = field(default_factory=Memory)
-    breaker: Breaker = field(default_factory=Breaker)
+    view: Observations = field(default_factory=Observations)
+    memory: PlannerNotes = field(default_factory=PlannerNotes)
+    breaker: CrashLoops = field(default_factory=CrashLoops)
     settled_at: float = 0.0
     now: float = 100.0
     count: int = 0
@@ -94,7 +101,7 @@ class Stage:
         before = self.state
         event = next_event(self.state, body, term=1, at_s=0.0, command_id=command_id)
         self.state = apply(self.state, event)
-        remember(self.memory, body, self.now)
+        note_event(self.memory, body, self.now)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
             for more in follow_up(known, body, self.breaker, self.now):
@@ -404,7 +411,7 @@ def test_a_new_holder_opens_the_generation_that_the_old_one_did_not_come_to(stag
 
 
 def wish(stage: Stage) -> list[str]:
-    found = wishes(stage.scene(), stage.memory)
+    found = wanted_commands(stage.scene(), stage.memory)
     for one in found:
         stage.command(one)
     return [one.model for one in found]
@@ -476,9 +483,9 @@ def test_a_copy_idles_out_by_its_own_keep_alive(stage: Stage) -> None:
     instance = stage.load("a", keep_alive_s=30.0)
     stage.now += 60.0
     stage.use(instance, idle_s=29.0)
-    assert idle(stage.scene(), stage.memory) == []
+    assert drain_idle(stage.scene(), stage.memory) == []
     stage.now += 2.0
-    (body,) = idle(stage.scene(), stage.memory)
+    (body,) = drain_idle(stage.scene(), stage.memory)
     assert isinstance(body, InstanceDraining) and "31 s" in body.why
 
 
@@ -492,7 +499,7 @@ def test_a_copy_does_not_idle_out_when_it_is(stage: Stage, why: str) -> None:
         stage.demand("a")
     if why == "unheard":
         stage.now += 6.0
-    assert idle(stage.scene(), stage.memory) == []
+    assert drain_idle(stage.scene(), stage.memory) == []
 
 
 def test_instances_are_placed_with_what_the_command_asked(stage: Stage) -> None:

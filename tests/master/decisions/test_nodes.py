@@ -21,7 +21,7 @@ from bus.wire.messages.events import (
 )
 from bus.wire.messages.readings import NodeReading
 from master.decisions.nodes import decide_node
-from master.decisions.observations import View
+from master.decisions.observations import Observations
 
 A, B = NodeId("n-a"), NodeId("n-b")
 ID = CommandId("c")
@@ -67,24 +67,28 @@ def reading(node: NodeId) -> NodeReading:
 def test_a_drained_node_lets_go_of_what_it_holds_and_says_nothing_twice(
     state: ClusterState,
 ) -> None:
-    bodies = decide_node(DrainNode(command_id=ID, node=B, drain_s=5.0), state, View(), 0.0)
+    bodies = decide_node(DrainNode(command_id=ID, node=B, drain_s=5.0), state, Observations(), 0.0)
     assert isinstance(bodies, tuple)
     leaving = [one for one in bodies if isinstance(one, InstanceDraining)]
     assert [(one.instance, one.deadline_s) for one in leaving] == [("both", 5.0)]
     after = grown(state, *bodies)
     assert after.nodes[B].draining
-    assert decide_node(DrainNode(command_id=ID, node=B), after, View(), 0.0) == ()
-    undo = decide_node(DrainNode(command_id=ID, node=B, draining=False), after, View(), 0.0)
+    assert decide_node(DrainNode(command_id=ID, node=B), after, Observations(), 0.0) == ()
+    undo = decide_node(DrainNode(command_id=ID, node=B, draining=False), after, Observations(), 0.0)
     assert isinstance(undo, tuple)
     assert not grown(after, *undo).nodes[B].draining
 
 
 def test_the_operators_name_outlives_the_nodes_own(state: ClusterState) -> None:
-    bodies = decide_node(RenameNode(command_id=ID, node=B, name="studio"), state, View(), 0.0)
+    bodies = decide_node(
+        RenameNode(command_id=ID, node=B, name="studio"), state, Observations(), 0.0
+    )
     assert isinstance(bodies, tuple)
     after = grown(state, *bodies, NodeJoined(node=B, name="b", addresses=("h",)))
     assert (after.nodes[B].name, after.nodes[B].addresses) == ("studio", ("h",))
-    taken = decide_node(RenameNode(command_id=ID, node=A, name="studio"), after, View(), 0.0)
+    taken = decide_node(
+        RenameNode(command_id=ID, node=A, name="studio"), after, Observations(), 0.0
+    )
     assert isinstance(taken, Refusal)
     assert taken.reason == "conflict"
 
@@ -92,12 +96,12 @@ def test_the_operators_name_outlives_the_nodes_own(state: ClusterState) -> None:
 def test_only_a_node_that_is_gone_is_forgotten_and_what_it_held_goes_with_it(
     state: ClusterState,
 ) -> None:
-    view = View()
+    view = Observations()
     view.hear(reading(B), 0.0)
     alive = decide_node(ForgetNode(command_id=ID, node=B), state, view, 1.0)
     assert isinstance(alive, Refusal)
     assert "shoal down" in alive.message
-    holder = decide_node(ForgetNode(command_id=ID, node=A), state, View(), 1.0)
+    holder = decide_node(ForgetNode(command_id=ID, node=A), state, Observations(), 1.0)
     assert isinstance(holder, Refusal)
     bodies = decide_node(ForgetNode(command_id=ID, node=B), state, view, 60.0)
     assert bodies == (
@@ -107,13 +111,15 @@ def test_only_a_node_that_is_gone_is_forgotten_and_what_it_held_goes_with_it(
     after = grown(state, *bodies)
     assert set(after.nodes) == {A}
     assert after.forgotten == (B,)
-    back = decide_node(ForgetNode(command_id=ID, node=B, forgotten=False), after, View(), 61.0)
+    back = decide_node(
+        ForgetNode(command_id=ID, node=B, forgotten=False), after, Observations(), 61.0
+    )
     assert isinstance(back, tuple)
     assert grown(after, *back).forgotten == ()
 
 
 def test_an_unknown_node_is_refused_with_those_there_are(state: ClusterState) -> None:
-    refusal = decide_node(DrainNode(command_id=ID, node=NodeId("x")), state, View(), 0.0)
+    refusal = decide_node(DrainNode(command_id=ID, node=NodeId("x")), state, Observations(), 0.0)
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "unknown_node"
     assert "b (n-b)" in refusal.message

@@ -7,8 +7,8 @@ from bus.wire.instances import Instance, Shard
 from bus.wire.messages.events import InstancePlaced, InstanceRemoved
 from bus.wire.messages.readings import CardReading, NodeReading
 from master.decisions.decide import Policy, Scene
-from master.decisions.observations import View
-from master.decisions.prune import Watch, bereft, silent
+from master.decisions.observations import Observations
+from master.decisions.prune import SilenceWatch, lost_models, remove_silent
 from master.log.sequencer import next_event
 
 A, B = NodeId("a"), NodeId("b")
@@ -28,7 +28,7 @@ def placed(*nodes: NodeId, pinned: bool = False) -> ClusterState:
     return apply(ClusterState(), next_event(ClusterState(), body, term=1, at_s=0.0))
 
 
-def hears(view: View, node: NodeId, now: float) -> None:
+def hears(view: Observations, node: NodeId, now: float) -> None:
     reading = NodeReading(
         node=node, memory_total_bytes=1, memory_available_bytes=1, cpu_ratio=0.0, load_1m=0.0,
         disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
@@ -36,61 +36,61 @@ def hears(view: View, node: NodeId, now: float) -> None:
     view.hear(reading, now)
 
 
-def scene(state: ClusterState, view: View, now: float) -> Scene:
+def scene(state: ClusterState, view: Observations, now: float) -> Scene:
     return Scene(state, view, Policy(), settled_at=0.0, now=now)
 
 
 def test_a_node_that_is_heard_keeps_what_it_has() -> None:
-    view, watch = View(), Watch(60.0)
+    view, watch = Observations(), SilenceWatch(60.0)
     watch.begin(100.0)
     for step in range(300):
         hears(view, A, 100.0 + step)
-        assert silent(scene(placed(A), view, 100.0 + step), watch) == []
+        assert remove_silent(scene(placed(A), view, 100.0 + step), watch) == []
 
 
 def test_a_silent_node_has_the_whole_grace_from_when_it_was_last_heard() -> None:
-    view, watch = View(), Watch(60.0)
+    view, watch = Observations(), SilenceWatch(60.0)
     watch.begin(100.0)
     hears(view, A, 130.0)
-    assert silent(scene(placed(A), view, 189.9), watch) == []
-    (gone,) = silent(scene(placed(A), view, 190.0), watch)
+    assert remove_silent(scene(placed(A), view, 189.9), watch) == []
+    (gone,) = remove_silent(scene(placed(A), view, 190.0), watch)
     assert isinstance(gone, InstanceRemoved) and "a for 60 s" in gone.why
 
 
 def test_a_new_holder_gives_the_whole_grace_even_to_those_it_never_heard() -> None:
-    view, watch = View(), Watch(60.0)
+    view, watch = Observations(), SilenceWatch(60.0)
     hears(view, A, 10.0)
     watch.begin(100.0)
-    assert silent(scene(placed(A, B), view, 159.9), watch) == []
+    assert remove_silent(scene(placed(A, B), view, 159.9), watch) == []
     hears(view, B, 159.9)
-    (gone,) = silent(scene(placed(A, B), view, 160.0), watch)
+    (gone,) = remove_silent(scene(placed(A, B), view, 160.0), watch)
     assert "of a for" in gone.why
 
 
 def test_a_card_alone_is_a_sign_of_life() -> None:
-    view, watch = View(), Watch(60.0)
+    view, watch = Observations(), SilenceWatch(60.0)
     watch.begin(0.0)
     card = NodeCard(
         node=A, name="a", platform="linux", cores=1, memory_bytes=1, backends=(), mlx_version="",
         shoal_version="", slots=1, announced_at_s=1.0,
     )  # fmt: skip
     view.hear(CardReading(card=card), 30.0)
-    assert silent(scene(placed(A), view, 89.0), watch) == []
+    assert remove_silent(scene(placed(A), view, 89.0), watch) == []
 
 
 def test_a_pinned_copy_is_wanted_elsewhere_until_it_is_there() -> None:
-    view, watch = View(), Watch(60.0)
+    view, watch = Observations(), SilenceWatch(60.0)
     watch.begin(0.0)
     state = placed(A, pinned=True)
-    assert len(silent(scene(state, view, 60.0), watch)) == 1
-    (wish,) = bereft(scene(ClusterState(), view, 60.1), watch)
+    assert len(remove_silent(scene(state, view, 60.0), watch)) == 1
+    (wish,) = lost_models(scene(ClusterState(), view, 60.1), watch)
     assert (wish.model, wish.pinned, wish.context_tokens, wish.priority) == (MODEL, True, 64, 3)
-    assert bereft(scene(placed(B, pinned=True), view, 61.0), watch) == []
-    assert bereft(scene(ClusterState(), view, 62.0), watch) == [], "asked for once met no more"
+    assert lost_models(scene(placed(B, pinned=True), view, 61.0), watch) == []
+    assert lost_models(scene(ClusterState(), view, 62.0), watch) == [], "asked for once met no more"
 
 
 def test_an_unpinned_copy_is_left_to_those_who_want_it() -> None:
-    view, watch = View(), Watch(60.0)
+    view, watch = Observations(), SilenceWatch(60.0)
     watch.begin(0.0)
-    assert len(silent(scene(placed(A), view, 60.0), watch)) == 1
-    assert bereft(scene(ClusterState(), view, 60.1), watch) == []
+    assert len(remove_silent(scene(placed(A), view, 60.0), watch)) == 1
+    assert lost_models(scene(ClusterState(), view, 60.1), watch) == []

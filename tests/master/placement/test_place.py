@@ -8,10 +8,10 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.readings import NodeReading
-from master.placement.availability import Wish
-from master.placement.capacity import MEMORY_SHARE, Seat, resolve_backend, seats
+from master.placement.availability import PlacementSpec
+from master.placement.capacity import MEMORY_SHARE, NodeCapacity, node_capacities, resolve_backend
 from master.placement.explain import Crowded
-from master.placement.memory_cost import FIXED_BYTES, Appetite, Need, layered
+from master.placement.memory_cost import FIXED_BYTES, MemoryCost, RunnerSizing, layer_costs
 from master.placement.place import Verdict
 from master.placement.place import place as place_over
 from master.placement.preview import plan_of
@@ -30,7 +30,7 @@ def card(weights: int = 1 * GB, *, context: int = 32_768, kv: int = 10_000) -> M
     )  # fmt: skip
 
 
-def seat(
+def capacity(
     node: NodeId = N1,
     *,
     memory: int = 16 * GB,
@@ -39,20 +39,20 @@ def seat(
     loading: int = 0,
     shards: int = 0,
     models: tuple[ModelCard, ...] = (),
-) -> Seat:
-    return Seat(
-        node=node, name=node, memory_bytes=memory, free_bytes=free, reserved_bytes=reserved,
+) -> NodeCapacity:
+    return NodeCapacity(
+        id=node, name=node, memory_bytes=memory, free_bytes=free, reserved_bytes=reserved,
         loading_bytes=loading, slots=4, shards=shards, backends=("mlx-cpu",),
         models=models or (card(),),
     )  # fmt: skip
 
 
-def bill(card: ModelCard, context_tokens: int | None) -> Need:
-    return layered(card, context_tokens, "mlx-cpu").whole
+def bill(card: ModelCard, context_tokens: int | None) -> MemoryCost:
+    return layer_costs(card, context_tokens, "mlx-cpu").whole
 
 
-def place(wish: Wish, nodes: list[Seat], appetite: Appetite) -> Verdict:
-    return place_over(wish, nodes, appetite, Links())
+def place(spec: PlacementSpec, nodes: list[NodeCapacity], sizing: RunnerSizing) -> Verdict:
+    return place_over(spec, nodes, sizing, Links())
 
 
 def test_the_bill_is_weights_with_overhead_plus_kv_for_8192_tokens_plus_256_mb() -> None:
@@ -63,9 +63,9 @@ def test_the_bill_is_weights_with_overhead_plus_kv_for_8192_tokens_plus_256_mb()
 
 
 def test_a_model_that_fits_is_placed_with_room_beyond_the_least() -> None:
-    verdict = place(Wish(MODEL), [seat()], Appetite())
+    verdict = place(PlacementSpec(MODEL), [capacity()], RunnerSizing())
     assert isinstance(verdict, Placement)
-    assert verdict.lead.copy.seat.node == N1
+    assert verdict.lead.copy.node.id == N1
     lead = verdict.lead
     assert lead.need.total < lead.reserved_bytes <= lead.usable_bytes
     assert verdict.context_tokens >= 8_192
@@ -73,7 +73,7 @@ def test_a_model_that_fits_is_placed_with_room_beyond_the_least() -> None:
 
 
 def test_what_can_never_fit_is_refused_with_the_arithmetic() -> None:
-    verdict = place(Wish(MODEL), [seat(models=(card(20 * GB),))], Appetite())
+    verdict = place(PlacementSpec(MODEL), [capacity(models=(card(20 * GB),))], RunnerSizing())
     assert isinstance(verdict, Refusal)
     assert (verdict.reason, verdict.retry_after_s) == ("insufficient_memory", None)
     assert "26.34 GB = weights 20.00 x 1.30 + KV 0.08 for 8,192 tokens + 0.26" in verdict.message
@@ -82,50 +82,54 @@ def test_what_can_never_fit_is_refused_with_the_arithmetic() -> None:
 
 
 def test_what_would_fit_if_others_left_is_crowded_by_so_many_bytes() -> None:
-    verdict = place(Wish(MODEL), [seat(free=1 * GB)], Appetite())
+    verdict = place(PlacementSpec(MODEL), [capacity(free=1 * GB)], RunnerSizing())
     assert isinstance(verdict, Crowded)
     assert verdict.short_bytes == bill(card(), None).total - 1 * GB
     assert verdict.refusal.reason == "no_capacity" and verdict.refusal.retry_after_s
 
 
 def test_a_model_that_is_still_loading_counts_although_its_memory_is_not_taken_yet() -> None:
-    free = place(Wish(MODEL), [seat(free=3 * GB)], Appetite())
+    free = place(PlacementSpec(MODEL), [capacity(free=3 * GB)], RunnerSizing())
     assert isinstance(free, Placement)
-    taken = place(Wish(MODEL), [seat(free=3 * GB, loading=2 * GB, reserved=2 * GB)], Appetite())
+    taken = place(
+        PlacementSpec(MODEL),
+        [capacity(free=3 * GB, loading=2 * GB, reserved=2 * GB)],
+        RunnerSizing(),
+    )
     assert isinstance(taken, Crowded)
 
 
 def test_without_a_slot_it_is_crowded_though_memory_is_there() -> None:
-    verdict = place(Wish(MODEL), [seat(shards=4)], Appetite())
+    verdict = place(PlacementSpec(MODEL), [capacity(shards=4)], RunnerSizing())
     assert isinstance(verdict, Crowded)
     assert verdict.short_bytes == 0 and "slots" in verdict.refusal.message
 
 
 def test_waiting_helps_while_the_cluster_is_still_unknown() -> None:
-    for nodes in ([], [seat(free=None)]):
-        verdict = place(Wish(MODEL), nodes, Appetite())
+    for nodes in ([], [capacity(free=None)]):
+        verdict = place(PlacementSpec(MODEL), nodes, RunnerSizing())
         assert isinstance(verdict, Refusal)
         assert verdict.reason == "pending" and verdict.retry_after_s
 
 
 def test_conditions_that_cannot_be_met_are_refused_by_name() -> None:
-    def reason(wish: Wish) -> tuple[str, str | None]:
-        verdict = place(wish, [seat()], Appetite())
+    def reason(spec: PlacementSpec) -> tuple[str, str | None]:
+        verdict = place(spec, [capacity()], RunnerSizing())
         assert isinstance(verdict, Refusal)
         return verdict.reason, verdict.field
 
-    assert reason(Wish(ModelId("other"))) == ("unknown_model", "model")
-    assert reason(Wish(MODEL, excluded_nodes=(N1,))) == ("no_capacity", "excluded_nodes")
-    assert reason(Wish(MODEL, min_nodes=2)) == ("unsupported", "min_nodes")
-    assert reason(Wish(MODEL, context_tokens=99_999)) == ("unsupported", "context_tokens")
+    assert reason(PlacementSpec(ModelId("other"))) == ("unknown_model", "model")
+    assert reason(PlacementSpec(MODEL, excluded_nodes=(N1,))) == ("no_capacity", "excluded_nodes")
+    assert reason(PlacementSpec(MODEL, min_nodes=2)) == ("unsupported", "min_nodes")
+    assert reason(PlacementSpec(MODEL, context_tokens=99_999)) == ("unsupported", "context_tokens")
 
 
 def test_the_node_with_most_usable_memory_is_chosen_and_exclusions_are_honoured() -> None:
-    nodes = [seat(N1, free=5 * GB), seat(N2, free=9 * GB)]
-    best = place(Wish(MODEL), nodes, Appetite())
-    other = place(Wish(MODEL, excluded_nodes=(N2,)), nodes, Appetite())
-    assert isinstance(best, Placement) and best.lead.copy.seat.node == N2
-    assert isinstance(other, Placement) and other.lead.copy.seat.node == N1
+    nodes = [capacity(N1, free=5 * GB), capacity(N2, free=9 * GB)]
+    best = place(PlacementSpec(MODEL), nodes, RunnerSizing())
+    other = place(PlacementSpec(MODEL, excluded_nodes=(N2,)), nodes, RunnerSizing())
+    assert isinstance(best, Placement) and best.lead.copy.node.id == N2
+    assert isinstance(other, Placement) and other.lead.copy.node.id == N1
 
 
 SIZES = st.integers(min_value=0, max_value=40 * GB)
@@ -160,8 +164,10 @@ def test_however_models_are_placed_memory_is_never_promised_twice(
     }  # fmt: skip
     instances: dict[str, Instance] = {}
     for model in models:
-        wish = Wish(model.model, context_tokens=context)
-        verdict = place(wish, seats(announced, readings, instances), Appetite(max_rows=rows))
+        spec = PlacementSpec(model.model, context_tokens=context)
+        verdict = place(
+            spec, node_capacities(announced, readings, instances), RunnerSizing(max_rows=rows)
+        )
         if isinstance(verdict, Placement):
             assert verdict.lead.reserved_bytes >= verdict.lead.need.total >= FIXED_BYTES
             assert verdict.context_tokens <= model.context_tokens
@@ -186,16 +192,16 @@ def _placed(placement: Placement, *, ready: bool = False) -> Instance:
 
 
 def test_a_ready_copy_is_in_the_measurement_and_not_counted_again() -> None:
-    first = place(Wish(MODEL), [seat()], Appetite())
+    first = place(PlacementSpec(MODEL), [capacity()], RunnerSizing())
     assert isinstance(first, Placement)
-    loading = seats({}, {}, {})
+    loading = node_capacities({}, {}, {})
     assert loading == []
     announced = NodeCard(
         node=N1, name="n1", platform="linux", cores=2, memory_bytes=16 * GB, backends=(),
         mlx_version="", shoal_version="", slots=4, models=(card(),), announced_at_s=0.0,
     )  # fmt: skip
     for ready in (False, True):
-        one = seats({N1: announced}, {}, {"i": _placed(first, ready=ready)})[0]
+        one = node_capacities({N1: announced}, {}, {"i": _placed(first, ready=ready)})[0]
         assert one.reserved_bytes == first.lead.reserved_bytes
         assert one.loading_bytes == (0 if ready else first.lead.reserved_bytes)
         assert resolve_backend(card(), one.backends) == "mlx-cpu"
