@@ -1,4 +1,4 @@
-"""One rank's order by itself, against an oracle of lists: what it submits, when, and what raises."""
+"""One rank's order by itself, against an oracle: what it submits, when, and what raises."""
 
 from __future__ import annotations
 

@@ -70,6 +70,14 @@ class Device:
 
     zeros = array
 
+    def before(self, caches: Array) -> Array:
+        """What caches were made of until now: they change in place, like mlx-lm's rotating ones."""
+        past = Array(caches.made_of)
+        if caches in self.computed:
+            self.computed.remove(caches)
+            self.computed.add(past)
+        return past
+
     def depends(self, inputs: list[Array], dependencies: list[Array]) -> list[Array]:
         return [Array([*inputs, *dependencies])]
 
@@ -108,7 +116,7 @@ class Rank:
         self.group, self.rank = group, rank
         self.device = Device(metal=group.metal)
         self.told: dict[int, Array] = {}
-        self.caches = Array()
+        self.caches: dict[tuple[str, int], Array] = {}
         self.pending: list[tuple[list[Array], list[Array]]] = []
 
     def run(self, plans: list[Plan]) -> None:
@@ -135,19 +143,20 @@ class Rank:
         prefilled: list[Array] = []
         drawn: list[Array] = []
         for at, ends in enumerate(plan.prompts):
-            tokens = self.prompt(100 * number + at, ends, prefilled)
+            tokens = self.prompt(at, 100 * number + at, ends, prefilled)
             drawn += [tokens] if ends else []
         for at, grammar in enumerate(plan.steps[: self.comm.microbatches]):
             drawn.append(self.step(at, 100 * number + 50 + at, grammar, plan.joins))
         if plan.keeps:
             self.comm.flush()
-            self.comm.submit([Array([self.caches])])
+            self.comm.submit([Array([*self.caches.values()])])
         self.pending.append((prefilled, drawn))
         if plan.looks:
             self.comm.least(1)
 
-    def forward(self, label: int, *made_of: Array) -> Array:
-        given = [*made_of, self.caches]
+    def forward(self, key: tuple[str, int], label: int, *made_of: Array) -> Array:
+        caches = self.caches.setdefault(key, Array())
+        given = [*made_of, self.device.before(caches)]
         if self.group.sharding == "pipeline" and self.rank < self.group.size - 1:
             given.append(self.comm.recv_hidden((label,), None))
         out = Array(given, label)
@@ -155,7 +164,7 @@ class Rank:
             out = self.device.exchange("all", -1, label, out)
         elif not self.comm.leads:
             out = self.comm.send_hidden(out)
-        self.caches = Array([*given] if self.comm.pipes else [out])
+        caches.made_of = [*given] if self.comm.pipes else [out]
         return out
 
     def draw(self, label: int, out: Array, grammar: bool) -> Array:
@@ -165,21 +174,22 @@ class Rank:
             self.comm.submit([out])
         return self.comm.send_tokens(Array([out], label))
 
-    def prompt(self, label: int, ends: bool, prefilled: list[Array]) -> Array:
-        out = self.forward(label)
+    def prompt(self, at: int, label: int, ends: bool, prefilled: list[Array]) -> Array:
+        out = self.forward(("prompt", at), label)
+        caches = self.caches["prompt", at]
         if not ends:
-            prefilled += self.comm.submit_prompt([], [*self.comm.must_evaluate(out), self.caches])
+            prefilled += self.comm.submit_prompt([], [*self.comm.must_evaluate(out), caches])
             return out
         tokens = self.draw(label, out, False)
-        prefilled += self.comm.submit_prompt([tokens], [self.caches])
+        prefilled += self.comm.submit_prompt([tokens], [caches])
         return tokens
 
     def step(self, microbatch: int, label: int, grammar: bool, joins: bool) -> Array:
         if joins:
             self.comm.settle()
-            self.device.eval([self.caches])
+            self.device.eval([*self.caches.values()])
         told = self.told.get(microbatch)
-        out = self.forward(label, *([] if told is None else [told]))
+        out = self.forward(("step", microbatch), label, *([] if told is None else [told]))
         if told is not None:
             self.comm.await_tokens(told)
         if told is not None and grammar and self.comm.leads:
