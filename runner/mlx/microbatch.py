@@ -16,15 +16,11 @@ from typing import Any
 import mlx.core as mx
 
 from runner.engine import RowId
-from runner.mlx.kv.batch import DecodeBatch
-from runner.mlx.kv.prefixes import evaluated
+from runner.mlx.kv import DecodeBatch, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.ranks.comm import Comm
-from runner.mlx.sampling.batch_sampler import Drawn
-from runner.mlx.sampling.pending_step import DrawnRows, PendingStep
-from runner.mlx.sampling.row import EngineRow
-from runner.mlx.sampling.token_source import TokenSource
+from runner.mlx.sampling import Drawn, DrawnRows, EngineRow, PendingStep, TokenSource
 
 FULL_ROWS = 4
 """Another microbatch is opened when every open one has so many rows: smaller ones gain nothing."""

@@ -38,9 +38,6 @@ class PrefixStore:
     def __init__(self) -> None:
         self._entries: dict[EntryId, StoredPrefix] = {}
 
-    def __contains__(self, entry: EntryId) -> bool:
-        return entry in self._entries
-
     @property
     def nbytes(self) -> int:
         return sum(kept.nbytes for kept in self._entries.values())

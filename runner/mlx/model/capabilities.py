@@ -19,10 +19,7 @@ from mlx import nn
 from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 
 from runner.engine import RowId
-from runner.mlx.kv.batch import DecodeBatch
-from runner.mlx.kv.padded_batch import GroupKV, GroupShape
-from runner.mlx.kv.prefixes import evaluated
-from runner.mlx.kv.row_kv import RowKV
+from runner.mlx.kv import DecodeBatch, GroupKV, GroupShape, RowKV, evaluated
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.last_token_head import LastTokenHead
 

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
-from runner.mlx.kv.batch import DecodeBatch
-from runner.mlx.kv.kv_slab import SlabShape
+from runner.mlx.kv import DecodeBatch, SlabShape
 from runner.mlx.model.kernels import KernelCache, Outlook
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
@@ -101,10 +100,6 @@ class CompiledDecode:
         out, slabs = step(batch.tokens, place, given, batch.lend_slabs())
         batch.return_slabs(slabs)
         return out if part is None else part.hand_on(out)
-
-    def clear(self) -> None:
-        self._steps.clear()
-        self._lasted.clear()
 
     def _step(
         self, tokens: mx.array, place: Place, given: list[mx.array], slabs: list[mx.array]

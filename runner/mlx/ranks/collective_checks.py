@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from bus.wire.messages.collectives import Check
 from runner.group.lockstep import Seat
-from runner.mlx.ranks.comm import GroupComm
+from runner.mlx.ranks.comm import GroupComm, meet
 
 PLACES, PER_PLACE, PER_RANK = 65_521, 7_919, 104_729
 LOOK = 1 << 20
@@ -32,9 +32,7 @@ def open_checks(context: Seat, memory_limit_bytes: int) -> CollectiveChecks:
     CannotForm when one of them is not of the group."""
     mx.set_memory_limit(memory_limit_bytes)
     mx.set_cache_limit(0)
-    comm = GroupComm(context)
-    comm.greet()
-    return CollectiveChecks(comm)
+    return CollectiveChecks(meet(context))
 
 
 def pattern(rank: int, start: int, stop: int) -> mx.array:

@@ -25,8 +25,6 @@ from bus.wire.messages.requests import Sampling
 from runner.mlx.sampling.rng import key_words
 from runner.mlx.sampling.truncation import Cuts, Truncation
 
-MAX_TOP = 20
-
 
 @dataclass(slots=True)
 class RowDraw:

@@ -79,10 +79,6 @@ class GrammarMasks:
                 eos_token=sorted(eos_token_ids),
             )
 
-    @property
-    def available(self) -> bool:
-        return self._tokenizer is not None
-
     def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
         """A matcher that has already consumed `made`. BadGrammar, DeadEnd."""
         fresh = self._compile(spec).deep_copy()

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from bus.wire.ids import TokenId
 from runner.engine import EngineFacts, PrefixHit, RowFailure, RowId, RowSpec
-from runner.mlx.kv.prefixes import PrefixStore
+from runner.mlx.kv import PrefixStore
 from runner.mlx.sampling.batch_sampler import RowDraw, start_draw
 from runner.mlx.sampling.grammar_mask import BadGrammar, DeadEnd, GrammarMasks, RowMatcher
 from runner.mlx.sampling.pending_step import PendingStep
