@@ -108,6 +108,7 @@ class Prefill:
         last = [index for index, (row, _) in enumerate(part) if row.prefilled]
 
         def run() -> mx.array:
+            """Return the forward's output; its caches advance."""
             return self._model(inputs, cache=caches)
 
         if not last:

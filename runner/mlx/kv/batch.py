@@ -35,6 +35,7 @@ class MergedKV:
         self._alone = False
 
     def put(self, own: Any) -> None:
+        """Take in one row's cache of this layer, as the last slot."""
         if self.cache is None:
             self.cache, self._alone = own, True
             return
@@ -44,17 +45,21 @@ class MergedKV:
         self.cache.extend(type(own).merge([own]))
 
     def take(self, slot: int) -> Any:
+        """Return a slot's cache: a copy, unless the row is alone."""
         return self.cache if self._alone else self.cache.extract(slot)
 
     def keep(self, kept: Sequence[int]) -> None:
+        """Drop all slots but `kept`, which are in ascending order."""
         if not self._alone:
             self.cache.filter(mx.array(list(kept)))
 
     def clear(self) -> None:
+        """Drop all slots."""
         self.cache = None
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the layer."""
         return 0 if self.cache is None else self.cache.nbytes
 
 
@@ -78,9 +83,11 @@ class DecodeBatch:
 
     @property
     def holes(self) -> int:
+        """Slots without a row."""
         return self.rows.count(None)
 
     def slot_of(self, row: RowId) -> int:
+        """Return a row's slot. ValueError where it is not in the batch."""
         return self.rows.index(row)
 
     def caches(self) -> list[Any]:
@@ -89,6 +96,7 @@ class DecodeBatch:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all layers, spare room included."""
         return sum(layer.nbytes for layer in self.layers)
 
     def join(self, row: RowId, caches: Sequence[Any], length: int, token: mx.array) -> int:
@@ -175,11 +183,13 @@ class DecodeBatch:
         return lent
 
     def return_slabs(self, slabs: Sequence[mx.array]) -> None:
+        """Take back what `lend_slabs` lent, in its order, as it was left."""
         for layer, keys, values in zip(self.layers, slabs[::2], slabs[1::2], strict=True):
             if isinstance(layer, SlabKV):
                 layer.keys, layer.values = keys, values
 
     def close_step(self, sampled: mx.array) -> None:
+        """Count the column that the forward wrote; `sampled`, (slots,) int32, is fed next."""
         self.shape.close_step()
         self.tokens = sampled
 

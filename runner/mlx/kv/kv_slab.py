@@ -83,9 +83,12 @@ class SlabKV:
 
     @property
     def offset(self) -> int | mx.array:
+        """Tokens before each row's next one: one figure where they agree, else (slots,) int32."""
         return self.shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Write one column, (slots, heads, 1, width), in place. Return keys and values of the
+        window with it, (slots, heads, window + 1, width)."""
         shape = self.shape
         if self.keys is None or self.values is None:
             raise ValueError("a slab without rows")
@@ -98,12 +101,15 @@ class SlabKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
+        """Return `SlabShape.mask` of the window: attention's mask for one new column."""
         return self.shape.mask(window_size)
 
     def size(self) -> int:
+        """Return the tokens of the window."""
         return self.shape.width
 
     def empty(self) -> bool:
+        """Return whether the slab holds no rows."""
         return self.keys is None
 
     # What the batch calls.
@@ -138,14 +144,17 @@ class SlabKV:
         self.values = self._moved(self.values, kept, source, target)
 
     def clear(self) -> None:
+        """Let the slab go."""
         self.keys = self.values = None
 
     @property
     def state(self) -> tuple[Any, ...]:
+        """The slab's arrays, for evaluation."""
         return (self.keys, self.values)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the slab, spare room included."""
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes

@@ -29,6 +29,7 @@ class StoredPrefix:
 
     @property
     def nbytes(self) -> int:
+        """Bytes that the prefix holds."""
         return sum(cache.nbytes for cache in self.caches)
 
 
@@ -40,9 +41,11 @@ class PrefixStore:
 
     @property
     def nbytes(self) -> int:
+        """Bytes that all entries hold."""
         return sum(kept.nbytes for kept in self._entries.values())
 
     def keep(self, entry: EntryId, caches: Sequence[Any], length: int) -> None:
+        """Keep `caches`, one per layer, of `length` tokens; the store owns them from now on."""
         self._entries[entry] = StoredPrefix(tuple(caches), length)
 
     def evict(self, entry: EntryId) -> None:
@@ -68,6 +71,7 @@ class PrefixStore:
         return started
 
     def clear(self) -> None:
+        """Let all entries go."""
         self._entries.clear()
 
 
@@ -110,6 +114,7 @@ def _own(array: mx.array) -> mx.array:
 
 def _own_state(cache: Any) -> None:
     def owned(tree: Any) -> Any:
+        """Return the tree with copies in the place of its arrays; scalars stay."""
         if isinstance(tree, mx.array):
             return _own(tree) if tree.ndim else tree
         if isinstance(tree, (list, tuple)):

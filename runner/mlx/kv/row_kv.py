@@ -64,28 +64,34 @@ class RowKV:
     # What a model calls.
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append (1, heads, n, width) arrays. Return all there is, (1, heads, offset, width)."""
         self.append(keys, values)
         return self.past()
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
+        """Return the mask of `N` tokens that come next, or mlx-lm's word for it where one fits."""
         if window_size is not None or (return_array and N > 1):
             return causal_mask(N, self.offset, window_size)
         return None if N == 1 else "causal"
 
     def size(self) -> int:
+        """Return the tokens held."""
         return self.offset
 
     def empty(self) -> bool:
+        """Return whether nothing was appended yet."""
         return self.keys is None
 
     @property
     def state(self) -> tuple[Any, ...]:
+        """The row's arrays, for evaluation."""
         return (self.keys, self.values)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the row, reserved room included."""
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes

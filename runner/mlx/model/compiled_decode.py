@@ -41,6 +41,7 @@ class CompiledKV:
         self.offset, self._mask, self._stop = place
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Write one column, (rows, heads, 1, width). Return the whole slabs, which a mask cuts."""
         self.keys = mx.slice_update(self.keys, keys, self._stop, axes=(2,))
         self.values = mx.slice_update(self.values, values, self._stop, axes=(2,))
         return self.keys, self.values
@@ -48,12 +49,14 @@ class CompiledKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array:
+        """Return the mask over the slab's columns, (rows, 1, 1, room), within a window if asked."""
         if window_size is None:
             return self._mask
         return self._mask & (mx.arange(self.keys.shape[2]) > self._stop - window_size)
 
     @property
     def state(self) -> tuple[mx.array, mx.array]:
+        """The slabs as the step leaves them."""
         return self.keys, self.values
 
 

@@ -45,6 +45,7 @@ class KernelCache:
 
     @property
     def warm(self) -> bool:
+        """Whether all kernels of this model are there."""
         return mx.metal.is_available() or _mark(self._path).exists()
 
     def fill(self) -> None:
@@ -74,6 +75,7 @@ class KernelCache:
         return Outlook.WARM if self.warm else Outlook.NEVER
 
     def close(self) -> None:
+        """End the child, where one runs."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()

@@ -64,17 +64,21 @@ class CollectiveChecks:
 
     @property
     def size(self) -> int:
+        """Ranks of the group."""
         return self._size
 
     @property
     def peak_bytes(self) -> int:
+        """The most bytes that MLX has held."""
         return mx.get_peak_memory()
 
     def barrier(self) -> Check:
+        """Return whether ones add up to the count of ranks; no rank goes on before all are here."""
         here = mx.distributed.all_sum(mx.ones((1,)), group=self._group)
         return look("barrier", here, lambda start, stop: mx.full((1,), float(self._size)))
 
     def check_sum(self, elements: int) -> Check:
+        """Return what is wrong in a sum of (elements,) patterns over all ranks."""
         self.prepare(elements)
         self.sum_round()
         check = self.check_round()
@@ -82,10 +86,12 @@ class CollectiveChecks:
         return check
 
     def check_gather(self, elements: int) -> Check:
+        """Return what is wrong in all ranks' patterns, gathered in rank order."""
         gathered = mx.distributed.all_gather(self._pattern(elements), group=self._group)
         mx.eval(gathered)
 
         def expected(start: int, stop: int) -> mx.array:
+            """Return what all ranks give, from `start` to `stop`."""
             parts: list[mx.array] = []
             while start < stop:
                 rank, place = divmod(start, elements)
@@ -97,6 +103,7 @@ class CollectiveChecks:
         return look(f"all_gather {elements}", gathered, expected)
 
     def check_relay(self, elements: int) -> Check:
+        """Return what is wrong in patterns passed once up and once down the ring."""
         rank, size = self._rank, self._size
         up, down = (rank + 1) % size, (rank - 1) % size
         there = self._passed(elements, source=down, target=up)
@@ -104,22 +111,26 @@ class CollectiveChecks:
         both = mx.concatenate([there, back])
 
         def expected(start: int, stop: int) -> mx.array:
+            """Return what comes from below, then from above."""
             whole = mx.concatenate([pattern(down, 0, elements), pattern(up, 0, elements)])
             return whole[start:stop]
 
         return look(f"send and recv {elements}", both, expected)
 
     def prepare(self, elements: int) -> None:
+        """Make the pattern for rounds of `elements` float32."""
         self._elements = elements
         self._given = self._pattern(elements)
 
     def sum_round(self) -> None:
+        """Sum the pattern over all ranks, and wait for it."""
         assert self._given is not None, "prepared"
         self._got = None
         self._got = mx.distributed.all_sum(self._given, group=self._group)
         mx.eval(self._got)
 
     def check_round(self) -> Check:
+        """Return what is wrong in the last round's sum."""
         assert self._got is not None, "a round was made"
         return look(
             f"all_sum {self._elements}",
@@ -128,6 +139,7 @@ class CollectiveChecks:
         )
 
     def release(self) -> None:
+        """Free the pattern and the last sum."""
         self._given = self._got = None
         mx.clear_cache()
 

@@ -180,6 +180,7 @@ def _noted(
     calls: list[_Call] = []
 
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer, and return NaN in the shape of what it returns."""
         out = type(self).__mro__[1].__call__(self, *args, **kwargs)
         calls.append(_Call(self, {**dict(enumerate(args)), **kwargs}, tree_map(_spoilt, out)))
         return calls[-1].returned

@@ -187,6 +187,7 @@ def _empty(layer: Any, path: HiddenPath) -> None:
             dict.pop(module, name)
 
     def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the hidden states among the arguments, as a layer would."""
         return path.returning(path.given(args, kwargs))
 
     retype(layer, "Elsewhere", passed_on)
@@ -201,6 +202,7 @@ def _wrap(
     inner = type(layer).__call__
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer with what `before` makes of its input; return what `after` makes."""
         if before is not None:
             args, kwargs = path.giving(before(path.given(args, kwargs)), args, kwargs)
         out = inner(self, *args, **kwargs)

@@ -43,14 +43,17 @@ class RowDraw:
 
     @property
     def counts(self) -> bool:
+        """Whether the row's own tokens must be counted."""
         return self.sampling.frequency_penalty != 0.0 or self.sampling.presence_penalty != 0.0
 
     @property
     def repeats(self) -> bool:
+        """Whether the tokens seen must be marked."""
         return self.sampling.repetition_penalty != 1.0
 
     @property
     def draws(self) -> bool:
+        """Whether there is randomness; otherwise the likeliest token is taken."""
         return self.sampling.temperature > 0.0
 
 
@@ -73,6 +76,7 @@ class Drawn:
     top_logprobs: mx.array | None = None
 
     def arrays(self) -> list[mx.array]:
+        """Return all arrays, the tokens first."""
         maybe = (self.tokens, self.chosen, self.top_ids, self.top_logprobs)
         return [array for array in maybe if array is not None]
 
@@ -251,9 +255,11 @@ class _Subset:
         return bool(self.slots)
 
     def of(self, array: mx.array) -> mx.array:
+        """Return the subset's rows of (slots, ...)."""
         return array if self._index is None else array[self._index]
 
     def put(self, array: mx.array, rows: mx.array) -> mx.array:
+        """Return (slots, ...) with the subset's rows replaced; `array` stays as it is."""
         if self._index is None:
             return rows
         new = mx.array(array)
@@ -269,6 +275,7 @@ def _gumbel(keys: mx.array, vocabulary: int) -> mx.array:
     """(rows, vocabulary) of noise, row i from key i alone."""
 
     def one(key: mx.array) -> mx.array:
+        """Return one row's noise, (vocabulary,)."""
         return mx.random.gumbel((vocabulary,), key=key)
 
     return mx.vmap(one)(keys)

@@ -63,10 +63,12 @@ class EngineRow:
 
     @property
     def name(self) -> RowId:
+        """The row's id."""
         return self.spec.row
 
     @property
     def prefilled(self) -> bool:
+        """Whether the whole prompt is computed, or will be by the step being issued."""
         return self.computed >= len(self.spec.tokens)
 
     @property
