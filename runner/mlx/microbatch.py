@@ -92,7 +92,7 @@ class Microbatch:
         record(pending.decoded, drawn, in_batch)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """These rows, marked as outside already, give up their slots."""
+        """Free the slots of rows that are marked as outside already."""
         self._source.write_back()
         self._reslot(self.batch.leave([row.name for row in rows]))
 

@@ -91,7 +91,7 @@ class DecodeBatch:
         return self.rows.index(row)
 
     def caches(self) -> list[Any]:
-        """What the model is called with, one per layer."""
+        """Return what the model is called with, one per layer."""
         return [layer if isinstance(layer, SlabKV) else layer.cache for layer in self.layers]
 
     @property
@@ -126,7 +126,7 @@ class DecodeBatch:
         return slot
 
     def take(self, row: RowId) -> tuple[list[Any], mx.array]:
-        """Copies of a row's caches, and its next input token, to go on alone or be kept."""
+        """Return copies of a row's caches, one per layer, and its next input token, (1,)."""
         slot = self.slot_of(row)
         caches: list[Any] = []
         for layer in self.layers:
@@ -158,7 +158,8 @@ class DecodeBatch:
         return None
 
     def close_holes(self) -> list[int] | None:
-        """Once a step: copy the rows together when holes have cost more than that would."""
+        """Copy the rows together when holes have cost more than that would: called once a step.
+        Return None, or the old slots in their new order."""
         self._wasted = self._wasted + self.holes if self.holes else 0
         if self._wasted < max(8, len(self.rows) - self.holes):
             return None
@@ -172,8 +173,8 @@ class DecodeBatch:
         self.shape.open_step()
 
     def lend_slabs(self) -> list[mx.array]:
-        """Keys and values of every layer, to be written into by someone else: until they are
-        returned the batch has none, so that they can be written in place."""
+        """Return keys and values of every layer, in turn, for the caller to write into: until they
+        are returned the batch has none, so that they can be written in place."""
         lent: list[mx.array] = []
         for layer in self.layers:
             if not isinstance(layer, SlabKV) or layer.keys is None or layer.values is None:
@@ -210,7 +211,7 @@ class DecodeBatch:
             self._relay(None, length, len(self.rows))
 
     def _relay(self, kept: Sequence[int] | None, length: int, slots: int) -> None:
-        """New slabs: for `slots` rows of at least `length` tokens, with room to go on."""
+        """Make new slabs: for `slots` rows of at least `length` tokens, with room to go on."""
         shape = self.shape
         width = shape.width
         wide = max(width, length)

@@ -59,11 +59,11 @@ class SlabShape:
         self._mask = columns >= padding[:, None, None, None]
 
     def close_step(self) -> None:
-        """The forward has written its column."""
+        """Count the column that the forward has written."""
         self.stop += 1
 
     def mask(self, window: int | None) -> mx.array | None:
-        """(slots, 1, 1, window width + 1), or None when every row sees all of it."""
+        """Return (slots, 1, 1, window width + 1), or None when every row sees all of it."""
         seen = self.stop + 1 - self.start
         if window is None or window >= seen:
             return self._mask
@@ -125,7 +125,7 @@ class SlabKV:
         self.values[slot : slot + 1, :, there] = values
 
     def take(self, slot: int, length: int | None = None) -> tuple[mx.array, mx.array]:
-        """Copies of a row's first `length` (default: all) tokens' keys and values."""
+        """Return copies of a row's first `length` (default: all) tokens' keys and values."""
         if self.keys is None or self.values is None:
             raise ValueError("a slab without rows")
         begin = self.shape.begins[slot]
@@ -136,7 +136,7 @@ class SlabKV:
         )
 
     def move(self, kept: Sequence[int] | None, source: slice, target: slice) -> None:
-        """Into a new slab of the shape's size, from the columns `source` to `target`, only
+        """Move to a new slab of the shape's size, from the columns `source` to `target`, only
         the slots `kept` (None: all), in that order."""
         if self.keys is None or self.values is None:
             return

@@ -27,7 +27,7 @@ class GroupShape:
         self._masks: dict[tuple[int, int | None], mx.array] = {}
 
     def mask(self, count: int, window: int | None) -> mx.array:
-        """(rows, 1, count, deepest + count)."""
+        """Return (rows, 1, count, deepest + count): what each token of a chunk may see."""
         key = (count, window)
         if key not in self._masks:
             self._masks[key] = self._make_mask(count, window)

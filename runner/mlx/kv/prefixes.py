@@ -49,11 +49,11 @@ class PrefixStore:
         self._entries[entry] = StoredPrefix(tuple(caches), length)
 
     def evict(self, entry: EntryId) -> None:
-        """Unknown entries are none of our business: an insert may have failed."""
+        """Let an entry go. One that is unknown is no error: its insert may have failed."""
         self._entries.pop(entry, None)
 
     def start(self, entry: EntryId, length: int, reserve: int) -> list[Any]:
-        """Caches of a new row whose first `length` tokens are the entry's.
+        """Return caches of a new row whose first `length` tokens are the entry's.
 
         KeyError for an unknown entry; ValueError when the entry cannot be cut to `length`.
         """
@@ -76,7 +76,7 @@ class PrefixStore:
 
 
 def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
-    """A row's caches, cut to `length` where they can be, sharing no memory with it.
+    """Return a row's caches, cut to `length` where they can be, sharing no memory with it.
 
     ValueError when a cache that cannot be cut holds another number of tokens.
     """
@@ -93,7 +93,7 @@ def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
 
 
 def evaluated(caches: Sequence[Any]) -> list[mx.array]:
-    """The arrays of caches, to be evaluated."""
+    """Return the arrays of caches, to be evaluated."""
     arrays: list[mx.array] = []
     _collect([cache.state for cache in caches], arrays)
     return arrays
@@ -108,7 +108,7 @@ def _collect(tree: Any, arrays: list[mx.array]) -> None:
 
 
 def _own(array: mx.array) -> mx.array:
-    """A copy that keeps no larger buffer alive."""
+    """Return a copy that keeps no larger buffer alive."""
     return mx.contiguous(array)
 
 

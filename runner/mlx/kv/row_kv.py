@@ -29,7 +29,7 @@ class RowKV:
 
     @classmethod
     def holding(cls, keys: mx.array, values: mx.array, *, reserve: int = 0) -> RowKV:
-        """A row that starts with all of `keys` and `values` as its past."""
+        """Return a row that starts with all of `keys` and `values` as its past."""
         row = cls(reserve)
         row.keys, row.values, row.offset = keys, values, keys.shape[2]
         return row
@@ -53,7 +53,7 @@ class RowKV:
         self.offset = stop
 
     def past(self, length: int | None = None) -> tuple[mx.array, mx.array]:
-        """Views of the first `length` (default: all) tokens' keys and values."""
+        """Return views of the first `length` (default: all) tokens' keys and values."""
         if self.keys is None or self.values is None:
             raise ValueError("the row has no past yet")
         stop = self.offset if length is None else length
@@ -98,7 +98,7 @@ class RowKV:
 
 
 def causal_mask(count: int, offset: int, window: int | None) -> mx.array:
-    """(count, offset + count): which positions each of `count` new tokens may attend to."""
+    """Return (count, offset + count): which positions each of `count` new tokens may attend to."""
     those = mx.arange(offset + count)[None]
     these = mx.arange(offset, offset + count)[:, None]
     mask = these >= those

@@ -70,7 +70,7 @@ class CompiledDecode:
         self._lasted: dict[DecodeBatch, tuple[tuple[int, int], int]] = {}
 
     def logits(self, batch: DecodeBatch) -> mx.array | None:
-        """(rows, vocabulary) after `batch.open_step`; None when the shape is not traced."""
+        """Return (rows, vocabulary) after `batch.open_step`; None when the shape is not traced."""
         shape = (len(batch), batch.shape.room)
         before, steps = self._lasted.get(batch, (shape, -1))
         self._lasted[batch] = shape, steps + 1 if before == shape else 0
@@ -86,7 +86,7 @@ class CompiledDecode:
         return self.run(self._steps[shape], batch)
 
     def trace(self) -> Step:
-        """A step that is traced when first called with some shape."""
+        """Return a step that is traced when first called with some shape."""
         return mx.compile(self._step)
 
     def run(self, step: Step, batch: DecodeBatch) -> mx.array:

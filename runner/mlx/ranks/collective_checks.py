@@ -4,7 +4,7 @@
 
 Every element has a value of its own place and rank: p(i, r) = ((i mod P) x A + r x B) mod P with
 P the largest prime below 2^16. A sum over up to 256 ranks is a whole number below 2^24, exact in
-float32 in whatever order it was added, so wrong means wrong and not rounded.
+float32 in any order it was added, so wrong means wrong and not rounded.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def open_checks(context: Seat, memory_limit_bytes: int) -> CollectiveChecks:
 
 
 def pattern(rank: int, start: int, stop: int) -> mx.array:
-    """p(i, rank) for i in [start, stop), float32."""
+    """Return p(i, rank) for i in [start, stop), float32."""
     places = mx.arange(start, stop, dtype=mx.int32) % PLACES
     return ((places * PER_PLACE + rank * PER_RANK) % PLACES).astype(mx.float32)
 
 
 def pattern_sum(ranks: int, start: int, stop: int) -> mx.array:
-    """The sum of all ranks' patterns."""
+    """Return the sum of all ranks' patterns, float32."""
     total = pattern(0, start, stop)
     for rank in range(1, ranks):
         total = total + pattern(rank, start, stop)
@@ -153,7 +153,8 @@ class CollectiveChecks:
         return made
 
     def _passed(self, elements: int, *, source: int, target: int) -> mx.array:
-        """Rank 0 begins; whoever has received sends on, so that each send meets a receiver."""
+        """Pass the pattern on. Rank 0 begins; a rank that has received sends, so that each send
+        meets a receiver."""
         mine = self._pattern(elements)
         if self._rank == 0:
             mx.eval(mx.distributed.send(mine, target, group=self._group))
@@ -165,7 +166,7 @@ class CollectiveChecks:
 
 
 def look(name: str, got: mx.array, expected: Expected) -> Check:
-    """Compare every element, a piece at a time."""
+    """Return how many elements of `got` are wrong: every one is compared, a piece at a time."""
     wrong, first = 0, None
     for start, stop in _pieces(got.size):
         differs = got[start:stop] != expected(start, stop)

@@ -76,7 +76,7 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """That the signal is caught is enough: a system call that waits comes back."""
+    """Do nothing: a system call that waits comes back because the signal is caught."""
 
 
 def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]:

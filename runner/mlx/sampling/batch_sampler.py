@@ -90,7 +90,7 @@ def start_draw(
     top: int | None,
     vocabulary: int,
 ) -> RowDraw:
-    """The draw of a row that has `tokens`, the last `made` of which it generated itself."""
+    """Return the draw of a row that has `tokens`, the last `made` of which it generated itself."""
     draw = RowDraw(sampling=sampling, seed=seed, position=len(tokens), top=top)
     if draw.counts:
         generated = np.bincount(
@@ -108,7 +108,7 @@ class BatchSampler:
     """Draws for a fixed tuple of rows. `close` gives the rows their state back."""
 
     def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:
-        """`draws[slot]` is None for a hole, which gets some token that nobody reads."""
+        """`draws[slot]` is None for a hole, which gets some token that is not read."""
         self._draws = tuple(draws)
         self._vocabulary = vocabulary
         self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), len(draws))
@@ -137,7 +137,7 @@ class BatchSampler:
         self._truncation = Truncation(cuts, self._vocabulary) if cut else None
 
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
-        """One token per slot from (slots, vocabulary) logits."""
+        """Return (slots,) int32 from (slots, vocabulary) logits, unevaluated."""
         if not (self._drawn or self._biased or self._counted or self._repeated or self._listed):
             scores = logits if allowed is None else self._masked(logits, allowed)
             tokens = mx.argmax(scores, axis=-1).astype(mx.int32)
@@ -272,7 +272,7 @@ def _column(values: Sequence[float]) -> mx.array:
 
 
 def _gumbel(keys: mx.array, vocabulary: int) -> mx.array:
-    """(rows, vocabulary) of noise, row i from key i alone."""
+    """Return (rows, vocabulary) of noise, row i from key i alone."""
 
     def one(key: mx.array) -> mx.array:
         """Return one row's noise, (vocabulary,)."""

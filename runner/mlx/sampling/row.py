@@ -1,6 +1,6 @@
 """Talks to MLX: one admitted row as the engine knows it, and the checks on its way in.
 
-Whatever a `RowSpec` contains, the worst that comes of it is a `RowTrouble` here.
+The worst that comes of a `RowSpec`, with any contents, is a `RowTrouble` here.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class AdmittedRows:
 def admitted(
     spec: RowSpec, facts: EngineFacts, grammars: GrammarMasks, model: RowCaches
 ) -> EngineRow:
-    """The row, ready for its first chunk. RowTrouble says what is wrong with it."""
+    """Return the row, ready for its first chunk. RowTrouble says what is wrong with it."""
     _check(spec, facts)
     try:
         matcher = None

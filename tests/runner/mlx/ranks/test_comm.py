@@ -1,4 +1,4 @@
-"""In which order a group's lead gives the device its work: that of the plans, whatever it holds."""
+"""In which order a group's lead gives the device its work: that of the plans, held or not."""
 
 from __future__ import annotations
 
