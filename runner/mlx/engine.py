@@ -37,7 +37,7 @@ from runner.engine import (
 )
 from runner.group.lockstep import RankContext, RankFacts
 from runner.mlx.forward import Forward
-from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
+from runner.mlx.kv import PrefixStore, copy_of, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape, measure, try_out
 from runner.mlx.model.compiled_decode import TraceStart
 from runner.mlx.model.kernels import KernelCache
@@ -50,13 +50,11 @@ from runner.mlx.model.load import (
     end_tokens,
     load_weights,
 )
-from runner.mlx.ranks.comm import AloneComm, Comm, GroupComm
+from runner.mlx.ranks.comm import AloneComm, Comm, GroupComm, meet
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
 from runner.mlx.ranks.shard import own_part
-from runner.mlx.sampling.grammar_mask import GrammarMasks
-from runner.mlx.sampling.pending_step import PendingStep, result_of
-from runner.mlx.sampling.row import AdmittedRows, EngineRow
+from runner.mlx.sampling import AdmittedRows, EngineRow, GrammarMasks, PendingStep, result_of
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
@@ -85,8 +83,7 @@ def load_engine(
     if rank_context is None:
         loaded = load_weights(path, dtype, progress)
     else:
-        comm = GroupComm(rank_context)
-        comm.greet()
+        comm = meet(rank_context)
         loaded = load_weights(path, dtype, progress, partial(own_part, comm))
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)

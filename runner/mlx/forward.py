@@ -20,17 +20,14 @@ import mlx.core as mx
 import numpy as np
 
 from runner.engine import PrefillChunk, RowFailure
-from runner.mlx.kv.padded_batch import GroupKV, GroupShape
-from runner.mlx.kv.prefixes import evaluated
+from runner.mlx.kv import GroupKV, GroupShape, evaluated
 from runner.mlx.microbatch import Microbatch, microbatch_for, record
 from runner.mlx.model.capabilities import Capabilities, Shape, new_caches, trace_agrees
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
-from runner.mlx.sampling.pending_step import PendingStep
-from runner.mlx.sampling.row import EngineRow
-from runner.mlx.sampling.token_source import ReceivingSource, SamplingSource, TokenSource
+from runner.mlx.sampling import EngineRow, PendingStep, ReceivingSource, SamplingSource, TokenSource
 
 PART_TOKENS = 64
 """A part of a group that a pipeline computes by itself has so many tokens or more: fewer cost
@@ -111,6 +108,7 @@ class Prefill:
         last = [index for index, (row, _) in enumerate(part) if row.prefilled]
 
         def run() -> mx.array:
+            """Return the forward's output; its caches advance."""
             return self._model(inputs, cache=caches)
 
         if not last:

@@ -16,15 +16,11 @@ from typing import Any
 import mlx.core as mx
 
 from runner.engine import RowId
-from runner.mlx.kv.batch import DecodeBatch
-from runner.mlx.kv.prefixes import evaluated
+from runner.mlx.kv import DecodeBatch, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.ranks.comm import Comm
-from runner.mlx.sampling.batch_sampler import Drawn
-from runner.mlx.sampling.pending_step import DrawnRows, PendingStep
-from runner.mlx.sampling.row import EngineRow
-from runner.mlx.sampling.token_source import TokenSource
+from runner.mlx.sampling import Drawn, DrawnRows, EngineRow, PendingStep, TokenSource
 
 FULL_ROWS = 4
 """Another microbatch is opened when every open one has so many rows: smaller ones gain nothing."""
@@ -96,7 +92,7 @@ class Microbatch:
         record(pending.decoded, drawn, in_batch)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """These rows, marked as outside already, give up their slots."""
+        """Free the slots of rows that are marked as outside already."""
         self._source.write_back()
         self._reslot(self.batch.leave([row.name for row in rows]))
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 DOORED_ROOMS: tuple[str, ...] = (
     "master.decisions",
     "master.placement",
+    "runner.mlx.kv",
+    "runner.mlx.sampling",
 )
 """The rooms whose inside others reach only by names in the room's `__init__.__all__`, dotted.
 

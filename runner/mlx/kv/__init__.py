@@ -1,1 +1,22 @@
-"""The KV of rows: by itself, in padded batches, in slabs, kept as prefixes."""
+"""Talks to MLX: the KV of rows: by itself, in padded batches, in slabs, kept as prefixes.
+
+All arrays belong to the engine's thread. What a model calls a cache here is a layer of KV with
+keys and values of (rows, heads, tokens, width).
+"""
+
+from runner.mlx.kv.batch import DecodeBatch
+from runner.mlx.kv.kv_slab import SlabShape
+from runner.mlx.kv.padded_batch import GroupKV, GroupShape
+from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
+from runner.mlx.kv.row_kv import RowKV
+
+__all__ = [
+    "DecodeBatch",
+    "GroupKV",
+    "GroupShape",
+    "PrefixStore",
+    "RowKV",
+    "SlabShape",
+    "copy_of",
+    "evaluated",
+]

@@ -35,6 +35,7 @@ class MergedKV:
         self._alone = False
 
     def put(self, own: Any) -> None:
+        """Take in one row's cache of this layer, as the last slot."""
         if self.cache is None:
             self.cache, self._alone = own, True
             return
@@ -44,17 +45,21 @@ class MergedKV:
         self.cache.extend(type(own).merge([own]))
 
     def take(self, slot: int) -> Any:
+        """Return a slot's cache: a copy, unless the row is alone."""
         return self.cache if self._alone else self.cache.extract(slot)
 
     def keep(self, kept: Sequence[int]) -> None:
+        """Drop all slots but `kept`, which are in ascending order."""
         if not self._alone:
             self.cache.filter(mx.array(list(kept)))
 
     def clear(self) -> None:
+        """Drop all slots."""
         self.cache = None
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the layer."""
         return 0 if self.cache is None else self.cache.nbytes
 
 
@@ -78,17 +83,20 @@ class DecodeBatch:
 
     @property
     def holes(self) -> int:
+        """Slots without a row."""
         return self.rows.count(None)
 
     def slot_of(self, row: RowId) -> int:
+        """Return a row's slot. ValueError where it is not in the batch."""
         return self.rows.index(row)
 
     def caches(self) -> list[Any]:
-        """What the model is called with, one per layer."""
+        """Return what the model is called with, one per layer."""
         return [layer if isinstance(layer, SlabKV) else layer.cache for layer in self.layers]
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all layers, spare room included."""
         return sum(layer.nbytes for layer in self.layers)
 
     def join(self, row: RowId, caches: Sequence[Any], length: int, token: mx.array) -> int:
@@ -118,7 +126,7 @@ class DecodeBatch:
         return slot
 
     def take(self, row: RowId) -> tuple[list[Any], mx.array]:
-        """Copies of a row's caches, and its next input token, to go on alone or be kept."""
+        """Return copies of a row's caches, one per layer, and its next input token, (1,)."""
         slot = self.slot_of(row)
         caches: list[Any] = []
         for layer in self.layers:
@@ -150,7 +158,8 @@ class DecodeBatch:
         return None
 
     def close_holes(self) -> list[int] | None:
-        """Once a step: copy the rows together when holes have cost more than that would."""
+        """Copy the rows together when holes have cost more than that would: called once a step.
+        Return None, or the old slots in their new order."""
         self._wasted = self._wasted + self.holes if self.holes else 0
         if self._wasted < max(8, len(self.rows) - self.holes):
             return None
@@ -164,8 +173,8 @@ class DecodeBatch:
         self.shape.open_step()
 
     def lend_slabs(self) -> list[mx.array]:
-        """Keys and values of every layer, to be written into by someone else: until they are
-        returned the batch has none, so that they can be written in place."""
+        """Return keys and values of every layer, in turn, for the caller to write into: until they
+        are returned the batch has none, so that they can be written in place."""
         lent: list[mx.array] = []
         for layer in self.layers:
             if not isinstance(layer, SlabKV) or layer.keys is None or layer.values is None:
@@ -175,11 +184,13 @@ class DecodeBatch:
         return lent
 
     def return_slabs(self, slabs: Sequence[mx.array]) -> None:
+        """Take back what `lend_slabs` lent, in its order, as it was left."""
         for layer, keys, values in zip(self.layers, slabs[::2], slabs[1::2], strict=True):
             if isinstance(layer, SlabKV):
                 layer.keys, layer.values = keys, values
 
     def close_step(self, sampled: mx.array) -> None:
+        """Count the column that the forward wrote; `sampled`, (slots,) int32, is fed next."""
         self.shape.close_step()
         self.tokens = sampled
 
@@ -200,7 +211,7 @@ class DecodeBatch:
             self._relay(None, length, len(self.rows))
 
     def _relay(self, kept: Sequence[int] | None, length: int, slots: int) -> None:
-        """New slabs: for `slots` rows of at least `length` tokens, with room to go on."""
+        """Make new slabs: for `slots` rows of at least `length` tokens, with room to go on."""
         shape = self.shape
         width = shape.width
         wide = max(width, length)

@@ -59,11 +59,11 @@ class SlabShape:
         self._mask = columns >= padding[:, None, None, None]
 
     def close_step(self) -> None:
-        """The forward has written its column."""
+        """Count the column that the forward has written."""
         self.stop += 1
 
     def mask(self, window: int | None) -> mx.array | None:
-        """(slots, 1, 1, window width + 1), or None when every row sees all of it."""
+        """Return (slots, 1, 1, window width + 1), or None when every row sees all of it."""
         seen = self.stop + 1 - self.start
         if window is None or window >= seen:
             return self._mask
@@ -83,9 +83,12 @@ class SlabKV:
 
     @property
     def offset(self) -> int | mx.array:
+        """Tokens before each row's next one: one figure where they agree, else (slots,) int32."""
         return self.shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Write one column, (slots, heads, 1, width), in place. Return keys and values of the
+        window with it, (slots, heads, window + 1, width)."""
         shape = self.shape
         if self.keys is None or self.values is None:
             raise ValueError("a slab without rows")
@@ -98,12 +101,15 @@ class SlabKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
+        """Return `SlabShape.mask` of the window: attention's mask for one new column."""
         return self.shape.mask(window_size)
 
     def size(self) -> int:
+        """Return the tokens of the window."""
         return self.shape.width
 
     def empty(self) -> bool:
+        """Return whether the slab holds no rows."""
         return self.keys is None
 
     # What the batch calls.
@@ -119,7 +125,7 @@ class SlabKV:
         self.values[slot : slot + 1, :, there] = values
 
     def take(self, slot: int, length: int | None = None) -> tuple[mx.array, mx.array]:
-        """Copies of a row's first `length` (default: all) tokens' keys and values."""
+        """Return copies of a row's first `length` (default: all) tokens' keys and values."""
         if self.keys is None or self.values is None:
             raise ValueError("a slab without rows")
         begin = self.shape.begins[slot]
@@ -130,7 +136,7 @@ class SlabKV:
         )
 
     def move(self, kept: Sequence[int] | None, source: slice, target: slice) -> None:
-        """Into a new slab of the shape's size, from the columns `source` to `target`, only
+        """Move to a new slab of the shape's size, from the columns `source` to `target`, only
         the slots `kept` (None: all), in that order."""
         if self.keys is None or self.values is None:
             return
@@ -138,14 +144,17 @@ class SlabKV:
         self.values = self._moved(self.values, kept, source, target)
 
     def clear(self) -> None:
+        """Let the slab go."""
         self.keys = self.values = None
 
     @property
     def state(self) -> tuple[Any, ...]:
+        """The slab's arrays, for evaluation."""
         return (self.keys, self.values)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the slab, spare room included."""
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes

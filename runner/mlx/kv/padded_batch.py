@@ -27,7 +27,7 @@ class GroupShape:
         self._masks: dict[tuple[int, int | None], mx.array] = {}
 
     def mask(self, count: int, window: int | None) -> mx.array:
-        """(rows, 1, count, deepest + count)."""
+        """Return (rows, 1, count, deepest + count): what each token of a chunk may see."""
         key = (count, window)
         if key not in self._masks:
             self._masks[key] = self._make_mask(count, window)
@@ -57,9 +57,12 @@ class GroupKV:
 
     @property
     def offset(self) -> int | mx.array:
+        """Tokens before each row's chunk: one figure where they agree, else (rows,) int32."""
         return self._shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append to each row its own part of the chunk, (rows, heads, count, width). Return keys
+        and values with the padded past before them, (rows, heads, deepest + count, width)."""
         all_keys, all_values = keys, values
         if self._shape.deepest:
             pasts = [row.past() if row.offset else None for row in self._rows]
@@ -86,16 +89,20 @@ class GroupKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
+        """Return the mask of a chunk of `N` tokens, or mlx-lm's word for it where one fits."""
         if self._shape.level and window_size is None and not return_array:
             return None if N == 1 else "causal"
         return self._shape.mask(N, window_size)
 
     def size(self) -> int:
+        """Return the tokens of the deepest past."""
         return self._shape.deepest
 
     def empty(self) -> bool:
+        """Return whether no row has a past."""
         return self._shape.deepest == 0
 
     @property
     def state(self) -> list[Any]:
+        """The arrays of all rows, for evaluation."""
         return [array for row in self._rows for array in row.state]

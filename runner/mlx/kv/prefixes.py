@@ -29,6 +29,7 @@ class StoredPrefix:
 
     @property
     def nbytes(self) -> int:
+        """Bytes that the prefix holds."""
         return sum(cache.nbytes for cache in self.caches)
 
 
@@ -38,22 +39,21 @@ class PrefixStore:
     def __init__(self) -> None:
         self._entries: dict[EntryId, StoredPrefix] = {}
 
-    def __contains__(self, entry: EntryId) -> bool:
-        return entry in self._entries
-
     @property
     def nbytes(self) -> int:
+        """Bytes that all entries hold."""
         return sum(kept.nbytes for kept in self._entries.values())
 
     def keep(self, entry: EntryId, caches: Sequence[Any], length: int) -> None:
+        """Keep `caches`, one per layer, of `length` tokens; the store owns them from now on."""
         self._entries[entry] = StoredPrefix(tuple(caches), length)
 
     def evict(self, entry: EntryId) -> None:
-        """Unknown entries are none of our business: an insert may have failed."""
+        """Let an entry go. One that is unknown is no error: its insert may have failed."""
         self._entries.pop(entry, None)
 
     def start(self, entry: EntryId, length: int, reserve: int) -> list[Any]:
-        """Caches of a new row whose first `length` tokens are the entry's.
+        """Return caches of a new row whose first `length` tokens are the entry's.
 
         KeyError for an unknown entry; ValueError when the entry cannot be cut to `length`.
         """
@@ -71,11 +71,12 @@ class PrefixStore:
         return started
 
     def clear(self) -> None:
+        """Let all entries go."""
         self._entries.clear()
 
 
 def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
-    """A row's caches, cut to `length` where they can be, sharing no memory with it.
+    """Return a row's caches, cut to `length` where they can be, sharing no memory with it.
 
     ValueError when a cache that cannot be cut holds another number of tokens.
     """
@@ -92,7 +93,7 @@ def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
 
 
 def evaluated(caches: Sequence[Any]) -> list[mx.array]:
-    """The arrays of caches, to be evaluated."""
+    """Return the arrays of caches, to be evaluated."""
     arrays: list[mx.array] = []
     _collect([cache.state for cache in caches], arrays)
     return arrays
@@ -107,12 +108,13 @@ def _collect(tree: Any, arrays: list[mx.array]) -> None:
 
 
 def _own(array: mx.array) -> mx.array:
-    """A copy that keeps no larger buffer alive."""
+    """Return a copy that keeps no larger buffer alive."""
     return mx.contiguous(array)
 
 
 def _own_state(cache: Any) -> None:
     def owned(tree: Any) -> Any:
+        """Return the tree with copies in the place of its arrays; scalars stay."""
         if isinstance(tree, mx.array):
             return _own(tree) if tree.ndim else tree
         if isinstance(tree, (list, tuple)):

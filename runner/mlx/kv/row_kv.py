@@ -29,7 +29,7 @@ class RowKV:
 
     @classmethod
     def holding(cls, keys: mx.array, values: mx.array, *, reserve: int = 0) -> RowKV:
-        """A row that starts with all of `keys` and `values` as its past."""
+        """Return a row that starts with all of `keys` and `values` as its past."""
         row = cls(reserve)
         row.keys, row.values, row.offset = keys, values, keys.shape[2]
         return row
@@ -53,7 +53,7 @@ class RowKV:
         self.offset = stop
 
     def past(self, length: int | None = None) -> tuple[mx.array, mx.array]:
-        """Views of the first `length` (default: all) tokens' keys and values."""
+        """Return views of the first `length` (default: all) tokens' keys and values."""
         if self.keys is None or self.values is None:
             raise ValueError("the row has no past yet")
         stop = self.offset if length is None else length
@@ -64,35 +64,41 @@ class RowKV:
     # What a model calls.
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append (1, heads, n, width) arrays. Return all there is, (1, heads, offset, width)."""
         self.append(keys, values)
         return self.past()
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
+        """Return the mask of `N` tokens that come next, or mlx-lm's word for it where one fits."""
         if window_size is not None or (return_array and N > 1):
             return causal_mask(N, self.offset, window_size)
         return None if N == 1 else "causal"
 
     def size(self) -> int:
+        """Return the tokens held."""
         return self.offset
 
     def empty(self) -> bool:
+        """Return whether nothing was appended yet."""
         return self.keys is None
 
     @property
     def state(self) -> tuple[Any, ...]:
+        """The row's arrays, for evaluation."""
         return (self.keys, self.values)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the row, reserved room included."""
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes
 
 
 def causal_mask(count: int, offset: int, window: int | None) -> mx.array:
-    """(count, offset + count): which positions each of `count` new tokens may attend to."""
+    """Return (count, offset + count): which positions each of `count` new tokens may attend to."""
     those = mx.arange(offset + count)[None]
     these = mx.arange(offset, offset + count)[:, None]
     mask = these >= those

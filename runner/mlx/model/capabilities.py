@@ -19,10 +19,7 @@ from mlx import nn
 from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 
 from runner.engine import RowId
-from runner.mlx.kv.batch import DecodeBatch
-from runner.mlx.kv.padded_batch import GroupKV, GroupShape
-from runner.mlx.kv.prefixes import evaluated
-from runner.mlx.kv.row_kv import RowKV
+from runner.mlx.kv import DecodeBatch, GroupKV, GroupShape, RowKV, evaluated
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.last_token_head import LastTokenHead
 
@@ -43,7 +40,7 @@ class Shape:
 
 
 def new_caches(model: nn.Module, plain: Sequence[bool], reserve: int) -> list[Any]:
-    """A row's own empty caches, one per layer, ours where the layer's KV is plain."""
+    """Return a row's own empty caches, one per layer, ours where the layer's KV is plain."""
     if all(plain):
         return [RowKV(reserve) for _ in plain]
     made = make_prompt_cache(model)
@@ -53,7 +50,7 @@ def new_caches(model: nn.Module, plain: Sequence[bool], reserve: int) -> list[An
 
 
 def measure(model: Any) -> Shape:
-    """Run a few tokens and look at what was kept."""
+    """Run a few tokens and return what the model keeps of them."""
     caches = make_prompt_cache(model)
     logits = model(mx.arange(PROBE_TOKENS)[None] % 2, cache=caches)
     mx.eval(logits, evaluated(caches))
@@ -80,7 +77,7 @@ def _leaves(caches: Sequence[Any]) -> list[Any]:
 
 
 def _cost(cache: Any) -> tuple[bool, int]:
-    """(True, bytes per token) of a cache that grows, (False, bytes) of one that does not."""
+    """Return (True, bytes per token) of a cache that grows, (False, bytes) of one that does not."""
     window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
     keys = getattr(cache, "keys", None)
     if not isinstance(keys, mx.array):
@@ -116,7 +113,7 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
 
 
 def trace_agrees(model: Any, shape: Shape) -> bool:
-    """Whether the model's decode can be traced, for one row and for more, and is the same."""
+    """Return whether decode can be traced, for one row and for more, and gives the same."""
     if not all(shape.plain):
         return False
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
@@ -134,7 +131,7 @@ def _probe(length: int, vocabulary: int, stride: int) -> list[int]:
 
 
 def _alone(model: Any, shape: Shape, row: list[int]) -> tuple[mx.array, mx.array]:
-    """A row's logits after its tokens, and after one more (its own first), by itself."""
+    """Return a row's logits after its tokens, and after one more (its own first), by itself."""
     caches = new_caches(model, shape.plain, 0)
     first = model(mx.array([row]), cache=caches)[0, -1]
     second = model(mx.array([row[:1]]), cache=caches)[0, -1]
@@ -161,7 +158,7 @@ def _together(
 
 
 def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.array]:
-    """Both rows' last chunks as one padded batch, from different depths."""
+    """Compute both rows' last chunks as one padded batch, from different depths."""
     own = [new_caches(model, shape.plain, 0) for _ in rows]
     starts = [0, 4]
     mx.eval(model(mx.array([rows[1][:4]]), cache=own[1]))
@@ -176,14 +173,14 @@ def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.arr
 
 
 def _narrowed(model: Any, shape: Shape, head: LastTokenHead, row: list[int]) -> mx.array:
-    """The row's last logits with other tokens behind it: the last position would be another."""
+    """Return the row's last logits with others behind it: the last position is not its own."""
     caches = new_caches(model, shape.plain, 0)
     padded = mx.array([[*row, 0, 0, 0]])
     return head.logits(lambda: model(padded, cache=caches), [0], [len(row) - 1])[0]
 
 
 def _agree(compute: Callable[[], Sequence[mx.array]], wanted: Sequence[mx.array]) -> bool:
-    """Whether the logits are the same but for rounding; a model that cannot is no error."""
+    """Return whether the logits are the same but for rounding; a model that cannot is no error."""
     try:
         found = compute()
         return all(_close(one, other) for one, other in zip(found, wanted, strict=True))

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
-from runner.mlx.kv.batch import DecodeBatch
-from runner.mlx.kv.kv_slab import SlabShape
+from runner.mlx.kv import DecodeBatch, SlabShape
 from runner.mlx.model.kernels import KernelCache, Outlook
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
@@ -42,6 +41,7 @@ class CompiledKV:
         self.offset, self._mask, self._stop = place
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Write one column, (rows, heads, 1, width). Return the whole slabs, which a mask cuts."""
         self.keys = mx.slice_update(self.keys, keys, self._stop, axes=(2,))
         self.values = mx.slice_update(self.values, values, self._stop, axes=(2,))
         return self.keys, self.values
@@ -49,12 +49,14 @@ class CompiledKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array:
+        """Return the mask over the slab's columns, (rows, 1, 1, room), within a window if asked."""
         if window_size is None:
             return self._mask
         return self._mask & (mx.arange(self.keys.shape[2]) > self._stop - window_size)
 
     @property
     def state(self) -> tuple[mx.array, mx.array]:
+        """The slabs as the step leaves them."""
         return self.keys, self.values
 
 
@@ -68,7 +70,7 @@ class CompiledDecode:
         self._lasted: dict[DecodeBatch, tuple[tuple[int, int], int]] = {}
 
     def logits(self, batch: DecodeBatch) -> mx.array | None:
-        """(rows, vocabulary) after `batch.open_step`; None when the shape is not traced."""
+        """Return (rows, vocabulary) after `batch.open_step`; None when the shape is not traced."""
         shape = (len(batch), batch.shape.room)
         before, steps = self._lasted.get(batch, (shape, -1))
         self._lasted[batch] = shape, steps + 1 if before == shape else 0
@@ -84,7 +86,7 @@ class CompiledDecode:
         return self.run(self._steps[shape], batch)
 
     def trace(self) -> Step:
-        """A step that is traced when first called with some shape."""
+        """Return a step that is traced when first called with some shape."""
         return mx.compile(self._step)
 
     def run(self, step: Step, batch: DecodeBatch) -> mx.array:
@@ -101,10 +103,6 @@ class CompiledDecode:
         out, slabs = step(batch.tokens, place, given, batch.lend_slabs())
         batch.return_slabs(slabs)
         return out if part is None else part.hand_on(out)
-
-    def clear(self) -> None:
-        self._steps.clear()
-        self._lasted.clear()
 
     def _step(
         self, tokens: mx.array, place: Place, given: list[mx.array], slabs: list[mx.array]

@@ -45,6 +45,7 @@ class KernelCache:
 
     @property
     def warm(self) -> bool:
+        """Whether all kernels of this model are there."""
         return mx.metal.is_available() or _mark(self._path).exists()
 
     def fill(self) -> None:
@@ -64,16 +65,17 @@ class KernelCache:
         except OSError:
             self._child = None
             return
-        # An idle runner asks nobody: the child is reaped when it ends, not when it is asked for.
+        # The child is reaped when it ends: an idle runner would not ask for it.
         threading.Thread(target=self._child.wait, name="kernels", daemon=True).start()
 
     def outlook(self) -> Outlook:
-        """Whether the kernels are there, or will be when the child has ended."""
+        """Return whether the kernels are there, or will be when the child has ended."""
         if self._child is not None and self._child.poll() is None:
             return Outlook.SOON
         return Outlook.WARM if self.warm else Outlook.NEVER
 
     def close(self) -> None:
+        """End the child, where one runs."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -81,7 +83,7 @@ class KernelCache:
 
 
 def _mark(path: Path) -> Path:
-    """The file that says that all kernels of this configuration were compiled."""
+    """Return the file that says that all kernels of this configuration were compiled."""
     config = (path / "config.json").read_bytes()
     mlx = version("mlx")
     name = hashlib.sha256(config + mlx.encode()).hexdigest()[:16]
@@ -89,7 +91,7 @@ def _mark(path: Path) -> Path:
 
 
 def main() -> None:
-    """In the child: trace as the engine will, which compiles what is missing."""
+    """Trace as the engine will, in the child, which compiles what is missing."""
     from runner.mlx.model.capabilities import measure, trace_agrees
     from runner.mlx.model.load import load_weights
 

@@ -29,7 +29,7 @@ class LastTokenHead:
     def logits(
         self, forward: Callable[[], mx.array], rows: list[int], positions: list[int]
     ) -> mx.array:
-        """(len(rows), vocabulary): row rows[i]'s logits at positions[i] of the forward."""
+        """Return (len(rows), vocabulary): row rows[i]'s logits at positions[i] of the forward."""
         row_array, position_array = mx.array(rows), mx.array(positions)
         if not self.narrows:
             return forward()[row_array, position_array]

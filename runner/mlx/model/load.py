@@ -101,14 +101,14 @@ def _bring_in(
 
 
 def _precision(precision: Precision) -> mx.Dtype | None:
-    """None: leave the weights as they are stored, which is right wherever there is Metal."""
+    """Return the type to compute in; None leaves the weights as stored, right where Metal is."""
     if precision == "auto":
         return None if mx.metal.is_available() else mx.float32
     return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[precision]
 
 
 def context_of(config: dict[str, Any], asked: int | None) -> int:
-    """The tokens a row may have: what the model was made for, or less where asked."""
+    """Return the tokens a row may have: what the model was made for, or less where asked."""
     text = config.get("text_config") or {}
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
     found = [
@@ -119,7 +119,7 @@ def context_of(config: dict[str, Any], asked: int | None) -> int:
 
 
 def end_tokens(config: dict[str, Any]) -> frozenset[int]:
-    """The ids that end a row, from the configuration."""
+    """Return the ids that end a row, from the configuration."""
     ids = config.get("eos_token_id")
     if ids is None:
         ids = (config.get("text_config") or {}).get("eos_token_id")

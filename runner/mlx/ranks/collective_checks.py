@@ -4,7 +4,7 @@
 
 Every element has a value of its own place and rank: p(i, r) = ((i mod P) x A + r x B) mod P with
 P the largest prime below 2^16. A sum over up to 256 ranks is a whole number below 2^24, exact in
-float32 in whatever order it was added, so wrong means wrong and not rounded.
+float32 in any order it was added, so wrong means wrong and not rounded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from bus.wire.messages.collectives import Check
 from runner.group.lockstep import RankContext
-from runner.mlx.ranks.comm import GroupComm
+from runner.mlx.ranks.comm import GroupComm, meet
 
 PLACES, PER_PLACE, PER_RANK = 65_521, 7_919, 104_729
 LOOK = 1 << 20
@@ -32,19 +32,17 @@ def open_checks(context: RankContext, memory_limit_bytes: int) -> CollectiveChec
     CannotForm when one of them is not of the group."""
     mx.set_memory_limit(memory_limit_bytes)
     mx.set_cache_limit(0)
-    comm = GroupComm(context)
-    comm.greet()
-    return CollectiveChecks(comm)
+    return CollectiveChecks(meet(context))
 
 
 def pattern(rank: int, start: int, stop: int) -> mx.array:
-    """p(i, rank) for i in [start, stop), float32."""
+    """Return p(i, rank) for i in [start, stop), float32."""
     places = mx.arange(start, stop, dtype=mx.int32) % PLACES
     return ((places * PER_PLACE + rank * PER_RANK) % PLACES).astype(mx.float32)
 
 
 def pattern_sum(ranks: int, start: int, stop: int) -> mx.array:
-    """The sum of all ranks' patterns."""
+    """Return the sum of all ranks' patterns, float32."""
     total = pattern(0, start, stop)
     for rank in range(1, ranks):
         total = total + pattern(rank, start, stop)
@@ -66,17 +64,21 @@ class CollectiveChecks:
 
     @property
     def size(self) -> int:
+        """Ranks of the group."""
         return self._size
 
     @property
     def peak_bytes(self) -> int:
+        """The most bytes that MLX has held."""
         return mx.get_peak_memory()
 
     def barrier(self) -> Check:
+        """Return whether ones add up to the count of ranks; no rank goes on before all are here."""
         here = mx.distributed.all_sum(mx.ones((1,)), group=self._group)
         return look("barrier", here, lambda start, stop: mx.full((1,), float(self._size)))
 
     def check_sum(self, elements: int) -> Check:
+        """Return what is wrong in a sum of (elements,) patterns over all ranks."""
         self.prepare(elements)
         self.sum_round()
         check = self.check_round()
@@ -84,10 +86,12 @@ class CollectiveChecks:
         return check
 
     def check_gather(self, elements: int) -> Check:
+        """Return what is wrong in all ranks' patterns, gathered in rank order."""
         gathered = mx.distributed.all_gather(self._pattern(elements), group=self._group)
         mx.eval(gathered)
 
         def expected(start: int, stop: int) -> mx.array:
+            """Return what all ranks give, from `start` to `stop`."""
             parts: list[mx.array] = []
             while start < stop:
                 rank, place = divmod(start, elements)
@@ -99,6 +103,7 @@ class CollectiveChecks:
         return look(f"all_gather {elements}", gathered, expected)
 
     def check_relay(self, elements: int) -> Check:
+        """Return what is wrong in patterns passed once up and once down the ring."""
         rank, size = self._rank, self._size
         up, down = (rank + 1) % size, (rank - 1) % size
         there = self._passed(elements, source=down, target=up)
@@ -106,22 +111,26 @@ class CollectiveChecks:
         both = mx.concatenate([there, back])
 
         def expected(start: int, stop: int) -> mx.array:
+            """Return what comes from below, then from above."""
             whole = mx.concatenate([pattern(down, 0, elements), pattern(up, 0, elements)])
             return whole[start:stop]
 
         return look(f"send and recv {elements}", both, expected)
 
     def prepare(self, elements: int) -> None:
+        """Make the pattern for rounds of `elements` float32."""
         self._elements = elements
         self._given = self._pattern(elements)
 
     def sum_round(self) -> None:
+        """Sum the pattern over all ranks, and wait for it."""
         assert self._given is not None, "prepared"
         self._got = None
         self._got = mx.distributed.all_sum(self._given, group=self._group)
         mx.eval(self._got)
 
     def check_round(self) -> Check:
+        """Return what is wrong in the last round's sum."""
         assert self._got is not None, "a round was made"
         return look(
             f"all_sum {self._elements}",
@@ -130,6 +139,7 @@ class CollectiveChecks:
         )
 
     def release(self) -> None:
+        """Free the pattern and the last sum."""
         self._given = self._got = None
         mx.clear_cache()
 
@@ -143,7 +153,8 @@ class CollectiveChecks:
         return made
 
     def _passed(self, elements: int, *, source: int, target: int) -> mx.array:
-        """Rank 0 begins; whoever has received sends on, so that each send meets a receiver."""
+        """Pass the pattern on. Rank 0 begins; a rank that has received sends, so that each send
+        meets a receiver."""
         mine = self._pattern(elements)
         if self._rank == 0:
             mx.eval(mx.distributed.send(mine, target, group=self._group))
@@ -155,7 +166,7 @@ class CollectiveChecks:
 
 
 def look(name: str, got: mx.array, expected: Expected) -> Check:
-    """Compare every element, a piece at a time."""
+    """Return how many elements of `got` are wrong: every one is compared, a piece at a time."""
     wrong, first = 0, None
     for start, stop in _pieces(got.size):
         differs = got[start:stop] != expected(start, stop)

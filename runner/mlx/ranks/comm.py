@@ -76,7 +76,7 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """That the signal is caught is enough: a system call that waits comes back."""
+    """Do nothing: a system call that waits comes back because the signal is caught."""
 
 
 def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]:
@@ -87,6 +87,21 @@ def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]
     path = folder / "devices.json"
     path.write_text(jaccl_devices(group))
     return jaccl_environment(rank, str(path), group.coordinator)
+
+
+def meet(context: Seat) -> GroupComm:
+    """Return this rank's comm, made in the engine's thread, after `form`. Its first exchange is a
+    proof by every rank that it belongs to the group: CannotForm names one that does not."""
+    comm = GroupComm(context)
+    mine = mx.array(list(greeting(context.secret, context.generation, context.rank)), mx.uint8)
+    said: list[int] = mx.distributed.all_gather(mine, group=comm.group).tolist()  # pyright: ignore[reportAssignmentType]
+    greetings = [
+        bytes(said[at : at + GREETING_BYTES]) for at in range(0, len(said), GREETING_BYTES)
+    ]
+    rank = stranger(context.secret, context.generation, greetings)
+    if rank is not None:
+        raise CannotForm(f"rank {rank} of the ring is not the group's")
+    return comm
 
 
 class Comm(Protocol):
@@ -229,18 +244,6 @@ class GroupComm:
         self._order = ExchangeOrder[mx.array](holds=self.leads and on_cpu)
         self._ring = RingWait(_sockets) if self.pipes and on_cpu and _sockets else None
         self._received: mx.array | None = None
-
-    def greet(self) -> None:
-        """Make the first exchange: every rank proves that it belongs here, or CannotForm."""
-        context = self.context
-        mine = mx.array(list(greeting(context.secret, context.generation, context.rank)), mx.uint8)
-        said: list[int] = mx.distributed.all_gather(mine, group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
-        greetings = [
-            bytes(said[at : at + GREETING_BYTES]) for at in range(0, len(said), GREETING_BYTES)
-        ]
-        rank = stranger(context.secret, context.generation, greetings)
-        if rank is not None:
-            raise CannotForm(f"rank {rank} of the ring is not the group's")
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
         """Send the followers a plan: the lead's."""

@@ -44,23 +44,23 @@ class HiddenPath:
     width: int = 1
 
     def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The hidden states among a layer's arguments."""
+        """Return the hidden states among a layer's arguments."""
         return kwargs[self.key] if isinstance(self.key, str) else args[self.key]
 
     def giving(
         self, hidden: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A layer's arguments with other hidden states."""
+        """Return a layer's arguments with other hidden states."""
         if isinstance(self.key, str):
             return args, kwargs | {self.key: hidden}
         return (*args[: self.key], hidden, *args[self.key + 1 :]), kwargs
 
     def returned(self, out: Any) -> Any:
-        """The hidden states in what a layer returned."""
+        """Return the hidden states in what a layer returned."""
         return out if self.element is None else out[self.element]
 
     def returning(self, hidden: Any, out: Sequence[Any] | None = None) -> Any:
-        """What a layer returns, with these hidden states; the rest None, or as in `out`."""
+        """Return what a layer returns, with these hidden states; the rest None, or as in `out`."""
         if self.element is None:
             return hidden
         rest = [None] * self.width if out is None else list(out)
@@ -76,8 +76,8 @@ class LayerFlow:
     caches: tuple[tuple[int, ...], ...]
 
     def caches_of(self, first: int, last: int) -> tuple[int, ...]:
-        """Of layers `first` up to, not including, `last`. Unsplittable where another has one of
-        them, too, or where they have none."""
+        """Return the caches of layers `first` up to, not including, `last`, in ascending order.
+        Unsplittable where another layer has one of them, too, or where they have none."""
         own = {at for one in self.caches[first:last] for at in one}
         others = {at for one in (*self.caches[:first], *self.caches[last:]) for at in one}
         if own & others:
@@ -96,13 +96,14 @@ class _Call:
     returned: Any
 
     def holds(self, arrays: set[int], but: Key) -> bool:
-        """Whether one of these arrays is among its arguments, or within them."""
+        """Return whether one of these arrays is among its arguments, or within them."""
         rest = [one for at, one in self.given.items() if at != but]
         return any(id(leaf) in arrays for _, leaf in tree_flatten(rest))
 
 
 def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
-    """Unsplittable where hidden states are not all that passes from one layer to the next."""
+    """Return how a forward goes through its layers. Unsplittable where hidden states are not all
+    that passes from one layer to the next."""
     caches = make_prompt_cache(module)
     calls = _noted(module, layers, TWO, caches)
     if [id(call.layer) for call in calls] != [id(layer) for layer in layers]:
@@ -124,7 +125,7 @@ def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
 
 
 def _within(given: Any) -> set[int]:
-    """Who is among arguments, or in lists or tuples of them."""
+    """Return the ids of arguments, and of what is in lists or tuples of them."""
     if isinstance(given, list | tuple):
         return {one for inner in given for one in _within(inner)}
     return {id(given)}
@@ -133,8 +134,8 @@ def _within(given: Any) -> set[int]:
 def looks_elsewhere(
     module: nn.Module, layers: Sequence[Any], own: slice, stand_ins: Sequence[int | None]
 ) -> bool:
-    """Whether layers of this stage are told something that is only known from caches of a kind
-    which it lacks: `stand_ins` says which cache is in the place of each, None for none."""
+    """Return whether layers of this stage are told something that is only known from caches of a
+    kind which it lacks: `stand_ins` says which cache is in the place of each, None for none."""
     told: list[list[Any]] = []
     for lacks in (False, True):
         caches = make_prompt_cache(module)
@@ -151,8 +152,8 @@ def looks_elsewhere(
 
 
 def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, path: HiddenPath) -> bool:
-    """Whether layers of this stage are told something that depends on the tokens, but for the
-    hidden states: their own embeddings of them, say."""
+    """Return whether layers of this stage are told something that depends on the tokens, but for
+    the hidden states: their own embeddings of them, say."""
     told: list[list[Any]] = []
     for tokens in (TWO, ((2, 3),)):
         calls = _noted(module, layers, tokens, make_prompt_cache(module))[own]
@@ -163,7 +164,7 @@ def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, path: Hidd
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two arguments say the same; hidden states and caches are not looked at."""
+    """Return whether two arguments say the same; hidden states and caches are not looked at."""
     if isinstance(one, mx.array) and isinstance(other, mx.array):
         is_mask = one.ndim != 3 or not mx.issubdtype(one.dtype, mx.floating)
         return not is_mask or (one.shape == other.shape and bool(mx.array_equal(one, other).item()))
@@ -176,10 +177,11 @@ def _noted(
     tokens: tuple[tuple[int, ...], ...],
     caches: list[Any],
 ) -> list[_Call]:
-    """The calls of one forward in which all layers return nothing but NaN."""
+    """Return the calls of one forward in which all layers return nothing but NaN."""
     calls: list[_Call] = []
 
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer, and return NaN in the shape of what it returns."""
         out = type(self).__mro__[1].__call__(self, *args, **kwargs)
         calls.append(_Call(self, {**dict(enumerate(args)), **kwargs}, tree_map(_spoilt, out)))
         return calls[-1].returned
@@ -190,7 +192,7 @@ def _noted(
 
 
 def _common(one: _Call, following: _Call) -> set[tuple[Key, int]]:
-    """(argument, element of what was returned, -1 for all of it) that are the same array."""
+    """Return each (argument, element of what was returned, -1 for all of it) that are one array."""
     out = list(enumerate(one.returned)) if isinstance(one.returned, tuple) else [(-1, one.returned)]
     return {
         (key, element)
@@ -201,8 +203,8 @@ def _common(one: _Call, following: _Call) -> set[tuple[Key, int]]:
 
 
 def _hold_to(path: HiddenPath, calls: Sequence[_Call]) -> None:
-    """Nothing of what a layer returned, nor what was made of it, is given to another but as the
-    stream, by the one before."""
+    """Raise Unsplittable where anything that a layer returned, or that was made of it, is given to
+    another but as hidden states, by the one before."""
     made: set[int] = set()
     for before, call in pairwise(calls):
         hidden = path.returned(before.returned)
@@ -236,6 +238,6 @@ def _called_instead(layers: Sequence[Any], call: Callable[..., Any]) -> Generato
 
 
 def retype(layer: Any, prefix: str, call: Callable[..., Any]) -> None:
-    """From now on this one layer is called like that."""
+    """Have this one layer called like that from now on."""
     kind = type(layer)
     layer.__class__ = type(prefix + kind.__name__, (kind,), {"__call__": call})

@@ -85,7 +85,7 @@ class StageModel:
         self.own_layers: list[Any] = layers[first:last]
 
     def make_cache(self) -> list[Any]:
-        """mlx-lm's empty caches of the own layers."""
+        """Return mlx-lm's empty caches of the own layers."""
         made = make_prompt_cache(self.module)
         return [made[at] for at in self._caches]
 
@@ -98,7 +98,7 @@ class StageModel:
 
     @contextmanager
     def rehearsal(self) -> Generator[None]:
-        """Meanwhile this rank is by itself."""
+        """Have this rank be by itself meanwhile."""
         self.rehearsing = True
         try:
             yield
@@ -106,8 +106,8 @@ class StageModel:
             self.rehearsing = False
 
     def receive(self, inputs: mx.array) -> list[mx.array]:
-        """What `inner` needs beside the input tokens (rows, tokens): nothing, or the hidden states
-        of the stage before, once there was a rehearsal."""
+        """Return what `inner` needs beside the input tokens (rows, tokens): nothing, or the hidden
+        states of the stage before, on their way. There was a rehearsal before."""
         if not self._receives:
             return []
         assert self._like is not None, "rehearsed"
@@ -117,7 +117,7 @@ class StageModel:
         return [self._comm.recv_hidden((*inputs.shape, width), dtype)]
 
     def inner(self, inputs: mx.array, cache: Sequence[Any], given: Sequence[mx.array]) -> mx.array:
-        """The call without its exchanges between stages, whose input is `given`."""
+        """Make the call without its exchanges between stages, its input being `given`."""
         self._is_inner, self._given = True, given[0] if given else None
         try:
             return self(inputs, cache)
@@ -126,7 +126,7 @@ class StageModel:
             self._inputs = self._out = None
 
     def hand_on(self, out: mx.array) -> mx.array:
-        """What is to come of `inner`'s output: sent to the next stage, where there is one."""
+        """Return what comes of `inner`'s output: sent to the next stage, where there is one."""
         if self._comm.pipes and not self._comm.leads and not self.rehearsing:
             return self._comm.send_hidden(out)
         return out
@@ -174,7 +174,7 @@ def _kind(cache: Any) -> tuple[Any, ...]:
 
 
 def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int | None]:
-    """For each cache of the model, which own one its forward finds there."""
+    """Return for each cache of the model which own one its forward finds there."""
     first_of = {kinds[at]: at for at in reversed(own)}
     return [at if at in own else first_of.get(kind) for at, kind in enumerate(kinds)]
 
@@ -187,6 +187,7 @@ def _empty(layer: Any, path: HiddenPath) -> None:
             dict.pop(module, name)
 
     def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the hidden states among the arguments, as a layer would."""
         return path.returning(path.given(args, kwargs))
 
     retype(layer, "Elsewhere", passed_on)
@@ -201,6 +202,7 @@ def _wrap(
     inner = type(layer).__call__
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer with what `before` makes of its input; return what `after` makes."""
         if before is not None:
             args, kwargs = path.giving(before(path.given(args, kwargs)), args, kwargs)
         out = inner(self, *args, **kwargs)

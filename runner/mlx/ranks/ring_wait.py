@@ -2,7 +2,7 @@
 
 A ring's `recv` spins from when the device comes to it until the bytes are there. Where ranks share
 cores, or compute on them, that takes from the ones that work. MLX keeps its sockets for the life
-of the process and tells nobody of them: they are found by their ports, and only ever polled.
+of the process and does not tell of them: they are found by their ports, and only ever polled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPEN_FILES = "/dev/fd"
 
 
 def ring_sockets(ports: Collection[int]) -> list[int]:
-    """Descriptors of this process's IPv4 connections that have one of these ports at an end."""
+    """Return descriptors of this process's IPv4 connections with one of these ports at an end."""
     found: list[int] = []
     for descriptor in map(int, os.listdir(OPEN_FILES)):
         with suppress(OSError):
@@ -33,7 +33,7 @@ def ring_sockets(ports: Collection[int]) -> list[int]:
 
 
 class RingWait:
-    """Rings when there is something to read, or an end, on one of these sockets."""
+    """Waits until there is something to read, or an end, on one of these sockets."""
 
     def __init__(self, sockets: Collection[int]) -> None:
         self._poll = select.poll()
@@ -41,5 +41,5 @@ class RingWait:
             self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it rang within that time; other threads run meanwhile."""
+        """Return whether there was something in that time; other threads run meanwhile."""
         return bool(self._poll.poll(1000 * timeout_s))

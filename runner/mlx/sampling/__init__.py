@@ -1,1 +1,24 @@
-"""From logits to one token a row, on the device: grammars' masks, truncation, random draws."""
+"""Talks to MLX: what a row says next: its sampling, grammar and randomness, and steps under way.
+
+All arrays belong to the engine's thread; nothing here waits for the device but `result_of` and
+the reading of a grammar row's last token.
+"""
+
+from runner.mlx.sampling.batch_sampler import Drawn
+from runner.mlx.sampling.grammar_mask import GrammarMasks
+from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, result_of
+from runner.mlx.sampling.row import AdmittedRows, EngineRow
+from runner.mlx.sampling.token_source import ReceivingSource, SamplingSource, TokenSource
+
+__all__ = [
+    "AdmittedRows",
+    "Drawn",
+    "DrawnRows",
+    "EngineRow",
+    "GrammarMasks",
+    "PendingStep",
+    "ReceivingSource",
+    "SamplingSource",
+    "TokenSource",
+    "result_of",
+]

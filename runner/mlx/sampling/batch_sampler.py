@@ -25,8 +25,6 @@ from bus.wire.messages.requests import Sampling
 from runner.mlx.sampling.rng import key_words
 from runner.mlx.sampling.truncation import Cuts, Truncation
 
-MAX_TOP = 20
-
 
 @dataclass(slots=True)
 class RowDraw:
@@ -45,14 +43,17 @@ class RowDraw:
 
     @property
     def counts(self) -> bool:
+        """Whether the row's own tokens must be counted."""
         return self.sampling.frequency_penalty != 0.0 or self.sampling.presence_penalty != 0.0
 
     @property
     def repeats(self) -> bool:
+        """Whether the tokens seen must be marked."""
         return self.sampling.repetition_penalty != 1.0
 
     @property
     def draws(self) -> bool:
+        """Whether there is randomness; otherwise the likeliest token is taken."""
         return self.sampling.temperature > 0.0
 
 
@@ -75,6 +76,7 @@ class Drawn:
     top_logprobs: mx.array | None = None
 
     def arrays(self) -> list[mx.array]:
+        """Return all arrays, the tokens first."""
         maybe = (self.tokens, self.chosen, self.top_ids, self.top_logprobs)
         return [array for array in maybe if array is not None]
 
@@ -88,7 +90,7 @@ def start_draw(
     top: int | None,
     vocabulary: int,
 ) -> RowDraw:
-    """The draw of a row that has `tokens`, the last `made` of which it generated itself."""
+    """Return the draw of a row that has `tokens`, the last `made` of which it generated itself."""
     draw = RowDraw(sampling=sampling, seed=seed, position=len(tokens), top=top)
     if draw.counts:
         generated = np.bincount(
@@ -106,7 +108,7 @@ class BatchSampler:
     """Draws for a fixed tuple of rows. `close` gives the rows their state back."""
 
     def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:
-        """`draws[slot]` is None for a hole, which gets some token that nobody reads."""
+        """`draws[slot]` is None for a hole, which gets some token that is not read."""
         self._draws = tuple(draws)
         self._vocabulary = vocabulary
         self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), len(draws))
@@ -135,7 +137,7 @@ class BatchSampler:
         self._truncation = Truncation(cuts, self._vocabulary) if cut else None
 
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
-        """One token per slot from (slots, vocabulary) logits."""
+        """Return (slots,) int32 from (slots, vocabulary) logits, unevaluated."""
         if not (self._drawn or self._biased or self._counted or self._repeated or self._listed):
             scores = logits if allowed is None else self._masked(logits, allowed)
             tokens = mx.argmax(scores, axis=-1).astype(mx.int32)
@@ -253,9 +255,11 @@ class _Subset:
         return bool(self.slots)
 
     def of(self, array: mx.array) -> mx.array:
+        """Return the subset's rows of (slots, ...)."""
         return array if self._index is None else array[self._index]
 
     def put(self, array: mx.array, rows: mx.array) -> mx.array:
+        """Return (slots, ...) with the subset's rows replaced; `array` stays as it is."""
         if self._index is None:
             return rows
         new = mx.array(array)
@@ -268,9 +272,10 @@ def _column(values: Sequence[float]) -> mx.array:
 
 
 def _gumbel(keys: mx.array, vocabulary: int) -> mx.array:
-    """(rows, vocabulary) of noise, row i from key i alone."""
+    """Return (rows, vocabulary) of noise, row i from key i alone."""
 
     def one(key: mx.array) -> mx.array:
+        """Return one row's noise, (vocabulary,)."""
         return mx.random.gumbel((vocabulary,), key=key)
 
     return mx.vmap(one)(keys)

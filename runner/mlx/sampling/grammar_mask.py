@@ -41,7 +41,7 @@ class RowMatcher:
         self.over = False
 
     def consume(self, token: TokenId) -> None:
-        """DeadEnd when the grammar refuses `token`. After the end anything is accepted."""
+        """Move on by `token`. DeadEnd when the grammar refuses it; after the end anything goes."""
         if self.over:
             return
         if not self._matcher.consume_token(token):
@@ -49,7 +49,7 @@ class RowMatcher:
         self.over = token in self._ends
 
     def allowed(self) -> NDArray[np.bool_]:
-        """(vocabulary,): which tokens may come next, at least one of them."""
+        """Return (vocabulary,) flags: the tokens that may come next, at least one. DeadEnd."""
         if self.over:
             return np.ones(self._vocabulary, dtype=np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
@@ -79,12 +79,8 @@ class GrammarMasks:
                 eos_token=sorted(eos_token_ids),
             )
 
-    @property
-    def available(self) -> bool:
-        return self._tokenizer is not None
-
     def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
-        """A matcher that has already consumed `made`. BadGrammar, DeadEnd."""
+        """Return a matcher that has already consumed `made`. BadGrammar, DeadEnd."""
         fresh = self._compile(spec).deep_copy()
         row = RowMatcher(fresh, self._vocabulary, self._ends)
         for token in made:
@@ -107,7 +103,7 @@ class GrammarMasks:
 
 
 def _without_padding(tokenizer_json: str) -> str:
-    """The tokenizer without settings that would pad or cut what it tokenises."""
+    """Return the tokenizer without settings that would pad or cut what it tokenises."""
     settings = json.loads(tokenizer_json)
     settings["padding"] = settings["truncation"] = None
     return json.dumps(settings, ensure_ascii=False)

@@ -10,7 +10,7 @@ _MASK = (1 << 64) - 1
 
 
 def key_words(seed: int, position: int) -> tuple[int, int]:
-    """Two 32-bit words: splitmix64's finaliser over the seed, then over seed and position."""
+    """Return two 32-bit words: splitmix64's finaliser over seed, then over seed and position."""
     mixed = _mix(_mix(seed & _MASK) ^ (position & _MASK))
     return mixed >> 32, mixed & 0xFFFFFFFF
 

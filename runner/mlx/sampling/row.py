@@ -1,6 +1,6 @@
 """Talks to MLX: one admitted row as the engine knows it, and the checks on its way in.
 
-Whatever a `RowSpec` contains, the worst that comes of it is a `RowTrouble` here.
+The worst that comes of a `RowSpec`, with any contents, is a `RowTrouble` here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from bus.wire.ids import TokenId
 from runner.engine import EngineFacts, PrefixHit, RowFailure, RowId, RowSpec
-from runner.mlx.kv.prefixes import PrefixStore
+from runner.mlx.kv import PrefixStore
 from runner.mlx.sampling.batch_sampler import RowDraw, start_draw
 from runner.mlx.sampling.grammar_mask import BadGrammar, DeadEnd, GrammarMasks, RowMatcher
 from runner.mlx.sampling.pending_step import PendingStep
@@ -63,10 +63,12 @@ class EngineRow:
 
     @property
     def name(self) -> RowId:
+        """The row's id."""
         return self.spec.row
 
     @property
     def prefilled(self) -> bool:
+        """Whether the whole prompt is computed, or will be by the step being issued."""
         return self.computed >= len(self.spec.tokens)
 
     @property
@@ -154,7 +156,7 @@ class AdmittedRows:
 def admitted(
     spec: RowSpec, facts: EngineFacts, grammars: GrammarMasks, model: RowCaches
 ) -> EngineRow:
-    """The row, ready for its first chunk. RowTrouble says what is wrong with it."""
+    """Return the row, ready for its first chunk. RowTrouble says what is wrong with it."""
     _check(spec, facts)
     try:
         matcher = None

@@ -29,6 +29,7 @@ class Cuts:
 
     @property
     def none(self) -> bool:
+        """Whether no row uses any of them."""
         return not (any(self.top_k) or min(self.top_p) < 1.0 or any(self.min_p))
 
 
@@ -48,7 +49,7 @@ class Truncation:
         self._min = mx.array(_logs(cuts.min_p))[:, None]
 
     def threshold(self, scores: mx.array) -> mx.array:
-        """(rows, 1) from tempered logits (rows, vocabulary)."""
+        """Return (rows, 1) from tempered logits (rows, vocabulary): the least logit kept."""
         nothing = mx.array(-float("inf"))
         lowest = mx.full((scores.shape[0], 1), -float("inf"))
         best: mx.array | None = None
@@ -80,7 +81,7 @@ def _descending(scores: mx.array) -> mx.array:
 
 
 def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
-    """The least likely score kept: a token stays while those before it sum to less than p."""
+    """Return the least score kept: a token stays while those before it sum to less than p."""
     mass = mx.softmax(best, axis=1)
     stays = (mx.cumsum(mass, axis=1) - mass) < p
     count = mx.maximum(mx.sum(stays, axis=1, keepdims=True), 1)
@@ -88,7 +89,7 @@ def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
 
 
 def _nucleus_by_halving(scores: mx.array, p: mx.array) -> mx.array:
-    """As above without a sort: halve the span that holds the highest cut whose mass is p.
+    """Return the same without a sort: halve the span that holds the highest cut whose mass is p.
 
     Scores closer together than SPAN / 2**HALVINGS count as equal; what lies SPAN below the
     likeliest has no mass that a float32 could tell.

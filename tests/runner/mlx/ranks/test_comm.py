@@ -1,4 +1,4 @@
-"""In which order a group's lead gives the device its work: that of the plans, whatever it holds."""
+"""In which order a group's lead gives the device its work: that of the plans, held or not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from runner.mlx.ranks.comm import GroupComm
+from runner.mlx.ranks.comm import AloneComm, GroupComm
+from runner.mlx.ranks.exchange_order import OutOfOrder
 
 
 @pytest.fixture
@@ -63,3 +64,31 @@ def test_a_follower_holds_nothing(monkeypatch: pytest.MonkeyPatch, given: list[A
     arrays = [mx.array(1)]
     follower.submit_or_hold(arrays)
     assert given == [arrays]
+
+
+def test_a_first_stage_takes_tokens_only_when_they_are_awaited(
+    monkeypatch: pytest.MonkeyPatch, given: list[Any]
+) -> None:
+    first = comm_of(monkeypatch, 1)
+    out, caches = mx.array(1), mx.array(2)
+    tokens = first.recv_tokens(3, out)
+    assert given == [[out]]
+    awaited = first.submit_prompt([tokens], [caches])
+    assert len(awaited) == 2 and len(given) == 2
+    assert len(given[1]) == 1 and given[1][0] is caches
+    first.await_tokens(tokens)
+    assert len(given) == 3 and given[2][0] is tokens
+    first.await_tokens(tokens)
+    assert len(given) == 3, "once"
+
+
+def test_a_rank_alone_gives_everything_at_once_and_has_no_lead(given: list[Any]) -> None:
+    comm, arrays = AloneComm(), [mx.array(1)]
+    comm.submit_or_hold(arrays)
+    comm.flush()
+    comm.settle()
+    assert given == [arrays]
+    assert comm.send_tokens(arrays[0]) is arrays[0]
+    assert comm.least(7) == 7
+    with pytest.raises(OutOfOrder):
+        comm.recv_tokens(1, arrays[0])

@@ -89,19 +89,19 @@ def test_traced_stages_say_what_the_whole_model_says(stages, family):
     assert steps > STEPS
 
 
-def test_lanes_that_take_turns_are_each_as_steady_as_they_are(engine):
+def test_batches_that_take_turns_are_each_as_steady_as_they_are(engine):
     model = engine("llama")._forward._model
     shape = measure(model)
     trace = CompiledDecode(model, len(shape.plain))
-    lanes = [batch_of(model, shape, lengths) for lengths in ((5,), (6, 7))]
+    batches = [batch_of(model, shape, lengths) for lengths in ((5,), (6, 7))]
     traced = 0
     for _ in range(2 * STEADY_STEPS):
-        for lane in lanes:
-            lane.open_step()
-            logits = trace.logits(lane)
+        for batch in batches:
+            batch.open_step()
+            logits = trace.logits(batch)
             traced += logits is not None
             if logits is None:
-                logits = model(lane.tokens[:, None], cache=lane.caches())[:, -1]
+                logits = model(batch.tokens[:, None], cache=batch.caches())[:, -1]
             mx.eval(logits)
-            lane.close_step(lane.tokens)
+            batch.close_step(batch.tokens)
     assert traced == 2 * STEADY_STEPS
