@@ -33,7 +33,7 @@ from bus.wire.messages.wire import Message
 from worker.models.file_hashes import FileChanged, Hashes, Held, Stopped, held_files
 from worker.models.manifest import manifest_of
 from worker.transfer.disk_thread import DiskThread
-from worker.transfer.envelopes import Voice
+from worker.transfer.downloader import Pack
 from worker.transfer.rate_limit import RateLimit
 
 MAX_ASK_BYTES = 4_096
@@ -72,7 +72,7 @@ class Store:
         self,
         reactor: Reactor,
         link: Link,
-        voice: Voice,
+        pack: Pack,
         jobs: DiskThread,
         hashes: Hashes,
         log: Log,
@@ -81,7 +81,7 @@ class Store:
     ) -> None:
         self._reactor = reactor
         self._link = link
-        self._voice = voice
+        self._pack = pack
         self._jobs = jobs
         self._hashes = hashes
         self._log = log
@@ -128,7 +128,7 @@ class Store:
                 self._log.debug("unexpected at the store", kind=type(message).__name__)
 
     def _send(self, asker: bytes, message: Message, *content: bytes) -> None:
-        self._link.send(asker, self._voice.say(message), *content)
+        self._link.send(asker, self._pack(message), *content)
 
     # --- manifests ---
 

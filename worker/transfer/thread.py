@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -21,13 +22,14 @@ from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.process.logs import Log
+from bus.wire.codec import Envelope, encode
 from bus.wire.errors import Exposed, PortTaken
 from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.wire import Message
 from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread
-from worker.transfer.downloader import Downloader, DownloadNews, OpenLink
-from worker.transfer.envelopes import Voice
+from worker.transfer.downloader import Downloader, DownloadNews, OpenLink, Pack
 from worker.transfer.source import StoreAddress
 from worker.transfer.staging import sweep
 from worker.transfer.store import Store
@@ -70,6 +72,18 @@ def link_maker(security: Security | None) -> OpenLink:
 open_link = link_maker(None)
 
 
+def packer(speaker: Speaker) -> Pack:
+    """Return what puts messages into numbered envelopes of this speaker. Not shared between
+    threads."""
+    numbers = count(1)
+
+    def pack(message: Message) -> bytes:
+        who = (speaker.node, speaker.process, speaker.boot)
+        return encode(Envelope(*who, next(numbers), message))
+
+    return pack
+
+
 class WeightsThread:
     """Started by its constructor; every method may be called from the worker's thread."""
 
@@ -85,13 +99,13 @@ class WeightsThread:
         self._settings = settings
         self._log = log
         self._link = link
-        self._voice = Voice(speaker)
+        self._pack = packer(speaker)
         self._reactor = PollReactor()
         self._hashing = DiskThread("weights-hashing", self._reactor.call)
         self._disk = DiskThread("weights-disk", self._reactor.call)
         self._hashes = Hashes(settings.hashes)
         self._fetcher = Downloader(
-            self._reactor, link, self._voice, self._disk, settings.models, log
+            self._reactor, link, self._pack, self._disk, settings.models, log
         )
         self._store: Store | None = None
         self._models: Mapping[ModelId, Path] = {}
@@ -188,7 +202,7 @@ class WeightsThread:
         self._store = Store(
             self._reactor,
             link,
-            self._voice,
+            self._pack,
             self._hashing,
             self._hashes,
             self._log,
