@@ -70,6 +70,7 @@ def main() -> int:
     make_folders(settings.paths)
 
     def build(shell: Shell) -> Worker:
+        """Return the worker in its process's shell."""
         client = BusClient(
             shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
         )

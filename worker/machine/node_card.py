@@ -10,12 +10,11 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from bus.wire.cards import ModelCard, NodeCard, PartialModel
-from bus.wire.ids import NodeId
-from bus.wire.topology import NodeAddress, RdmaPort, medium_of, ports_in
+from bus.wire.topology import NodeAddress, medium_of, ports_in
 
 ASK_S = 5.0
 """What macOS's tools may take to answer."""
@@ -33,47 +32,25 @@ def has_metal() -> bool:
     return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
-def node_card(
-    node: NodeId,
-    name: str,
-    *,
-    slots: int,
-    memory_bytes: int,
-    models: tuple[ModelCard, ...],
-    weights_addresses: tuple[str, ...] = (),
-    announced_at_s: float,
-    launched_by: str = "",
-    rdma_ports: tuple[RdmaPort, ...] = (),
-    rdma: Mapping[str, str] | None = None,
-    parts: tuple[PartialModel, ...] = (),
-) -> NodeCard:
-    """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
+def machine_facts(memory_bytes: int) -> dict[str, Any]:
+    """Return what this node's card says of its machine and its software, by field.
+    `memory_bytes` 0 stands for all that the machine has."""
     total = psutil.virtual_memory().total
-    return NodeCard(
-        node=node,
-        name=name,
-        platform=f"{sys.platform}-{platform.machine()}",
-        cores=psutil.cpu_count() or 1,
-        memory_bytes=min(total, memory_bytes) if memory_bytes else total,
-        backends=("mlx-metal",) if has_metal() else ("mlx-cpu",),
-        mlx_version=_version("mlx"),
-        shoal_version=_version("shoal"),
-        slots=slots,
-        models=models,
-        weights_addresses=weights_addresses,
-        announced_at_s=announced_at_s,
-        chip=chip(),
-        working_set_bytes=working_set_bytes(),
-        machine=machine(),
-        ips=addresses(),
-        os_version=os_version(),
-        python_version=platform.python_version(),
-        mlx_lm_version=_version("mlx-lm"),
-        launched_by=launched_by,
-        rdma_ports=rdma_ports,
-        rdma=dict(rdma or {}),
-        parts=parts,
-    )
+    return {
+        "platform": f"{sys.platform}-{platform.machine()}",
+        "cores": psutil.cpu_count() or 1,
+        "memory_bytes": min(total, memory_bytes) if memory_bytes else total,
+        "backends": ("mlx-metal",) if has_metal() else ("mlx-cpu",),
+        "mlx_version": _version("mlx"),
+        "shoal_version": _version("shoal"),
+        "chip": chip(),
+        "working_set_bytes": working_set_bytes(),
+        "machine": machine(),
+        "ips": addresses(),
+        "os_version": os_version(),
+        "python_version": platform.python_version(),
+        "mlx_lm_version": _version("mlx-lm"),
+    }
 
 
 @functools.cache

@@ -86,7 +86,8 @@ class ReceivedBytes:
 
 class Download:
     """One attempt to get one model, or what some `layers` of it need. `refusal` is set when it
-    has failed. `received` counts what came; what a stage already held is not among it.
+    has failed. `received` counts what came; what a stage already held is not among it. More
+    `sources` may be added; those that went fall silent by themselves.
 
     `begun`: digests of stages of this model that lie on the disk already. `margin_bytes` of the
     disk are to stay free.
@@ -109,7 +110,7 @@ class Download:
         self.manifest: Manifest | None = None
         self.received = ReceivedBytes()
         self._begun = begun
-        self._sources = SourcePool(sources)
+        self.sources = SourcePool(sources)
         self._pieces: Pieces | None = None
         self._files = FileChecks(model, margin_bytes, now)
         self._lies: set[str] = set()
@@ -123,16 +124,11 @@ class Download:
 
     # --- what happens ---
 
-    def sources_are(self, sources: Iterable[StoreAddress]) -> None:
-        """Take in that more nodes may have the model by now; those that went fall silent by
-        themselves."""
-        self._sources.add(sources)
-
     def heard(
         self, address: StoreAddress, message: Message, content: bytes, now: float
     ) -> list[DownloadAction]:
         """Take in what a source said; what does not fit changes nothing."""
-        source = self._sources.at(address)
+        source = self.sources.at(address)
         if source is None or self.over:
             return []
         match message:
@@ -151,7 +147,7 @@ class Download:
 
     def lost(self, address: StoreAddress, now: float) -> list[DownloadAction]:
         """Take in that the connection to a source is gone."""
-        source = self._sources.at(address)
+        source = self.sources.at(address)
         if source is None or self.over or source.life in ("new", "resting"):
             return []
         self._put_back(source.rest(now, "went away"))
@@ -159,7 +155,7 @@ class Download:
 
     def connected(self, address: StoreAddress, now: float) -> list[DownloadAction]:
         """Take in that a source is there (again): no need to let it rest."""
-        source = self._sources.at(address)
+        source = self.sources.at(address)
         if source is None or self.over or source.life != "resting":
             return []
         self._out.append(source.ask_manifest(self.model, now))
@@ -190,7 +186,7 @@ class Download:
             return []
         if bad is None:
             self._lies.add(digest)
-            for source in self._sources:
+            for source in self.sources:
                 if source.life == "serving":
                     self._put_back(source.leave(now, f"contradicts itself about {path}"))
             return self._next(now)
@@ -200,10 +196,11 @@ class Download:
         self.failed(self._files.found(path, bad))
         return self._next(now)
 
-    def published(self) -> None:
-        """Take in that the model is in its place."""
+    def published(self) -> list[DownloadAction]:
+        """Take in that the model is in its place: nothing is left to do."""
         if self.phase == "publishing":
             self.phase = "done"
+        return []
 
     def failed(self, refusal: Refusal | None) -> None:
         """End the attempt, at any time, for this reason; None: go on."""
@@ -215,7 +212,7 @@ class Download:
         if self.over:
             return []
         self.received.mark(now)
-        for source in self._sources:
+        for source in self.sources:
             self._put_back(source.overdue(now))
             match source.due(now):
                 case "ask":
@@ -233,7 +230,7 @@ class Download:
         """Return how far it is."""
         pieces = self._pieces
         checking = self.phase == "fetching" and pieces is not None and pieces.complete
-        serving = {source.address.node for source in self._sources if source.life == "serving"}
+        serving = {source.address.node for source in self.sources if source.life == "serving"}
         return FetchReading(
             model=self.model,
             phase="checking" if checking else self.phase,
@@ -305,7 +302,7 @@ class Download:
         """Choose, ask for what the windows allow, publish; hand out what is to be done."""
         self._choose(now)
         if self.phase == "fetching" and self._pieces is not None and self.manifest is not None:
-            self._out += self._sources.ask(self._pieces, self.manifest.digest, now)
+            self._out += self.sources.ask(self._pieces, self.manifest.digest, now)
         if self.phase == "fetching" and not self._files.unchecked:
             self.phase = "publishing"
             self._files.wait("putting the model in its place", now)
@@ -315,11 +312,11 @@ class Download:
 
     def _choose(self, now: float) -> None:
         """Choose the content to fetch, and another when all its sources are gone for good."""
-        orphaned = self.phase == "fetching" and self._sources.lives() <= {"out", "offered"}
+        orphaned = self.phase == "fetching" and self.sources.lives() <= {"out", "offered"}
         if not (orphaned or self.phase == "asking"):
             return
         patient = now - self._began_at < CHOICE_S
-        manifest = self._sources.choose(self._begun, now, patient=patient)
+        manifest = self.sources.choose(self._begun, now, patient=patient)
         if manifest is not None:
             self.phase, self.manifest, self._pieces = "staging", manifest, None
             self._files.wait("opening the stage", now)
@@ -337,7 +334,7 @@ class Download:
 
     def _judge(self, now: float) -> None:
         waits_for_disk = self._pieces.complete if self._pieces else self.phase == "staging"
-        orphaned = self._sources.lives() <= {"out"}
+        orphaned = self.sources.lives() <= {"out"}
         if waits_for_disk and not (orphaned and self._files.unchecked):
             self.failed(self._files.late(now))
             return
@@ -345,4 +342,4 @@ class Download:
         if now - self._moved_at >= STALL_S:
             why = why or f"nobody sent anything for {STALL_S:g} s"
         if why:
-            self.failed(self._sources.refusal(self.model, self._pieces, why))
+            self.failed(self.sources.refusal(self.model, self._pieces, why))

@@ -21,10 +21,10 @@ from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import FetchReading
-from bus.wire.messages.weights import DISK_MARGIN_BYTES, Manifest
+from bus.wire.messages.weights import DISK_MARGIN_BYTES
 from bus.wire.messages.wire import Message
 from worker.models.layer_bytes import Layers
-from worker.transfer.disk_thread import DiskThread
+from worker.transfer.disk_thread import DiskThread, Result, Work
 from worker.transfer.download import (
     Download,
     DownloadAction,
@@ -111,7 +111,7 @@ class Downloader:
         more sources."""
         run = self._runs.get(model)
         if run is not None and run.attempt == attempt:
-            run.download.sources_are(sources)
+            run.download.sources.add(sources)
             return
         self.cancel(model)
         known = list(sources)
@@ -209,55 +209,48 @@ class Downloader:
             case AskSource(source=source, message=message):
                 self._link(run, source).send(self._pack(message))
             case OpenStage(manifest=manifest):
-                self._stage(run, manifest)
+                run.stage = stage = Stage(self._models, manifest)
+                self._work(run, stage.open, partial(self._staged, run))
             case WritePiece(piece=piece, content=content) if run.stage is not None:
                 run.stage.write(piece, content)
-            case CheckFile(digest=digest, path=path, wanted=wanted) if run.stage is not None:
-                checked = partial(self._checked, run, run.stage, digest, path)
-                self._jobs.add(partial(run.stage.check, path, wanted=wanted), checked)
+            case CheckFile(path=path, wanted=wanted) if run.stage is not None:
+                checked = partial(self._checked, run, run.stage, action)
+                self._work(run, partial(run.stage.check, path, wanted=wanted), checked)
             case PublishModel() if run.stage is not None:
                 layers, stage = run.download.layers, run.stage
                 ends = stage.publish if layers is None else partial(stage.keep, layers)
-                self._jobs.add(ends, partial(self._published, run))
+                self._work(run, ends, lambda _place: run.download.published())
             case WritePiece() | CheckFile() | PublishModel():
                 raise AssertionError("a stage is opened before it is used")
             case _:
                 assert_never(action)
 
-    def _stage(self, run: _Run, manifest: Manifest) -> None:
-        run.stage = stage = Stage(self._models, manifest)
-        self._jobs.add(stage.open, partial(self._staged, run))
+    def _work(
+        self, run: _Run, work: Work[Result], then: Callable[[Result], list[DownloadAction]]
+    ) -> None:
+        """Have the disk do this, and go on with what came of it."""
 
-    def _staged(self, run: _Run, staged: Staged | Exception) -> None:
-        if isinstance(staged, Exception):
-            run.download.failed(broken_disk(run.download.model, staged))
-            self._do(run, [])
-            return
-        self._do(run, run.download.staged(staged, self._reactor.now()))
+        def done(result: Result | Exception) -> None:
+            if isinstance(result, Exception):
+                run.download.failed(broken_disk(run.download.model, result))
+                self._do(run, [])
+            else:
+                self._do(run, then(result))
+
+        self._jobs.add(work, done)
+
+    def _staged(self, run: _Run, staged: Staged) -> list[DownloadAction]:
+        return run.download.staged(staged, self._reactor.now())
 
     def _checked(
-        self,
-        run: _Run,
-        stage: Stage,
-        digest: str,
-        path: str,
-        bad: tuple[int, ...] | Exception | None,
-    ) -> None:
-        if isinstance(bad, Exception):
-            run.download.failed(broken_disk(run.download.model, bad))
-            self._do(run, [])
-            return
+        self, run: _Run, stage: Stage, check: CheckFile, bad: tuple[int, ...] | None
+    ) -> list[DownloadAction]:
         if bad:
-            self._log.warning("fetched bytes are wrong on the disk", path=path, pieces=len(bad))
-            stage.spoil(path, bad)
-        self._do(run, run.download.checked(digest, path, bad, self._reactor.now()))
-
-    def _published(self, run: _Run, place: Path | Exception) -> None:
-        if isinstance(place, Exception):
-            run.download.failed(broken_disk(run.download.model, place))
-        else:
-            run.download.published()
-        self._do(run, [])
+            self._log.warning(
+                "fetched bytes are wrong on the disk", path=check.path, pieces=len(bad)
+            )
+            stage.spoil(check.path, bad)
+        return run.download.checked(check.digest, check.path, bad, self._reactor.now())
 
     def _tell_end(self, run: _Run) -> None:
         download, model = run.download, run.download.model

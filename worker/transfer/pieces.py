@@ -30,6 +30,7 @@ class Piece:
 
     @property
     def offset(self) -> int:
+        """Return where the piece begins in its file, in bytes."""
         return self.index * PIECE_BYTES
 
 

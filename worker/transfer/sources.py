@@ -30,19 +30,15 @@ class WeightsElsewhere:
     wanted.
     """
 
-    announced: Mapping[NodeId, frozenset[ModelId]] = field(
-        default_factory=dict[NodeId, frozenset[ModelId]]
-    )
-    announced_parts: Mapping[NodeId, Mapping[str, frozenset[Range]]] = field(
-        default_factory=dict[NodeId, Mapping[str, frozenset[Range]]]
-    )
-    cards: Mapping[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
-    has_heard: bool = True
-    fetches: Mapping[ModelId, Refusal | None] = field(default_factory=dict[ModelId, Refusal | None])
-    arrived: frozenset[ModelId] = frozenset()
+    announced: Mapping[NodeId, frozenset[ModelId]]
+    announced_parts: Mapping[NodeId, Mapping[str, frozenset[Range]]]
+    cards: Mapping[ModelId, ModelCard]
+    has_heard: bool
+    fetches: Mapping[ModelId, Refusal | None]
+    arrived: frozenset[ModelId]
 
 
-NOTHING_ELSEWHERE = WeightsElsewhere()
+NOTHING_ELSEWHERE = WeightsElsewhere({}, {}, {}, True, {}, frozenset())
 
 
 @dataclass(slots=True)

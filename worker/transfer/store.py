@@ -62,6 +62,7 @@ class _Hashing:
 
     @property
     def total_bytes(self) -> int:
+        """Return the bytes of all files together."""
         return sum(one.size_bytes for one in self.held)
 
 
@@ -159,6 +160,7 @@ class Store:
         """In the thread of the jobs."""
 
         def progress(done: int) -> None:
+            """Count bytes that were hashed."""
             hashing.done_bytes += done
 
         return [self._hashes.of(held, progress, stopped) for held in hashing.held]

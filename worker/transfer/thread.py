@@ -25,7 +25,6 @@ from bus.process.logs import Log
 from bus.wire.codec import Envelope, encode
 from bus.wire.errors import Exposed, PortTaken
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.messages.wire import Message
 from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread
@@ -60,6 +59,7 @@ def link_maker(security: Security | None) -> OpenLink:
     `node`."""
 
     def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
+        """Return a ROUTER for questions to the store, or a DEALER for its answers."""
         if kind == "router":
             return Link(
                 kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES, security=security
@@ -76,12 +76,8 @@ def packer(speaker: Speaker) -> Pack:
     """Return what puts messages into numbered envelopes of this speaker. Not shared between
     threads."""
     numbers = count(1)
-
-    def pack(message: Message) -> bytes:
-        who = (speaker.node, speaker.process, speaker.boot)
-        return encode(Envelope(*who, next(numbers), message))
-
-    return pack
+    who = (speaker.node, speaker.process, speaker.boot)
+    return lambda message: encode(Envelope(*who, next(numbers), message))
 
 
 class WeightsThread:

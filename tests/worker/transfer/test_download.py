@@ -222,7 +222,7 @@ def test_two_sources_share_the_work_and_a_late_one_joins() -> None:
     files = files_of(pieces=36)
     world = World({A: good(files, 0.5)}).run(1.0)
     world.answers[B] = good(files, 0.3)
-    world.fetch.sources_are([A, B])
+    world.fetch.sources.add([A, B])
     assert_fetched(world.run(30.0), files)
     assert min(world.open_asks(A), world.open_asks(B)) > 5
     assert world.open_asks(A) + world.open_asks(B) == 38
