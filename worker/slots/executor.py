@@ -18,21 +18,8 @@ from bus.wire.codec import encode
 from bus.wire.errors import PortTaken, Refusal, Unavailable
 from bus.wire.messages.control import SlotDrain, SlotRefused
 from bus.wire.messages.wire import Message
-from worker.slots.actions import (
-    Action,
-    AssignSlot,
-    CancelFetch,
-    DrainSlot,
-    FetchModel,
-    GiveSpec,
-    KillSlot,
-    RefuseSlot,
-    SeatRank,
-    SlotAction,
-    StartSlot,
-    StopSlot,
-    Tell,
-)
+from worker.slots import actions
+from worker.slots.actions import Action, SeatRank, SlotAction, Tell
 from worker.slots.facts import ended, refused
 from worker.slots.processes import GROUP, SlotProcesses
 from worker.slots.runner_specs import CannotSeat, RankSeats, RunnerSpecs
@@ -70,23 +57,23 @@ class Executor:
             self.processes.say_once(str(error))
         except ProcessRefused as error:
             self.log.error("supervisord refused", action=type(action).__name__, error=str(error))
-            if isinstance(action, StartSlot):
+            if isinstance(action, actions.StartSlot):
                 text = f"{GROUP}{action.slot} could not be started: {error}"
                 return [self._tell(ended(action.task, self.client.speaker.node, text))]
-        return [action] if isinstance(action, StopSlot | KillSlot) else []
+        return [action] if isinstance(action, actions.StopSlot | actions.KillSlot) else []
 
     def _act(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
         match action:
-            case AssignSlot():
+            case actions.AssignSlot():
                 return [action]
-            case StartSlot(slot=slot, task=task):
+            case actions.StartSlot(slot=slot, task=task):
                 self.log.info("starts", slot=slot, instance=task.instance, rank=task.rank)
                 return [action] if self.processes.start(slot) else []
-            case GiveSpec(slot=slot):
+            case actions.GiveSpec(slot=slot):
                 return [action] if self._say(slots[slot], self.specs.spec(action)) else []
             case SeatRank():
                 return [action, *self._seat(action, now)]
-            case DrainSlot(slot=slot, task=task, why=why):
+            case actions.DrainSlot(slot=slot, task=task, why=why):
                 drain = SlotDrain(
                     instance=task.instance,
                     generation=task.generation,
@@ -96,24 +83,24 @@ class Executor:
                 if self._say(slots[slot], drain):
                     self.log.info("drains", slot=slot, instance=task.instance, why=why)
                 return [action]
-            case RefuseSlot(slot=slot, message=message):
+            case actions.RefuseSlot(slot=slot, message=message):
                 self._say(slots[slot], SlotRefused(message=message))
                 return [action]
-            case StopSlot(slot=slot, why=why):
+            case actions.StopSlot(slot=slot, why=why):
                 self.log.info("stops", slot=slot, why=why)
                 self.processes.stop(slot)
                 return [action]
-            case KillSlot(slot=slot, why=why):
+            case actions.KillSlot(slot=slot, why=why):
                 self.log.warning("kills", slot=slot, why=why)
                 self.processes.kill(slot)
                 return [action]
             case Tell(fact=fact):
                 self.log.info("tells", fact=fact.kind)
                 return [self._tell(action)]
-            case FetchModel(model=model, layers=layers):
+            case actions.FetchModel(model=model, layers=layers):
                 self.downloads.fetch(model, now, layers)
                 return []
-            case CancelFetch(model=model):
+            case actions.CancelFetch(model=model):
                 self.downloads.cancel(model)
                 return []
             case _:

@@ -171,12 +171,7 @@ def _guided(
 
 
 def _given(
-    slot: Slot,
-    task: Task,
-    instance: Instance,
-    shard: Shard,
-    here: NodeInventory,
-    told: Reported,
+    slot: Slot, task: Task, instance: Instance, shard: Shard, here: NodeInventory, told: Reported
 ) -> list[Action]:
     """Its spec, once every rank of its group has a seat, unless the model has vanished from
     the disk since the slot was started."""

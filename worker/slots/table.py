@@ -13,17 +13,8 @@ from typing import Literal
 
 from bus.wire.ids import Boot
 from bus.wire.messages.control import SlotEnded, SlotHello
-from worker.slots.actions import (
-    AssignSlot,
-    DrainSlot,
-    GiveSpec,
-    KillSlot,
-    RefuseSlot,
-    SlotAction,
-    StartSlot,
-    StopSlot,
-    Task,
-)
+from worker.slots import actions
+from worker.slots.actions import SlotAction, Task
 
 Life = Literal["free", "starting", "idle", "loading", "ready", "draining", "stopping", "killed"]
 Deed = Literal["start", "give", "drain", "stop", "kill"]
@@ -102,15 +93,11 @@ class Gone:
     exit_code: int | None
 
 
-def _slots() -> dict[str, Slot]:
-    return {}
-
-
 @dataclass(slots=True)
 class SlotTable:
     """All slots by name (`00`, `01`, ...)."""
 
-    slots: dict[str, Slot] = field(default_factory=_slots)
+    slots: dict[str, Slot] = field(default_factory=dict[str, Slot])
 
     @property
     def is_steady(self) -> bool:
@@ -175,17 +162,17 @@ class SlotTable:
         """Note what the worker did to a slot."""
         slot = self.slots[action.slot]
         match action:
-            case AssignSlot(task=task):
+            case actions.AssignSlot(task=task):
                 slot = replace(slot, task=task)
-            case StartSlot(task=task):
+            case actions.StartSlot(task=task):
                 slot = replace(_done(slot, "start", now), task=task, heard_at=now)
-            case GiveSpec():
+            case actions.GiveSpec():
                 slot = replace(_done(slot, "give", now), heard_at=now, since_at=now)
-            case DrainSlot(deadline_s=deadline_s):
+            case actions.DrainSlot(deadline_s=deadline_s):
                 slot = replace(_done(slot, "drain", now), drain_deadline_s=deadline_s, since_at=now)
-            case RefuseSlot(message=why) | StopSlot(why=why):
+            case actions.RefuseSlot(message=why) | actions.StopSlot(why=why):
                 slot = replace(_done(slot, "stop", now), doom=why or slot.doom)
-            case KillSlot(why=why):
+            case actions.KillSlot(why=why):
                 slot = replace(_done(slot, "kill", now), doom=why or slot.doom)
         self.slots[action.slot] = slot
 

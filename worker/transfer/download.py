@@ -22,12 +22,7 @@ from dataclasses import dataclass
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId
 from bus.wire.messages.readings import FetchPhase, FetchReading
-from bus.wire.messages.weights import (
-    Manifest,
-    ManifestPending,
-    PieceSent,
-    WeightsRefused,
-)
+from bus.wire.messages.weights import Manifest, ManifestPending, PieceSent, WeightsRefused
 from bus.wire.messages.wire import Message
 from worker.models.layer_bytes import Layers
 from worker.models.manifest import problem_of

@@ -25,13 +25,7 @@ from bus.wire.messages.weights import DISK_MARGIN_BYTES
 from bus.wire.messages.wire import Message
 from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread, Result, Work
-from worker.transfer.download import (
-    Download,
-    DownloadAction,
-    OpenStage,
-    PublishModel,
-    WritePiece,
-)
+from worker.transfer.download import Download, DownloadAction, OpenStage, PublishModel, WritePiece
 from worker.transfer.file_checks import CheckFile, broken_disk
 from worker.transfer.pieces import Staged
 from worker.transfer.source import AskSource, StoreAddress

@@ -84,12 +84,7 @@ class WeightsThread:
     """Started by its constructor; every method may be called from the worker's thread."""
 
     def __init__(
-        self,
-        settings: WeightsSettings,
-        speaker: Speaker,
-        log: Log,
-        *,
-        link: OpenLink = open_link,
+        self, settings: WeightsSettings, speaker: Speaker, log: Log, *, link: OpenLink = open_link
     ) -> None:
         self.addresses: tuple[str, ...] = ()
         self._settings = settings
