@@ -28,7 +28,7 @@ def free_bytes() -> int:
 
 
 def has_metal() -> bool:
-    """Whether runners compute on Apple's GPU here."""
+    """Return whether runners compute on Apple's GPU here."""
     return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
@@ -55,7 +55,8 @@ def machine_facts(memory_bytes: int) -> dict[str, Any]:
 
 @functools.cache
 def os_version() -> str:
-    """The operating system and its version: `macOS 26.2`, `Debian GNU/Linux 12 (bookworm)`."""
+    """Return the operating system and its version: `macOS 26.2`, `Debian GNU/Linux 12
+    (bookworm)`."""
     if sys.platform == "darwin":
         return f"macOS {platform.mac_ver()[0]}"
     try:
@@ -66,7 +67,7 @@ def os_version() -> str:
 
 @functools.cache
 def chip() -> str:
-    """The processor's name, as the system says it; empty when it does not."""
+    """Return the processor's name, as the system says it; empty when it does not."""
     if sys.platform == "darwin":
         return asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
@@ -76,14 +77,14 @@ def chip() -> str:
 
 
 def chip_in(cpuinfo: str) -> str:
-    """The processor's name in Linux's `/proc/cpuinfo`."""
+    """Return the processor's name in Linux's `/proc/cpuinfo`."""
     found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, flags=re.MULTILINE)
     return found.group(1).strip() if found else ""
 
 
 @functools.cache
 def working_set_bytes() -> int:
-    """What macOS lets its GPU wire down where the operator has set a limit
+    """Return what macOS lets its GPU wire down where the operator has set a limit
     (`iogpu.wired_limit_mb`); 0 where that is left to the system, or there is no Metal."""
     if not has_metal():
         return 0
@@ -103,7 +104,7 @@ def machine() -> str:
 
 
 def addresses() -> tuple[NodeAddress, ...]:
-    """The addresses of interfaces that are up and may lead to other machines, and what each
+    """Return the addresses of interfaces that are up and may lead to other machines, and what each
     lies on. Link-local IPv6 is left out: it means nothing without the interface's name."""
     ports, stats = _ports(), psutil.net_if_stats()
     found: list[NodeAddress] = []
@@ -127,7 +128,7 @@ def _ports() -> Mapping[str, str]:
 
 
 def asked(*command: str) -> str:
-    """What a tool of the system says; nothing when it fails or takes too long."""
+    """Return what a tool of the system says; nothing when it fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -101,7 +101,7 @@ class SlotTable:
 
     @property
     def is_steady(self) -> bool:
-        """Whether no slot is on its way to another life."""
+        """Return whether no slot is on its way to another life."""
         return all(slot.life in STEADY for slot in self.slots.values())
 
     def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
@@ -177,12 +177,12 @@ class SlotTable:
         self.slots[action.slot] = slot
 
     def forgive(self, now: float) -> None:
-        """The worker itself was away (asleep, stalled): nobody's silence counts till now."""
+        """Forgive all silence till now: the worker itself was away (asleep, stalled)."""
         for name, slot in self.slots.items():
             self.slots[name] = replace(slot, heard_at=now, since_at=max(slot.since_at, now))
 
     def of(self, task: Task) -> Slot | None:
-        """The living slot that is, or is to be, this task."""
+        """Return the living slot that is, or is to be, this task."""
         return next((s for s in self.slots.values() if s.task == task and s.life != "free"), None)
 
 

@@ -138,7 +138,7 @@ class Downloader:
             self._timer = None
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
-        """How each attempt stands; those that are over stay until cancelled."""
+        """Return how each attempt stands; those that are over stay until cancelled."""
         now = self._reactor.now()
         return {model: run.news(now) for model, run in self._runs.items()}
 

@@ -51,7 +51,7 @@ class Sources:
     )
 
     def heard(self, card: NodeCard, now: float) -> None:
-        """A card came; one's own and older ones change nothing."""
+        """Take in a card; one's own and older ones change nothing."""
         known = self.cards.get(card.node)
         if card.node != self.me and (
             known is None or card.announced_at_s >= known[0].announced_at_s
@@ -59,21 +59,21 @@ class Sources:
             self.cards[card.node] = (card, now)
 
     def announced(self, now: float) -> Mapping[NodeId, frozenset[ModelId]]:
-        """The models on each other node's disk."""
+        """Return the models on each other node's disk."""
         return {
             node: frozenset(model.model for model in card.models)
             for node, card in self._living(now).items()
         }
 
     def announced_parts(self, now: float) -> Mapping[NodeId, Mapping[str, frozenset[Range]]]:
-        """The spans of layers on each other node's disk, of models that it has in part."""
+        """Return the spans of layers on each other node's disk, of models that it has in part."""
         return {
             node: {str(part.model): frozenset(part.layers) for part in card.parts}
             for node, card in self._living(now).items()
         }
 
     def cards_of(self, now: float) -> Mapping[ModelId, ModelCard]:
-        """What other nodes say of the models on their disks; of several the first node's."""
+        """Return what other nodes say of the models on their disks; of several the first node's."""
         found: dict[ModelId, ModelCard] = {}
         for _, card in sorted(self._living(now).items()):
             for model in card.models:
@@ -81,7 +81,7 @@ class Sources:
         return found
 
     def stores_with(self, model: ModelId, now: float) -> list[StoreAddress]:
-        """Where the model can be fetched, by node; each node's addresses best first."""
+        """Return where the model can be fetched, by node; each node's addresses best first."""
         return [
             StoreAddress(node, address)
             for node, card in sorted(self._living(now).items())
@@ -95,6 +95,6 @@ class Sources:
 
 
 def is_store_address(text: str) -> bool:
-    """Whether it is `tcp://host:port`, and nothing else that a socket could be led to."""
+    """Return whether it is `tcp://host:port`, and nothing else that a socket could be led to."""
     found = _ADDRESS.fullmatch(text)
     return found is not None and 0 < int(found[1]) < 65536

@@ -97,7 +97,7 @@ class Store:
         self._timer = reactor.every(PENDING_S, self._tell_waiting)
 
     def offers(self, models: Mapping[ModelId, Path]) -> None:
-        """These models lie here, each in its folder."""
+        """Take in which models lie here, each in its folder."""
         self._models = dict(models)
         kept = {d: one for d, one in self._shown.items() if one.manifest.model in models}
         self._shown = kept

@@ -55,7 +55,7 @@ class WeightsSettings:
 
 
 def link_maker(security: Security | None) -> OpenLink:
-    """The one place where sockets for weights are made: a ROUTER for questions, a DEALER to
+    """Return the one place where sockets for weights are made: a ROUTER for questions, a DEALER to
     `node`."""
 
     def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
@@ -111,7 +111,7 @@ class WeightsThread:
         self._thread.start()
 
     def offers(self, models: Mapping[ModelId, Path]) -> None:
-        """What lies here, and may be given to others."""
+        """Take in what lies here, and may be given to others."""
         self._reactor.call(partial(self._offers, dict(models)))
 
     def want(
@@ -129,8 +129,8 @@ class WeightsThread:
         self._reactor.call(partial(self._fetcher.cancel, model))
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
-        """How each fetch stood at most a quarter of a second ago. Raises RuntimeError when the
-        thread has ended."""
+        """Return how each fetch stood at most a quarter of a second ago. Raises RuntimeError when
+        the thread has ended."""
         if self._defect:
             raise RuntimeError(self._defect)
         return self._news
