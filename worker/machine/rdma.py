@@ -41,13 +41,13 @@ def find_ports(ask: Ask) -> tuple[RdmaPort, ...]:
 
 
 def devices_in(text: str) -> tuple[str, ...]:
-    """Return devices in the table that `ibv_devices` prints: name and GUID below a ruled
+    """Return the devices in the table that `ibv_devices` prints: name and GUID below a ruled
     heading."""
     return tuple(re.findall(r"^\s*(\w+)\s+[0-9a-fA-F]{16}\s*$", text, flags=re.MULTILINE))
 
 
 def states_in(text: str) -> dict[str, str]:
-    """Return device to the state of its port (of several an active one counts), from
+    """Return by device the state of its port (of several an active one counts), from
     `ibv_devinfo`."""
     found: dict[str, str] = {}
     for one in rdma_ports(text):
@@ -62,7 +62,7 @@ def may_be_enabled(text: str) -> bool:
 
 
 def domains_in(text: str) -> dict[str, tuple[str, str]]:
-    """Return receptacle (`Thunderbolt 2`) to the domain UUIDs of its own bus and of the machine
+    """Return by receptacle (`Thunderbolt 2`) the domain UUIDs of its own bus and of the machine
     that is cabled to it directly (empty: none), from `system_profiler SPThunderboltDataType
     -json`."""
     return {
@@ -75,7 +75,7 @@ def domains_in(text: str) -> dict[str, tuple[str, str]]:
 def devices_to(
     mine: Sequence[RdmaPort], others: Mapping[NodeId, Sequence[RdmaPort]]
 ) -> dict[str, str]:
-    """Return peer to the device whose active port leads to it; of several cables the first
+    """Return by peer the device whose active port leads to it; of several cables the first
     device."""
     ends = {
         (port.domain, port.peer_domain): node
