@@ -55,7 +55,7 @@ class WeightsSettings:
 
 
 def link_maker(security: Security | None) -> OpenLink:
-    """Return what makes the sockets for weights, and alone does: a ROUTER for questions, a DEALER to
+    """Return what makes the sockets for weights, and alone does: a ROUTER, or a DEALER to
     `node`."""
 
     def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
