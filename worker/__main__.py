@@ -22,7 +22,8 @@ from worker.transfer.thread import WeightsSettings
 
 
 def weights_settings(settings: Settings) -> WeightsSettings:
-    """Where weights go, and where others get them: nowhere, unless this node listens for them."""
+    """Return where weights go, and where others get them: nowhere, unless this node listens for
+    them."""
     listen, port = settings.cluster.listen, settings.port_of("weights")
     return WeightsSettings(
         models=settings.paths.models,
@@ -34,7 +35,7 @@ def weights_settings(settings: Settings) -> WeightsSettings:
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
-    """What a worker has to know of the settings."""
+    """Return what a worker has to know of the settings."""
     runner = settings.runner
     return WorkerSettings(
         node_name=settings.node_name,
@@ -54,7 +55,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
 
 
 def shelf(settings: Settings) -> Shelf:
-    """Where this node's models lie."""
+    """Return where this node's models lie."""
     more = tuple(Path(folder).expanduser() for folder in settings.model_folders)
     return Shelf(
         bundled=bundled_models() if settings.bundled_model else {},
@@ -70,6 +71,7 @@ def main() -> int:
     make_folders(settings.paths)
 
     def build(shell: Shell) -> Worker:
+        """Return the worker in its process's shell."""
         client = BusClient(
             shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
         )

@@ -17,10 +17,11 @@ from bus.process.logs import Log
 from bus.process.supervisor import Supervisor
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
+from bus.wire.cards import NodeCard
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
 from bus.wire.messages.readings import CardReading, NodeReading
-from worker.machine.node_card import free_bytes, node_card
+from worker.machine.node_card import free_bytes, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
@@ -197,18 +198,18 @@ class Worker:
             return
         self._announced, self._announced_at = announced, now
         settings, node = self._settings, self.client.speaker.node
-        card = node_card(
-            node,
-            settings.node_name,
+        card = NodeCard(
+            node=node,
+            name=settings.node_name,
             slots=settings.slots,
-            memory_bytes=settings.memory_bytes,
             models=tuple(models.values()),
+            parts=tuple(parts.values()),
             weights_addresses=addresses,
             announced_at_s=wall(),
             launched_by=settings.launched_by,
             rdma_ports=ports,
             rdma=devices,
-            parts=tuple(parts.values()),
+            **machine_facts(settings.memory_bytes),
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
 
@@ -222,8 +223,7 @@ class Worker:
     def _tick(self) -> None:
         now = self._reactor.now()
         self._slots.tick(now)
-        self._downloads.tick(now)
-        if self._downloads.has_arrived():
+        if self._downloads.tick(now):
             self._look()
         self._slots.reconcile()
 

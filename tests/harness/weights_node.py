@@ -19,10 +19,9 @@ from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread
 from worker.transfer.downloader import Downloader, DownloadNews
-from worker.transfer.envelopes import Voice
 from worker.transfer.source import StoreAddress
 from worker.transfer.store import Store
-from worker.transfer.thread import open_link
+from worker.transfer.thread import open_link, packer
 
 
 class StoreNode:
@@ -44,10 +43,10 @@ class StoreNode:
             link.close()
             raise
         self.jobs = DiskThread("hashing", reactor.call)
-        voice = Voice(Speaker(NodeId("giver"), "worker", Boot("b")))
+        pack = packer(Speaker(NodeId("giver"), "worker", Boot("b")))
         log = Log(node="giver", process="test", level="error")
         self.store = Store(
-            reactor, link, voice, self.jobs, Hashes(state), log, bytes_per_s=bytes_per_s
+            reactor, link, pack, self.jobs, Hashes(state), log, bytes_per_s=bytes_per_s
         )
         self.store.offers({ModelId(name): folder for name, folder in models.items()})
 
@@ -63,10 +62,10 @@ class FetchNode:
         self.reactor = reactor
         self.models = models
         self.jobs = DiskThread("disk", reactor.call)
-        voice = Voice(Speaker(NodeId("getter"), "worker", Boot("b")))
+        pack = packer(Speaker(NodeId("getter"), "worker", Boot("b")))
         log = Log(node="getter", process="test", level="critical")
         self.fetcher = Downloader(
-            reactor, open_link, voice, self.jobs, models, log, margin_bytes=margin_bytes
+            reactor, open_link, pack, self.jobs, models, log, margin_bytes=margin_bytes
         )
 
     def want(

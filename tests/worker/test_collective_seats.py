@@ -16,7 +16,7 @@ from worker.slots.admission import NodeInventory
 from worker.slots.facts import Reported
 from worker.slots.reconcile import reconcile
 from worker.slots.table import Seen, SlotTable
-from worker.transfer.sources import WeightsElsewhere
+from worker.transfer.sources import NOTHING_ELSEWHERE
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
 BYTES = 300 << 20
@@ -50,7 +50,9 @@ def table() -> SlotTable:
 
 def test_a_rank_needs_no_weights_and_fetches_none() -> None:
     slots, told = table(), Reported()
-    desk = replace(DESK, elsewhere=WeightsElsewhere(announced={THERE: frozenset({ModelId("m")})}))
+    desk = replace(
+        DESK, elsewhere=replace(NOTHING_ELSEWHERE, announced={THERE: frozenset({ModelId("m")})})
+    )
     (start,) = reconcile(state(instance()), slots, desk, told)
     assert isinstance(start, StartSlot)
     slots.note(start, 1.0)

@@ -20,7 +20,7 @@ from worker.slots.facts import Reported
 from worker.slots.reconcile import reconcile
 from worker.slots.table import Seen, SlotTable
 from worker.transfer.source import StoreAddress
-from worker.transfer.sources import Sources, WeightsElsewhere, is_store_address
+from worker.transfer.sources import NOTHING_ELSEWHERE, Sources, is_store_address
 
 ME, OTHER, THIRD = NodeId("n1"), NodeId("n2"), NodeId("n3")
 M = ModelId("m")
@@ -58,7 +58,9 @@ def desk(
 ) -> NodeInventory:
     paths = frozenset({M}) if here else frozenset[str]()
     there = {OTHER: frozenset({M})} if announced is None else announced
-    elsewhere = WeightsElsewhere(announced=there, fetches=fetches or {}, has_heard=has_heard)
+    elsewhere = replace(
+        NOTHING_ELSEWHERE, announced=there, fetches=fetches or {}, has_heard=has_heard
+    )
     return NodeInventory(ME, True, None, paths, 30.0, now, elsewhere=elsewhere)
 
 

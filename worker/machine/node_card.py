@@ -10,12 +10,11 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from bus.wire.cards import ModelCard, NodeCard, PartialModel
-from bus.wire.ids import NodeId
-from bus.wire.topology import NodeAddress, RdmaPort, medium_of, ports_in
+from bus.wire.topology import NodeAddress, medium_of, ports_in
 
 ASK_S = 5.0
 """What macOS's tools may take to answer."""
@@ -29,56 +28,35 @@ def free_bytes() -> int:
 
 
 def has_metal() -> bool:
-    """Whether runners compute on Apple's GPU here."""
+    """Return whether runners compute on Apple's GPU here."""
     return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
-def node_card(
-    node: NodeId,
-    name: str,
-    *,
-    slots: int,
-    memory_bytes: int,
-    models: tuple[ModelCard, ...],
-    weights_addresses: tuple[str, ...] = (),
-    announced_at_s: float,
-    launched_by: str = "",
-    rdma_ports: tuple[RdmaPort, ...] = (),
-    rdma: Mapping[str, str] | None = None,
-    parts: tuple[PartialModel, ...] = (),
-) -> NodeCard:
-    """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
+def machine_facts(memory_bytes: int) -> dict[str, Any]:
+    """Return what this node's card says of its machine and its software, by field.
+    `memory_bytes` 0 stands for all that the machine has."""
     total = psutil.virtual_memory().total
-    return NodeCard(
-        node=node,
-        name=name,
-        platform=f"{sys.platform}-{platform.machine()}",
-        cores=psutil.cpu_count() or 1,
-        memory_bytes=min(total, memory_bytes) if memory_bytes else total,
-        backends=("mlx-metal",) if has_metal() else ("mlx-cpu",),
-        mlx_version=_version("mlx"),
-        shoal_version=_version("shoal"),
-        slots=slots,
-        models=models,
-        weights_addresses=weights_addresses,
-        announced_at_s=announced_at_s,
-        chip=chip(),
-        working_set_bytes=working_set_bytes(),
-        machine=machine(),
-        ips=addresses(),
-        os_version=os_version(),
-        python_version=platform.python_version(),
-        mlx_lm_version=_version("mlx-lm"),
-        launched_by=launched_by,
-        rdma_ports=rdma_ports,
-        rdma=dict(rdma or {}),
-        parts=parts,
-    )
+    return {
+        "platform": f"{sys.platform}-{platform.machine()}",
+        "cores": psutil.cpu_count() or 1,
+        "memory_bytes": min(total, memory_bytes) if memory_bytes else total,
+        "backends": ("mlx-metal",) if has_metal() else ("mlx-cpu",),
+        "mlx_version": _version("mlx"),
+        "shoal_version": _version("shoal"),
+        "chip": chip(),
+        "working_set_bytes": working_set_bytes(),
+        "machine": machine(),
+        "ips": addresses(),
+        "os_version": os_version(),
+        "python_version": platform.python_version(),
+        "mlx_lm_version": _version("mlx-lm"),
+    }
 
 
 @functools.cache
 def os_version() -> str:
-    """The operating system and its version: `macOS 26.2`, `Debian GNU/Linux 12 (bookworm)`."""
+    """Return the operating system and its version: `macOS 26.2`, `Debian GNU/Linux 12
+    (bookworm)`."""
     if sys.platform == "darwin":
         return f"macOS {platform.mac_ver()[0]}"
     try:
@@ -89,7 +67,7 @@ def os_version() -> str:
 
 @functools.cache
 def chip() -> str:
-    """The processor's name, as the system says it; empty when it does not."""
+    """Return the processor's name, as the system says it; empty when it does not."""
     if sys.platform == "darwin":
         return asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
@@ -99,14 +77,14 @@ def chip() -> str:
 
 
 def chip_in(cpuinfo: str) -> str:
-    """The processor's name in Linux's `/proc/cpuinfo`."""
+    """Return the processor's name in Linux's `/proc/cpuinfo`."""
     found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, flags=re.MULTILINE)
     return found.group(1).strip() if found else ""
 
 
 @functools.cache
 def working_set_bytes() -> int:
-    """What macOS lets its GPU wire down where the operator has set a limit
+    """Return what macOS lets its GPU wire down where the operator has set a limit
     (`iogpu.wired_limit_mb`); 0 where that is left to the system, or there is no Metal."""
     if not has_metal():
         return 0
@@ -126,7 +104,7 @@ def machine() -> str:
 
 
 def addresses() -> tuple[NodeAddress, ...]:
-    """The addresses of interfaces that are up and may lead to other machines, and what each
+    """Return the addresses of interfaces that are up and may lead to other machines, and what each
     lies on. Link-local IPv6 is left out: it means nothing without the interface's name."""
     ports, stats = _ports(), psutil.net_if_stats()
     found: list[NodeAddress] = []
@@ -150,7 +128,7 @@ def _ports() -> Mapping[str, str]:
 
 
 def asked(*command: str) -> str:
-    """What a tool of the system says; nothing when it fails or takes too long."""
+    """Return what a tool of the system says; nothing when it fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

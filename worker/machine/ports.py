@@ -21,7 +21,7 @@ class PortPool:
         self._next = secrets.randbelow(count) if count else 0
 
     def fresh(self, host: str) -> int:
-        """The next port that can be bound on `host` now. Raises PortTaken when none can."""
+        """Return the next port that can be bound on `host` now. Raises PortTaken when none can."""
         for _ in range(self._count):
             port = self._first + self._next % self._count
             self._next += 1

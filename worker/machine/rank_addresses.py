@@ -42,16 +42,16 @@ class RankAddresses:
             self.links[message.node] = (message, now)
 
     def host_for(self, other: NodeId, ips: Sequence[NodeAddress], now: float) -> str | None:
-        """The best address at which `other` was seen to reach this node, whose own are `ips`;
-        None when it was not."""
+        """Return the best address at which `other` was seen to reach this node, whose own are
+        `ips`; None when it was not."""
         best = observed_address(other, self.me, self._seen(other, ips, now))
         return None if best is None else best.ip
 
     def shared_host(
         self, others: Sequence[NodeId], ips: Sequence[NodeAddress], now: float
     ) -> str | None:
-        """The best address at which every one of `others` was seen to reach this node; None when
-        there is none such."""
+        """Return the best address at which every one of `others` was seen to reach this node; None
+        when there is none such."""
         if not others:
             return None
         seen = [self._seen(other, ips, now) for other in others]
@@ -62,7 +62,8 @@ class RankAddresses:
     def hosts_for(
         self, others: Iterable[NodeId], ips: Sequence[NodeAddress], now: float
     ) -> tuple[str, ...]:
-        """An address for each of the others, without repetition; for those that were seen."""
+        """Return an address for each of the others, without repetition; for those that were
+        seen."""
         found = (self.host_for(other, ips, now) for other in others)
         return tuple(dict.fromkeys(host for host in found if host is not None))
 

@@ -22,7 +22,7 @@ Ask = Callable[..., str]
 
 
 def find_ports(ask: Ask) -> tuple[RdmaPort, ...]:
-    """This node's RDMA ports, by device. None where RDMA is disabled."""
+    """Return this node's RDMA ports, by device. None where RDMA is disabled."""
     states = states_in(ask("ibv_devinfo"))
     for device in devices_in(ask("ibv_devices")):
         states.setdefault(device, "")
@@ -41,12 +41,14 @@ def find_ports(ask: Ask) -> tuple[RdmaPort, ...]:
 
 
 def devices_in(text: str) -> tuple[str, ...]:
-    """Devices in the table that `ibv_devices` prints: name and GUID below a ruled heading."""
+    """Return the devices in the table that `ibv_devices` prints: name and GUID below a ruled
+    heading."""
     return tuple(re.findall(r"^\s*(\w+)\s+[0-9a-fA-F]{16}\s*$", text, flags=re.MULTILINE))
 
 
 def states_in(text: str) -> dict[str, str]:
-    """Device to the state of its port (of several an active one counts), from `ibv_devinfo`."""
+    """Return by device the state of its port (of several an active one counts), from
+    `ibv_devinfo`."""
     found: dict[str, str] = {}
     for one in rdma_ports(text):
         if found.get(one.device) != ACTIVE:
@@ -55,13 +57,14 @@ def states_in(text: str) -> dict[str, str]:
 
 
 def may_be_enabled(text: str) -> bool:
-    """What `rdma_ctl status` says; a system without that tool has no such switch."""
+    """Return whether `rdma_ctl status` lets RDMA be used; without that tool there is no switch."""
     return text.strip().lower() in ("", "enabled")
 
 
 def domains_in(text: str) -> dict[str, tuple[str, str]]:
-    """Receptacle (`Thunderbolt 2`) to the domain UUIDs of its own bus and of the machine that is
-    cabled to it directly (empty: none), from `system_profiler SPThunderboltDataType -json`."""
+    """Return by receptacle (`Thunderbolt 2`) the domain UUIDs of its own bus and of the machine
+    that is cabled to it directly (empty: none), from `system_profiler SPThunderboltDataType
+    -json`."""
     return {
         f"Thunderbolt {port.receptacle}": (port.domain.upper(), "".join(port.peers[:1]).upper())
         for port in thunderbolt.ports_in(text)
@@ -72,7 +75,8 @@ def domains_in(text: str) -> dict[str, tuple[str, str]]:
 def devices_to(
     mine: Sequence[RdmaPort], others: Mapping[NodeId, Sequence[RdmaPort]]
 ) -> dict[str, str]:
-    """Peer to the device whose active port leads to it; of several cables the first device."""
+    """Return by peer the device whose active port leads to it; of several cables the first
+    device."""
     ends = {
         (port.domain, port.peer_domain): node
         for node, ports in others.items()
@@ -90,8 +94,8 @@ def devices_to(
 def device_row(
     order: Sequence[NodeId], node: NodeId, devices: Mapping[str, str]
 ) -> tuple[str, ...] | NodeId:
-    """A node's row of JACCL's device matrix: the device to each rank's node, "" to its own. The
-    first node to which none leads is the answer instead."""
+    """Return a node's row of JACCL's device matrix: the device to each rank's node, "" to its own.
+    The first node to which none leads is the answer instead."""
     missing = next((one for one in order if one != node and one not in devices), None)
     if missing is not None:
         return missing

@@ -24,7 +24,7 @@ NEEDED = "ibv_devinfo"
 
 
 def ask(name: str, *words: str) -> str:
-    """What a tool prints; nothing where there is no such tool."""
+    """Return what a tool prints; nothing where there is no such tool."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
     return "" if found is None else asked(found, *words)
 
@@ -44,7 +44,7 @@ class RdmaWatch:
 
     @property
     def devices(self) -> dict[str, str]:
-        """Peer to the device that leads there."""
+        """Return peer to the device that leads there."""
         return devices_to(self.ports, self._others)
 
     def close(self) -> None:

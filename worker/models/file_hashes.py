@@ -42,8 +42,8 @@ class Held:
     inode: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most `length` bytes from `offset` on. Raises OSError; FileChanged when the file is
-        not the one that was looked at."""
+        """Return at most `length` bytes from `offset` on. Raises OSError; FileChanged when the file
+        is not the one that was looked at."""
         file = self.open()
         try:
             return os.pread(file, length, offset)
@@ -51,7 +51,7 @@ class Held:
             os.close(file)
 
     def open(self) -> int:
-        """A descriptor of this very file. Raises OSError, FileChanged."""
+        """Return a descriptor of this very file. Raises OSError, FileChanged."""
         file = os.open(self.real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         if _mark(os.fstat(file)) != (self.size_bytes, self.changed_ns, self.inode):
             os.close(file)
@@ -64,7 +64,7 @@ class FileChanged(Exception):
 
 
 def held_files(folder: Path) -> tuple[Held, ...]:
-    """The files of the model in `folder`, by path. Raises OSError."""
+    """Return the files of the model in `folder`, by path. Raises OSError."""
     roots = _roots(folder)
     found: list[Held] = []
     for path in _paths(folder):
@@ -85,7 +85,7 @@ class Hashes:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def of(self, held: Held, progress: Progress, stopped: Stopped) -> FileEntry:
-        """A file's entry. Raises OSError, FileChanged, Interrupted."""
+        """Return a file's entry. Raises OSError, FileChanged, Interrupted."""
         known = self._known(held)
         if known is not None:
             progress(held.size_bytes)
@@ -131,7 +131,7 @@ class Hashes:
 def hash_pieces(
     file: int, size_bytes: int, progress: Progress, stopped: Stopped
 ) -> tuple[str, bytes]:
-    """(SHA-256 of the whole in hexadecimal, SHA-256 of each piece) of an open file. Raises
+    """Return (SHA-256 of the whole in hexadecimal, SHA-256 of each piece) of an open file. Raises
     OSError, FileChanged when it is shorter, Interrupted."""
     whole = hashlib.sha256()
     pieces = bytearray()
@@ -143,7 +143,7 @@ def hash_pieces(
 
 
 def hash_whole(file: int, size_bytes: int, stopped: Stopped) -> str:
-    """SHA-256 of an open file in hexadecimal. Raises as `hash_pieces` does."""
+    """Return SHA-256 of an open file in hexadecimal. Raises as `hash_pieces` does."""
     whole = hashlib.sha256()
     for content in _contents(file, size_bytes, stopped):
         whole.update(content)

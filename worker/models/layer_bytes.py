@@ -37,12 +37,12 @@ class Layers:
 
 
 def is_covered(layers: Layers, held: Iterable[Range]) -> bool:
-    """Whether these spans of layers hold all of those."""
+    """Return whether these spans of layers hold all of those."""
     return covers(held, layers.first, layers.last)
 
 
 def part_wanted(card: ModelCard, first: int, last: int) -> Layers | None:
-    """The layers to fetch of a model for a stage of a pipeline; None: the whole model."""
+    """Return the layers to fetch of a model for a stage of a pipeline; None: the whole model."""
     whole = first <= 0 and last >= card.layers
     if whole or not card.fetched_in_parts:
         return None
@@ -52,7 +52,8 @@ def part_wanted(card: ModelCard, first: int, last: int) -> Layers | None:
 def wanted_pieces(
     heads: Mapping[str, bytes], sizes: Mapping[str, int], layers: Layers
 ) -> dict[str, bytes]:
-    """For each file of `heads` (its first piece) one byte for each piece: 1 where it is needed."""
+    """Return for each file of `heads` (its first piece) one byte for each piece: 1 where it is
+    needed."""
     tables = {path: tensor_ranges(head) for path, head in heads.items()}
     places: dict[str, dict[str, Place] | None] = {
         path: None if table is None else {n: place_of(n, layers.count) for n in table}
@@ -76,7 +77,8 @@ def wanted_pieces(
 
 
 def needs(place: Place, layers: Layers, *, projects: bool) -> bool:
-    """Whether a stage of these layers uses a tensor; `projects`: the files hold a projection."""
+    """Return whether a stage of these layers uses a tensor; `projects`: the files hold a
+    projection."""
     is_last = layers.last >= layers.count
     match place:
         case int(layer):
@@ -90,7 +92,8 @@ def needs(place: Place, layers: Layers, *, projects: bool) -> bool:
 
 
 def tensor_ranges(head: bytes) -> dict[str, Range] | None:
-    """Where each tensor lies in a file that begins so; None where its header is not whole."""
+    """Return where each tensor lies in a file that begins so; None where its header is not
+    whole."""
     try:
         (length,) = struct.unpack_from("<Q", head)
         base = LENGTH_BYTES + length

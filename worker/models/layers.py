@@ -69,7 +69,8 @@ class PlacedBytes:
 
 
 def placed_bytes(tensors: Sequence[TensorBytes], layers: int, expert_share: float) -> PlacedBytes:
-    """Where the bytes lie. `expert_share` (0..1] of a mixture's experts are read for a token.
+    """Return where the bytes lie. `expert_share` (0..1] of a mixture's experts are read for a
+    token.
 
     Empty layers when the names say nothing of them: then nobody knows, and nothing is claimed.
     """
@@ -98,14 +99,15 @@ def placed_bytes(tensors: Sequence[TensorBytes], layers: int, expert_share: floa
 
 
 def why_unsplit(family: str, text: Mapping[str, Any]) -> str:
-    """Why no pipeline can run it, as far as that is known from its configuration; else empty."""
+    """Return why no pipeline can run it, as far as that is known from its configuration; else
+    empty."""
     if family in ("gemma4", "gemma4_text"):
         return _SHARES_KV if text.get("num_kv_shared_layers", 1) else ""
     return UNSPLIT.get(family, "")
 
 
 def place_of(name: str, layers: int) -> Place:
-    """Where a tensor of this name belongs in a model of so many layers."""
+    """Return where a tensor of this name belongs in a model of so many layers."""
     if _ELSEWHERE.search(name):
         return "rest"
     found = _LAYER.search(name)
@@ -117,14 +119,14 @@ def place_of(name: str, layers: int) -> Place:
 
 
 def expert_share(text: Mapping[str, Any]) -> float:
-    """The share of a mixture's experts that one token goes through; 1 without experts."""
+    """Return the share of a mixture's experts that one token goes through; 1 without experts."""
     experts = _first(text, "num_experts", "n_routed_experts", "num_local_experts")
     chosen = _first(text, "num_experts_per_tok", "experts_per_token", "moe_topk")
     return min(1.0, chosen / experts) if experts and chosen else 1.0
 
 
 def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
-    """How each layer remembers: KV that grows, a window of it, or a recurrent state."""
+    """Return how each layer remembers: KV that grows, a window of it, or a recurrent state."""
     named = cast(Sequence[str], text.get("layer_types") or ())
     if named:
         kinds: dict[str, Kind] = {"full_attention": "growing", "sliding_attention": "windowed"}
@@ -140,8 +142,8 @@ def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
 
 
 def layer_kv(text: Mapping[str, Any], layers: int, value_bytes: int) -> list[tuple[int, int]]:
-    """(bytes per token, fixed bytes per row) of each layer's cache. Multi-head latent attention
-    keeps (rank + rope) values a token."""
+    """Return (bytes per token, fixed bytes per row) of each layer's cache. Multi-head latent
+    attention keeps (rank + rope) values a token."""
     if text.get("kv_lora_rank"):
         values = int(text["kv_lora_rank"]) + int(text.get("qk_rope_head_dim") or 0)
         return [(values * value_bytes, 0)] * layers
@@ -158,9 +160,9 @@ def layer_kv(text: Mapping[str, Any], layers: int, value_bytes: int) -> list[tup
 
 
 def tensor_sizes(family: str, text: Mapping[str, Any], group: int) -> dict[str, int]:
-    """The counts that a tensor-parallel degree has to divide, by what they are; empty for a
-    family that does not shard. `group` is the quantization's group size, 0 without: a rank's
-    inputs must be whole groups."""
+    """Return the counts that a tensor-parallel degree has to divide, by what they are; empty for a
+    family that does not shard. `group` is the quantization's group size, 0 without: a rank's inputs
+    must be whole groups."""
     if family not in TENSOR_FAMILIES:
         return {}
     heads = int(text.get("num_attention_heads") or 1)

@@ -21,7 +21,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 
 
 def belongs(path: str) -> bool:
-    """Whether a file of this relative path is part of a model, and safe to write below a
+    """Return whether a file of this relative path is part of a model, and safe to write below a
     folder of our own."""
     parts = path.split("/")
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
@@ -30,22 +30,22 @@ def belongs(path: str) -> bool:
 
 
 def piece_count(size_bytes: int) -> int:
-    """How many pieces a file of this size has."""
+    """Return how many pieces a file of this size has."""
     return -(-size_bytes // PIECE_BYTES)
 
 
 def piece_length(size_bytes: int, index: int) -> int:
-    """The length of piece `index`: all are whole but the last."""
+    """Return the length of piece `index`: all are whole but the last."""
     return min(PIECE_BYTES, size_bytes - index * PIECE_BYTES)
 
 
 def piece_hash(entry: FileEntry, index: int) -> bytes:
-    """The SHA-256 that piece `index` is to have."""
+    """Return the SHA-256 that piece `index` is to have."""
     return entry.piece_hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]
 
 
 def digest_of(model: ModelId, files: Sequence[FileEntry]) -> str:
-    """The name of exactly this content under this model's name, 64 hexadecimal digits."""
+    """Return the name of exactly this content under this model's name, 64 hexadecimal digits."""
     found = hashlib.sha256(f"{model}\n".encode())
     for entry in files:
         of_pieces = hashlib.sha256(entry.piece_hashes).hexdigest()
@@ -55,13 +55,14 @@ def digest_of(model: ModelId, files: Sequence[FileEntry]) -> str:
 
 
 def manifest_of(model: ModelId, files: Sequence[FileEntry]) -> Manifest:
-    """The manifest of these files."""
+    """Return the manifest of these files."""
     ordered = tuple(sorted(files, key=lambda entry: entry.path))
     return Manifest(model=model, digest=digest_of(model, ordered), files=ordered)
 
 
 def problem_of(manifest: Manifest, model: ModelId) -> str | None:
-    """What is wrong with a manifest that another node sent for `model`; None when nothing is."""
+    """Return what is wrong with a manifest that another node sent for `model`; None when nothing
+    is."""
     if manifest.model != model:
         return f"it is of {manifest.model!r}"
     if len(manifest.files) > MAX_FILES:

@@ -55,8 +55,8 @@ class Notes:
 
 
 def notes_from(table: Mapping[str, Any]) -> Notes:
-    """The notes in a `card.toml`; what it says for people is left to people. Raises ValueError
-    for a value of the wrong type."""
+    """Return the notes in a `card.toml`; what it says for people is left to people. Raises
+    ValueError for a value of the wrong type."""
     thinking, context = table.get("thinking_default"), table.get("context_tokens")
     keep = table.get("keep_alive_s")
     if not (thinking is None or isinstance(thinking, bool)):
@@ -88,9 +88,9 @@ def model_card(
     float32: bool,
     bundled: bool,
 ) -> ModelCard:
-    """The card. A model whose template can think does so unless asked not to, as Qwen3's
-    convention has it, or unless its notes say otherwise. `float32`: floating-point weights
-    are cast to 32 bits when loaded.
+    """Return the card. A model whose template can think does so unless asked not to, as Qwen3's
+    convention has it, or unless its notes say otherwise. `float32`: floating-point weights are cast
+    to 32 bits when loaded.
 
     Raises KeyError or ValueError for a configuration that lacks what placement needs.
     """
@@ -143,7 +143,8 @@ def model_card(
 
 
 def weights_bytes(tensors: Sequence[Tensor], *, float32: bool) -> int:
-    """Bytes in memory after the cast; integers (packed quantized weights) stay as they are."""
+    """Return bytes in memory after the cast; integers (packed quantized weights) stay as they
+    are."""
     return sum(_bytes(tensor, float32=float32) for tensor in tensors)
 
 
@@ -160,7 +161,7 @@ def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def kv_bytes(text: Mapping[str, Any], value_bytes: int) -> tuple[int, int]:
-    """(bytes per token, fixed bytes per row) of the KV cache at `value_bytes` per value."""
+    """Return (bytes per token, fixed bytes per row) of the KV cache at `value_bytes` per value."""
     by_layer = layer_kv(text, _layers(text), value_bytes)
     return sum(grows for grows, _ in by_layer), sum(fixed for _, fixed in by_layer)
 

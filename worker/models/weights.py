@@ -48,7 +48,7 @@ class Weights:
         self.troubles: dict[str, str] = {}
 
     def look(self) -> tuple[ModelCard, ...]:
-        """Every model found, by name. `troubles` says which folders could not be read."""
+        """Return every model found, by name. `troubles` says which folders could not be read."""
         found: dict[ModelId, ModelCard] = {}
         self.troubles = {}
         seen: set[Path] = set()
@@ -63,7 +63,8 @@ class Weights:
         return tuple(found[name] for name in sorted(found))
 
     def part(self, model: ModelId, folder: Path) -> ModelCard | None:
-        """The card of a model of which `folder` holds some layers; None where it cannot be read."""
+        """Return the card of a model of which `folder` holds some layers; None where it cannot be
+        read."""
         return self._card(model, folder, bundled=False)
 
     def _candidates(self) -> Iterator[tuple[str, Path, bool]]:
@@ -116,7 +117,7 @@ class Weights:
 
 
 def hugging_face_cache() -> Path:
-    """Where the Hugging Face libraries keep what they fetched."""
+    """Return where the Hugging Face libraries keep what they fetched."""
     if hub := os.environ.get("HF_HUB_CACHE"):
         return Path(hub).expanduser()
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"

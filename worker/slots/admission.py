@@ -91,16 +91,16 @@ def _in_parts(instance: Instance, shard: Shard, parts: Mapping[str, frozenset[Ra
     return is_covered(layers, parts.get(instance.model, ()))
 
 
-def part_to_fetch(instance: Instance, shard: Shard, inventory: NodeInventory) -> Layers | None:
+def part_to_fetch(instance: Instance, shard: Shard, here: NodeInventory) -> Layers | None:
     """Return the layers of the model that a rank's node has to fetch; None: all of them."""
-    card = inventory.elsewhere.cards.get(instance.model)
+    card = here.elsewhere.cards.get(instance.model)
     if card is None or instance.sharding != "pipeline":
         return None
     return part_wanted(card, shard.first_layer, shard.last_layer)
 
 
 def admitted(
-    instance: Instance, shard: Shard, table: SlotTable, inventory: NodeInventory
+    instance: Instance, shard: Shard, table: SlotTable, here: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
     """Return None to start it now, a list to wait, perhaps fetching, a refusal where it cannot be
     held here.
@@ -108,20 +108,20 @@ def admitted(
     Memory is judged before a fetch begins and when the rank could start; a dip between does not
     count.
     """
-    weights = supplied(instance, shard, inventory)
+    weights = supplied(instance, shard, here)
     if isinstance(weights, Refusal) or weights == []:
         return weights
-    return crowded(instance, shard, table, inventory) or weights
+    return crowded(instance, shard, table, here) or weights
 
 
 def crowded(
-    instance: Instance, shard: Shard, table: SlotTable, inventory: NodeInventory
+    instance: Instance, shard: Shard, table: SlotTable, here: NodeInventory
 ) -> Refusal | None:
     """Return why the memory that is free does not do; None where it does."""
-    if inventory.free_bytes is None:
+    if here.free_bytes is None:
         return None
     coming = sum(_still_coming(slot) for slot in table.slots.values())
-    free = inventory.free_bytes - coming
+    free = here.free_bytes - coming
     if shard.bytes_reserved <= free * TOLERANCE:
         return None
     return Refusal(
@@ -133,36 +133,36 @@ def crowded(
         retry_after_s=ROOM_RETRY_S,
         facts={
             "reserved_bytes": shard.bytes_reserved,
-            "free_bytes": inventory.free_bytes,
+            "free_bytes": here.free_bytes,
             "loading_bytes": coming,
         },
     )
 
 
 def supplied(
-    instance: Instance, shard: Shard, inventory: NodeInventory
+    instance: Instance, shard: Shard, here: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
     """Return None when the weights are here and on the nodes of the other ranks, a list while
     they are waited for, perhaps by fetching them, a refusal when they will not come."""
-    model, elsewhere = instance.model, inventory.elsewhere
+    model, elsewhere = instance.model, here.elsewhere
     if instance.test is not None:
         return None
-    if not inventory.has(instance, shard):
+    if not here.has(instance, shard):
         if (refusal := elsewhere.fetches.get(model)) is not None:
             return refusal
         if model in elsewhere.fetches and model not in elsewhere.arrived:
             return []
         if any(model in models for models in elsewhere.announced.values()):
-            return [FetchModel(model, part_to_fetch(instance, shard, inventory))]
+            return [FetchModel(model, part_to_fetch(instance, shard, here))]
         text = f"{model} is no longer on this node's disk or any other's"
         return Refusal(reason="unknown_model", message=text) if elsewhere.has_heard else []
-    others = [other for other in instance.shards if other.node != inventory.node]
-    return [] if any(inventory.other_lacks(instance, other) for other in others) else None
+    others = [other for other in instance.shards if other.node != here.node]
+    return [] if any(here.other_lacks(instance, other) for other in others) else None
 
 
-def vanished(instance: Instance, shard: Shard, inventory: NodeInventory) -> Refusal | None:
+def vanished(instance: Instance, shard: Shard, here: NodeInventory) -> Refusal | None:
     """Return why a rank cannot be loaded from this disk any more; None where it can."""
-    if instance.test is not None or inventory.has(instance, shard):
+    if instance.test is not None or here.has(instance, shard):
         return None
     text = f"{instance.model} is no longer on this node's disk"
     return Refusal(reason="unknown_model", message=text)

@@ -22,15 +22,15 @@ class OpenQuestions:
     )
 
     def ask(self, instance: InstanceId, asker: bytes, now: float) -> None:
-        """Somebody waits for a report of this instance."""
+        """Note that an asker waits for a report of this instance."""
         self.waiting.setdefault(instance, []).append((asker, now + PATIENCE_S))
 
     def answered(self, instance: InstanceId) -> list[bytes]:
-        """Everybody whom a report of this instance answers; they wait no longer."""
+        """Return the askers whom a report of this instance answers; they wait no longer."""
         return [asker for asker, _ in self.waiting.pop(instance, [])]
 
     def expired(self, now: float) -> list[bytes]:
-        """Everybody whose patience is over; they wait no longer."""
+        """Return the askers whose patience is over; they wait no longer."""
         late: list[bytes] = []
         for instance, askers in list(self.waiting.items()):
             late += [asker for asker, deadline_at in askers if now >= deadline_at]

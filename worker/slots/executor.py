@@ -7,6 +7,7 @@ not returned to be noted, so that it is asked for again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from bus.client import BusClient
@@ -17,21 +18,8 @@ from bus.wire.codec import encode
 from bus.wire.errors import PortTaken, Refusal, Unavailable
 from bus.wire.messages.control import SlotDrain, SlotRefused
 from bus.wire.messages.wire import Message
-from worker.slots.actions import (
-    Action,
-    AssignSlot,
-    CancelFetch,
-    DrainSlot,
-    FetchModel,
-    GiveSpec,
-    KillSlot,
-    RefuseSlot,
-    SeatRank,
-    SlotAction,
-    StartSlot,
-    StopSlot,
-    Tell,
-)
+from worker.slots import actions
+from worker.slots.actions import Action, SeatRank, SlotAction, Tell
 from worker.slots.facts import ended, refused
 from worker.slots.processes import GROUP, SlotProcesses
 from worker.slots.runner_specs import CannotSeat, RankSeats, RunnerSpecs
@@ -48,26 +36,17 @@ def sender(client: BusClient, link: Link) -> Send:
     return lambda identity, message: link.send(identity, encode(client.envelope(message)))
 
 
+@dataclass(frozen=True, slots=True)
 class Executor:
     """The worker's way to act."""
 
-    def __init__(
-        self,
-        client: BusClient,
-        send: Send,
-        processes: SlotProcesses,
-        specs: RunnerSpecs,
-        seats: RankSeats,
-        downloads: Downloads,
-        log: Log,
-    ) -> None:
-        self._client = client
-        self._send = send
-        self._processes = processes
-        self._specs = specs
-        self._seats = seats
-        self._downloads = downloads
-        self._log = log
+    client: BusClient
+    send: Send
+    processes: SlotProcesses
+    specs: RunnerSpecs
+    seats: RankSeats
+    downloads: Downloads
+    log: Log
 
     def do(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
         """Do one action and return what is to be noted: the action where it was done, and what was
@@ -75,26 +54,26 @@ class Executor:
         try:
             return self._act(action, slots, now)
         except Unavailable as error:
-            self._processes.say_once(str(error))
+            self.processes.say_once(str(error))
         except ProcessRefused as error:
-            self._log.error("supervisord refused", action=type(action).__name__, error=str(error))
-            if isinstance(action, StartSlot):
+            self.log.error("supervisord refused", action=type(action).__name__, error=str(error))
+            if isinstance(action, actions.StartSlot):
                 text = f"{GROUP}{action.slot} could not be started: {error}"
-                return [self._tell(ended(action.task, self._client.speaker.node, text))]
-        return [action] if isinstance(action, StopSlot | KillSlot) else []
+                return [self._tell(ended(action.task, self.client.speaker.node, text))]
+        return [action] if isinstance(action, actions.StopSlot | actions.KillSlot) else []
 
     def _act(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
         match action:
-            case AssignSlot():
+            case actions.AssignSlot():
                 return [action]
-            case StartSlot(slot=slot, task=task):
-                self._log.info("starts", slot=slot, instance=task.instance, rank=task.rank)
-                return [action] if self._processes.start(slot) else []
-            case GiveSpec(slot=slot):
-                return [action] if self._say(slots[slot], self._specs.spec(action)) else []
+            case actions.StartSlot(slot=slot, task=task):
+                self.log.info("starts", slot=slot, instance=task.instance, rank=task.rank)
+                return [action] if self.processes.start(slot) else []
+            case actions.GiveSpec(slot=slot):
+                return [action] if self._say(slots[slot], self.specs.spec(action)) else []
             case SeatRank():
                 return [action, *self._seat(action, now)]
-            case DrainSlot(slot=slot, task=task, why=why):
+            case actions.DrainSlot(slot=slot, task=task, why=why):
                 drain = SlotDrain(
                     instance=task.instance,
                     generation=task.generation,
@@ -102,45 +81,45 @@ class Executor:
                     why=why,
                 )
                 if self._say(slots[slot], drain):
-                    self._log.info("drains", slot=slot, instance=task.instance, why=why)
+                    self.log.info("drains", slot=slot, instance=task.instance, why=why)
                 return [action]
-            case RefuseSlot(slot=slot, message=message):
+            case actions.RefuseSlot(slot=slot, message=message):
                 self._say(slots[slot], SlotRefused(message=message))
                 return [action]
-            case StopSlot(slot=slot, why=why):
-                self._log.info("stops", slot=slot, why=why)
-                self._processes.stop(slot)
+            case actions.StopSlot(slot=slot, why=why):
+                self.log.info("stops", slot=slot, why=why)
+                self.processes.stop(slot)
                 return [action]
-            case KillSlot(slot=slot, why=why):
-                self._log.warning("kills", slot=slot, why=why)
-                self._processes.kill(slot)
+            case actions.KillSlot(slot=slot, why=why):
+                self.log.warning("kills", slot=slot, why=why)
+                self.processes.kill(slot)
                 return [action]
             case Tell(fact=fact):
-                self._log.info("tells", fact=fact.kind)
+                self.log.info("tells", fact=fact.kind)
                 return [self._tell(action)]
-            case FetchModel(model=model, layers=layers):
-                self._downloads.fetch(model, now, layers)
+            case actions.FetchModel(model=model, layers=layers):
+                self.downloads.fetch(model, now, layers)
                 return []
-            case CancelFetch(model=model):
-                self._downloads.cancel(model)
+            case actions.CancelFetch(model=model):
+                self.downloads.cancel(model)
                 return []
             case _:
                 assert_never(action)
 
     def _say(self, slot: Slot, message: Message) -> bool:
-        return slot.boot is not None and self._send(identity_of(slot.name, slot.boot), message)
+        return slot.boot is not None and self.send(identity_of(slot.name, slot.boot), message)
 
     def _seat(self, action: SeatRank, now: float) -> list[Tell]:
         """Tell where a rank will be met, or that it cannot be."""
         try:
-            self._client.tell(self._seats.choose(action, now))
+            self.client.tell(self.seats.choose(action, now))
         except (PortTaken, CannotSeat) as error:
             refusal = Refusal(reason="unsupported", message=str(error))
-            return [self._tell(refused(action.task, self._client.speaker.node, refusal))]
+            return [self._tell(refused(action.task, self.client.speaker.node, refusal))]
         return []
 
     def _tell(self, tell: Tell) -> Tell:
-        self._client.tell(tell.fact)
+        self.client.tell(tell.fact)
         return tell
 
 

@@ -30,13 +30,12 @@ class Reported:
 
     def note(self, action: SeatRank | Tell, now: float) -> None:
         """Note that a seat was looked for, or a fact told."""
-        match action:
-            case SeatRank(task=task):
-                self.seated.add(task)
-            case Tell(task=task, boot=None):
-                self.left[task] = now
-            case Tell(task=task, boot=boot):
-                self.ready[task] = boot
+        if isinstance(action, SeatRank):
+            self.seated.add(action.task)
+        elif action.boot is not None:
+            self.ready[action.task] = action.boot
+        else:
+            self.left[action.task] = now
 
     def prune(self, instances: Iterable[str]) -> None:
         """Forget instances that are no more."""

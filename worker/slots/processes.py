@@ -32,12 +32,9 @@ class SlotProcesses:
         """Return the runner slots as supervisord has them; None when it does not answer."""
         try:
             found = self._supervisor.list_processes()
-        except ProcessRefused as error:
-            if error.reason != "shutting_down":
+        except (ProcessRefused, Unavailable) as error:
+            if not (isinstance(error, ProcessRefused) and error.reason == "shutting_down"):
                 self.say_once(str(error))
-            return None
-        except Unavailable as error:
-            self.say_once(str(error))
             return None
         self.trouble = ""
         return [

@@ -55,45 +55,43 @@ def silent_ones(table: SlotTable) -> list[KillSlot]:
 
 
 def reconcile(
-    state: ClusterState, table: SlotTable, inventory: NodeInventory, reported: Reported
+    state: ClusterState, table: SlotTable, here: NodeInventory, told: Reported
 ) -> list[Action]:
     """Return the next actions, in order. The shell does them and notes those that it did, in
     `table` and `reported`; neither is written here."""
-    wanted, leaving = _desired(state, inventory.node)
-    present = {task: found for task, found in wanted.items() if vanished(*found, inventory) is None}
+    wanted, leaving = _desired(state, here.node)
+    present = {task: found for task, found in wanted.items() if vanished(*found, here) is None}
     table = SlotTable(dict(table.slots))
-    actions: list[Action] = [*_assign_idle(present, table, inventory, reported)]
+    actions: list[Action] = [*_assign_idle(present, table, here, told)]
     for name in sorted(table.slots):
         slot = table.slots[name]
         if slot.life != "free":
-            actions += _watched(slot, inventory) or _guided(
-                slot, wanted, leaving, inventory, reported
-            )
+            actions += _watched(slot, here) or _guided(slot, wanted, leaving, here, told)
     for task, (instance, shard) in sorted(wanted.items(), key=lambda found: found[0]):
-        actions += _missing(task, instance, shard, table, inventory, reported, actions)
+        actions += _missing(task, instance, shard, table, here, told, actions)
     for task in leaving:
-        if table.of(task) is None and inventory.settled:
-            actions += _again(task, inventory, reported)
-    left = {*reported.left, *(action.task for action in actions if isinstance(action, Tell))}
-    return [*actions, *_unneeded(wanted, table, inventory, left)]
+        if table.of(task) is None and here.settled:
+            actions += _again(task, here, told)
+    left = {*told.left, *(action.task for action in actions if isinstance(action, Tell))}
+    return [*actions, *_unneeded(wanted, table, here, left)]
 
 
 def _assign_idle(
-    wanted: Desired, table: SlotTable, inventory: NodeInventory, reported: Reported
+    wanted: Desired, table: SlotTable, here: NodeInventory, told: Reported
 ) -> Iterator[AssignSlot]:
     """Give runners that wait for a task (the first one was dropped, or given by a worker that is
     no more) a task that no slot is; each is noted in `table`, a copy of this turn."""
-    if not inventory.settled:
+    if not here.settled:
         return
     for slot in list(table.slots.values()):
         if slot.life != "idle" or slot.task in wanted:
             continue
-        open_tasks = [t for t in wanted if table.of(t) is None and t not in reported.left]
+        open_tasks = [t for t in wanted if table.of(t) is None and t not in told.left]
         lost_ones = {t for t in open_tasks if _is_ready(t, wanted[t][0])}
         task = next((t for t in sorted(open_tasks) if t not in lost_ones), None)
         if task != slot.task:
             assign = AssignSlot(slot.name, task)
-            table.note(assign, inventory.now)
+            table.note(assign, here.now)
             yield assign
 
 
@@ -120,10 +118,10 @@ def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
 # --- one slot ---
 
 
-def _watched(slot: Slot, inventory: NodeInventory) -> list[Action]:
+def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
     """Deadlines of a living slot; whatever passes one is ended by force."""
-    age_s, silent_s = inventory.now - slot.since_at, inventory.now - slot.heard_at
-    timing = inventory.timing
+    age_s, silent_s = here.now - slot.since_at, here.now - slot.heard_at
+    timing = here.timing
     match slot.life:
         case "killed":
             return [KillSlot(slot.name, slot.doom)] if age_s >= timing.repeat_kill_s else []
@@ -133,8 +131,8 @@ def _watched(slot: Slot, inventory: NodeInventory) -> list[Action]:
             return [
                 KillSlot(slot.name, f"said nothing for {timing.first_report_s:g} s after its start")
             ]
-        case "loading" if age_s >= inventory.load_deadline_s:
-            return [KillSlot(slot.name, f"was not loaded within {inventory.load_deadline_s:g} s")]
+        case "loading" if age_s >= here.load_deadline_s:
+            return [KillSlot(slot.name, f"was not loaded within {here.load_deadline_s:g} s")]
         case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + timing.ask_s:
             return [StopSlot(slot.name, slot.doom or "did not leave when it was asked to")]
         case _:
@@ -145,14 +143,14 @@ def _watched(slot: Slot, inventory: NodeInventory) -> list[Action]:
 
 
 def _guided(
-    slot: Slot, wanted: Desired, leaving: Desired, inventory: NodeInventory, reported: Reported
+    slot: Slot, wanted: Desired, leaving: Desired, here: NodeInventory, told: Reported
 ) -> list[Action]:
     """What a living slot has to hear, given what it is."""
     if slot.life in ("stopping", "killed"):
         return []
     task = slot.task
     if task is not None and task in wanted and slot.life in ("starting", "idle"):
-        seat = _seated(task, *wanted[task], reported)
+        seat = _seated(task, *wanted[task], told)
         if seat:
             return seat
     if slot.life == "starting":
@@ -161,46 +159,41 @@ def _guided(
         instance, _ = leaving[task]
         return _drained(slot, task, instance.drain_deadline_s or 0.0, instance.why)
     if task is None or task not in wanted:
-        return _unwanted(slot, inventory)
+        return _unwanted(slot, here)
     instance, shard = wanted[task]
-    if _is_stray(slot, task, instance, inventory, reported):
+    if _is_stray(slot, task, instance, here, told):
         return [StopSlot(slot.name, "its seat in the group is in no log: that was lost")]
-    if slot.life == "idle" or _missed_its_spec(slot, inventory):
-        return _given(slot, task, instance, shard, inventory, reported)
+    if slot.life == "idle" or _missed_its_spec(slot, here):
+        return _given(slot, task, instance, shard, here, told)
     if slot.life == "ready":
-        return _announced(slot, task, instance, inventory, reported)
+        return _announced(slot, task, instance, here, told)
     return []
 
 
 def _given(
-    slot: Slot,
-    task: Task,
-    instance: Instance,
-    shard: Shard,
-    inventory: NodeInventory,
-    reported: Reported,
+    slot: Slot, task: Task, instance: Instance, shard: Shard, here: NodeInventory, told: Reported
 ) -> list[Action]:
     """Its spec, once every rank of its group has a seat, unless the model has vanished from
     the disk since the slot was started."""
     missing = _unseated(instance)
     if missing:
-        waited_s, seat_s = inventory.now - slot.since_at, inventory.timing.seat_s
+        waited_s, seat_s = here.now - slot.since_at, here.timing.seat_s
         where = ", ".join(f"rank {shard.rank} on {shard.node}" for shard in missing)
         text = f"{where}: no seat within {seat_s:g} s (is that node's worker running?)"
         return [StopSlot(slot.name, text)] if waited_s >= seat_s else []
-    refusal = vanished(instance, shard, inventory)
+    refusal = vanished(instance, shard, here)
     if refusal is None:
         return [GiveSpec(slot.name, task, instance, shard)]
     actions: list[Action] = [RefuseSlot(slot.name, refusal.message)]
-    if task not in reported.left:
-        actions.append(refused(task, inventory.node, refusal))
+    if task not in told.left:
+        actions.append(refused(task, here.node, refusal))
     return actions
 
 
-def _seated(task: Task, instance: Instance, shard: Shard, reported: Reported) -> list[Action]:
+def _seated(task: Task, instance: Instance, shard: Shard, told: Reported) -> list[Action]:
     """A rank of a group is told of as soon as it has a slot, for all wait for it."""
     known = any(seat.rank == task.rank for seat in instance.seats)
-    if len(instance.shards) == 1 or task in reported.seated or known:
+    if len(instance.shards) == 1 or task in told.seated or known:
         return []
     return [SeatRank(task, instance, shard)]
 
@@ -214,36 +207,30 @@ def _unseated(instance: Instance) -> list[Shard]:
 
 
 def _is_stray(
-    slot: Slot, task: Task, instance: Instance, inventory: NodeInventory, reported: Reported
+    slot: Slot, task: Task, instance: Instance, here: NodeInventory, told: Reported
 ) -> bool:
     """A rank that runs, whose seat this worker has not told and the state does not know: it was
     given its spec by a log that is no more, and the others will never hear of its ports. Once all
     ranks are ready they have found each other, and nobody needs its seat any more."""
-    if (
-        len(instance.shards) == 1
-        or task in reported.seated
-        or slot.life not in ("loading", "ready")
-    ):
+    if len(instance.shards) == 1 or task in told.seated or slot.life not in ("loading", "ready"):
         return False
     if instance.status != "placed":
         return False
-    waited_s = inventory.now - slot.since_at
-    return waited_s >= inventory.timing.stray_s and all(
+    waited_s = here.now - slot.since_at
+    return waited_s >= here.timing.stray_s and all(
         seat.rank != task.rank for seat in instance.seats
     )
 
 
-def _missed_its_spec(slot: Slot, inventory: NodeInventory) -> bool:
+def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
     """Given a spec, it still says idle: the message was lost."""
     idle = slot.hello is not None and slot.hello.phase == "idle"
-    late = (
-        inventory.now - slot.since_at >= inventory.timing.repeat_s and slot.heard_at > slot.since_at
-    )
+    late = here.now - slot.since_at >= here.timing.repeat_s and slot.heard_at > slot.since_at
     return slot.life == "loading" and idle and late
 
 
-def _unwanted(slot: Slot, inventory: NodeInventory) -> list[Action]:
-    if not inventory.settled:
+def _unwanted(slot: Slot, here: NodeInventory) -> list[Action]:
+    if not here.settled:
         return []
     if slot.life == "idle":
         return [RefuseSlot(slot.name, "nothing is to be loaded in this slot")]
@@ -267,10 +254,10 @@ def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action
 
 
 def _announced(
-    slot: Slot, task: Task, instance: Instance, inventory: NodeInventory, reported: Reported
+    slot: Slot, task: Task, instance: Instance, here: NodeInventory, told: Reported
 ) -> list[Action]:
     hello = slot.hello
-    if hello is None or slot.boot is None or reported.ready.get(task) == slot.boot:
+    if hello is None or slot.boot is None or told.ready.get(task) == slot.boot:
         return []
     known = next((rank for rank in instance.ready if rank.rank == task.rank), None)
     if known is not None and (known.pid, known.addresses) == (slot.pid, hello.addresses):
@@ -279,7 +266,7 @@ def _announced(
         instance=task.instance,
         generation=task.generation,
         rank=task.rank,
-        node=inventory.node,
+        node=here.node,
         process=f"runner:{slot.name}",
         pid=slot.pid,
         addresses=hello.addresses,
@@ -295,20 +282,20 @@ def _missing(
     instance: Instance,
     shard: Shard,
     table: SlotTable,
-    inventory: NodeInventory,
-    reported: Reported,
+    here: NodeInventory,
+    told: Reported,
     planned: list[Action],
 ) -> list[Action]:
     """A task that no living slot is: start one, or say why not."""
-    if table.of(task) is not None or not inventory.settled or task in reported.left:
+    if table.of(task) is not None or not here.settled or task in told.left:
         return []
     if _is_ready(task, instance):
-        return [ended(task, inventory.node, "its runner was gone when the worker took stock")]
+        return [ended(task, here.node, "its runner was gone when the worker took stock")]
     if _elder_here(task, table):
         return []
-    verdict = admitted(instance, shard, table, inventory)
+    verdict = admitted(instance, shard, table, here)
     if isinstance(verdict, Refusal):
-        return [refused(task, inventory.node, verdict)]
+        return [refused(task, here.node, verdict)]
     if verdict is not None:
         return [action for action in verdict if action not in planned]
     taken = {action.slot for action in planned if isinstance(action, StartSlot)}
@@ -328,22 +315,22 @@ def _elder_here(task: Task, table: SlotTable) -> bool:
 
 
 def _unneeded(
-    wanted: Desired, table: SlotTable, inventory: NodeInventory, left: Set[Task]
+    wanted: Desired, table: SlotTable, here: NodeInventory, left: Set[Task]
 ) -> Iterable[CancelFetch]:
     """Fetches that nothing waits for (any more)."""
-    if not inventory.settled:
+    if not here.settled:
         return []
     open_tasks = [task for task in wanted if table.of(task) is None and task not in left]
     needed = {wanted[task][0].model for task in open_tasks}
-    return [CancelFetch(model) for model in sorted(set(inventory.elsewhere.fetches) - needed)]
+    return [CancelFetch(model) for model in sorted(set(here.elsewhere.fetches) - needed)]
 
 
-def _again(task: Task, inventory: NodeInventory, reported: Reported) -> list[Action]:
+def _again(task: Task, here: NodeInventory, told: Reported) -> list[Action]:
     """A draining task without a process has left, even if that was told to a holder that died."""
-    retell_s = inventory.timing.retell_s
-    if inventory.now - reported.left.get(task, -retell_s) < retell_s:
+    retell_s = here.timing.retell_s
+    if here.now - told.left.get(task, -retell_s) < retell_s:
         return []
-    return [unloaded(task, inventory.node)]
+    return [unloaded(task, here.node)]
 
 
 def _free_slot(table: SlotTable, taken: set[str]) -> str | None:

@@ -60,49 +60,40 @@ class DataPorts:
     hosts: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class RankSeats:
     """Chooses where ranks on this `node` are met. `devices` returns peer to the RDMA device that
     leads there, now."""
 
-    def __init__(
-        self,
-        node: NodeId,
-        data: DataPorts,
-        ring_ports: PortPool,
-        plan_ports: PortPool,
-        seen: RankAddresses,
-        devices: Callable[[], Mapping[str, str]],
-        log: Log,
-    ) -> None:
-        self._node = node
-        self._data = data
-        self._ring_ports = ring_ports
-        self._plan_ports = plan_ports
-        self._seen = seen
-        self._devices = devices
-        self._log = log
+    node: NodeId
+    data: DataPorts
+    ring_ports: PortPool
+    plan_ports: PortPool
+    seen: RankAddresses
+    devices: Callable[[], Mapping[str, str]]
+    log: Log
 
     def choose(self, action: SeatRank, now: float) -> RankSeated:
         """Return where a rank will be met: by its left neighbour on the ring and, where it leads,
         by its followers for step plans. Raises PortTaken, CannotSeat."""
-        data, task, shard, nodes = self._data, action.task, action.shard, action.nodes
+        data, task, shard, nodes = self.data, action.task, action.shard, action.nodes
         if not data.listen or not data.hosts:
             raise CannotSeat("this node does not listen for others (`cluster.listen`)")
         rdma = self._device_row(action.instance)
-        ring = self._ring_ports.fresh(data.listen)
-        plans = self._plan_ports.fresh(data.listen) if task.rank == 0 else None
+        ring = self.ring_ports.fresh(data.listen)
+        plans = self.plan_ports.fresh(data.listen) if task.rank == 0 else None
         ips, left = addresses(), nodes[task.rank - 1]
         if rdma and task.rank == 0:
             # JACCL's ranks all meet rank 0 here, and its neighbours by the device matrix alone.
-            seen = self._seen.shared_host(nodes[1:], ips, now)
+            seen = self.seen.shared_host(nodes[1:], ips, now)
         else:
-            seen = self._seen.host_for(left, ips, now)
+            seen = self.seen.host_for(left, ips, now)
         host = seen or data.hosts[0]
-        followers = self._seen.hosts_for(nodes[1:], ips, now) or (host,)
-        self._log.info("seats", rank=task.rank, host=host, left=left, seen=seen is not None)
+        followers = self.seen.hosts_for(nodes[1:], ips, now) or (host,)
+        self.log.info("seats", rank=task.rank, host=host, left=left, seen=seen is not None)
         seat = RankSeat(
             rank=task.rank,
-            node=self._node,
+            node=self.node,
             first_layer=shard.first_layer,
             last_layer=shard.last_layer,
             ring=(f"{host}:{ring}",),
@@ -117,39 +108,32 @@ class RankSeats:
         if instance.collectives != "jaccl":
             return ()
         order = [shard.node for shard in instance.shards]
-        row = device_row(order, self._node, self._devices())
+        row = device_row(order, self.node, self.devices())
         if isinstance(row, str):
             raise CannotSeat(f"no active RDMA port leads from this node to {row}")
         return row
 
 
+@dataclass(frozen=True, slots=True)
 class RunnerSpecs:
     """Says what each slot's runner is to be."""
 
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        defaults: RunnerDefaults,
-        data: DataPorts,
-        models: LocalModels,
-        ring_secret: RingSecret,
-    ) -> None:
-        self._endpoints = endpoints
-        self._defaults = asdict(defaults)
-        self._data = data
-        self._models = models
-        self._ring_secret = ring_secret
+    endpoints: Endpoints
+    defaults: RunnerDefaults
+    data: DataPorts
+    models: LocalModels
+    ring_secret: RingSecret
 
     def spec(self, give: GiveSpec) -> RunnerSpec:
         """Return the spec of one rank. Raises KeyError when its model does not lie here."""
-        model, test, data = give.instance.model, give.instance.test, self._data
-        card = None if test is not None else self._models.card(model)
-        local, port = self._endpoints.runner(give.slot), data.port + int(give.slot)
+        model, test, data = give.instance.model, give.instance.test, self.data
+        card = None if test is not None else self.models.card(model)
+        local, port = self.endpoints.runner(give.slot), data.port + int(give.slot)
         abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
         announced = (tuple(f"tcp://{host}:{port}" for host in data.hosts),) if abroad else ()
         return RunnerSpec(
             **asdict(give.task),
-            **self._defaults,
+            **asdict(self.defaults),
             size=len(give.instance.shards),
             model=model,
             path="" if card is None else card.path,
@@ -174,5 +158,5 @@ class RunnerSpecs:
             backend="jaccl" if over_rdma else "ring",
             coordinator=instance.seats[0].ring[0] if over_rdma else "",
             ranks=instance.seats,
-            secret=self._ring_secret(instance.instance, instance.generation),
+            secret=self.ring_secret(instance.instance, instance.generation),
         )

@@ -13,17 +13,8 @@ from typing import Literal
 
 from bus.wire.ids import Boot
 from bus.wire.messages.control import SlotEnded, SlotHello
-from worker.slots.actions import (
-    AssignSlot,
-    DrainSlot,
-    GiveSpec,
-    KillSlot,
-    RefuseSlot,
-    SlotAction,
-    StartSlot,
-    StopSlot,
-    Task,
-)
+from worker.slots import actions
+from worker.slots.actions import SlotAction, Task
 
 Life = Literal["free", "starting", "idle", "loading", "ready", "draining", "stopping", "killed"]
 Deed = Literal["start", "give", "drain", "stop", "kill"]
@@ -102,19 +93,15 @@ class Gone:
     exit_code: int | None
 
 
-def _slots() -> dict[str, Slot]:
-    return {}
-
-
 @dataclass(slots=True)
 class SlotTable:
     """All slots by name (`00`, `01`, ...)."""
 
-    slots: dict[str, Slot] = field(default_factory=_slots)
+    slots: dict[str, Slot] = field(default_factory=dict[str, Slot])
 
     @property
     def is_steady(self) -> bool:
-        """Whether no slot is on its way to another life."""
+        """Return whether no slot is on its way to another life."""
         return all(slot.life in STEADY for slot in self.slots.values())
 
     def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
@@ -175,27 +162,27 @@ class SlotTable:
         """Note what the worker did to a slot."""
         slot = self.slots[action.slot]
         match action:
-            case AssignSlot(task=task):
+            case actions.AssignSlot(task=task):
                 slot = replace(slot, task=task)
-            case StartSlot(task=task):
+            case actions.StartSlot(task=task):
                 slot = replace(_done(slot, "start", now), task=task, heard_at=now)
-            case GiveSpec():
+            case actions.GiveSpec():
                 slot = replace(_done(slot, "give", now), heard_at=now, since_at=now)
-            case DrainSlot(deadline_s=deadline_s):
+            case actions.DrainSlot(deadline_s=deadline_s):
                 slot = replace(_done(slot, "drain", now), drain_deadline_s=deadline_s, since_at=now)
-            case RefuseSlot(message=why) | StopSlot(why=why):
+            case actions.RefuseSlot(message=why) | actions.StopSlot(why=why):
                 slot = replace(_done(slot, "stop", now), doom=why or slot.doom)
-            case KillSlot(why=why):
+            case actions.KillSlot(why=why):
                 slot = replace(_done(slot, "kill", now), doom=why or slot.doom)
         self.slots[action.slot] = slot
 
     def forgive(self, now: float) -> None:
-        """The worker itself was away (asleep, stalled): nobody's silence counts till now."""
+        """Forgive all silence till now: the worker itself was away (asleep, stalled)."""
         for name, slot in self.slots.items():
             self.slots[name] = replace(slot, heard_at=now, since_at=max(slot.since_at, now))
 
     def of(self, task: Task) -> Slot | None:
-        """The living slot that is, or is to be, this task."""
+        """Return the living slot that is, or is to be, this task."""
         return next((s for s in self.slots.values() if s.task == task and s.life != "free"), None)
 
 

@@ -21,22 +21,14 @@ from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import FetchReading
-from bus.wire.messages.weights import DISK_MARGIN_BYTES, Manifest
+from bus.wire.messages.weights import DISK_MARGIN_BYTES
+from bus.wire.messages.wire import Message
 from worker.models.layer_bytes import Layers
-from worker.transfer.disk_thread import DiskThread
-from worker.transfer.download import Download
-from worker.transfer.download_actions import (
-    AskSource,
-    CheckFile,
-    DownloadAction,
-    OpenStage,
-    PublishModel,
-    WritePiece,
-)
-from worker.transfer.envelopes import Voice
+from worker.transfer.disk_thread import DiskThread, Result, Work
+from worker.transfer.download import Download, DownloadAction, OpenStage, PublishModel, WritePiece
+from worker.transfer.file_checks import CheckFile, broken_disk
 from worker.transfer.pieces import Staged
-from worker.transfer.refusal import broken_disk
-from worker.transfer.source import StoreAddress
+from worker.transfer.source import AskSource, StoreAddress
 from worker.transfer.staging import Stage, begun
 
 TICK_S = 0.25
@@ -44,7 +36,9 @@ SLICE = 4
 """Messages taken in before the loop turns to whatever else there is."""
 
 OpenLink = Callable[[Literal["dealer", "router"], NodeId | None], Link]
-"""Makes the sockets of stores and fetchers; the node is whom a DEALER is to reach."""
+"""Makes the sockets of stores and downloaders; the node is whom a DEALER is to reach."""
+Pack = Callable[[Message], bytes]
+"""Puts a message into this node's next envelope, as one frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +57,16 @@ class _Run:
     """One attempt: its state machine, its stage, a DEALER for each source."""
 
     attempt: int
-    fetch: Download
+    download: Download
     stage: Stage | None = None
     links: dict[StoreAddress, Link] = field(default_factory=dict[StoreAddress, Link])
     live: bool = True
     ended: bool = False
+
+    def news(self, now: float) -> DownloadNews:
+        """Return how the attempt stands."""
+        of = self.download
+        return DownloadNews(self.attempt, of.reading(now), of.refusal, of.received.total)
 
 
 class Downloader:
@@ -77,7 +76,7 @@ class Downloader:
         self,
         reactor: Reactor,
         open_link: OpenLink,
-        voice: Voice,
+        pack: Pack,
         jobs: DiskThread,
         models: Path,
         log: Log,
@@ -86,7 +85,7 @@ class Downloader:
     ) -> None:
         self._reactor = reactor
         self._open_link = open_link
-        self._voice = voice
+        self._pack = pack
         self._jobs = jobs
         self._models = models
         self._log = log
@@ -106,14 +105,14 @@ class Downloader:
         more sources."""
         run = self._runs.get(model)
         if run is not None and run.attempt == attempt:
-            run.fetch.sources_are(sources)
+            run.download.sources.add(sources)
             return
         self.cancel(model)
         known = list(sources)
         names = ", ".join(sorted({str(source.node) for source in known}))
         part = f"layers {layers.first} to {layers.last}" if layers else "all"
         self._log.info("fetches a model", model=model, sources=names, part=part)
-        fetch = Download(
+        download = Download(
             model,
             known,
             self._reactor.now(),
@@ -121,16 +120,16 @@ class Downloader:
             margin_bytes=self._margin_bytes,
             layers=layers,
         )
-        self._runs[model] = run = _Run(attempt, fetch)
+        self._runs[model] = run = _Run(attempt, download)
         if self._timer is None:
             self._timer = self._reactor.every(TICK_S, self._tick)
-        self._do(run, fetch.tick(self._reactor.now()))
+        self._do(run, download.tick(self._reactor.now()))
 
     def cancel(self, model: ModelId) -> None:
         """Give an attempt up, or forget how it ended."""
         run = self._runs.pop(model, None)
         if run is not None:
-            if not run.fetch.over:
+            if not run.download.over:
                 self._log.info("gives a fetch up", model=model)
             run.live = False
             self._hang_up(run)
@@ -139,14 +138,9 @@ class Downloader:
             self._timer = None
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
-        """How each attempt stands; those that are over stay until cancelled."""
+        """Return how each attempt stands; those that are over stay until cancelled."""
         now = self._reactor.now()
-        return {
-            model: DownloadNews(
-                run.attempt, run.fetch.reading(now), run.fetch.refusal, run.fetch.received_bytes
-            )
-            for model, run in self._runs.items()
-        }
+        return {model: run.news(now) for model, run in self._runs.items()}
 
     def close(self) -> None:
         """Give all up; the stages stay."""
@@ -158,7 +152,7 @@ class Downloader:
     def _tick(self) -> None:
         now = self._reactor.now()
         for run in list(self._runs.values()):
-            self._do(run, run.fetch.tick(now))
+            self._do(run, run.download.tick(now))
 
     def _received(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
         """Pieces are taken in a few at a time, so that a fast source holds nothing else up."""
@@ -181,13 +175,13 @@ class Downloader:
             self._log.debug("dropped a store's message", node=source.node, error=str(error)[:200])
             return
         content = frames[1] if len(frames) == 2 else b""
-        self._do(run, run.fetch.heard(source, message, content, self._reactor.now()))
+        self._do(run, run.download.heard(source, message, content, self._reactor.now()))
 
     def _changed(self, run: _Run, source: StoreAddress, change: Change) -> None:
         if run.live:
-            now, fetch = self._reactor.now(), run.fetch
+            now, download = self._reactor.now(), run.download
             lost = change == "lost"
-            self._do(run, fetch.lost(source, now) if lost else fetch.connected(source, now))
+            self._do(run, download.lost(source, now) if lost else download.connected(source, now))
 
     # --- what is to be done ---
 
@@ -198,8 +192,8 @@ class Downloader:
             for action in actions:
                 self._act(run, action)
         except OSError as error:
-            run.fetch.failed(broken_disk(run.fetch.model, error))
-        if run.fetch.over and not run.ended:
+            run.download.failed(broken_disk(run.download.model, error))
+        if run.download.over and not run.ended:
             run.ended = True
             self._tell_end(run)
             self._hang_up(run)
@@ -207,64 +201,57 @@ class Downloader:
     def _act(self, run: _Run, action: DownloadAction) -> None:
         match action:
             case AskSource(source=source, message=message):
-                self._link(run, source).send(self._voice.say(message))
+                self._link(run, source).send(self._pack(message))
             case OpenStage(manifest=manifest):
-                self._stage(run, manifest)
+                run.stage = stage = Stage(self._models, manifest)
+                self._work(run, stage.open, partial(self._staged, run))
             case WritePiece(piece=piece, content=content) if run.stage is not None:
                 run.stage.write(piece, content)
-            case CheckFile(digest=digest, path=path, wanted=wanted) if run.stage is not None:
-                checked = partial(self._checked, run, run.stage, digest, path)
-                self._jobs.add(partial(run.stage.check, path, wanted=wanted), checked)
+            case CheckFile(path=path, wanted=wanted) if run.stage is not None:
+                checked = partial(self._checked, run, run.stage, action)
+                self._work(run, partial(run.stage.check, path, wanted=wanted), checked)
             case PublishModel() if run.stage is not None:
-                layers, stage = run.fetch.layers, run.stage
+                layers, stage = run.download.layers, run.stage
                 ends = stage.publish if layers is None else partial(stage.keep, layers)
-                self._jobs.add(ends, partial(self._published, run))
+                self._work(run, ends, lambda _place: run.download.published())
             case WritePiece() | CheckFile() | PublishModel():
                 raise AssertionError("a stage is opened before it is used")
             case _:
                 assert_never(action)
 
-    def _stage(self, run: _Run, manifest: Manifest) -> None:
-        run.stage = stage = Stage(self._models, manifest)
-        self._jobs.add(stage.open, partial(self._staged, run))
+    def _work(
+        self, run: _Run, work: Work[Result], then: Callable[[Result], list[DownloadAction]]
+    ) -> None:
+        """Have the disk do this, and go on with what came of it."""
 
-    def _staged(self, run: _Run, staged: Staged | Exception) -> None:
-        if isinstance(staged, Exception):
-            run.fetch.failed(broken_disk(run.fetch.model, staged))
-            self._do(run, [])
-            return
-        self._do(run, run.fetch.staged(staged, self._reactor.now()))
+        def done(result: Result | Exception) -> None:
+            if isinstance(result, Exception):
+                run.download.failed(broken_disk(run.download.model, result))
+                self._do(run, [])
+            else:
+                self._do(run, then(result))
+
+        self._jobs.add(work, done)
+
+    def _staged(self, run: _Run, staged: Staged) -> list[DownloadAction]:
+        return run.download.staged(staged, self._reactor.now())
 
     def _checked(
-        self,
-        run: _Run,
-        stage: Stage,
-        digest: str,
-        path: str,
-        bad: tuple[int, ...] | Exception | None,
-    ) -> None:
-        if isinstance(bad, Exception):
-            run.fetch.failed(broken_disk(run.fetch.model, bad))
-            self._do(run, [])
-            return
+        self, run: _Run, stage: Stage, check: CheckFile, bad: tuple[int, ...] | None
+    ) -> list[DownloadAction]:
         if bad:
-            self._log.warning("fetched bytes are wrong on the disk", path=path, pieces=len(bad))
-            stage.spoil(path, bad)
-        self._do(run, run.fetch.checked(digest, path, bad, self._reactor.now()))
-
-    def _published(self, run: _Run, place: Path | Exception) -> None:
-        if isinstance(place, Exception):
-            run.fetch.failed(broken_disk(run.fetch.model, place))
-        else:
-            run.fetch.published()
-        self._do(run, [])
+            self._log.warning(
+                "fetched bytes are wrong on the disk", path=check.path, pieces=len(bad)
+            )
+            stage.spoil(check.path, bad)
+        return run.download.checked(check.digest, check.path, bad, self._reactor.now())
 
     def _tell_end(self, run: _Run) -> None:
-        fetch, model = run.fetch, run.fetch.model
-        if fetch.refusal is not None:
-            self._log.error("could not fetch a model", model=model, why=fetch.refusal.message)
+        download, model = run.download, run.download.model
+        if download.refusal is not None:
+            self._log.error("could not fetch a model", model=model, why=download.refusal.message)
         else:
-            self._log.info("fetched a model", model=model, received_bytes=fetch.received_bytes)
+            self._log.info("fetched a model", model=model, received_bytes=download.received.total)
 
     def _link(self, run: _Run, source: StoreAddress) -> Link:
         link = run.links.get(source)

@@ -61,28 +61,21 @@ class Downloads(Protocol):
     def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
         """Get a model, or what some of its layers need, from the nodes that announce it, unless
         a fetch of that model is under way."""
-        ...
 
     def cancel(self, model: ModelId) -> None:
         """Give up, or forget how it ended; what was fetched so far stays for another time."""
-        ...
-
-    def has_arrived(self) -> bool:
-        """Return whether a model came since `looked` was called last."""
-        ...
 
     def looked(self, here: LocalModels) -> None:
         """Take in what was seen on the disk: whole models may be given to others, and what came
         has to be among the models, or parts, now."""
-        ...
 
-    def tick(self, now: float) -> None:
-        """Tell of more sources; publish how far each fetch is."""
+    def tick(self, now: float) -> bool:
+        """Tell of more sources and publish how far each fetch is; return whether a model came since
+        `looked` was called last."""
         ...
 
     def close(self) -> None:
         """End the thread; stages stay."""
-        ...
 
 
 class NoDownloads:
@@ -103,17 +96,14 @@ class NoDownloads:
 
     def cancel(self, model: ModelId) -> None:
         """Log that nothing is fetched."""
-        self._log.error("this worker fetches no weights", model=model)
-
-    def has_arrived(self) -> bool:
-        """Return False."""
-        return False
+        self.fetch(model, 0.0)
 
     def looked(self, here: LocalModels) -> None:
         """Ignore the disk."""
 
-    def tick(self, now: float) -> None:
-        """Publish nothing."""
+    def tick(self, now: float) -> bool:
+        """Publish nothing; no model comes."""
+        return False
 
     def close(self) -> None:
         """End nothing."""
@@ -206,10 +196,6 @@ class PeerDownloads:
             self._readings.keep(news.reading.model_copy(update=update))
         self._thread.cancel(model)
 
-    def has_arrived(self) -> bool:
-        """Return whether a model came since `looked` was called last."""
-        return bool(self._unlooked())
-
     def looked(self, here: LocalModels) -> None:
         """Give away what lies here whole; judge what came by it."""
         for model in self._unlooked():
@@ -228,11 +214,13 @@ class PeerDownloads:
             self._offered = offered
             self._thread.offers(offered)
 
-    def tick(self, now: float) -> None:
-        """Tell of more sources; publish how far each attempt is."""
+    def tick(self, now: float) -> bool:
+        """Tell of more sources and publish how far each attempt is; return whether a model came
+        since `looked` was called last."""
         for model in self._attempts:
             self._want(model, now)
         self._readings.publish({m: news.reading for m, news in self._news().items()}, now)
+        return bool(self._unlooked())
 
     def close(self) -> None:
         """End the thread; stages stay."""

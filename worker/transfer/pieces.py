@@ -30,11 +30,12 @@ class Piece:
 
     @property
     def offset(self) -> int:
+        """Return where the piece begins in its file, in bytes."""
         return self.index * PIECE_BYTES
 
 
 def piece_at(path: str, offset: int) -> Piece:
-    """The piece that begins at `offset`, a multiple of the piece's length."""
+    """Return the piece that begins at `offset`, a multiple of the piece's length."""
     return Piece(path, offset // PIECE_BYTES)
 
 
@@ -118,11 +119,11 @@ class Pieces:
 
     @property
     def complete(self) -> bool:
-        """Whether every piece that is wanted is here."""
+        """Return whether every piece that is wanted is here."""
         return not self._unread and self.done_bytes == self.total_bytes
 
     def is_whole(self, path: str) -> bool:
-        """Whether every piece that is wanted of this file is here."""
+        """Return whether every piece that is wanted of this file is here."""
         known = self._layers is None or not self._unread or not path.endswith(SUFFIX)
         return known and self._missing[path] == 0
 
@@ -132,20 +133,20 @@ class Pieces:
         return None if wanted.count(1) == len(wanted) else wanted
 
     def finished(self) -> list[str]:
-        """The files of which the last wanted piece has come since this was asked last."""
+        """Return the files of which the last wanted piece has come since this was asked last."""
         found, self._finished = self._finished, []
         return found
 
     def has(self, piece: Piece) -> bool:
-        """Whether this piece is here."""
+        """Return whether this piece is here."""
         return bool(self._have[piece.path][piece.index])
 
     def length(self, piece: Piece) -> int:
-        """The bytes of a piece of ours."""
+        """Return the bytes of a piece of ours."""
         return piece_length(self._entries[piece.path].size_bytes, piece.index)
 
     def next(self) -> Piece | None:
-        """The next piece to ask for; each is given out once, until it is put back."""
+        """Return the next piece to ask for; each is given out once, until it is put back."""
         while self._again:
             piece = self._again.popleft()
             if not self.has(piece):
@@ -168,7 +169,7 @@ class Pieces:
         return index if index >= 0 else None
 
     def put_back(self, pieces: Iterable[Piece]) -> None:
-        """These were given out, and did not come."""
+        """Put back pieces that were given out, and did not come."""
         self._again.extend(pieces)
 
     def take(self, path: str, offset: int, content: bytes) -> Taken:
@@ -212,7 +213,8 @@ class Pieces:
             self._finished += [p for p in self._entries if p.endswith(SUFFIX) and self.is_whole(p)]
 
     def spoil(self, path: str, bad: Iterable[int]) -> None:
-        """These pieces of a file that seemed whole are not right on the disk: ask again."""
+        """Ask again for these pieces of a file that seemed whole: they are not right on the
+        disk."""
         for index in sorted(set(bad)):
             if self._have[path][index] and self._wanted[path][index]:
                 self._have[path][index] = 0

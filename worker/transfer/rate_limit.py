@@ -15,10 +15,10 @@ class RateLimit:
         self._free_at = 0.0
 
     def wait_s(self, now: float) -> float:
-        """Seconds until something may be sent, 0 for now."""
+        """Return seconds until something may be sent, 0 for now."""
         return max(0.0, self._free_at - now)
 
     def sent(self, count: int, now: float) -> None:
-        """So many bytes were sent."""
+        """Count bytes that were sent."""
         if self._bytes_per_s:
             self._free_at = max(now, self._free_at) + count / self._bytes_per_s

@@ -1,4 +1,4 @@
-"""One node that has a model, as one fetch sees it: its life, its window, what counts against it.
+"""The nodes that have a model, as one download sees them: lives, windows, what counts against each.
 
 Pure: time arrives as `now`. The window of open pieces grows by one with each quick answer and
 halves with a slow one (additive increase, multiplicative decrease), so that a slow link is not
@@ -7,12 +7,14 @@ asked for more than it brings in time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bus.wire.ids import NodeId
-from bus.wire.messages.weights import Manifest
-from worker.transfer.pieces import Piece
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.weights import AskManifest, AskPiece, Manifest
+from worker.transfer.pieces import Piece, Pieces
 
 ANSWER_S = 10.0
 HASHING_S = 20.0
@@ -38,12 +40,20 @@ class StoreAddress:
     address: str
 
 
+@dataclass(frozen=True, slots=True)
+class AskSource:
+    """Send this to a source."""
+
+    source: StoreAddress
+    message: AskManifest | AskPiece
+
+
 @dataclass(slots=True)
 class Source:
     """`since_at` is when its present life began, or last moved; `open` holds the pieces asked for
     and when; `manifest` is what it offers; `why` its last failing."""
 
-    source: StoreAddress
+    address: StoreAddress
     life: Life = "new"
     since_at: float = 0.0
     hashed_bytes: int = 0
@@ -57,15 +67,15 @@ class Source:
     why: str = ""
 
     def turn(self, life: Life, now: float) -> None:
-        """It enters a life."""
+        """Enter a life."""
         self.life, self.since_at = life, now
 
     def may_ask(self, now: float) -> bool:
-        """Whether one more piece may be asked for."""
+        """Return whether one more piece may be asked for."""
         return self.life == "serving" and len(self.open) < self.window and now >= self.quiet_until
 
     def answered(self, piece: Piece, now: float) -> None:
-        """A piece came; if it was asked for, how quickly says how many may be open."""
+        """Note that a piece came; if it was asked for, how quickly says how many may be open."""
         asked_at = self.open.pop(piece, None)
         if asked_at is None:
             return
@@ -75,16 +85,16 @@ class Source:
             self.window = max(1, self.window // 2)
 
     def useful(self) -> None:
-        """It sent something new: what counted against it in between is forgiven."""
+        """Forgive what counted against the source: it sent something new."""
         self.late = self.manifests = 0
 
     def pause(self, piece: Piece, now: float) -> bool:
-        """It has too much to do. Whether the piece was asked for here."""
+        """Note that the source has too much to do; return whether the piece was asked for here."""
         self.window, self.quiet_until = 1, now + BUSY_S
         return self.open.pop(piece, None) is not None
 
     def overdue(self, now: float) -> list[Piece]:
-        """The pieces that did not come in time; they are not open any more."""
+        """Return the pieces that did not come in time; they are not open any more."""
         late = [piece for piece, at in self.open.items() if now - at >= PIECE_S]
         for piece in late:
             del self.open[piece]
@@ -94,7 +104,7 @@ class Source:
         return late
 
     def due(self, now: float) -> Due | None:
-        """What its silence has come to; `why` says what it waited for in vain."""
+        """Return what the silence of the source has come to; `why` says what was not done."""
         age_s = now - self.since_at
         match self.life:
             case "new":
@@ -116,10 +126,118 @@ class Source:
                 return None
 
     def rest(self, now: float, why: str) -> list[Piece]:
-        """Nothing is asked of it for a while; returns what was open."""
+        """Ask nothing of the source for a while; return the pieces that were open."""
         pieces = list(self.open)
         self.open.clear()
         self.manifest, self.window = None, FIRST_WINDOW
         self.why = why or self.why
         self.turn("resting", now)
         return pieces
+
+    def leave(self, now: float, why: str) -> list[Piece]:
+        """Ask nothing of the source any more; return the pieces that were open."""
+        pieces = self.rest(now, why)
+        self.turn("out", now)
+        return pieces
+
+    def ask_manifest(self, model: ModelId, now: float) -> AskSource:
+        """Ask the source what it has."""
+        self.manifests += 1
+        self.late = 0
+        self.turn("asked", now)
+        return AskSource(self.address, AskManifest(model=model))
+
+    def is_hashing(self, done_bytes: int, now: float) -> bool:
+        """Note that the source still hashes its files; return whether it has come further."""
+        if self.life == "asked":
+            self.turn("hashing", now)
+        moved = self.life == "hashing" and done_bytes > self.hashed_bytes
+        if moved:
+            self.hashed_bytes, self.since_at = done_bytes, now
+        return moved
+
+
+class SourcePool:
+    """All sources of one download, each at its address."""
+
+    def __init__(self, addresses: Iterable[StoreAddress]) -> None:
+        self._sources: dict[StoreAddress, Source] = {}
+        self.add(addresses)
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self._sources.values())
+
+    def add(self, addresses: Iterable[StoreAddress]) -> None:
+        """Add sources; those that are known stay as they are."""
+        for address in addresses:
+            self._sources.setdefault(address, Source(address))
+
+    def at(self, address: StoreAddress) -> Source | None:
+        """Return the source at an address; None where it is unknown, or was left."""
+        source = self._sources.get(address)
+        return None if source is None or source.life == "out" else source
+
+    def lives(self) -> set[Life]:
+        """Return the lives that sources are in."""
+        return {source.life for source in self}
+
+    def choose(self, begun: frozenset[str], now: float, *, patient: bool) -> Manifest | None:
+        """Choose the content to fetch and have its sources serve: that of a stage that was
+        `begun`, else what was shown first. None while nothing is offered or, if `patient`, a
+        source of what was begun may still come."""
+        offers = sorted(
+            (source for source in self if source.life == "offered"),
+            key=lambda source: (source.since_at, source.address),
+        )
+        shown = [source.manifest for source in offers if source.manifest is not None]
+        known = [manifest for manifest in shown if manifest.digest in begun]
+        waits = patient and self.lives() & {"new", "asked", "hashing"}
+        if not shown or (begun and not known and waits):
+            return None
+        chosen = (known or shown)[0]
+        for source in offers:
+            if source.manifest and source.manifest.digest == chosen.digest:
+                source.turn("serving", now)
+        return chosen
+
+    def ask(self, pieces: Pieces, digest: str, now: float) -> Iterator[AskSource]:
+        """Ask for as many pieces as the windows allow."""
+        for source in self:
+            while source.may_ask(now):
+                piece = pieces.next() or self._overdue_elsewhere(source, pieces, now)
+                if piece is None:
+                    break
+                source.open[piece] = now
+                length = pieces.length(piece)
+                ask = AskPiece(digest=digest, path=piece.path, offset=piece.offset, length=length)
+                yield AskSource(source.address, ask)
+
+    def _overdue_elsewhere(self, idle: Source, pieces: Pieces, now: float) -> Piece | None:
+        """With nothing left to give out, an idle source is asked for what a slow one owes
+        (BitTorrent's end game)."""
+        if idle.open:
+            return None
+        for source in self:
+            for piece, asked_at in source.open.items():
+                if now - asked_at >= QUICK_S and not pieces.has(piece):
+                    return piece
+        return None
+
+    def refusal(self, model: ModelId, pieces: Pieces | None, what: str) -> Refusal:
+        """Return that no source is left, or none says anything; `facts["tried"]` names each and
+        what was wrong with it."""
+        tried = {
+            f"{source.address.node} at {source.address.address}": source.why or f"was {source.life}"
+            for source in sorted(self, key=lambda source: source.address)
+        }
+        said = "; ".join(f"{name} {why}" for name, why in tried.items())
+        said = said or "no node gives it to others"
+        return Refusal(
+            reason="weights_unavailable",
+            message=f"{model} could not be fetched: {what} ({said})",
+            facts={
+                "tried": tried,
+                "done_bytes": pieces.done_bytes if pieces else 0,
+                "total_bytes": pieces.total_bytes if pieces else 0,
+            },
+        )

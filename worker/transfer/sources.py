@@ -30,19 +30,15 @@ class WeightsElsewhere:
     wanted.
     """
 
-    announced: Mapping[NodeId, frozenset[ModelId]] = field(
-        default_factory=dict[NodeId, frozenset[ModelId]]
-    )
-    announced_parts: Mapping[NodeId, Mapping[str, frozenset[Range]]] = field(
-        default_factory=dict[NodeId, Mapping[str, frozenset[Range]]]
-    )
-    cards: Mapping[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
-    has_heard: bool = True
-    fetches: Mapping[ModelId, Refusal | None] = field(default_factory=dict[ModelId, Refusal | None])
-    arrived: frozenset[ModelId] = frozenset()
+    announced: Mapping[NodeId, frozenset[ModelId]]
+    announced_parts: Mapping[NodeId, Mapping[str, frozenset[Range]]]
+    cards: Mapping[ModelId, ModelCard]
+    has_heard: bool
+    fetches: Mapping[ModelId, Refusal | None]
+    arrived: frozenset[ModelId]
 
 
-NOTHING_ELSEWHERE = WeightsElsewhere()
+NOTHING_ELSEWHERE = WeightsElsewhere({}, {}, {}, True, {}, frozenset())
 
 
 @dataclass(slots=True)
@@ -55,7 +51,7 @@ class Sources:
     )
 
     def heard(self, card: NodeCard, now: float) -> None:
-        """A card came; one's own and older ones change nothing."""
+        """Take in a card; one's own and older ones change nothing."""
         known = self.cards.get(card.node)
         if card.node != self.me and (
             known is None or card.announced_at_s >= known[0].announced_at_s
@@ -63,21 +59,21 @@ class Sources:
             self.cards[card.node] = (card, now)
 
     def announced(self, now: float) -> Mapping[NodeId, frozenset[ModelId]]:
-        """The models on each other node's disk."""
+        """Return the models on each other node's disk."""
         return {
             node: frozenset(model.model for model in card.models)
             for node, card in self._living(now).items()
         }
 
     def announced_parts(self, now: float) -> Mapping[NodeId, Mapping[str, frozenset[Range]]]:
-        """The spans of layers on each other node's disk, of models that it has in part."""
+        """Return the spans of layers on each other node's disk, of models that it has in part."""
         return {
             node: {str(part.model): frozenset(part.layers) for part in card.parts}
             for node, card in self._living(now).items()
         }
 
     def cards_of(self, now: float) -> Mapping[ModelId, ModelCard]:
-        """What other nodes say of the models on their disks; of several the first node's."""
+        """Return what other nodes say of the models on their disks; of several the first node's."""
         found: dict[ModelId, ModelCard] = {}
         for _, card in sorted(self._living(now).items()):
             for model in card.models:
@@ -85,7 +81,7 @@ class Sources:
         return found
 
     def stores_with(self, model: ModelId, now: float) -> list[StoreAddress]:
-        """Where the model can be fetched, by node; each node's addresses best first."""
+        """Return where the model can be fetched, by node; each node's addresses best first."""
         return [
             StoreAddress(node, address)
             for node, card in sorted(self._living(now).items())
@@ -99,6 +95,6 @@ class Sources:
 
 
 def is_store_address(text: str) -> bool:
-    """Whether it is `tcp://host:port`, and nothing else that a socket could be led to."""
+    """Return whether it is `tcp://host:port`, and nothing else that a socket could be led to."""
     found = _ADDRESS.fullmatch(text)
     return found is not None and 0 < int(found[1]) < 65536

@@ -71,7 +71,7 @@ class Stage:
         return Staged(have, frozenset(checked), free_bytes(self._folder), heads)
 
     def write(self, piece: Piece, content: bytes) -> None:
-        """A piece whose hash was found right. Raises OSError."""
+        """Write a piece whose hash was found right. Raises OSError."""
         _put(self._folder / "files" / piece.path, content, piece.offset)
         _put(self._have(piece.path), b"\1", piece.index)
 
@@ -98,7 +98,7 @@ class Stage:
         return tuple(_differing(pieces, entry.piece_hashes)) or None
 
     def spoil(self, path: str, bad: tuple[int, ...]) -> None:
-        """These pieces are not there after all. Raises OSError."""
+        """Note that these pieces are not there after all. Raises OSError."""
         self._note(())
         for index in bad:
             _put(self._have(path), b"\0", index)
@@ -169,7 +169,7 @@ class Stage:
 
 
 def begun(models: Path, model: ModelId) -> frozenset[str]:
-    """The digests of this model's stages."""
+    """Return the digests of this model's stages."""
     return frozenset(stage.name for stage in stages_of(models) if staged_model(stage) == model)
 
 
@@ -185,7 +185,7 @@ def sweep(models: Path, now_wall: float) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """What a user may still write on the disk of `folder`."""
+    """Return what a user may still write on the disk of `folder`."""
     return shutil.disk_usage(folder).free
 
 

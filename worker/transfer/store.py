@@ -33,7 +33,7 @@ from bus.wire.messages.wire import Message
 from worker.models.file_hashes import FileChanged, Hashes, Held, Stopped, held_files
 from worker.models.manifest import manifest_of
 from worker.transfer.disk_thread import DiskThread
-from worker.transfer.envelopes import Voice
+from worker.transfer.downloader import Pack
 from worker.transfer.rate_limit import RateLimit
 
 MAX_ASK_BYTES = 4_096
@@ -62,6 +62,7 @@ class _Hashing:
 
     @property
     def total_bytes(self) -> int:
+        """Return the bytes of all files together."""
         return sum(one.size_bytes for one in self.held)
 
 
@@ -72,7 +73,7 @@ class Store:
         self,
         reactor: Reactor,
         link: Link,
-        voice: Voice,
+        pack: Pack,
         jobs: DiskThread,
         hashes: Hashes,
         log: Log,
@@ -81,7 +82,7 @@ class Store:
     ) -> None:
         self._reactor = reactor
         self._link = link
-        self._voice = voice
+        self._pack = pack
         self._jobs = jobs
         self._hashes = hashes
         self._log = log
@@ -96,7 +97,7 @@ class Store:
         self._timer = reactor.every(PENDING_S, self._tell_waiting)
 
     def offers(self, models: Mapping[ModelId, Path]) -> None:
-        """These models lie here, each in its folder."""
+        """Take in which models lie here, each in its folder."""
         self._models = dict(models)
         kept = {d: one for d, one in self._shown.items() if one.manifest.model in models}
         self._shown = kept
@@ -128,7 +129,7 @@ class Store:
                 self._log.debug("unexpected at the store", kind=type(message).__name__)
 
     def _send(self, asker: bytes, message: Message, *content: bytes) -> None:
-        self._link.send(asker, self._voice.say(message), *content)
+        self._link.send(asker, self._pack(message), *content)
 
     # --- manifests ---
 
@@ -159,6 +160,7 @@ class Store:
         """In the thread of the jobs."""
 
         def progress(done: int) -> None:
+            """Count bytes that were hashed."""
             hashing.done_bytes += done
 
         return [self._hashes.of(held, progress, stopped) for held in hashing.held]

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -21,13 +22,13 @@ from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.process.logs import Log
+from bus.wire.codec import Envelope, encode
 from bus.wire.errors import Exposed, PortTaken
 from bus.wire.ids import ModelId, NodeId
 from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread
-from worker.transfer.downloader import Downloader, DownloadNews, OpenLink
-from worker.transfer.envelopes import Voice
+from worker.transfer.downloader import Downloader, DownloadNews, OpenLink, Pack
 from worker.transfer.source import StoreAddress
 from worker.transfer.staging import sweep
 from worker.transfer.store import Store
@@ -54,10 +55,11 @@ class WeightsSettings:
 
 
 def link_maker(security: Security | None) -> OpenLink:
-    """The one place where sockets for weights are made: a ROUTER for questions, a DEALER to
+    """Return what makes the sockets for weights, and alone does: a ROUTER, or a DEALER to
     `node`."""
 
     def open_link(kind: Literal["dealer", "router"], _node: NodeId | None) -> Link:
+        """Return a ROUTER for questions to the store, or a DEALER for its answers."""
         if kind == "router":
             return Link(
                 kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES, security=security
@@ -70,28 +72,31 @@ def link_maker(security: Security | None) -> OpenLink:
 open_link = link_maker(None)
 
 
+def packer(speaker: Speaker) -> Pack:
+    """Return what puts messages into numbered envelopes of this speaker. Not shared between
+    threads."""
+    numbers = count(1)
+    who = (speaker.node, speaker.process, speaker.boot)
+    return lambda message: encode(Envelope(*who, next(numbers), message))
+
+
 class WeightsThread:
     """Started by its constructor; every method may be called from the worker's thread."""
 
     def __init__(
-        self,
-        settings: WeightsSettings,
-        speaker: Speaker,
-        log: Log,
-        *,
-        link: OpenLink = open_link,
+        self, settings: WeightsSettings, speaker: Speaker, log: Log, *, link: OpenLink = open_link
     ) -> None:
         self.addresses: tuple[str, ...] = ()
         self._settings = settings
         self._log = log
         self._link = link
-        self._voice = Voice(speaker)
+        self._pack = packer(speaker)
         self._reactor = PollReactor()
         self._hashing = DiskThread("weights-hashing", self._reactor.call)
         self._disk = DiskThread("weights-disk", self._reactor.call)
         self._hashes = Hashes(settings.hashes)
         self._fetcher = Downloader(
-            self._reactor, link, self._voice, self._disk, settings.models, log
+            self._reactor, link, self._pack, self._disk, settings.models, log
         )
         self._store: Store | None = None
         self._models: Mapping[ModelId, Path] = {}
@@ -106,7 +111,7 @@ class WeightsThread:
         self._thread.start()
 
     def offers(self, models: Mapping[ModelId, Path]) -> None:
-        """What lies here, and may be given to others."""
+        """Take in what lies here, and may be given to others."""
         self._reactor.call(partial(self._offers, dict(models)))
 
     def want(
@@ -124,8 +129,8 @@ class WeightsThread:
         self._reactor.call(partial(self._fetcher.cancel, model))
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
-        """How each fetch stood at most a quarter of a second ago. Raises RuntimeError when the
-        thread has ended."""
+        """Return how each fetch stood at most a quarter of a second ago. Raises RuntimeError when
+        the thread has ended."""
         if self._defect:
             raise RuntimeError(self._defect)
         return self._news
@@ -188,7 +193,7 @@ class WeightsThread:
         self._store = Store(
             self._reactor,
             link,
-            self._voice,
+            self._pack,
             self._hashing,
             self._hashes,
             self._log,

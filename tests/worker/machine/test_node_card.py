@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from bus.wire.cards import NodeCard
 from bus.wire.ids import NodeId
 from bus.wire.topology import ports_in
 from conf.settings import load_settings
 from worker.__main__ import worker_settings
-from worker.machine.node_card import addresses, chip_in, machine, node_card
+from worker.machine.node_card import addresses, chip_in, machine, machine_facts
 
 PORTS = """
 Hardware Port: Ethernet Adapter (en4)
@@ -44,8 +45,15 @@ def test_a_processor_says_its_name() -> None:
     assert chip_in("") == ""
 
 
+def card_here(launched_by: str = "") -> NodeCard:
+    return NodeCard(
+        node=NodeId("n"), name="n", slots=2, models=(), announced_at_s=1.0,
+        launched_by=launched_by, **machine_facts(0),
+    )  # fmt: skip
+
+
 def test_this_machine_announces_what_it_is_and_where() -> None:
-    card = node_card(NodeId("n"), "n", slots=2, memory_bytes=0, models=(), announced_at_s=1.0)
+    card = card_here()
     assert card.ips == addresses() and card.machine == machine()
     assert any(one.medium == "loopback" for one in card.ips)
     assert card.vram_bytes == 0
@@ -53,15 +61,7 @@ def test_this_machine_announces_what_it_is_and_where() -> None:
 
 
 def test_the_card_tells_what_nodes_are_compared_by() -> None:
-    card = node_card(
-        NodeId("n"),
-        "n",
-        slots=2,
-        memory_bytes=0,
-        models=(),
-        announced_at_s=1.0,
-        launched_by="systemd",
-    )
+    card = card_here(launched_by="systemd")
     assert card.python_version == platform.python_version()
     assert card.os_version and card.mlx_lm_version
     assert card.launched_by == "systemd"

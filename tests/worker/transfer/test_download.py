@@ -25,17 +25,17 @@ from bus.wire.messages.weights import (
 )
 from bus.wire.messages.wire import Message
 from worker.models.manifest import manifest_of
-from worker.transfer.download import STALL_S, Download
-from worker.transfer.download_actions import (
-    AskSource,
-    CheckFile,
+from worker.transfer.download import (
+    STALL_S,
+    Download,
     DownloadAction,
     OpenStage,
     PublishModel,
     WritePiece,
 )
+from worker.transfer.file_checks import CheckFile
 from worker.transfer.pieces import Piece, Staged
-from worker.transfer.source import ANSWER_S, MAX_WINDOW, PIECE_S, REST_S, StoreAddress
+from worker.transfer.source import ANSWER_S, MAX_WINDOW, PIECE_S, REST_S, AskSource, StoreAddress
 
 MODEL = ModelId("m")
 A, B = StoreAddress(NodeId("a"), "tcp://a:1"), StoreAddress(NodeId("b"), "tcp://b:1")
@@ -213,16 +213,16 @@ def test_a_model_comes_whole_from_one_source_each_piece_asked_for_once() -> None
     world = World({A: good(files)}).run(10.0)
     assert_fetched(world, files)
     assert world.open_asks(A) == world.written == 7
-    assert world.fetch.received_bytes == sum(map(len, files.values()))
+    assert world.fetch.received.total == sum(map(len, files.values()))
     reading = world.fetch.reading(world.now)
-    assert reading.done_bytes == reading.total_bytes == world.fetch.received_bytes
+    assert reading.done_bytes == reading.total_bytes == world.fetch.received.total
 
 
 def test_two_sources_share_the_work_and_a_late_one_joins() -> None:
     files = files_of(pieces=36)
     world = World({A: good(files, 0.5)}).run(1.0)
     world.answers[B] = good(files, 0.3)
-    world.fetch.sources_are([A, B])
+    world.fetch.sources.add([A, B])
     assert_fetched(world.run(30.0), files)
     assert min(world.open_asks(A), world.open_asks(B)) > 5
     assert world.open_asks(A) + world.open_asks(B) == 38

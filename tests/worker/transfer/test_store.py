@@ -36,9 +36,9 @@ from tests.worker.models.test_weights import CONFIG, write_model
 from tests.worker.transfer.test_download import entry
 from worker.models.manifest import manifest_of
 from worker.models.weights import Shelf, Weights
-from worker.transfer.envelopes import Voice
 from worker.transfer.source import MAX_WINDOW
 from worker.transfer.store import MAX_OPEN
+from worker.transfer.thread import packer
 
 pytestmark = pytest.mark.slow
 
@@ -379,14 +379,14 @@ class Fake:
     def __init__(self, lan: Lan, answer: Callable[[Message], list[bytes | Message]]) -> None:
         self.link = Link("router")
         self.address = self.link.bind("tcp://127.0.0.1:*")
-        self.voice = Voice(Speaker(NodeId("fake"), "worker", Boot("b")))
+        self.pack = packer(Speaker(NodeId("fake"), "worker", Boot("b")))
         self.lan, self.answer = lan, answer
         lan.reactor.watch(self.link, self.received)
         lan.nodes.append(self)  # type: ignore[arg-type]
 
     def received(self, frames: list[bytes]) -> None:
         for said in self.answer(decode(frames[1]).message):
-            self.link.send(frames[0], said if isinstance(said, bytes) else self.voice.say(said))
+            self.link.send(frames[0], said if isinstance(said, bytes) else self.pack(said))
 
     def close(self) -> None:
         self.lan.reactor.unwatch(self.link)
@@ -431,7 +431,7 @@ def test_garbage_from_a_source_is_passed_over(lan: Lan) -> None:
 def test_a_store_passes_garbage_over_and_bounds_what_one_asker_may_have_open(lan: Lan) -> None:
     folder = big_model(lan.folder / "big", 24)
     store = lan.store(folder)
-    voice = Voice(Speaker(NodeId("asker"), "worker", Boot("b")))
+    pack = packer(Speaker(NodeId("asker"), "worker", Boot("b")))
     heard: list[tuple[Message, bytes]] = []
     link = Link("dealer")
     lan.reactor.watch(link, lambda f: heard.append((decode(f[0]).message, b"".join(f[1:]))))
@@ -440,11 +440,11 @@ def test_a_store_passes_garbage_over_and_bounds_what_one_asker_may_have_open(lan
         b"",
         b"junk",
         os.urandom(5000),
-        voice.say(PieceSent(digest="", path="", offset=0)),
+        pack(PieceSent(digest="", path="", offset=0)),
     ):
         link.send(junk)
-    link.send(voice.say(AskManifest(model=ModelId("m"))), b"second frame")
-    link.send(voice.say(AskManifest(model=ModelId("m"))))
+    link.send(pack(AskManifest(model=ModelId("m"))), b"second frame")
+    link.send(pack(AskManifest(model=ModelId("m"))))
     lan.until(lambda: any(isinstance(one, Manifest) for one, _ in heard), "a manifest")
     (manifest,) = [one for one, _ in heard if isinstance(one, Manifest)]
     heard.clear()
@@ -452,7 +452,7 @@ def test_a_store_passes_garbage_over_and_bounds_what_one_asker_may_have_open(lan
 
     def ask(offset: int, *, name: str = path, digest: str = manifest.digest) -> None:
         asked = AskPiece(digest=digest, path=name, offset=offset, length=PIECE_BYTES)
-        link.send(voice.say(asked))
+        link.send(pack(asked))
 
     for number in range(MAX_OPEN + 4):
         ask((number % 17) * MB)
