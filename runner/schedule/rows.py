@@ -15,7 +15,7 @@ from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
 from runner.engine import EntryId, RowId, RowSpec, SampledToken
 from runner.schedule.prefix import TokenChain
-from runner.text.prepared import PreparedRequest
+from runner.text import PreparedRequest
 
 RowStatus = Literal["waiting", "prefilling", "decoding", "ended"]
 RowSignal = Literal["admit", "prompt_done", "preempt", "end"]

@@ -30,7 +30,7 @@ from runner.schedule.rows import (
     RowToken,
 )
 from runner.schedule.table import Issued, RowTable, ScheduleSettings
-from runner.text.prepared import PreparedRequest
+from runner.text import PreparedRequest
 
 STEPS_AHEAD = 2
 

@@ -26,9 +26,8 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
 )
 from runner.engine import SampledToken
-from runner.schedule.rows import RowCost, RowEvent, RowKey
-from runner.schedule.scheduler import Scheduler
-from runner.text.prepared import ChoiceReader, Piece, PreparedRequest, TextPiece
+from runner.schedule import RowCost, RowEvent, RowKey, Scheduler
+from runner.text import ChoiceReader, Piece, PreparedRequest, TextPiece
 
 OrderKind = Literal["pause", "resume", "complete", "cancel"]
 

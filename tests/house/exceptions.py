@@ -61,9 +61,7 @@ ROOMS_WITHOUT_A_DOOR: Mapping[str, Excused] = {
     "runner.mlx.ranks": Excused("no door yet"),
     "runner.mlx.sampling": Excused("no door yet"),
     "runner.roles": Excused("no door yet"),
-    "runner.schedule": Excused("no door yet"),
     "runner.serving": Excused("no door yet"),
-    "runner.text": Excused("no door yet"),
     "worker.machine": Excused("no door yet"),
     "worker.models": Excused("no door yet"),
     "worker.slots": Excused("no door yet"),
@@ -110,16 +108,12 @@ WIDE_CLASSES: Mapping[str, Excused] = {
     "Master": Excused("not taken apart yet", 23),
     "MlxEngine": Excused("not taken apart yet", 21),
     "Scheduler": Excused("not taken apart yet", 28),
-    "RequestServer": Excused("not taken apart yet", 22),
     "Fetch": Excused("not taken apart yet", 28),
 }
 """Classes over 20 methods."""
 
 WIDE_CONSTRUCTORS: Mapping[str, Excused] = {
     "RunnerConnection": Excused("not taken apart yet", 10),
-    "CollectiveTestRole": Excused("not taken apart yet", 9),
-    "LeadRole": Excused("not taken apart yet", 9),
-    "RequestServer": Excused("not taken apart yet", 10),
 }
 """Classes whose constructor takes over 8 parameters."""
 
@@ -145,10 +139,6 @@ IMPURE_MODULES: Mapping[str, Excused] = {
     "gateway.requests.request": Excused(
         "reads a clock that it is given",
         3,
-    ),
-    "runner.roles.reports": Excused(
-        "names the two shells whose figures it reads",
-        2,
     ),
     "runner.text.text": Excused("names the tokenizer, which reads files when it is opened"),
     "worker.transfer.envelopes": Excused("speaks through a Speaker of bus.client"),
