@@ -22,25 +22,21 @@ from bus.process.logs import Log
 from bus.process.memory import keep, tidy
 from bus.service import stack_sampler
 from bus.wire.codec import Envelope
-from bus.wire.errors import Refusal
-from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, owner_of, request_id
+from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, request_id
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
 from bus.wire.messages.peers import PeersReading
-from bus.wire.topics import reading_topic
-from gateway.cluster.cancels import Abroad, OwnerSilent, Stopped
-from gateway.cluster.counters import Tally
-from gateway.cluster.http_processes import ANSWER_S, Siblings
-from gateway.cluster.metrics import FLUSH_S, Ended, Metrics
+from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
+from gateway.cluster.counters import Counters
+from gateway.cluster.http_processes import HttpProcesses
+from gateway.cluster.metrics import FLUSH_S, EndedRequest, Metrics
 from gateway.cluster.options import Options
-from gateway.cluster.readings import View
+from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
-from gateway.dialects.fault_raised import Faulted
-from gateway.dialects.faults import of_refusal, owner_silent
+from gateway.dialects.faults import HttpFaultRaised, of_refusal
+from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher, Exchange
 from gateway.runners.pool import RunnerClients
 
-KNOWN_S = 3.0
-"""A starting process lets its first requests wait this long for the state and the cards."""
 TIDY_S = 1.0
 
 
@@ -51,38 +47,45 @@ class HttpService:
         self.options = options
         self.boot = new_boot()
         self.reactor = AsyncioReactor(loop)
-        self.siblings = Siblings(options.endpoints, self.reactor, lambda: self)
-        self.process = f"gateway:{self.siblings.number}"
+        self.http_processes = HttpProcesses(options.endpoints, self.reactor, lambda: self)
+        self.process = f"gateway:{self.http_processes.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
         files = options.cluster_keys
         keyring = files and open_keyring(files, node=options.node, log=self.log)
         security = None if keyring is None else keyring.node
         self.bus = BusClient(speaker, options.endpoints, self.reactor, self.log, security=security)
-        self.view = View(self.bus)
-        self.tally = Tally()
-        self.metrics = Metrics(self.tally)
+        self.readings = ClusterReadings()
+        for topic in TOPICS:
+            self.bus.hear(topic, self._heard)
+        self.counters = Counters()
+        self.metrics = Metrics(self.counters)
         clients = RunnerClients(
             node=options.node,
-            process=f"h{self.siblings.number}",
+            process=f"h{self.http_processes.number}",
             boot=self.boot,
             reactor=self.reactor,
             log=self.log,
             security=security,
         )
         self._clients = clients
-        self.bus.hear(reading_topic("peers", options.node), self._heard_peers)
+        self.catalog = ModelCatalog(self.bus, self.readings, clients)
         self.dispatcher = Dispatcher(
             options=options,
             process=self.process,
             bus=self.bus,
-            view=self.view,
+            readings=self.readings,
+            catalog=self.catalog,
             clients=clients,
-            tally=self.tally,
-            log=self.log,
+            counters=self.counters,
         )
-        self._stopped = Stopped(self.dispatcher)
-        self._abroad = Abroad(self.bus, f"h{self.siblings.number}", self._stopped)
+        self._own_cancels = RememberedCancels(self.dispatcher)
+        self.cancels = CancelRouter(
+            processes=options.processes,
+            near=self.http_processes,
+            remote=RemoteCancels(self.bus, f"h{self.http_processes.number}", self._own_cancels),
+            is_node=self._is_node,
+        )
         self.running = 0
         """Exchanges whose last byte has not been made."""
         self._loop = loop
@@ -104,7 +107,7 @@ class HttpService:
         if self.dispatcher.draining:
             return
         self.dispatcher.draining = True
-        self.log.info("draining", open_requests=len(self.dispatcher.tickets))
+        self.log.info("draining", open_requests=len(self.dispatcher.requests))
         self.reactor.later(self.options.drain_s, self.end_all)
 
     def end_all(self) -> None:
@@ -118,29 +121,13 @@ class HttpService:
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
-        self.siblings.close()
+        self.http_processes.close()
         self.bus.close()
         self._stack.close()
 
-    async def wait_known(self) -> None:
-        """Just after the start: wait a little until it can be said which models exist."""
-        try:
-            async with asyncio.timeout(KNOWN_S):
-                while not self.view.known:
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            if self.bus.mirror.live or self.view.cards():
-                return
-            refusal = Refusal(
-                reason="pending",
-                message="the gateway does not know the cluster's state yet; see `shoal status`",
-                retry_after_s=2.0,
-            )
-            raise Faulted(of_refusal(refusal)) from None
-
     def _tidy(self) -> None:
         """Once after a busy time, when nothing is open."""
-        was_busy, self._was_busy = self._was_busy, bool(self.dispatcher.tickets)
+        was_busy, self._was_busy = self._was_busy, bool(self.dispatcher.requests)
         if was_busy and not self._was_busy:
             tidy()
 
@@ -148,7 +135,9 @@ class HttpService:
 
     def parse_context(self, headers: dict[str, str]) -> ParseContext:
         """What a parser may know now."""
-        context_tokens = {str(one.model): one.context_tokens for one in self.view.models().values()}
+        context_tokens = {
+            str(card.model): card.context_tokens for card in self.catalog.cards().values()
+        }
         return ParseContext(
             ids=self._ids,
             now_s=wall(),
@@ -159,7 +148,7 @@ class HttpService:
         )
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
-        """Ask the holder. Raises Faulted with its refusal."""
+        """Ask the holder. Raises HttpFaultRaised with its refusal."""
         waiting: asyncio.Future[Acknowledged | CommandRefused] = self._loop.create_future()
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
@@ -169,7 +158,7 @@ class HttpService:
         self.bus.command(command, answered, deadline_s=deadline_s)
         answer = await waiting
         if isinstance(answer, CommandRefused):
-            raise Faulted(of_refusal(answer.refusal))
+            raise HttpFaultRaised(of_refusal(answer.refusal))
         return answer
 
     def keep_alive(self, model: ModelId, seconds: float) -> None:
@@ -187,98 +176,66 @@ class HttpService:
         """A new one."""
         return CommandId(new_name("cmd"))
 
-    async def stop_request(self, wanted: RequestId) -> bool:
-        """Stop a request, whichever process of whichever node owns it; False when nobody knows
-        it. Raises Faulted (504) when its owner does not answer."""
-        owner = owner_of(wanted)
-        if owner is None or not owner[1][1:].isdigit():
-            return False
-        node, number = owner[0], int(owner[1][1:])
-        if node != self.options.node:
-            return self._is_known(node) and await self._stop_abroad(node, wanted)
-        if number >= self.options.processes:
-            return False
-        found = await self.siblings.cancel(number, wanted)
-        if found is None:
-            raise Faulted(owner_silent(f"HTTP process {number} of this node", ANSWER_S))
-        return found
-
     def cancel(self, request_id: RequestId) -> bool:
         """Stop a request of this process."""
-        return self._stopped.cancel(request_id)
+        return self._own_cancels.cancel(request_id)
 
     def open_requests(self) -> list[dict[str, Any]]:
-        """A record of each request that is open here."""
-        now = self.reactor.now()
-        return [
-            {
-                "request": str(ticket.request.request_id),
-                "model": str(ticket.request.model),
-                "client": ticket.request.client_id,
-                "priority": ticket.request.priority,
-                "instance": ticket.instance,
-                "waiting": str(ticket.request.request_id) in self.dispatcher.demand.waiters,
-                "tokens": ticket.tokens,
-                "seconds": round(now - ticket.since_at, 3),
-            }
-            for ticket in self.dispatcher.tickets.values()
-        ]
+        """Return a plain record of each request that is open here."""
+        return self.dispatcher.records()
 
     def ended(self, exchange: Exchange, *, started_at: float, outcome: str, status: int) -> None:
         """The record of one exchange: counts, and a line in the log without its text."""
         now = self.reactor.now()
-        for ticket in exchange.tickets:
-            ttft_s = None if ticket.first_at is None else ticket.first_at - started_at
+        for request in exchange.requests:
+            ttft_s = None if request.first_at is None else request.first_at - started_at
             self.metrics.ended(
-                Ended(
+                EndedRequest(
                     model=str(exchange.model),
                     outcome=outcome,
-                    prompt_tokens=ticket.prompt_tokens,
+                    prompt_tokens=request.prompt_tokens,
                     ttft_s=ttft_s,
                     seconds=now - started_at,
                 )
             )
             self.log.info(
                 "request",
-                request=ticket.request.request_id,
-                client=ticket.request.client_id,
+                request=request.request_id,
+                client=request.wire.client_id,
                 model=exchange.model,
-                instance=ticket.instance,
+                instance=request.instance,
                 status=status,
                 outcome=outcome,
-                prompt_tokens=ticket.prompt_tokens,
-                tokens=ticket.usage.completion_tokens if ticket.usage else ticket.tokens,
+                prompt_tokens=request.prompt_tokens,
+                tokens=request.usage.completion_tokens if request.usage else request.tokens,
                 ttft_s=None if ttft_s is None else round(ttft_s, 4),
-                load_s=round(exchange.answer.load_s, 3),
+                load_s=round(exchange.inbox.load_s, 3),
                 seconds=round(now - started_at, 4),
             )
 
     # --- below ---------------------------------------------------------------------------------
 
-    def _is_known(self, node: NodeId) -> bool:
-        return node in self.bus.state.nodes or any(card.node == node for card in self.view.cards())
-
-    async def _stop_abroad(self, node: NodeId, wanted: RequestId) -> bool:
-        try:
-            return await self._abroad.cancel(node, wanted)
-        except OwnerSilent as silent:
-            raise Faulted(owner_silent(silent.owner, silent.waited_s)) from None
+    def _is_node(self, node: NodeId) -> bool:
+        cards = self.readings.cards(self.reactor.now())
+        return node in self.bus.state.nodes or any(card.node == node for card in cards)
 
     def _request_ids(self) -> Iterator[RequestId]:
-        process = f"h{self.siblings.number}"
+        process = f"h{self.http_processes.number}"
         for count in itertools.count(1):
             yield request_id(self.options.node, process, self.boot, count)
 
-    def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
-        if isinstance(envelope.message, PeersReading):
-            self._clients.heard_peers(envelope.message)
+    def _heard(self, _topic: str, envelope: Envelope) -> None:
+        message = envelope.message
+        self.readings.heard(message, self.reactor.now())
+        if isinstance(message, PeersReading):
+            self._clients.heard_peers(message)
 
     def _keep_alive_answered(self, answer: Acknowledged | CommandRefused) -> None:
         if isinstance(answer, CommandRefused):
             self.log.warning("keep_alive was refused", why=answer.refusal.message)
 
 
-class Seat:
+class ServiceHandle:
     """Where resources find the service of their process, once it has started."""
 
     def __init__(self, options: Options) -> None:

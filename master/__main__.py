@@ -11,7 +11,7 @@ from bus.wire.ids import ModelId, NodeId
 from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
-from master.consensus.shell import Seat
+from master.consensus.shell import CandidateSettings
 from master.decisions.decide import Policy
 from master.placement.memory_cost import Appetite
 from master.service import Master, MasterSettings
@@ -29,7 +29,7 @@ def master_settings(settings: Settings) -> MasterSettings:
     )
     state = settings.paths.state
     port, listen = settings.port_of("candidate"), settings.cluster.listen
-    seat = Seat(
+    candidate = CandidateSettings(
         journal=settings.paths.journal,
         term_file=state / "term",
         priority=settings.master_priority,
@@ -38,7 +38,7 @@ def master_settings(settings: Settings) -> MasterSettings:
         addresses=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
     )
     return MasterSettings(
-        seat=seat,
+        candidate=candidate,
         policy=policy,
         settle_grace_s=settings.settle_grace_s,
         listen=(f"tcp://{listen}:{port}",) if listen else (),

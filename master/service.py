@@ -49,7 +49,7 @@ from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
 from master.consensus.candidate_links import OpenLink, candidates_in
-from master.consensus.shell import Office, Seat
+from master.consensus.shell import CandidateSettings, CandidateShell
 from master.decisions.collective_tests import see_off
 from master.decisions.crash_loop import Breaker
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
@@ -77,7 +77,7 @@ class MasterSettings:
     be silent, for a holder, before it is removed. `listen`: where the ROUTER binds for other
     nodes."""
 
-    seat: Seat
+    candidate: CandidateSettings
     policy: Policy = field(default_factory=Policy)
     settle_grace_s: float = SETTLE_GRACE_S
     listen: tuple[str, ...] = ()
@@ -105,7 +105,9 @@ class Master:
         self._watch = Watch(settings.settle_grace_s)
         self._settled_at = 0.0
         self._said: dict[str, str] = {}
-        self.office = Office(client, reactor, log, settings.seat, self, open_link=open_link)
+        self.office = CandidateShell(
+            client, reactor, log, settings.candidate, self, open_link=open_link
+        )
         self._link = Link("router", security=client.security)
         self._link.bind(client.endpoints.candidate)
         for address in settings.listen:

@@ -38,7 +38,7 @@ def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progres
         memory_limit_bytes=spec.memory_limit_bytes,
         context_tokens=spec.context_tokens,
         progress=progress,
-        seat=context,
+        rank_context=context,
     )
 
 
@@ -51,9 +51,9 @@ def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
 
 def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
     """One rank's end of a group that tests its collectives."""
-    from runner.mlx.ranks.collective_checks import open_exchanges as open_with_mlx
+    from runner.mlx.ranks.collective_checks import open_checks
 
-    return open_with_mlx(context, spec.memory_limit_bytes)
+    return open_checks(context, spec.memory_limit_bytes)
 
 
 def load_text(spec: RunnerSpec) -> TextWorks:

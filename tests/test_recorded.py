@@ -36,7 +36,7 @@ from bus.wire.messages.events import EventBody, NodeRenamed
 from bus.wire.messages.peers import KnownPeer
 from conf.settings import load_settings
 from master.consensus.term_file import read_term
-from master.consensus.types import Kept
+from master.consensus.types import PersistentState
 from runner.group.rank_frames import pack_rank, unpack_to_lead, unpack_to_rank
 from tests.recorded import wire
 from tests.recorded.disk import (
@@ -61,8 +61,9 @@ from tests.recorded.names import TABLES
 from tests.recorded.record import DATA, as_text, pages
 from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import SUFFIX
+from worker.models.local_models import parts_held
 from worker.models.manifest import problem_of
-from worker.transfer.staging import Stage, parts_held
+from worker.transfer.staging import Stage
 
 
 def recorded(name: str) -> Any:
@@ -214,10 +215,10 @@ def test_an_archived_segment_and_the_log_after_it_are_one_story(tmp_path: Path) 
 
 
 def test_recorded_terms_are_read(disk: Path) -> None:
-    assert read_term(disk / "small" / "term") == Kept(7, N2, True)
-    assert read_term(disk / "small" / "term-unvoted") == Kept(3)
+    assert read_term(disk / "small" / "term") == PersistentState(7, N2, True)
+    assert read_term(disk / "small" / "term-unvoted") == PersistentState(3)
     (disk / "term").write_text("5\n")
-    assert read_term(disk / "term") == Kept(5)
+    assert read_term(disk / "term") == PersistentState(5)
 
 
 def test_recorded_peers_and_nodes_are_known_again(disk: Path) -> None:

@@ -17,7 +17,7 @@ from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.machine.node_card import has_metal
 from worker.models.weights import Shelf, Weights, hugging_face_cache
 from worker.service import Worker, WorkerSettings
-from worker.slots.executor import DataPorts, RunnerDefaults, open_secret
+from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
 from worker.transfer.thread import WeightsSettings
 
 

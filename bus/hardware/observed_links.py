@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import LinkReading, MeasuredLink
-from bus.wire.topology import RANKING, Link, NodeAddress, Reach, medium_of, prior
+from bus.wire.topology import RANKING, LinkCost, NodeAddress, Reach, medium_of, prior
 
 Cards = Mapping[NodeId, Sequence[NodeAddress]]
 """The addresses of each node, by its own account."""
@@ -52,7 +52,7 @@ def reaches(
     ]
 
 
-def measured_links(reading: LinkReading, cards: Cards) -> dict[NodeId, Link]:
+def measured_links(reading: LinkReading, cards: Cards) -> dict[NodeId, LinkCost]:
     """What a node measured towards each peer, on the way that a ring would take."""
     ways: dict[NodeId, list[tuple[MeasuredLink, NodeAddress]]] = {}
     for one in sorted(reading.links, key=lambda one: -one.bytes_per_s):
@@ -65,9 +65,9 @@ def _badness(way: tuple[MeasuredLink, NodeAddress]) -> int:
     return RANKING.index(way[1].medium)
 
 
-def believed(measured: MeasuredLink, address: NodeAddress) -> Link:
+def believed(measured: MeasuredLink, address: NodeAddress) -> LinkCost:
     """A measurement as a link; a lower bound counts only where it is above the prior."""
     rate = measured.bytes_per_s
     if measured.at_least:
         rate = max(rate, prior(address).bytes_per_s)
-    return Link(measured.latency_s, rate)
+    return LinkCost(measured.latency_s, rate)

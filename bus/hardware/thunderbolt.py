@@ -23,7 +23,7 @@ FEWEST_IN_A_LOOP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ThunderboltPort:
     """One Thunderbolt port. `domain` is its bus's; `peers` are the domains of the Macs that its
     cable leads to; `gigabits` is the speed of a cable that is in, 0 without one."""
 
@@ -33,7 +33,7 @@ class Port:
     gigabits: int
 
 
-def ports_in(profile: str) -> tuple[Port, ...]:
+def ports_in(profile: str) -> tuple[ThunderboltPort, ...]:
     """The ports in `system_profiler`'s JSON, in its order; none where it is not that."""
     try:
         buses: Any = json.loads(profile)["SPThunderboltDataType"]
@@ -43,7 +43,7 @@ def ports_in(profile: str) -> tuple[Port, ...]:
     return tuple(_port(cast(dict[str, Any], one)) for one in found if isinstance(one, dict))
 
 
-def _port(bus: Mapping[str, Any]) -> Port:
+def _port(bus: Mapping[str, Any]) -> ThunderboltPort:
     plug = next((value for key, value in bus.items() if key.startswith("receptacle_")), None)
     receptacle = cast(dict[str, Any], plug) if isinstance(plug, dict) else {}
     joined = receptacle.get("receptacle_status_key") == "receptacle_connected"
@@ -51,7 +51,7 @@ def _port(bus: Mapping[str, Any]) -> Port:
     items = bus.get("_items")
     below = cast(list[Any], items) if isinstance(items, list) else []
     devices = [cast(dict[str, Any], one) for one in below if isinstance(one, dict)]
-    return Port(
+    return ThunderboltPort(
         receptacle=str(receptacle.get("receptacle_id_key", "")),
         domain=str(bus.get("domain_uuid_key", "")),
         peers=tuple(str(one["domain_uuid_key"]) for one in devices if "domain_uuid_key" in one),

@@ -30,7 +30,7 @@ from bus.links.cluster_key import (
     render_keys,
     ring_secret,
 )
-from bus.links.security import Reach
+from bus.links.security import CurveKeys
 from bus.links.transport import MAX_MESSAGE_BYTES, public_key
 from bus.process.clock import now
 from bus.process.logs import Log
@@ -260,11 +260,11 @@ class NodeSecurity:
     def serving(self) -> bytes:
         return node_secret(self.ring.keys.current, self.ring.me)
 
-    def reaching(self, peer: NodeId | None) -> Sequence[Reach]:
+    def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
         if peer is None:
             raise ValueError("a secure connection has to name the node that it is to reach")
         return [
-            Reach(
+            CurveKeys(
                 self.ring.pair(node_secret(key, peer))[0],
                 *self.ring.pair(node_secret(key, self.ring.me)),
             )
@@ -296,9 +296,9 @@ class DoorSecurity:
     def serving(self) -> bytes:
         return door_secret(self.ring.keys.current)
 
-    def reaching(self, peer: NodeId | None) -> Sequence[Reach]:
+    def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
         pairs = [self.ring.pair(door_secret(key)) for key in self.ring.keys.valid]
-        return [Reach(public, public, secret) for public, secret in pairs]
+        return [CurveKeys(public, public, secret) for public, secret in pairs]
 
     def admit(self, public: bytes) -> str | None:
         mine = (self.ring.pair(door_secret(key))[0] for key in self.ring.keys.valid)

@@ -17,7 +17,7 @@ RETRY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class CurveKeys:
     """What a client needs for one server: 32 bytes each; `secret` is the client's own."""
 
     server_public: bytes
@@ -30,14 +30,14 @@ class Server:
     """An address that a link connects to, and the keys that are being tried there."""
 
     peer: NodeId | None
-    used: Reach
+    used: CurveKeys
     tried_at: float
     is_up: bool = False
     is_given_up: bool = False
     """Whether ZeroMQ has stopped trying: it does, for good, when it was told that it is not
     admitted, or when the other side broke the protocol."""
 
-    def other_keys(self, valid: Sequence[Reach], now: float) -> Reach | None:
+    def other_keys(self, valid: Sequence[CurveKeys], now: float) -> CurveKeys | None:
         """What to try after a failure with `used`: the next of the valid keys, round and round, or
         None while there is no other or the last change was only just."""
         after = valid.index(self.used) + 1 if self.used in valid else 0
@@ -83,7 +83,7 @@ class Security(Protocol):
         """The secret to serve with now."""
         ...
 
-    def reaching(self, peer: NodeId | None) -> Sequence[Reach]:
+    def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
         """What to reach `peer` with, in the order to try."""
         ...
 

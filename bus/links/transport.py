@@ -19,7 +19,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from bus.links.security import Reach, Security, Server
+from bus.links.security import CurveKeys, Security, Server
 from bus.process.clock import now
 from bus.process.endpoints import host_of, is_loopback
 from bus.wire.errors import AlreadyRunning, Exposed, PortTaken
@@ -331,7 +331,7 @@ class Link:
         if chosen is not None:
             self._try(address, server, chosen)
 
-    def _try(self, address: str, server: Server, keys: Reach) -> None:
+    def _try(self, address: str, server: Server, keys: CurveKeys) -> None:
         with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(address)
         server.used, server.tried_at, server.is_given_up = keys, now(), False
@@ -344,7 +344,7 @@ class Link:
         self.socket.setsockopt(zmq.ZAP_DOMAIN, self.security.domain.encode())
         self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
-    def _reach(self, address: str, keys: Reach) -> None:
+    def _reach(self, address: str, keys: CurveKeys) -> None:
         self.socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
         self.socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
         self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)

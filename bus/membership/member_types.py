@@ -14,10 +14,6 @@ SILENT_S = 3.0
 """Without an answer for so long a peer is silent, and its next address is tried."""
 
 
-Myself = PeerHello
-"""This node is what it says of itself."""
-
-
 # --- actions -----------------------------------------------------------------------------
 
 
@@ -76,7 +72,7 @@ Action = Dial | HangUp | SayHello | Follow | Unfollow | Say
 
 
 @dataclass(slots=True)
-class Line:
+class PeerLine:
     """One dialled address. `node` is whom we expect or have heard there."""
 
     address: str

@@ -23,9 +23,8 @@ from bus.membership.member_types import (
     Dial,
     Follow,
     HangUp,
-    Line,
-    Myself,
     Peer,
+    PeerLine,
     Say,
     SayHello,
     Unfollow,
@@ -57,12 +56,12 @@ class Membership:
     """See the module's law. The shell does each method's actions in order."""
 
     def __init__(
-        self, me: Myself, seeds: Iterable[str] = (), known: Iterable[KnownPeer] = ()
+        self, me: PeerHello, seeds: Iterable[str] = (), known: Iterable[KnownPeer] = ()
     ) -> None:
         self.me = me
         self.seeds = tuple(dict.fromkeys(seeds))
         self.peers: dict[NodeId, Peer] = {}
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, PeerLine] = {}
         self.forgotten: set[NodeId] = set()
         self.leads: dict[str, NodeId] = {}
         self.hints = Hints()
@@ -212,7 +211,7 @@ class Membership:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _is_vain(self, line: Line) -> bool:
+    def _is_vain(self, line: PeerLine) -> bool:
         return line.node is None and self.leads.get(line.address) not in self.peers
 
     def _cannot_join(self, hello: PeerHello, now: float) -> PeerRefused | None:
@@ -383,7 +382,7 @@ class Membership:
         return [Unfollow(peer.node)]
 
     def _dial(self, address: str, node: NodeId | None, now: float) -> list[Action]:
-        self.lines[address] = Line(address, node, now)
+        self.lines[address] = PeerLine(address, node, now)
         return [Dial(address, node)]
 
     def _hang_up(self, address: str) -> list[Action]:

@@ -26,7 +26,6 @@ from bus.membership.member_types import (
     Dial,
     Follow,
     HangUp,
-    Myself,
     Say,
     SayHello,
     Unfollow,
@@ -85,7 +84,7 @@ class PeerSettings:
 OnFrames = Callable[[str, list[bytes]], None]
 
 
-class Peers:
+class PeerLinks:
     """All that this node has with other nodes. `on_frames(plane, frames)` gets what they
     publish."""
 
@@ -117,7 +116,7 @@ class Peers:
         self._memory = PeerMemory(settings.file, log)
         self._told: tuple[object, ...] = ()
         self._told_at = 0.0
-        me = Myself(
+        me = PeerHello(
             node=speaker.node,
             name=settings.name,
             boot=speaker.boot,

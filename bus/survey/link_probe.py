@@ -38,14 +38,14 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True)
-class Gauged:
+class ProbeResult:
     """What was measured. `bytes_per_s` None: nothing was to be sent."""
 
     round_trip_s: float
     bytes_per_s: float | None
 
 
-class Gauge:
+class LinkProbe:
     """One measurement; `most_bytes` is all that its bursts may send, 0 for echoes alone."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -61,7 +61,7 @@ class Gauge:
         self._sent_at = now
         return self._out
 
-    def answered(self, serial: int, now: float) -> Burst | Gauged | None:
+    def answered(self, serial: int, now: float) -> Burst | ProbeResult | None:
         """The answer to a burst came: what to send next, or the end. None: it was not awaited."""
         if serial != self._out.serial:
             return None
@@ -100,13 +100,15 @@ class Gauge:
         self._sent_at = now
         return self._out
 
-    def _end(self) -> Gauged:
+    def _end(self) -> ProbeResult:
         series = (self._trips[at : at + SERIES] for at in range(0, ECHOES, SERIES))
         trip = min(median(one) for one in series)
         if not self._rates:
-            return Gauged(trip, None)
+            return ProbeResult(trip, None)
         largest = max(size for size, _ in self._rates)
-        return Gauged(trip, max(rate for size, rate in self._rates if GROWTH * size >= largest))
+        return ProbeResult(
+            trip, max(rate for size, rate in self._rates if GROWTH * size >= largest)
+        )
 
 
 def _frames(size: int) -> tuple[int, ...]:

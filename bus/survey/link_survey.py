@@ -16,8 +16,8 @@ from bus.links.reactor import Reactor, Timer
 from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.clock import wall
-from bus.survey.link_probe import FRAME_BYTES, Burst, Gauge, Gauged
-from bus.survey.probe_schedule import Rounds, Target
+from bus.survey.link_probe import FRAME_BYTES, Burst, LinkProbe, ProbeResult
+from bus.survey.probe_schedule import ProbeSchedule, ProbeTarget
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import BadMessage, Exposed
 from bus.wire.ids import NodeId
@@ -30,7 +30,7 @@ PUBLISH_S = 60.0
 DEADLINE_S = 3.0
 
 
-class Surveyor:
+class LinkSurvey:
     """Measures one link at a time. `addresses()` are those of the linked peers and our own one,
     `busy()` the nodes that are not to be disturbed."""
 
@@ -43,7 +43,7 @@ class Surveyor:
         publish: Callable[[LinkReading], None],
         security: Security | None = None,
     ) -> None:
-        self.rounds = Rounds(speaker.node)
+        self.rounds = ProbeSchedule(speaker.node)
         self._speaker = speaker
         self._reactor = reactor
         self._addresses = addresses
@@ -52,8 +52,8 @@ class Surveyor:
         self._security = security
         self._filling = os.urandom(FRAME_BYTES)
         self._link: Link | None = None
-        self._gauge = Gauge(0)
-        self._target = Target(speaker.node, "")
+        self._gauge = LinkProbe(0)
+        self._target = ProbeTarget(speaker.node, "")
         self._deadline: Timer | None = None
         self._told_at = reactor.now()
         self._timer = reactor.every(TICK_S, self._tick)
@@ -73,7 +73,7 @@ class Surveyor:
         if now - self._told_at >= PUBLISH_S:
             self._tell(now)
 
-    def _measure(self, target: Target, now: float) -> None:
+    def _measure(self, target: ProbeTarget, now: float) -> None:
         link = Link("dealer", security=self._security)
         try:
             link.connect(f"tcp://{target.address}")
@@ -83,7 +83,7 @@ class Surveyor:
             return
         baseline = target.peer == self._speaker.node
         self._link, self._target = link, target
-        self._gauge = Gauge(0 if baseline else target.most_bytes)
+        self._gauge = LinkProbe(0 if baseline else target.most_bytes)
         self._reactor.watch(link, self._answered)
         self._deadline = self._reactor.later(DEADLINE_S, self._too_late)
         self._send(self._gauge.start(now))
@@ -113,7 +113,7 @@ class Surveyor:
         match self._gauge.answered(answer.serial, now):
             case Burst() as burst:
                 self._send(burst)
-            case Gauged() as found:
+            case ProbeResult() as found:
                 self._hang_up()
                 self.rounds.measured(self._target, found, now)
                 self._tell(now)

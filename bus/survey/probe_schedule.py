@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.process.endpoints import is_loopback
-from bus.survey.link_probe import MOST_BYTES, Gauged
+from bus.survey.link_probe import MOST_BYTES, ProbeResult
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import MeasuredLink, RunnerReading, WeightsReading
 from bus.wire.messages.wire import Message
@@ -39,7 +39,7 @@ CEILING_BYTES_PER_S = 0.25e9
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """An address (`host:port`) at which `peer` is to be measured."""
 
     peer: NodeId
@@ -63,16 +63,16 @@ class Turn:
 
     due_at: float
     failures: int = 0
-    found: list[tuple[float, Gauged]] = field(default_factory=list[tuple[float, Gauged]])
+    found: list[tuple[float, ProbeResult]] = field(default_factory=list[tuple[float, ProbeResult]])
 
 
-class Rounds:
+class ProbeSchedule:
     """The turns of one node."""
 
     def __init__(self, me: NodeId) -> None:
         self.me = me
-        self.turns: dict[Target, Turn] = {}
-        self._there: frozenset[Target] = frozenset()
+        self.turns: dict[ProbeTarget, Turn] = {}
+        self._there: frozenset[ProbeTarget] = frozenset()
         self._rests_until = 0.0
 
     def choose(
@@ -81,11 +81,11 @@ class Rounds:
         busy: Collection[NodeId],
         now: float,
         chance: float,
-    ) -> Target | None:
+    ) -> ProbeTarget | None:
         """What to measure now, if anything. `addresses` are those of the linked peers and our own
         one, `chance` is in [0, 1)."""
         self._there = frozenset(
-            Target(node, address)
+            ProbeTarget(node, address)
             for node, some in addresses.items()
             for address in tuple(dict.fromkeys(some))[:MAX_ADDRESSES]
         )
@@ -110,14 +110,14 @@ class Rounds:
         self.turns[chosen].due_at = now + every_s * (0.8 + 0.4 * chance)
         return chosen
 
-    def measured(self, target: Target, found: Gauged, now: float) -> None:
+    def measured(self, target: ProbeTarget, found: ProbeResult, now: float) -> None:
         """A measurement has come to its end."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.failures = 0
             turn.found = [*turn.found, (now, found)][-KEPT:]
 
-    def failed(self, target: Target, now: float) -> None:
+    def failed(self, target: ProbeTarget, now: float) -> None:
         """Nobody answered there, or another node did."""
         turn = self.turns.get(target)
         if turn is not None:
@@ -138,11 +138,11 @@ class Rounds:
         found = (one for one in links if one is not None)
         return tuple(sorted(found, key=lambda one: (one.peer, one.host)))
 
-    def _trips(self, target: Target, now: float) -> list[float]:
+    def _trips(self, target: ProbeTarget, now: float) -> list[float]:
         found = self.turns[target].found
         return [one.round_trip_s for at, one in found if now - at <= KEEP_S]
 
-    def _link(self, target: Target, idle_s: float | None, now: float) -> MeasuredLink | None:
+    def _link(self, target: ProbeTarget, idle_s: float | None, now: float) -> MeasuredLink | None:
         found = [(at, one) for at, one in self.turns[target].found if now - at <= KEEP_S]
         rate = max((one.bytes_per_s or 0.0 for _, one in found), default=0.0)
         if not rate:

@@ -12,7 +12,7 @@ from bus.wire.ids import Boot
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedValue:
     """One value as it came, and when it expires (None: never)."""
 
     boot: Boot
@@ -25,9 +25,11 @@ class Kept:
 class Retained:
     """The values of one plane. Keys are (topic, origin)."""
 
-    values: dict[tuple[str, str], Kept] = field(default_factory=dict[tuple[str, str], Kept])
+    values: dict[tuple[str, str], RetainedValue] = field(
+        default_factory=dict[tuple[str, str], RetainedValue]
+    )
 
-    def keep(self, topic: str, origin: str, value: Kept) -> bool:
+    def keep(self, topic: str, origin: str, value: RetainedValue) -> bool:
         """Keep a value unless a later one of the same boot is kept. Whether it was."""
         known = self.values.get((topic, origin))
         if known is not None and known.boot == value.boot and known.seq >= value.seq:

@@ -14,13 +14,13 @@ from bus.client import Speaker
 from bus.links.keyring import Keyring
 from bus.links.reactor import Reactor
 from bus.links.transport import Link
-from bus.membership.peer_links import BIND_RETRY_S, HEARTBEAT_MS, Peers, PeerSettings
+from bus.membership.peer_links import BIND_RETRY_S, HEARTBEAT_MS, PeerLinks, PeerSettings
 from bus.process.clock import now as clock_now
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
-from bus.survey.link_survey import Surveyor
+from bus.survey.link_survey import LinkSurvey
 from bus.survey.probe_schedule import busy_nodes
-from bus.switchboard.retained import Kept, Retained
+from bus.switchboard.retained import Retained, RetainedValue
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import NodeId
@@ -117,7 +117,7 @@ class PlaneForwarder:
             self.board.refuse(self.plane, str(error)[:120])
             return False
         expires_at = clock_now() + ttl_s if ttl_s > 0 else None
-        kept = Kept(envelope.boot, envelope.seq, payload, expires_at)
+        kept = RetainedValue(envelope.boot, envelope.seq, payload, expires_at)
         return self.retained.keep(topic, f"{envelope.node}/{envelope.process}", kept)
 
     def _subscription(self, link: Link, frames: list[bytes]) -> None:
@@ -163,10 +163,10 @@ class Switchboard:
         reactor.watch(self.tap, self._tapped)
         reactor.every(EXPIRE_S, self._expire)
         self._settings = peer_settings
-        self.peers: Peers | None = None
-        self.surveyor: Surveyor | None = None
+        self.peers: PeerLinks | None = None
+        self.surveyor: LinkSurvey | None = None
         if speaker is not None and peer_settings is not None:
-            self.peers = Peers(
+            self.peers = PeerLinks(
                 speaker,
                 peer_settings,
                 reactor,
@@ -176,7 +176,7 @@ class Switchboard:
                 keyring,
             )
             if peer_settings.measures:
-                self.surveyor = Surveyor(
+                self.surveyor = LinkSurvey(
                     speaker,
                     reactor,
                     self.peers.ways,

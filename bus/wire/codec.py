@@ -1,10 +1,9 @@
-"""Bytes to messages and back: msgpack, size-capped, validated against closed types.
+"""Envelopes as bytes and back: msgpack, size-capped, validated against closed types.
 
-Pure, and the only home of msgpack. Two forms:
-- *envelopes* (control and telemetry): an array [version, kind, node, process, boot, seq,
-  body map], validated by pydantic;
-- *data frames* (tokens): arrays [tag, *fields] of the dataclasses in `bus.wire.messages.tokens`.
-Anything else raises `BadMessage` with a text that names what was wrong. Nothing is unpickled.
+Pure, and the only home of msgpack. An envelope (control and telemetry) is an array [version, kind,
+node, process, boot, seq, body map], its body validated by pydantic. Anything else raises
+`BadMessage` with a text that names what was wrong. Nothing is unpickled. (What is said for each
+token and step travels as `bus.wire.array_frames`.)
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -55,12 +54,12 @@ _ADAPTERS = {kind: TypeAdapter(cls) for kind, cls in KINDS.items()}
 
 
 def pack(value: Any) -> bytes:
-    """msgpack of plain data (maps, arrays, text, bytes, numbers, booleans, null)."""
+    """Return the msgpack of plain data: maps, arrays, text, bytes, numbers, booleans, null."""
     return cast(bytes, msgpack.packb(value, use_bin_type=True))
 
 
 def unpack(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Any:
-    """Plain data from msgpack, or `BadMessage`."""
+    """Read plain data from msgpack. Raises BadMessage."""
     if len(data) > limit_bytes:
         raise BadMessage(f"message of {len(data)} bytes is over the limit of {limit_bytes}")
     try:
@@ -70,7 +69,7 @@ def unpack(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Any:
 
 
 def encode(envelope: Envelope) -> bytes:
-    """An envelope as one frame."""
+    """Return an envelope as one frame."""
     message = envelope.message
     body = message.model_dump()
     kind = cast(str, getattr(message, "kind"))  # noqa: B009 - only tagged messages travel
@@ -81,7 +80,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
-    """One frame as an envelope with a validated message, or `BadMessage`."""
+    """Read one frame as an envelope with a validated message. Raises BadMessage."""
     raw = unpack(data, limit_bytes=limit_bytes)
     if not isinstance(raw, list) or len(cast(list[Any], raw)) != 7:
         raise BadMessage("an envelope is an array of 7")
@@ -98,7 +97,7 @@ def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
 
 
 def decode_body(kind: object, body: object) -> Message:
-    """A message of `kind` from its map; an unknown kind or field is refused by name."""
+    """Read a message of `kind` from its map. Raises BadMessage, naming an unknown kind or field."""
     adapter = _ADAPTERS.get(kind) if isinstance(kind, str) else None
     if adapter is None:
         raise BadMessage(f"unknown kind {kind!r}")
@@ -109,7 +108,7 @@ def decode_body(kind: object, body: object) -> Message:
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first thing pydantic found, as `field: problem`."""
+    """Return the first thing that pydantic found, as `field: problem`."""
     detail = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in detail["loc"]) or "message"
     return f"{where}: {detail['msg']}"

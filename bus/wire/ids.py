@@ -20,8 +20,6 @@ ModelId = NewType("ModelId", str)
 RequestId = NewType("RequestId", str)
 CommandId = NewType("CommandId", str)
 TokenId = NewType("TokenId", int)
-Term = tuple[int, NodeId]
-"""(counter, holder): ordered by counter, then by node id."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 MODEL_ID_PATTERN = re.compile(rf"^{_NAME}(?:/{_NAME})?(?::[A-Za-z0-9._-]+)?$")

@@ -71,7 +71,7 @@ class Reach(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkCost:
     """What a hop costs. `latency_s` is one way, of a small message."""
 
     latency_s: float
@@ -79,25 +79,25 @@ class Link:
 
 
 THUNDERBOLT_S = 25.5e-6
-THUNDERBOLT: Mapping[int, Link] = {
-    3: Link(THUNDERBOLT_S, 2.1e9),
-    4: Link(THUNDERBOLT_S, 4.5e9),
-    5: Link(THUNDERBOLT_S, 8.05e9),
+THUNDERBOLT: Mapping[int, LinkCost] = {
+    3: LinkCost(THUNDERBOLT_S, 2.1e9),
+    4: LinkCost(THUNDERBOLT_S, 4.5e9),
+    5: LinkCost(THUNDERBOLT_S, 8.05e9),
 }
-PRIORS: Mapping[Medium, Link] = {
-    "loopback": Link(27e-6, 2.0e9),
+PRIORS: Mapping[Medium, LinkCost] = {
+    "loopback": LinkCost(27e-6, 2.0e9),
     "thunderbolt": THUNDERBOLT[3],
-    "maybe_ethernet": Link(200e-6, 0.117e9),
-    "ethernet": Link(200e-6, 0.117e9),
-    "wifi": Link(3e-3, 0.040e9),
-    "unknown": Link(1e-3, 0.050e9),
-    "vpn": Link(20e-3, 0.010e9),
+    "maybe_ethernet": LinkCost(200e-6, 0.117e9),
+    "ethernet": LinkCost(200e-6, 0.117e9),
+    "wifi": LinkCost(3e-3, 0.040e9),
+    "unknown": LinkCost(1e-3, 0.050e9),
+    "vpn": LinkCost(20e-3, 0.010e9),
 }
 """Believed until a link is measured. Thunderbolt of unknown generation counts as the third;
 ethernet as one gigabit; loopback as half of a 54 us two-rank sum over MLX's ring."""
 
 
-def prior(address: NodeAddress) -> Link:
+def prior(address: NodeAddress) -> LinkCost:
     """What a link over this address is believed to be worth."""
     if address.medium == "thunderbolt":
         return THUNDERBOLT.get(address.thunderbolt, PRIORS["thunderbolt"])
@@ -153,7 +153,7 @@ def ranked(addresses: Iterable[NodeAddress]) -> list[NodeAddress]:
 
 def shared_prior(
     one: Sequence[NodeAddress], other: Sequence[NodeAddress], *, same_machine: bool
-) -> Link:
+) -> LinkCost:
     """What the best link that two nodes may share is believed to be worth.
 
     A medium counts when both have it; loopback only on the same machine. Nothing in common is

@@ -1,4 +1,4 @@
-"""The composition root of the command line: `shoal VERB`, every verb in its place."""
+"""Talks to typer: the root of the command line, `shoal VERB`, every verb in its place."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from gateway.cli.command import options
 from gateway.cli.doctor import doctor
-from gateway.cli.output.command import options
 from gateway.cli.output.errors import EXIT_CODES
 from gateway.cli.verbs.cluster import cluster_info, hostfile, keys, nodes, rdma_test
 from gateway.cli.verbs.models import bench, chat, instances, models, place
@@ -40,9 +40,10 @@ LATER = {
 
 
 class Verbs(TyperGroup):
-    """Knows what people mean by a verb that we do not have."""
+    """A group of verbs that answers a verb it lacks with the one that is meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return what typer resolves; fail with a better word for those of MEANT and LATER."""
         word = args[0] if args else ""
         if word not in self.commands:
             if word in MEANT:
@@ -71,7 +72,7 @@ for theme in (one for themes in THEMES for one in themes):
 
 
 def main() -> None:
-    """The console script `shoal`."""
+    """Run the console script `shoal`."""
     app(prog_name="shoal")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Protocol
 
 from bus.client import BusClient
@@ -18,6 +19,8 @@ from bus.wire.codec import Envelope
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
 from bus.wire.messages.control import CancelAnswered, CancelAsked
+from gateway.cluster import http_processes
+from gateway.cluster.http_processes import HttpProcesses
 
 ANSWER_S = 2.0
 """The owner of a request on another node answers within this."""
@@ -27,7 +30,7 @@ REMEMBERED = 1024
 
 
 class OwnerSilent(ShoalError):
-    """Whoever owns the request did not answer; `owner` names it, after `waited_s` seconds."""
+    """The owner of a request, as `owner` names it, did not answer within `waited_s` seconds."""
 
     def __init__(self, owner: str, waited_s: float) -> None:
         super().__init__(f"{owner} did not answer within {waited_s:g} s")
@@ -35,24 +38,24 @@ class OwnerSilent(ShoalError):
         self.waited_s = waited_s
 
 
-class Owner(Protocol):
-    """Who keeps this process's requests."""
+class Cancellable(Protocol):
+    """The keeper of this process's requests."""
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop it; False when it is not open here."""
+        """Stop a request; return False when it is not open here."""
         ...
 
 
-class Stopped:
-    """This process's requests, stopped as often as anybody likes: a repeat says what the first
-    time said, even when the request has ended since."""
+class RememberedCancels:
+    """This process's requests, stopped as often as is asked: a repeat says what the first time
+    said, even when the request has ended since. `REMEMBERED` of them are known."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Cancellable) -> None:
         self._owner = owner
         self._stopped: OrderedDict[RequestId, None] = OrderedDict()
 
     def cancel(self, request_id: RequestId) -> bool:
-        """False when it was neither open here nor stopped before."""
+        """Stop a request; return False when it was neither open here nor stopped before."""
         if self._owner.cancel(request_id):
             self._stopped[request_id] = None
             if len(self._stopped) > REMEMBERED:
@@ -60,25 +63,26 @@ class Stopped:
         return request_id in self._stopped
 
 
-class Abroad:
+class RemoteCancels:
     """Requests that gateways of other nodes own, and questions of theirs about ours.
 
-    `process` is this HTTP process's name in request ids (`h0`).
+    `process` is this HTTP process's name in request ids (`h0`); `node` is ours.
     """
 
-    def __init__(self, bus: BusClient, process: str, stopped: Stopped) -> None:
+    def __init__(self, bus: BusClient, process: str, stopped: RememberedCancels) -> None:
         self._bus = bus
-        self._me = bus.speaker.node
+        self.node = bus.speaker.node
         self._process = process
         self._stopped = stopped
         self._waiting: dict[str, asyncio.Future[bool]] = {}
-        bus.hear(f"cancel.asked.{self._me}", self._asked)
-        bus.hear(f"cancel.answered.{self._me}", self._answered)
+        bus.hear(f"cancel.asked.{self.node}", self._asked)
+        bus.hear(f"cancel.answered.{self.node}", self._answered)
 
     async def cancel(self, owner: NodeId, request_id: RequestId) -> bool:
-        """Have another node's gateway stop a request; False when it is not open there.
+        """Have another node's gateway stop a request; return False when it is not open there.
+
         Raises OwnerSilent after `ANSWER_S`."""
-        question = CancelAsked(question=new_name("ask"), asker=self._me, request=request_id)
+        question = CancelAsked(question=new_name("ask"), asker=self.node, request=request_id)
         waiting = self._waiting[question.question] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -94,9 +98,9 @@ class Abroad:
 
     def _asked(self, topic: str, envelope: Envelope) -> None:
         asked = envelope.message
-        if not isinstance(asked, CancelAsked) or topic != f"cancel.asked.{self._me}":
+        if not isinstance(asked, CancelAsked) or topic != f"cancel.asked.{self.node}":
             return
-        if owner_of(asked.request) != (self._me, self._process):
+        if owner_of(asked.request) != (self.node, self._process):
             return
         found = self._stopped.cancel(asked.request)
         answer = CancelAnswered(question=asked.question, found=found)
@@ -108,3 +112,42 @@ class Abroad:
             waiting = self._waiting.get(answer.question)
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer.found)
+
+
+class CancelRouter:
+    """Stops a request of any gateway process of the cluster.
+
+    `processes` is how many this node has, `near` reaches them; `is_node` says whether the cluster
+    has a node.
+    """
+
+    def __init__(
+        self,
+        *,
+        processes: int,
+        near: HttpProcesses,
+        remote: RemoteCancels,
+        is_node: Callable[[NodeId], bool],
+    ) -> None:
+        self._processes = processes
+        self._near = near
+        self._remote = remote
+        self._is_node = is_node
+
+    async def stop(self, request_id: RequestId) -> bool:
+        """Stop a request where it is open; return False when no process has it.
+
+        Raises OwnerSilent when the process or node that its id names does not answer.
+        """
+        owner = owner_of(request_id)
+        if owner is None or not owner[1][1:].isdigit():
+            return False
+        node, number = owner[0], int(owner[1][1:])
+        if node != self._remote.node:
+            return self._is_node(node) and await self._remote.cancel(node, request_id)
+        if number >= self._processes:
+            return False
+        found = await self._near.cancel(number, request_id)
+        if found is None:
+            raise OwnerSilent(f"HTTP process {number} of this node", http_processes.ANSWER_S)
+        return found

@@ -32,7 +32,7 @@ ITL_BOUNDS_S = (
 
 
 @dataclass(slots=True)
-class ModelTally:
+class ModelCounters:
     """One model's tokens since the last drain. `itl_counts[i]` goes with ITL_BOUNDS_S[i]."""
 
     tokens: int = 0
@@ -41,16 +41,16 @@ class ModelTally:
 
 
 @dataclass(slots=True)
-class Tally:
+class Counters:
     """All models' counts."""
 
-    models: dict[str, ModelTally] = field(default_factory=dict[str, ModelTally])
+    models: dict[str, ModelCounters] = field(default_factory=dict[str, ModelCounters])
 
-    def of(self, model: str) -> ModelTally:
+    def of(self, model: str) -> ModelCounters:
         """This model's counts, to be added to."""
         found = self.models.get(model)
         if found is None:
-            found = self.models[model] = ModelTally()
+            found = self.models[model] = ModelCounters()
         return found
 
     def tokens(self, model: str, count: int, gap_s: float | None) -> None:
@@ -63,7 +63,7 @@ class Tally:
             mine.itl_sum_s += gap_s
             mine.itl_counts[bisect_left(ITL_BOUNDS_S, gap_s / count)] += count
 
-    def drain(self) -> dict[str, ModelTally]:
+    def drain(self) -> dict[str, ModelCounters]:
         """What has gathered, by model; the counts begin anew."""
         models, self.models = self.models, {}
         return models

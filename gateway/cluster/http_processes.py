@@ -22,7 +22,7 @@ ANSWER_S = 1.0
 MAX_PROCESSES = 64
 
 
-class Asked(Protocol):
+class ProcessRequests(Protocol):
     """What a process can answer about its own requests."""
 
     def cancel(self, request_id: RequestId) -> bool:
@@ -34,10 +34,12 @@ class Asked(Protocol):
         ...
 
 
-class Siblings:
+class HttpProcesses:
     """This process's place among its siblings. `number` is ours while we live."""
 
-    def __init__(self, endpoints: Endpoints, reactor: Reactor, asked: Callable[[], Asked]) -> None:
+    def __init__(
+        self, endpoints: Endpoints, reactor: Reactor, asked: Callable[[], ProcessRequests]
+    ) -> None:
         self._endpoints = endpoints
         self._reactor = reactor
         self._asked = asked

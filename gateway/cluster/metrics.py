@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from bus.wire.messages.readings import DemandReading, RunnerReading
-from gateway.cluster.counters import ITL_BOUNDS_S, ModelTally, Tally
+from gateway.cluster.counters import ITL_BOUNDS_S, Counters, ModelCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FLUSH_S = 1.0
@@ -38,7 +38,7 @@ class BulkHistogram(Histogram):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRequest:
     """A request that has ended, as far as it is counted. Seconds since its arrival."""
 
     model: str
@@ -51,10 +51,10 @@ class Ended:
 class Metrics:
     """The counts of one HTTP process, and the text of all of them."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, counters: Counters) -> None:
         own = CollectorRegistry()
         by_model = ("model_name",)
-        self._tally = tally
+        self._counters = counters
         self._requests = Counter(
             "shoal_requests",
             "Requests ended, by outcome.",
@@ -92,7 +92,7 @@ class Metrics:
             "shoal_http_errors", "HTTP answers of 400 and above.", ("status",), registry=own
         )
 
-    def ended(self, one: Ended) -> None:
+    def ended(self, one: EndedRequest) -> None:
         """Count a request that has ended."""
         self._requests.labels(one.model, one.outcome).inc()
         if one.prompt_tokens:
@@ -107,8 +107,8 @@ class Metrics:
 
     def flush(self) -> None:
         """Put what was tallied per token where a scrape of any process sees it."""
-        for model, tally in self._tally.drain().items():
-            self._flush_model(model, tally)
+        for model, counters in self._counters.drain().items():
+            self._flush_model(model, counters)
 
     def render(self, runners: list[RunnerReading], demands: list[DemandReading]) -> bytes:
         """The text of all HTTP processes and of the runners."""
@@ -118,9 +118,9 @@ class Metrics:
         scraped.register(_Readings(runners, demands))
         return generate_latest(scraped)
 
-    def _flush_model(self, model: str, tally: ModelTally) -> None:
-        self._generated.labels(model).inc(tally.tokens)
-        self._itl.labels(model).add(tally.itl_counts, tally.itl_sum_s)
+    def _flush_model(self, model: str, counters: ModelCounters) -> None:
+        self._generated.labels(model).inc(counters.tokens)
+        self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
 
 
 class _Readings(Collector):

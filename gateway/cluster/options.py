@@ -6,10 +6,13 @@ Pure. Built once by the composition root from `conf`; everything else reads this
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bus.links.keyring import KeyFiles
 from bus.process.endpoints import Endpoints
 from bus.wire.ids import NodeId
+
+if TYPE_CHECKING:
+    from bus.links.keyring import KeyFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
 """What one HTTP process knows of the cluster beside the state: cards and readings.
 
-Readings that were not renewed within their time are forgotten when asked for; a card outlives
-its own time here as long as its node is in the state, for weights do not move by themselves.
-Talks only to the bus client that it is given.
+Pure: time arrives as `now`. Readings that were not renewed within their time are forgotten when
+asked for; a card outlives its own time here as long as its node is in the state, for weights do
+not move by themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
-from bus.client import BusClient
 from bus.wire.cards import ModelCard, NodeCard
-from bus.wire.codec import Envelope
 from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
@@ -23,6 +23,7 @@ from bus.wire.messages.readings import (
     RunnerReading,
     WeightsReading,
 )
+from bus.wire.messages.wire import Message
 
 Key = TypeVar("Key")
 Reading = TypeVar("Reading")
@@ -30,7 +31,7 @@ READING_TTL_S = 15.0
 CARD_TTL_S = 600.0
 LINK_TTL_S = 600.0
 TEST_TTL_S = 600.0
-HEARD = (
+TOPICS = (
     "card",
     "reading.node",
     "reading.runner",
@@ -40,13 +41,13 @@ HEARD = (
     "reading.weights",
     "reading.collective",
 )
+"""The beginnings of the topics on which they are heard."""
 
 
-class View:
+class ClusterReadings:
     """Latest cards and readings, with when they were heard."""
 
-    def __init__(self, bus: BusClient) -> None:
-        self._bus = bus
+    def __init__(self) -> None:
         self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
         self._nodes: dict[NodeId, tuple[NodeReading, float]] = {}
         self._runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
@@ -55,92 +56,10 @@ class View:
         self._weights: dict[NodeId, tuple[WeightsReading, float]] = {}
         self._links: dict[NodeId, tuple[LinkReading, float]] = {}
         self._tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = {}
-        for prefix in HEARD:
-            bus.hear(prefix, self._heard)
 
-    @property
-    def known(self) -> bool:
-        """Whether enough was heard to say that a model does not exist."""
-        return self._bus.mirror.live and bool(self._cards)
-
-    def cards(self) -> list[NodeCard]:
-        """Cards of nodes, by node id."""
-        now = self._bus.reactor.now()
-        fresh = [card for card, at in self._cards.values() if now - at < CARD_TTL_S]
-        return sorted(fresh, key=lambda card: str(card.node))
-
-    def models(self) -> dict[ModelId, ModelCard]:
-        """Models on disk anywhere; the first node's card of each."""
-        found: dict[ModelId, ModelCard] = {}
-        for card in self.cards():
-            for model in card.models:
-                found.setdefault(model.model, model)
-        return found
-
-    def model_names(self) -> set[ModelId]:
-        """Models on disk, and those that instances hold."""
-        instances = self._bus.state.instances.values()
-        held = {one.model for one in instances if one.test is None}
-        return held | set(self.models())
-
-    def runners(self) -> list[RunnerReading]:
-        """Fresh readings of runners."""
-        return self._fresh(self._runners)
-
-    def serving(self) -> list[RunnerReading]:
-        """Those of runners whose generation the state still has: a dead one's last reading
-        stays fresh for a while."""
-        instances = self._bus.state.instances
-        return [
-            one
-            for one in self.runners()
-            if one.instance is not None
-            and (held := instances.get(one.instance)) is not None
-            and held.generation == one.generation
-        ]
-
-    def runner_of(self, instance: InstanceId) -> RunnerReading | None:
-        """The reading of an instance's runner."""
-        return next((one for one in self.serving() if one.instance == instance), None)
-
-    def nodes(self) -> list[tuple[NodeReading, float]]:
-        """Each node's latest reading, however old, and its age in seconds."""
-        now = self._bus.reactor.now()
-        return [(reading, now - at) for reading, at in self._nodes.values()]
-
-    def peers(self) -> list[PeersReading]:
-        """Fresh readings of whom nodes know."""
-        return self._fresh(self._peers)
-
-    def demands(self) -> list[DemandReading]:
-        """Fresh readings of demand, from all gateway processes that are heard."""
-        return self._fresh(self._demands)
-
-    def weights(self) -> list[WeightsReading]:
-        """Fresh readings of what nodes fetch."""
-        return self._fresh(self._weights)
-
-    def links(self) -> list[LinkReading]:
-        """What nodes measured towards each other."""
-        return self._fresh(self._links, LINK_TTL_S)
-
-    def test_of(self, instance: InstanceId) -> list[CollectiveReading]:
-        """What the ranks of a collective test have said, for ten minutes after their end."""
-        now = self._bus.reactor.now()
-        self._tests = {k: v for k, v in self._tests.items() if now - v[1] < TEST_TTL_S}
-        return [reading for (name, _), (reading, _) in self._tests.items() if name == instance]
-
-    def _fresh(
-        self, readings: dict[Key, tuple[Reading, float]], ttl_s: float = READING_TTL_S
-    ) -> list[Reading]:
-        now = self._bus.reactor.now()
-        for key in [key for key, (_, at) in readings.items() if now - at >= ttl_s]:
-            del readings[key]
-        return [reading for reading, _ in readings.values()]
-
-    def _heard(self, topic: str, envelope: Envelope) -> None:
-        now = self._bus.reactor.now()
-        match envelope.message:
+    def heard(self, message: Message, now: float) -> None:
+        """Keep a card or a reading; any other message is passed over."""
+        match message:
             case CardReading(card=card):
                 known = self._cards.get(card.node)
                 if known is None or card.announced_at_s >= known[0].announced_at_s:
@@ -161,3 +80,73 @@ class View:
                 self._tests[(reading.instance, reading.rank)] = (reading, now)
             case _:
                 return
+
+    @property
+    def has_cards(self) -> bool:
+        """Whether any node has said what it has."""
+        return bool(self._cards)
+
+    def cards(self, now: float) -> list[NodeCard]:
+        """Return the cards of nodes, by node id."""
+        fresh = [card for card, at in self._cards.values() if now - at < CARD_TTL_S]
+        return sorted(fresh, key=lambda card: str(card.node))
+
+    def models(self, now: float) -> dict[ModelId, ModelCard]:
+        """Return the models on disk anywhere; the first node's card of each."""
+        found: dict[ModelId, ModelCard] = {}
+        for card in self.cards(now):
+            for model in card.models:
+                found.setdefault(model.model, model)
+        return found
+
+    def runners(self, now: float) -> list[RunnerReading]:
+        """Return the fresh readings of runners."""
+        return _fresh(self._runners, now)
+
+    def serving(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
+        """Return those of runners whose generation is among `instances`: a dead runner's last
+        reading stays fresh for a while."""
+        return [
+            one
+            for one in self.runners(now)
+            if one.instance is not None
+            and (held := instances.get(one.instance)) is not None
+            and held.generation == one.generation
+        ]
+
+    def runner_of(self, instance: Instance, now: float) -> RunnerReading | None:
+        """Return the reading of an instance's runner, if it was heard in this generation."""
+        return next(iter(self.serving({instance.instance: instance}, now)), None)
+
+    def nodes(self, now: float) -> list[tuple[NodeReading, float]]:
+        """Return each node's latest reading, however old, and its age in seconds."""
+        return [(reading, now - at) for reading, at in self._nodes.values()]
+
+    def peers(self, now: float) -> list[PeersReading]:
+        """Return the fresh readings of the peers that nodes know."""
+        return _fresh(self._peers, now)
+
+    def demands(self, now: float) -> list[DemandReading]:
+        """Return the fresh readings of demand, from all gateway processes that are heard."""
+        return _fresh(self._demands, now)
+
+    def weights(self, now: float) -> list[WeightsReading]:
+        """Return the fresh readings of what nodes fetch."""
+        return _fresh(self._weights, now)
+
+    def links(self, now: float) -> list[LinkReading]:
+        """Return what nodes measured towards each other in the last ten minutes."""
+        return _fresh(self._links, now, LINK_TTL_S)
+
+    def test_of(self, instance: InstanceId, now: float) -> list[CollectiveReading]:
+        """Return what the ranks of a collective test have said, for ten minutes after it."""
+        fresh = _fresh(self._tests, now, TEST_TTL_S)
+        return [reading for reading in fresh if reading.instance == instance]
+
+
+def _fresh(
+    readings: dict[Key, tuple[Reading, float]], now: float, ttl_s: float = READING_TTL_S
+) -> list[Reading]:
+    for key in [key for key, (_, at) in readings.items() if now - at >= ttl_s]:
+        del readings[key]
+    return [reading for reading, _ in readings.values()]

@@ -19,7 +19,7 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Entry
 from gateway.dialects.collect import Collected
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault
 
 Intent = Literal["generate", "load", "unload"]
 """`load` and `unload` carry no request: the answer is rendered from nothing collected."""
@@ -126,7 +126,7 @@ class StreamRenderer(Protocol):
         """A keep-alive or a word of progress; empty where the dialect has no comments."""
         ...
 
-    def error(self, fault: Fault) -> bytes:
+    def error(self, fault: HttpFault) -> bytes:
         """A failure after the status has been sent; ends the stream."""
         ...
 
@@ -162,7 +162,7 @@ class Dialect(Protocol):
         """The answer in one piece; no request of `collected` may have failed."""
         ...
 
-    def error(self, fault: Fault) -> ErrorAnswer:
+    def error(self, fault: HttpFault) -> ErrorAnswer:
         """A failure before the status has been sent."""
         ...
 

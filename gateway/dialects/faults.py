@@ -1,6 +1,6 @@
 """What went wrong, as HTTP sees it: one table from our reasons to statuses and codes.
 
-Pure. A `Fault` is in no dialect; each dialect puts it in its own envelope. Its message is
+Pure. A `HttpFault` is in no dialect; each dialect puts it in its own envelope. Its message is
 fit for the client and says what to do now. `Retry-After` is there exactly when trying again
 may help.
 """
@@ -14,7 +14,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.wire.errors import BadRequest, ContextOverflow, FailReason, Refusal, RefusalReason
+from bus.wire.errors import (
+    BadRequest,
+    ContextOverflow,
+    FailReason,
+    Refusal,
+    RefusalReason,
+    ShoalError,
+)
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -24,7 +31,7 @@ UNAVAILABLE_RETRY_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fault:
+class HttpFault:
     """A failure. `code` is stable and meant for programs; `field` is in the client's terms.
 
     `facts` are numbers that explain it (position, prompt_tokens, limit_tokens, ...).
@@ -37,6 +44,14 @@ class Fault:
     retry_after_s: float | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     headers: tuple[tuple[str, str], ...] = ()
+
+
+class HttpFaultRaised(ShoalError):
+    """A request that ends with `fault`; raised only while no bytes of its answer are sent."""
+
+    def __init__(self, fault: HttpFault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,13 +95,13 @@ FAILURES: Mapping[FailReason, _Row] = {
 }
 
 
-def of_refusal(refusal: Refusal) -> Fault:
+def of_refusal(refusal: Refusal) -> HttpFault:
     """A refusal, with its own retry time and place in the queue where it has them."""
     row = REFUSALS[refusal.reason]
     facts = dict(refusal.facts)
     if refusal.position is not None:
         facts["position"] = refusal.position
-    return Fault(
+    return HttpFault(
         status=row.status,
         code=row.code,
         message=refusal.message,
@@ -96,13 +111,13 @@ def of_refusal(refusal: Refusal) -> Fault:
     )
 
 
-def of_failed(failed: Failed) -> Fault:
+def of_failed(failed: Failed) -> HttpFault:
     """A request that ended early; `details` may name the `field` and `retry_after_s`."""
     row = FAILURES[failed.reason]
     facts = dict(failed.details)
     named = facts.pop("field", None)
     retry_after_s = facts.pop("retry_after_s", None)
-    return Fault(
+    return HttpFault(
         status=row.status,
         code=row.code,
         message=failed.message,
@@ -115,14 +130,14 @@ def of_failed(failed: Failed) -> Fault:
     )
 
 
-def of_bad_request(error: BadRequest) -> Fault:
+def of_bad_request(error: BadRequest) -> HttpFault:
     """A body that cannot be honoured as it stands."""
-    return Fault(400, "invalid_value", error.message, field=error.field)
+    return HttpFault(400, "invalid_value", error.message, field=error.field)
 
 
-def of_overflow(error: ContextOverflow) -> Fault:
+def of_overflow(error: ContextOverflow) -> HttpFault:
     """A prompt that does not fit, in the words that clients parse."""
-    return Fault(
+    return HttpFault(
         400,
         "context_length_exceeded",
         str(error),
@@ -130,11 +145,11 @@ def of_overflow(error: ContextOverflow) -> Fault:
     )
 
 
-def unknown_model(model: str, known: Sequence[str] = ()) -> Fault:
+def unknown_model(model: str, known: Sequence[str] = ()) -> HttpFault:
     """A model that is not on this cluster. Never a surprise download: it names the command."""
     near = difflib.get_close_matches(model, known, n=1)
     hint = f"did you mean '{near[0]}'? Otherwise, to get it" if near else "to get it"
-    return Fault(
+    return HttpFault(
         404,
         "model_not_found",
         f"model '{model}' is not here; {hint}: shoal pull {model}",
@@ -142,14 +157,14 @@ def unknown_model(model: str, known: Sequence[str] = ()) -> Fault:
     )
 
 
-def not_found(what: str) -> Fault:
+def not_found(what: str) -> HttpFault:
     """A path, or a thing named in one, that does not exist."""
-    return Fault(404, "not_found", f"{what} does not exist")
+    return HttpFault(404, "not_found", f"{what} does not exist")
 
 
-def owner_silent(owner: str, waited_s: float) -> Fault:
+def owner_silent(owner: str, waited_s: float) -> HttpFault:
     """A request cannot be stopped: whoever owns it does not answer."""
-    return Fault(
+    return HttpFault(
         504,
         "owner_silent",
         f"{owner}, which owns the request, did not answer within {waited_s:g} s; a gateway that "
@@ -159,10 +174,10 @@ def owner_silent(owner: str, waited_s: float) -> Fault:
     )
 
 
-def method_not_allowed(method: str, allowed: Sequence[str]) -> Fault:
+def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
     """A path that exists, asked in a way that it does not answer."""
     names = ", ".join(sorted(allowed))
-    return Fault(
+    return HttpFault(
         405,
         "method_not_allowed",
         f"{method} is not answered here; use {names}",
@@ -170,19 +185,19 @@ def method_not_allowed(method: str, allowed: Sequence[str]) -> Fault:
     )
 
 
-def unauthorized(message: str) -> Fault:
+def unauthorized(message: str) -> HttpFault:
     """No key, or one that is not ours."""
-    return Fault(401, "invalid_api_key", message, headers=(("www-authenticate", "Bearer"),))
+    return HttpFault(401, "invalid_api_key", message, headers=(("www-authenticate", "Bearer"),))
 
 
-def forbidden(message: str) -> Fault:
+def forbidden(message: str) -> HttpFault:
     """A key that is ours and may not do this."""
-    return Fault(403, "forbidden", message)
+    return HttpFault(403, "forbidden", message)
 
 
-def too_large(limit_bytes: int) -> Fault:
+def too_large(limit_bytes: int) -> HttpFault:
     """A body beyond the limit; it has not been read to its end."""
-    return Fault(
+    return HttpFault(
         413,
         "body_too_large",
         f"the request body is larger than {limit_bytes} bytes",
@@ -190,9 +205,11 @@ def too_large(limit_bytes: int) -> Fault:
     )
 
 
-def internal(reference: str) -> Fault:
+def internal(reference: str) -> HttpFault:
     """Our own failure. The text holds nothing of it but where to look in the log."""
-    return Fault(500, "internal_error", f"something went wrong here; the log has it as {reference}")
+    return HttpFault(
+        500, "internal_error", f"something went wrong here; the log has it as {reference}"
+    )
 
 
 def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
@@ -204,7 +221,7 @@ def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
     return words.get(step, step) + field[len(step) :]
 
 
-def headers_of(fault: Fault) -> tuple[tuple[str, str], ...]:
+def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
     """Headers that every dialect sends: `Retry-After` in whole seconds, at least one."""
     headers: list[tuple[str, str]] = [("content-type", "application/json"), *fault.headers]
     if fault.retry_after_s is not None:

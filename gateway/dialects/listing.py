@@ -26,7 +26,7 @@ FOREVER_S = 100 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
+class LoadedCopy:
     """One loaded copy. `expires_at_s` None or infinite: it stays."""
 
     size_bytes: int
@@ -57,7 +57,7 @@ class ModelListing:
     license: str = ""
     parent: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    loaded: tuple[LoadedModel, ...] = ()
+    loaded: tuple[LoadedCopy, ...] = ()
 
 
 def openai_models(listings: Sequence[ModelListing]) -> bytes:
@@ -183,6 +183,6 @@ def _details(listing: ModelListing) -> dict[str, Any]:
     }
 
 
-def _expiry(copy: LoadedModel, now_s: float) -> float:
+def _expiry(copy: LoadedCopy, now_s: float) -> float:
     latest = now_s + FOREVER_S
     return latest if copy.expires_at_s is None else min(latest, copy.expires_at_s)

@@ -11,17 +11,17 @@ from typing import Any, cast
 from falcon.asgi import App
 
 from gateway.cluster.options import Options
-from gateway.http.middleware import Asgi, Door, Faults, Tee
+from gateway.http.middleware import AccessControl, Asgi, ErrorHandlers, ReceiveTap
 from gateway.http.routes import add_routes
-from gateway.service import Seat
+from gateway.service import ServiceHandle
 
 
-def build_app(options: Options) -> Tee:
+def build_app(options: Options) -> ReceiveTap:
     """The application, from what the composition root has read."""
-    seat = Seat(options)
-    app: App[Any, Any] = App(middleware=[Door(seat)])
+    handle = ServiceHandle(options)
+    app: App[Any, Any] = App(middleware=[AccessControl(handle)])
     app.resp_options.xml_error_serialization = False
     app.req_options.strip_url_path_trailing_slash = True
-    Faults(seat).install(app)
-    add_routes(app, seat)
-    return Tee(cast(Asgi, app))
+    ErrorHandlers(handle).install(app)
+    add_routes(app, handle)
+    return ReceiveTap(cast(Asgi, app))

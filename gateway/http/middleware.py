@@ -18,12 +18,11 @@ from bus.process.identity import new_name
 from bus.wire.errors import BadRequest, ContextOverflow
 from gateway.dialects import faults
 from gateway.dialects.dialect import ErrorAnswer
-from gateway.dialects.fault_raised import Faulted
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.ollama import dialect
 from gateway.dialects.openai import shapes
 from gateway.http.auth import OPEN_PATHS, host_allowed, is_known_key, offered_key, origin_allowed
-from gateway.service import Seat
+from gateway.service import ServiceHandle
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Asgi = Callable[[dict[str, Any], Receive, Callable[..., Awaitable[None]]], Awaitable[None]]
@@ -36,7 +35,7 @@ _CORS = (
 )
 
 
-class Tee:
+class ReceiveTap:
     """The ASGI application, with `receive` left where a watcher finds it."""
 
     def __init__(self, app: Asgi) -> None:
@@ -54,11 +53,11 @@ def receive_of(req: Request) -> Receive:
 
 
 async def read_body(req: Request, limit_bytes: int) -> bytes:
-    """The whole body. Raises Faulted as soon as it is known to be too large (413), or when
+    """The whole body. Raises HttpFaultRaised as soon as it is known to be too large (413), or when
     nothing more of it comes (408)."""
     length = req.content_length
     if length is not None and length > limit_bytes:
-        raise Faulted(faults.too_large(limit_bytes))
+        raise HttpFaultRaised(faults.too_large(limit_bytes))
     pieces: list[bytes] = []
     size = 0
     loop = asyncio.get_running_loop()
@@ -67,24 +66,24 @@ async def read_body(req: Request, limit_bytes: int) -> bytes:
             async for piece in req.stream:
                 size += len(piece)
                 if size > limit_bytes:
-                    raise Faulted(faults.too_large(limit_bytes))
+                    raise HttpFaultRaised(faults.too_large(limit_bytes))
                 pieces.append(piece)
                 patience.reschedule(loop.time() + BODY_SILENCE_S)
     except TimeoutError:
         text = f"nothing more of the request body came for {BODY_SILENCE_S:.0f} s"
-        raise Faulted(Fault(408, "body_incomplete", text)) from None
+        raise HttpFaultRaised(HttpFault(408, "body_incomplete", text)) from None
     return b"".join(pieces)
 
 
-class Door:
+class AccessControl:
     """Middleware: Host, Origin, key; life and death of the process's service."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
         """Lifespan: build the service; leave its drain for the gunicorn worker."""
-        service = self._seat.start()
+        service = self._handle.start()
         state = scope.get("state")
         if isinstance(state, dict):
             state["on_drain"] = service.drain
@@ -93,18 +92,18 @@ class Door:
 
     async def process_shutdown(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
         """Lifespan: the end."""
-        self._seat.stop()
+        self._handle.stop()
 
     async def process_request(self, req: Request, resp: Response) -> None:
         """Refuse strangers before anything is read."""
-        options = self._seat.options
+        options = self._handle.options
         host, origin = req.get_header("host"), req.get_header("origin")
         if not host_allowed(host, options.names):
-            raise Faulted(
+            raise HttpFaultRaised(
                 faults.forbidden(f"the Host name {host!r} is not ours; list it in http_names")
             )
         if not origin_allowed(origin, host, options.origins):
-            raise Faulted(
+            raise HttpFaultRaised(
                 faults.forbidden(f"pages from {origin} may not call; list it in cors_origins")
             )
         if origin is not None:
@@ -121,32 +120,36 @@ class Door:
             return
         if options.keys and req.path not in OPEN_PATHS:
             self._check_key(req)
-        if self._seat.service.dispatcher.draining:
+        if self._handle.service.dispatcher.draining:
             resp.set_header("connection", "close")
 
     def _check_key(self, req: Request) -> None:
         key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
         if key is None:
-            raise Faulted(faults.unauthorized("an API key is needed: Authorization: Bearer <key>"))
-        if not is_known_key(key, self._seat.options.keys):
-            raise Faulted(faults.unauthorized("this API key is not known here"))
+            raise HttpFaultRaised(
+                faults.unauthorized("an API key is needed: Authorization: Bearer <key>")
+            )
+        if not is_known_key(key, self._handle.options.keys):
+            raise HttpFaultRaised(faults.unauthorized("this API key is not known here"))
 
 
-class Faults:
+class ErrorHandlers:
     """Errors to answers. `install` makes it the application's only way to fail."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     def install(self, app: App[Any, Any]) -> None:
         """Take every kind of error."""
         app.add_error_handler(Exception, self._unexpected)
         app.add_error_handler(falcon.HTTPError, self._falcon)
-        app.add_error_handler(Faulted, self._faulted)
+        app.add_error_handler(HttpFaultRaised, self._raised)
         app.add_error_handler(BadRequest, self._bad_request)
         app.add_error_handler(ContextOverflow, self._overflow)
 
-    async def _faulted(self, req: Request, resp: Response, error: Faulted, params: Any) -> None:
+    async def _raised(
+        self, req: Request, resp: Response, error: HttpFaultRaised, params: Any
+    ) -> None:
         self._answer(req, resp, error.fault)
 
     async def _bad_request(
@@ -168,7 +171,7 @@ class Faults:
         self, req: Request, resp: Response, error: Exception, params: Any
     ) -> None:
         reference = new_name("err")
-        self._seat.service.log.error(
+        self._handle.service.log.error(
             "a request failed here",
             reference=reference,
             path=req.path,
@@ -176,9 +179,9 @@ class Faults:
         )
         self._answer(req, resp, faults.internal(reference))
 
-    def _answer(self, req: Request, resp: Response, fault: Fault) -> None:
+    def _answer(self, req: Request, resp: Response, fault: HttpFault) -> None:
         answer = envelope_of(req.path, fault)
-        self._seat.service.metrics.fault(answer.status)
+        self._handle.service.metrics.fault(answer.status)
         resp.status = answer.status
         resp.stream = None
         for name, value in answer.headers:
@@ -188,14 +191,14 @@ class Faults:
             resp.set_header("connection", "close")
 
 
-def envelope_of(path: str, fault: Fault) -> ErrorAnswer:
+def envelope_of(path: str, fault: HttpFault) -> ErrorAnswer:
     """A fault in the words of the dialect that the path belongs to."""
     if path.startswith(("/api/", "/ollama/")):
         return dialect.error_answer(fault)
     return shapes.error_answer(fault)
 
 
-def _fault_of(req: Request, error: falcon.HTTPError) -> Fault:
+def _fault_of(req: Request, error: falcon.HTTPError) -> HttpFault:
     if isinstance(error, falcon.HTTPMethodNotAllowed):
         headers = dict(cast(Any, error.headers) or {})
         names = [one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()]
@@ -204,7 +207,7 @@ def _fault_of(req: Request, error: falcon.HTTPError) -> Fault:
         return faults.not_found(req.path)
     headers = dict(cast(Any, error.headers) or {})
     retry_after = str(headers.get("Retry-After", ""))
-    return Fault(
+    return HttpFault(
         error.status_code,
         error.code if isinstance(error.code, str) else "refused",
         error.description or error.title or "refused",

@@ -28,7 +28,7 @@ from gateway.http.resources import (
     pages,
 )
 from gateway.http.resources.exchange import GenerateResource
-from gateway.service import Seat
+from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
 OPENAI = "OpenAI API"
@@ -187,44 +187,44 @@ ROUTES: tuple[Route, ...] = (*_GENERATE, *_OLLAMA, *_REST, *_DIAGNOSTICS)
 """What the reference tells of. Ollama's routes also answer under `/ollama`."""
 
 
-def add_routes(app: App[Any, Any], seat: Seat) -> None:
+def add_routes(app: App[Any, Any], handle: ServiceHandle) -> None:
     """Give the application everything that it answers."""
-    listings = models.Listings(seat)
-    version = seat.options.version
+    listings = models.Listings(handle)
+    version = handle.options.version
     ollama: dict[str, object] = {
-        "/api/chat": GenerateResource(seat, OllamaChat()),
-        "/api/generate": GenerateResource(seat, OllamaGenerate()),
+        "/api/chat": GenerateResource(handle, OllamaChat()),
+        "/api/generate": GenerateResource(handle, OllamaGenerate()),
         "/api/tags": models.OllamaTags(listings),
         "/api/show": models.OllamaShow(listings),
         "/api/ps": models.OllamaPs(listings),
         "/api/version": models.OllamaVersion(),
     }
     resources: dict[str, object] = {
-        "/v1/chat/completions": GenerateResource(seat, OpenAIChat()),
-        "/v1/completions": GenerateResource(seat, OpenAICompletions()),
+        "/v1/chat/completions": GenerateResource(handle, OpenAIChat()),
+        "/v1/completions": GenerateResource(handle, OpenAICompletions()),
         "/v1/models": models.OpenAIModels(listings),
         "/v1/models/{name:path}": models.OpenAIModel(listings),
-        "/v1/cancel/{request_id}": cluster.CancelRequest(seat),
-        "/place_instance": instances.PlaceInstance(seat),
-        "/instance/placement": instances.PlacementPlan(seat),
-        "/instance/previews": instances.PlacementPreviews(seat),
-        "/instance/{instance}": instances.InstanceResource(seat),
-        "/rdma-test": collectives.CollectiveTests(seat),
-        "/rdma-test/{instance}": collectives.CollectiveTestResource(seat),
-        "/node/{node}/{act}": nodes.NodeResource(seat),
-        "/state": cluster.ClusterState(seat),
-        "/queue": cluster.Queue(seat),
-        "/health": cluster.Health(seat),
-        "/livez": cluster.Live(),
-        "/readyz": cluster.Ready(seat),
-        "/metrics": cluster.MetricsText(seat),
-        "/": pages.Root(seat),
+        "/v1/cancel/{request_id}": cluster.CancelResource(handle),
+        "/place_instance": instances.PlaceInstance(handle),
+        "/instance/placement": instances.PlacementPlan(handle),
+        "/instance/previews": instances.PlacementPreviews(handle),
+        "/instance/{instance}": instances.InstanceResource(handle),
+        "/rdma-test": collectives.CollectiveTests(handle),
+        "/rdma-test/{instance}": collectives.CollectiveTestResource(handle),
+        "/node/{node}/{act}": nodes.NodeResource(handle),
+        "/state": cluster.StateResource(handle),
+        "/queue": cluster.QueueResource(handle),
+        "/health": cluster.HealthResource(handle),
+        "/livez": cluster.LiveResource(),
+        "/readyz": cluster.ReadyResource(handle),
+        "/metrics": cluster.MetricsResource(handle),
+        "/": pages.Root(handle),
         "/openapi.json": pages.OpenApi(ROUTES, version),
         "/docs": pages.Docs(ROUTES, version),
-        **diagnostics.resources(seat),
+        **diagnostics.resources(handle),
         **ollama,
         **{f"/ollama{path}": resource for path, resource in ollama.items()},
-        "/ollama": pages.Root(seat),
+        "/ollama": pages.Root(handle),
     }
     for path, resource in resources.items():
         app.add_route(path, resource)

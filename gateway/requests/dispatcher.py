@@ -1,70 +1,57 @@
-"""Talks to runners and to the bus on behalf of requests: from parsed to their last word.
+"""Talks to runners on behalf of requests: from parsed to their last word.
 
-Owns a request while no instance of its model is ready (`gateway.requests.waiting_queue`), then
-hands it to a lead runner. A refusal is tried elsewhere once; a runner that vanishes before it had
-accepted costs nothing, the request waits again. Deadlines: loading has its own; the time of the
-answer counts from its submission.
+Owns every request of its process. One for which no instance is ready waits
+(`gateway.requests.waiting_room`), any other is at a lead runner. A refusal is tried elsewhere once;
+a runner that vanishes before it had accepted costs nothing, the request waits again. Deadlines:
+loading has its own; the time of the answer counts from its submission.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from bus.client import BusClient
-from bus.process.logs import Log
 from bus.replica.state import ClusterState
 from bus.wire.errors import FailReason, Refusal
-from bus.wire.ids import InstanceId, ModelId, RequestId
+from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
-from bus.wire.topics import reading_topic
-from gateway.cluster.counters import Tally
+from gateway.cluster.counters import Counters
 from gateway.cluster.options import Options
-from gateway.cluster.readings import View
+from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.fault_raised import Faulted
-from gateway.dialects.faults import Fault, of_refusal, unknown_model
-from gateway.requests.inbox import Answer
-from gateway.requests.placement_check import Feasibility
-from gateway.requests.request import Ticket
-from gateway.requests.routing import (
-    Load,
-    affinity_of,
-    choose,
-    given_up,
-    model_named,
-    reading_rows,
-    ready_instances,
-)
-from gateway.requests.waiting_queue import Demand, Waiter, loading_text
+from gateway.dialects.faults import HttpFaultRaised, of_refusal
+from gateway.requests.catalog import ModelCatalog
+from gateway.requests.inbox import EntryInbox
+from gateway.requests.request import ClientRequest
+from gateway.requests.waiting_room import WaitingRoom
 from gateway.runners.pool import RunnerClients
 
 TICK_S = 0.25
 QUIET_S = 10.0
 """A stream that has said nothing for this long says so."""
 LOADING_SAID_S = 1.0
+STOPPING_S = 3.0
+"""A runner that was told to stop a request gives its terminal within this, or it is made here."""
 MAX_TRIES = 2
 """A full queue is answered by one other instance, then that is the answer."""
 MAX_WAITS = 4
 """An instance that turns out not to serve is waited for anew so often."""
-WATCH_S = 0.05
-SILENT_S = 12.0
-"""How long a request waits for the replacement of the only instance, which did not answer."""
 NEVER_MS = 7 * 24 * 3600 * 1000
+CancelReason = Literal["client", "deadline", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One parsed body under way: where its entries arrive, and its tickets for the record."""
+    """One parsed body under way: where its entries arrive, and its requests for the record."""
 
-    answer: Answer
-    tickets: tuple[Ticket, ...]
+    inbox: EntryInbox
+    requests: tuple[ClientRequest, ...]
     model: ModelId
 
 
 class Dispatcher:
-    """All requests of one HTTP process."""
+    """All requests of one HTTP process, by id in `requests` until their last word."""
 
     def __init__(
         self,
@@ -72,319 +59,212 @@ class Dispatcher:
         options: Options,
         process: str,
         bus: BusClient,
-        view: View,
+        readings: ClusterReadings,
+        catalog: ModelCatalog,
         clients: RunnerClients,
-        tally: Tally,
-        log: Log,
+        counters: Counters,
     ) -> None:
-        self.view = view
-        self.demand = Demand(limit=options.max_waiting)
-        self.tickets: dict[RequestId, Ticket] = {}
+        self.requests: dict[RequestId, ClientRequest] = {}
         self.draining = False
         self._options = options
-        self._process = process
-        self._bus = bus
+        self._reactor = bus.reactor
+        self._readings = readings
+        self._catalog = catalog
         self._clients = clients
-        self._tally = tally
-        self._log = log
-        self._published_at = 0.0
-        self._demanded = True  # what an earlier process of this name said is taken back
-        self._feasibility = Feasibility(bus, self._never)
+        self._counters = counters
+        self._room = WaitingRoom(
+            options=options,
+            process=process,
+            bus=bus,
+            catalog=catalog,
+            open_requests=self.requests,
+            on_ready=self._place,
+            on_refused=self._refuse,
+        )
         bus.on_state.append(self._follow)
         self._timer = bus.reactor.every(TICK_S, self._tick)
 
     # --- what resources ask ------------------------------------------------------------------
 
-    def model(self, name: str) -> ModelId:
-        """The model that a client's name means. Raises Faulted (404) for none."""
-        names = self.view.model_names()
-        found = model_named(name, names)
-        if found is None:
-            raise Faulted(unknown_model(name, sorted(names)))
-        return found
-
     def start(self, parsed: Parsed) -> Exchange:
-        """Submit, or let wait. Raises Faulted when it cannot even wait."""
+        """Submit the requests of a body, or let them wait.
+
+        Raises HttpFaultRaised when they cannot even wait, or name no model that is here.
+        """
         self._check_room()
-        model = self.model(parsed.model)
-        requests = tuple(one.model_copy(update={"model": model}) for one in parsed.requests)
-        answer = Answer(requests, on_sent=self._clients.sent_to_client)
-        tickets = tuple(
-            Ticket(
-                request=request,
-                answer=answer,
+        model = self._catalog.named(parsed.model)
+        wires = tuple(one.model_copy(update={"model": model}) for one in parsed.requests)
+        inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
+        requests = tuple(
+            ClientRequest(
+                wire=wire,
+                inbox=inbox,
                 owner=self,
-                tally=self._tally,
-                now=self.now(),
+                counters=self._counters,
+                now=self._reactor.now(),
                 timeout_s=parsed.extras.timeout_s,
             )
-            for request in requests
+            for wire in wires
         )
-        for ticket in tickets:
-            if answer.fault is None:
-                self.tickets[ticket.request.request_id] = ticket
-                self.place(ticket)
-        return Exchange(answer, tickets, model)
+        for request in requests:
+            if inbox.fault is None:
+                self.requests[request.request_id] = request
+                self._place(request)
+        return Exchange(inbox, requests, model)
 
-    def abandon(self, answer: Answer) -> None:
-        """The client is gone: its requests are cancelled and forgotten."""
-        answer.abandon()
-        for request in answer.requests:
-            self._drop(request.request_id, "client")
+    def abandon(self, inbox: EntryInbox) -> None:
+        """Cancel and forget the requests of a client that is gone."""
+        inbox.abandon()
+        for wire in inbox.requests:
+            self._drop(wire.request_id, "client")
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Somebody asks to stop a request; its client gets an ordinary end. The whole answer
-        is meant. False when it is not open here."""
-        asked = self.tickets.get(request_id)
+        """Stop a request, with all others of its answer; the client gets an ordinary end.
+
+        Returns False when the request is not open here.
+        """
+        asked = self.requests.get(request_id)
         if asked is None:
             return False
-        for request in asked.answer.requests:
-            ticket = self.tickets.get(request.request_id)
-            if ticket is not None:
-                self._stop(ticket)
+        for wire in asked.inbox.requests:
+            request = self.requests.get(wire.request_id)
+            if request is not None:
+                self._stop(request)
         return True
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """Every open request ends now (shutdown)."""
-        for ticket in list(self.tickets.values()):
-            self._fail(ticket, reason, message, why="shutdown")
+        """End every open request now, in words (shutdown)."""
+        for request in list(self.requests.values()):
+            self._fail(request, reason, message, "shutdown")
 
-    async def wait_ready(self, model: ModelId) -> None:
-        """Until an instance of the model is ready. Raises Faulted when none is in time."""
-        since_at = self.now()
-        while not ready_instances(self._bus.state.instances.values(), model):
-            waited_s = self.now() - since_at
-            if waited_s >= self._options.load_timeout_s:
-                raise Faulted(_not_loaded(model, waited_s))
-            if why := given_up(self._bus.state.instances.values(), model):
-                raise Faulted(of_refusal(_hopeless(model, why)))
-            await asyncio.sleep(WATCH_S)
-
-    def now(self) -> float:
-        """The loop's clock."""
-        return self._bus.reactor.now()
+    def records(self) -> list[dict[str, Any]]:
+        """Return a plain record of each request that is open here."""
+        now = self._reactor.now()
+        return [
+            {
+                "request": str(request.request_id),
+                "model": str(request.model),
+                "client": request.wire.client_id,
+                "priority": request.wire.priority,
+                "instance": request.instance,
+                "waiting": request.request_id in self._room,
+                "tokens": request.tokens,
+                "seconds": round(now - request.since_at, 3),
+            }
+            for request in self.requests.values()
+        ]
 
     def close(self) -> None:
-        """No more ticks."""
+        """Stop the clock of deadlines."""
         self._timer.cancel()
 
-    # --- what tickets ask --------------------------------------------------------------------
+    # --- what requests say (RequestOwner) -----------------------------------------------------
 
-    def place(self, ticket: Ticket) -> None:
-        """Submit to a ready instance, or wait for one."""
-        request = ticket.request
-        ready = ready_instances(self._bus.state.instances.values(), request.model, ticket.excluded)
-        chosen = choose(ready, self._loads(one.instance for one in ready), affinity_of(request))
-        if chosen is None:
-            self._wait(ticket)
-            return
-        now = self.now()
-        ticket.submitted(chosen, now, self._options.request_timeout_s)
-        remaining_ms = NEVER_MS
-        if ticket.deadline_at is not None:
-            remaining_ms = max(1, int(1000 * (ticket.deadline_at - now)))
-        self._clients.submit(chosen, request, ticket, remaining_ms=remaining_ms)
-
-    def refused(self, ticket: Ticket, refusal: Refusal) -> None:
-        """A runner said no: elsewhere once, else that is the answer."""
-        self._clients.forget(ticket.request.request_id)
+    def refused(self, request: ClientRequest, refusal: Refusal) -> None:
+        """Try a request that a runner refused elsewhere, once; else that is the answer."""
+        self._clients.forget(request.request_id)
         passing = refusal.reason in ("draining", "not_ready", "wrong_generation", "protocol")
-        elsewhere = ready_instances(
-            self._bus.state.instances.values(), ticket.request.model, ticket.excluded
-        )
+        elsewhere = self._catalog.ready(request.model, request.excluded)
         busy = refusal.reason == "queue_full"
-        if (busy and elsewhere and ticket.tries < MAX_TRIES) or (
-            passing and ticket.tries < MAX_WAITS
+        if (busy and elsewhere and request.tries < MAX_TRIES) or (
+            passing and request.tries < MAX_WAITS
         ):
-            self.place(ticket)
+            self._place(request)
             return
-        self._refuse(ticket.answer, of_refusal(refusal))
+        self._refuse(request, refusal)
 
-    def ended(self, ticket: Ticket) -> None:
-        """It had its terminal. One that failed takes the others of its answer along."""
-        request_id = ticket.request.request_id
-        self.tickets.pop(request_id, None)
-        self.demand.remove(request_id)
-        self._clients.forget(request_id)
-        if ticket.failed is not None:
-            self._drop_others(ticket.answer)
+    def ended(self, request: ClientRequest) -> None:
+        """Forget a request that had its terminal; if it failed, its answer's others as well."""
+        self.requests.pop(request.request_id, None)
+        self._room.remove(request.request_id)
+        self._clients.forget(request.request_id)
+        if request.failed is not None:
+            self._drop_all(request.inbox)
 
-    # --- waiting -----------------------------------------------------------------------------
-
-    def _wait(self, ticket: Ticket) -> None:
-        waiter = Waiter(
-            key=ticket.request.request_id,
-            model=ticket.request.model,
-            priority=ticket.request.priority,
-            since_at=ticket.since_at,
-            deadline_at=ticket.since_at + self._options.load_timeout_s,
-        )
-        full = self.demand.add(waiter)
-        if full is not None:
-            self._refuse(ticket.answer, of_refusal(full))
-            return
-        ticket.waiting(self.now())
-        self._publish()
-        self._feasibility.ask(ticket.request.model)
-
-    def _never(self, model: ModelId, refusal: Refusal) -> None:
-        """The holder says that no time will make room: whoever waits is told its reasons."""
-        if ready_instances(self._bus.state.instances.values(), model):
-            return
-        for waiter in self.demand.of(model):
-            self._refuse(self.tickets[RequestId(waiter.key)].answer, of_refusal(refusal))
+    # --- time and state ------------------------------------------------------------------------
 
     def _follow(self, state: ClusterState) -> None:
         self._clients.follow(state)
-        for model in self.demand.models():
-            if ready_instances(state.instances.values(), model):
-                self._submit_waiting(model)
-            else:
-                self._fail_hopeless(state, model)
-
-    def _submit_waiting(self, model: ModelId) -> None:
-        for waiter in self.demand.of(model):
-            ticket = self.tickets[RequestId(waiter.key)]
-            if ready_instances(
-                self._bus.state.instances.values(), ticket.request.model, ticket.excluded
-            ):
-                self.demand.remove(waiter.key)
-                self.place(ticket)
-        self._publish()
-
-    def _give_up_silent(self, model: ModelId, now: float) -> None:
-        """The instances that did not answer are all there is, and none is being replaced."""
-        all_ready = ready_instances(self._bus.state.instances.values(), model)
-        for waiter in self.demand.of(model):
-            ticket = self.tickets[RequestId(waiter.key)]
-            untried = [o for o in all_ready if (o.instance, o.generation) not in ticket.excluded]
-            stale = any(self._clients.suspect(one.instance) for one in all_ready)
-            if all_ready and not untried and not stale and now - ticket.moved_at >= SILENT_S:
-                self._refuse(ticket.answer, of_refusal(_silent(model)))
-
-    def _fail_hopeless(self, state: ClusterState, model: ModelId) -> None:
-        """All copies were given up: whoever waits is told why."""
-        why = given_up(state.instances.values(), model)
-        if why is None:
-            return
-        for waiter in self.demand.of(model):
-            fault = of_refusal(_hopeless(model, why))
-            self._refuse(self.tickets[RequestId(waiter.key)].answer, fault)
-
-    def _publish(self) -> None:
-        now = self.now()
-        if not self.demand.waiters and not self._demanded:
-            return
-        self._demanded = bool(self.demand.waiters)
-        self._published_at = now
-        node = self._options.node
-        reading = self.demand.reading(node, self._process, now)
-        self._bus.publish(reading_topic("demand", node, self._process), reading)
-
-    # --- time ----------------------------------------------------------------------------------
+        self._room.follow()
 
     def _tick(self) -> None:
-        now = self.now()
-        if now - self._published_at >= 1.0:
-            self._publish()
-        for model in self.demand.models():
-            self._give_up_silent(model, now)
-        for waiter in self.demand.expired(now):
-            fault = _not_loaded(waiter.model, now - waiter.since_at)
-            self._refuse(self.tickets[RequestId(waiter.key)].answer, fault)
-        for ticket in list(self.tickets.values()):
-            if ticket.late(now):
-                self._fail(ticket, "deadline", ticket.late_text(), why="deadline")
-            elif ticket.stopping_since is not None and now - ticket.stopping_since > 3.0:
-                self._clients.forget(ticket.request.request_id)
-                ticket.end_cancelled()
+        now = self._reactor.now()
+        self._room.tick(now)
+        for request in list(self.requests.values()):
+            if request.late(now):
+                self._fail(request, "deadline", request.late_text(), "deadline")
+            elif request.stopping_since is not None and now - request.stopping_since > STOPPING_S:
+                self._clients.forget(request.request_id)
+                request.end_cancelled(now)
             else:
-                self._say(ticket, now)
+                self._say(request, now)
 
-    def _say(self, ticket: Ticket, now: float) -> None:
-        key = ticket.request.request_id
-        if key in self.demand.waiters:
-            if now - ticket.said_at >= LOADING_SAID_S:
-                ticket.said_at = now
-                place = self.demand.position(key)
-                model, view = ticket.request.model, self.view
-                text = loading_text(model, view.runners(), view.weights(), position=place)
-                ticket.answer.say(text)
-        elif now - max(ticket.moved_at, ticket.said_at) >= QUIET_S:
-            ticket.said_at = now
-            ticket.answer.say("keep-alive")
+    def _say(self, request: ClientRequest, now: float) -> None:
+        """Tell a client that waits how far loading is, or that all is well."""
+        if request.request_id in self._room:
+            if now - request.said_at >= LOADING_SAID_S:
+                request.said_at = now
+                request.inbox.say(self._room.progress(request, self._readings, now))
+        elif now - max(request.moved_at, request.said_at) >= QUIET_S:
+            request.said_at = now
+            request.inbox.say("keep-alive")
 
-    # --- ends ------------------------------------------------------------------------------------
+    # --- one request ---------------------------------------------------------------------------
 
-    def _stop(self, ticket: Ticket) -> None:
-        request_id = ticket.request.request_id
-        if self.demand.remove(request_id) is not None:
-            ticket.end_cancelled()
-        elif self._clients.cancel(Cancel(request_id, "client")):
-            ticket.stopping_since = ticket.stopping_since or self.now()
-
-    def _fail(self, ticket: Ticket, reason: FailReason, message: str, *, why: str) -> None:
-        cancel = "deadline" if why == "deadline" else "shutdown"
-        self._clients.cancel(Cancel(ticket.request.request_id, cancel))
-        ticket.end_failed(reason, message)
-
-    def _refuse(self, answer: Answer, fault: Fault) -> None:
-        answer.refuse(fault)
-        self._drop_others(answer)
-
-    def _drop_others(self, answer: Answer) -> None:
-        for request in answer.requests:
-            self._drop(request.request_id, "shutdown")
-
-    def _drop(self, request_id: RequestId, why: str) -> None:
-        if self.tickets.pop(request_id, None) is None:
+    def _place(self, request: ClientRequest) -> None:
+        """Submit to a ready instance, or let wait for one."""
+        chosen = self._catalog.choose(request.wire, request.excluded)
+        if chosen is None:
+            full = self._room.add(request)
+            if full is not None:
+                self._refuse(request, full)
             return
-        if self.demand.remove(request_id) is None:
-            self._clients.cancel(Cancel(request_id, "client" if why == "client" else "shutdown"))
+        now = self._reactor.now()
+        request.submitted(chosen, now, self._options.request_timeout_s)
+        remaining_ms = NEVER_MS
+        if request.deadline_at is not None:
+            remaining_ms = max(1, int(1000 * (request.deadline_at - now)))
+        self._clients.submit(chosen, request.wire, request, remaining_ms=remaining_ms)
+
+    def _stop(self, request: ClientRequest) -> None:
+        now = self._reactor.now()
+        if self._room.remove(request.request_id):
+            request.end_cancelled(now)
+        elif self._clients.cancel(Cancel(request.request_id, "client")):
+            request.stopping_since = request.stopping_since or now
+
+    def _fail(
+        self, request: ClientRequest, reason: FailReason, message: str, why: CancelReason
+    ) -> None:
+        self._clients.cancel(Cancel(request.request_id, why))
+        request.end_failed(reason, message, self._reactor.now())
+
+    def _refuse(self, request: ClientRequest, refusal: Refusal) -> None:
+        request.inbox.refuse(of_refusal(refusal))
+        self._drop_all(request.inbox)
+
+    def _drop_all(self, inbox: EntryInbox) -> None:
+        for wire in inbox.requests:
+            self._drop(wire.request_id, "shutdown")
+
+    def _drop(self, request_id: RequestId, why: CancelReason) -> None:
+        if self.requests.pop(request_id, None) is None:
+            return
+        if not self._room.remove(request_id):
+            self._clients.cancel(Cancel(request_id, why))
         self._clients.forget(request_id)
 
-    # --- below ------------------------------------------------------------------------------------
-
     def _check_room(self) -> None:
+        """Raise HttpFaultRaised while no request may be opened: draining, or as many as may be."""
         if self.draining:
-            refusal = Refusal(
-                reason="draining", message="this gateway is shutting down", retry_after_s=2.0
-            )
-            raise Faulted(of_refusal(refusal))
-        if len(self.tickets) >= self._options.max_open:
+            message = "this gateway is shutting down"
+            refusal = Refusal(reason="draining", message=message, retry_after_s=2.0)
+        elif len(self.requests) >= self._options.max_open:
             refusal = Refusal(
                 reason="queue_full",
-                message=f"{len(self.tickets)} requests are open at this gateway",
-                position=len(self.tickets) + 1,
+                message=f"{len(self.requests)} requests are open at this gateway",
+                position=len(self.requests) + 1,
             )
-            raise Faulted(of_refusal(refusal))
-
-    def _loads(self, instances: Iterable[InstanceId]) -> dict[InstanceId, Load]:
-        loads: dict[InstanceId, Load] = {}
-        for instance in instances:
-            rows = max(reading_rows(self.view.runner_of(instance)), self._clients.open_at(instance))
-            loads[instance] = Load(rows, self._clients.suspect(instance))
-        return loads
-
-
-def _not_loaded(model: ModelId, waited_s: float) -> Fault:
-    refusal = Refusal(
-        reason="pending",
-        message=f"{model} was not loaded within {waited_s:.0f} s; it may be soon",
-        retry_after_s=5.0,
-    )
-    return of_refusal(refusal)
-
-
-def _hopeless(model: ModelId, why: str) -> Refusal:
-    return Refusal(
-        reason="not_ready", message=f"{model} cannot be loaded: {why}", retry_after_s=30.0
-    )
-
-
-def _silent(model: ModelId) -> Refusal:
-    return Refusal(
-        reason="not_ready",
-        message=f"the runner of {model} does not answer; it may be overloaded",
-        retry_after_s=5.0,
-    )
+        else:
+            return
+        raise HttpFaultRaised(of_refusal(refusal))

@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Entry, Failed, Finished, TokenDelta, ToolCallDelta
-from gateway.dialects.faults import Fault, of_failed
+from gateway.dialects.faults import HttpFault, of_failed
 
 _COSTS = frozenset((TokenDelta, ToolCallDelta))
 OnSent = Callable[[RequestId, int, int], None]
 
 
-class Answer:
+class EntryInbox:
     """The inbox of one HTTP exchange. `fault` is set when it was refused before any entry;
     `load_s` is how long it waited for a model to load."""
 
     def __init__(self, requests: Sequence[GenerationRequest], *, on_sent: OnSent) -> None:
         self.requests = tuple(requests)
-        self.fault: Fault | None = None
+        self.fault: HttpFault | None = None
         self.abandoned = False
         self.load_s = 0.0
         self.position = 0
@@ -51,7 +51,7 @@ class Answer:
         return not self._unended or self.fault is not None or self.abandoned
 
     @property
-    def early_fault(self) -> Fault | None:
+    def early_fault(self) -> HttpFault | None:
         """A failure that can still be a status, because nothing precedes it."""
         if self.fault is not None:
             return self.fault
@@ -102,7 +102,7 @@ class Answer:
             self._unended.discard(request_id)
         self._wake()
 
-    def refuse(self, fault: Fault) -> None:
+    def refuse(self, fault: HttpFault) -> None:
         """No runner takes it: that is the answer."""
         if self.fault is None and not self.ended:
             self.fault = fault

@@ -20,7 +20,7 @@ FINAL = frozenset({"insufficient_memory", "unsupported", "unknown_model", "bad_r
 ANSWER_S = 10.0
 
 
-class Feasibility:
+class PlacementCheck:
     """One open question per model."""
 
     def __init__(self, bus: BusClient, on_never: Callable[[ModelId, Refusal], None]) -> None:

@@ -1,61 +1,58 @@
 """The life of one request within an HTTP process, from waiting to its last word.
 
-Pure: time arrives as `now`, what is to be done is asked of the `Owner`. A ticket's answer hears
-of each entry once; after a terminal nothing more is passed on.
+Pure: time arrives as `now`; the `RequestOwner` does what is to be done. A request's inbox gets
+each entry once; after a terminal nothing more is passed on.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bus.wire.errors import FailReason, Refusal
-from bus.wire.ids import InstanceId
+from bus.wire.ids import InstanceId, ModelId, RequestId
 from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import ChoiceEnd, Entry, Failed, Finished, TokenDelta, ToolCallDelta
-from gateway.cluster.counters import Tally
-from gateway.requests.inbox import Answer
+from gateway.cluster.counters import Counters
+
+if TYPE_CHECKING:
+    from gateway.requests.inbox import EntryInbox
 
 
-class Owner(Protocol):
-    """Who places tickets and keeps them."""
+class RequestOwner(Protocol):
+    """The keeper of the open requests of a process."""
 
-    def place(self, ticket: Ticket) -> None:
-        """Find it a runner, or let it wait."""
+    def refused(self, request: ClientRequest, refusal: Refusal) -> None:
+        """Find another runner for a request that a runner did not take, or refuse it."""
         ...
 
-    def refused(self, ticket: Ticket, refusal: Refusal) -> None:
-        """A runner did not take it."""
-        ...
-
-    def ended(self, ticket: Ticket) -> None:
-        """It had its terminal."""
-        ...
-
-    def now(self) -> float:
-        """The loop's clock."""
+    def ended(self, request: ClientRequest) -> None:
+        """Forget a request that has had its terminal."""
         ...
 
 
-class Ticket:
-    """One request and where it stands. Instants end in `_at` and are monotonic.
+class ClientRequest:
+    """One request of a client and where it stands. Instants end in `_at` and are monotonic.
 
-    `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token
-    came. `excluded` are (instance, generation) pairs that were tried.
+    `wire` is the request as runners get it. `moved_at` is when it was submitted or last gave an
+    entry; `first_at` when its first token came. `excluded` are (instance, generation) pairs that
+    were tried.
     """
 
     def __init__(
         self,
         *,
-        request: GenerationRequest,
-        answer: Answer,
-        owner: Owner,
-        tally: Tally,
+        wire: GenerationRequest,
+        inbox: EntryInbox,
+        owner: RequestOwner,
+        counters: Counters,
         now: float,
         timeout_s: float | None,
     ) -> None:
-        self.request = request
-        self.answer = answer
+        self.wire = wire
+        self.request_id: RequestId = wire.request_id
+        self.model: ModelId = wire.model
+        self.inbox = inbox
         self.since_at = now
         self.moved_at = now
         self.said_at = now
@@ -71,7 +68,7 @@ class Ticket:
         self.failed: FailReason | None = None
         self.done = False
         self._owner = owner
-        self._tally = tally
+        self._counters = counters
         self._timeout_s = timeout_s
         self._silence_s = 0.0
         self._waiting_since: float | None = None
@@ -79,90 +76,93 @@ class Ticket:
     # --- where it stands ----------------------------------------------------------------------
 
     def waiting(self, now: float) -> None:
-        """No instance is ready: the time from here is loading."""
+        """Note that no instance is ready: the time from here on is loading, without a deadline."""
         self.deadline_at = None
         self._silence_s = 0.0
         self._waiting_since = now
 
     def submitted(self, instance: Instance, now: float, request_timeout_s: float) -> None:
-        """An instance is being asked; the clock of the answer starts."""
+        """Note that an instance is being asked: the clocks of the answer start.
+
+        `request_timeout_s` bounds the time without an entry; 0: no bound.
+        """
         self.instance = instance.instance
         self.excluded.add((instance.instance, instance.generation))
         self.tries += 1
         self.moved_at = now
         if self._waiting_since is not None:
-            self.answer.load_s += now - self._waiting_since
+            self.inbox.load_s += now - self._waiting_since
             self._waiting_since = None
         if self._timeout_s is not None:
             self.deadline_at = now + self._timeout_s
         self._silence_s = request_timeout_s
 
     def late(self, now: float) -> bool:
-        """Whether a deadline has come: of the whole answer (`x_timeout_s`), or of silence."""
+        """Return whether a deadline has come: of the answer (`x_timeout_s`), or of silence."""
         if self.deadline_at is not None and now >= self.deadline_at:
             return True
         return self._silence_s > 0 and now - self.moved_at >= self._silence_s
 
     def late_text(self) -> str:
-        """What a client is told then."""
+        """Return what a client is told when a deadline has come."""
         if self._timeout_s is not None:
             return f"the answer was not complete after {self._timeout_s:g} s (x_timeout_s)"
         return f"the model made no progress for {self._silence_s:g} s; the request was stopped"
 
-    # --- what the runner says (Sink) ------------------------------------------------------------
+    # --- what the runner says (RequestObserver) -------------------------------------------------
 
-    def accepted(self, position: int, prompt_tokens: int) -> None:
-        """A runner owns it."""
-        self.moved_at = self._owner.now()
+    def accepted(self, position: int, prompt_tokens: int, now: float) -> None:
+        """Note that a runner owns the request."""
+        self.moved_at = now
         self.prompt_tokens = prompt_tokens
-        self.answer.accepted(self.request.request_id, position)
+        self.inbox.accepted(self.request_id, position)
 
     def refused(self, refusal: Refusal) -> None:
-        """A runner does not want it."""
+        """Have the owner find another runner, or refuse the request."""
         self._owner.refused(self, refusal)
 
     def lost_unaccepted(self) -> None:
-        """The runner vanished before it took it: as if never asked."""
+        """Have the owner go on as if the runner, which vanished, had never been asked."""
         self._owner.refused(
             self,
             Refusal(reason="not_ready", message="the model's runner does not answer"),
         )
 
-    def arrived(self, entries: list[Entry]) -> None:
-        """Entries, in order."""
+    def arrived(self, entries: list[Entry], now: float) -> None:
+        """Count entries and pass them on, in order; nothing after a terminal."""
         if self.done:
             return
-        now = self._owner.now()
         tokens = 0
         for entry in entries:
             if type(entry) is TokenDelta or type(entry) is ToolCallDelta:
                 tokens += entry.tokens
         if tokens:
             gap_s = None if self.first_at is None else now - self.moved_at
-            self._tally.tokens(self.request.model, tokens, gap_s)
+            self._counters.tokens(self.model, tokens, gap_s)
             self.first_at = self.first_at or now
             self.tokens += tokens
         self.moved_at = now
         last = entries[-1]
-        self.answer.arrived(self.request.request_id, entries)
+        self.inbox.arrived(self.request_id, entries)
         if isinstance(last, Finished | Failed):
             self._end(last)
 
     # --- ends made here -----------------------------------------------------------------------
 
-    def end_failed(self, reason: FailReason, message: str) -> None:
-        """It ends here and now, with an error."""
-        usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.tokens)
-        self.arrived([Failed(self.request.request_id, 0, reason, message, usage)])
+    def end_failed(self, reason: FailReason, message: str, now: float) -> None:
+        """End the request here, with an error."""
+        self.arrived([Failed(self.request_id, 0, reason, message, self._so_far(), {})], now)
 
-    def end_cancelled(self) -> None:
-        """It ends here and now, as cancelled."""
-        request_id = self.request.request_id
+    def end_cancelled(self, now: float) -> None:
+        """End the request here, as cancelled: every choice ends, then the request."""
         ends: list[Entry] = [
-            ChoiceEnd(request_id, 0, choice, "cancelled") for choice in range(self.request.n)
+            ChoiceEnd(self.request_id, 0, choice, "cancelled", None)
+            for choice in range(self.wire.n)
         ]
-        usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.tokens)
-        self.arrived([*ends, Finished(request_id, 0, usage)])
+        self.arrived([*ends, Finished(self.request_id, 0, self._so_far())], now)
+
+    def _so_far(self) -> Usage:
+        return Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.tokens)
 
     def _end(self, last: Finished | Failed) -> None:
         self.done = True

@@ -23,7 +23,7 @@ AFFINITY_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class InstanceLoad:
     """Work at one instance, as far as is known here."""
 
     rows: int
@@ -72,13 +72,13 @@ def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
 
 
 def choose(
-    ready: Iterable[Instance], loads: Mapping[InstanceId, Load], affinity: str
+    ready: Iterable[Instance], loads: Mapping[InstanceId, InstanceLoad], affinity: str
 ) -> Instance | None:
     """The instance to ask. A suspect one is asked only where there is no other."""
     candidates = list(ready)
     if not candidates:
         return None
-    nothing = Load(0)
+    nothing = InstanceLoad(0)
     well = [one for one in candidates if not loads.get(one.instance, nothing).suspect]
     candidates = well or candidates
     least = min(loads.get(one.instance, nothing).rows for one in candidates)

@@ -30,7 +30,7 @@ class Waiter:
 
 
 @dataclass(slots=True)
-class Demand:
+class WaitingQueue:
     """All that waits at one HTTP process. Invariant: at most `limit` waiters."""
 
     limit: int

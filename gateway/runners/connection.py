@@ -1,9 +1,9 @@
 """Talks to one runner: a DEALER of our own, requests out, entries in, life watched.
 
-Promises to each `Sink`: entries in their order without a gap (a gap ends the request with
-`internal`), and one last word: a terminal entry, `refused`, or `lost_unaccepted`. A socket that is
-gone and not back in 1 s, or progress owed and not made for 12 s, ends what was accepted with
-`runner_lost`. What was never accepted is given back, for nothing had been done.
+Promises to each `RequestObserver`: entries in their order without a gap (a gap ends the request
+with `internal`), and one last word: a terminal entry, `refused`, or `lost_unaccepted`. A socket
+that is gone and not back in 1 s, or progress owed and not made for 12 s, ends what was accepted
+with `runner_lost`. What was never accepted is given back, for nothing had been done.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from bus.links.transport import Change, Link
 from bus.process.logs import Log
 from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
-from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
-from bus.wire.messages.requests import GenerationRequest
+from bus.wire.ids import Boot, RequestId
+from bus.wire.instances import Instance
+from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     CREDIT_WINDOW,
     Accepted,
@@ -53,23 +54,23 @@ BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
 
 
-class Sink(Protocol):
-    """Who asked. All calls come in the loop's thread."""
+class RequestObserver(Protocol):
+    """The one who asked for a request. All calls come in the loop's thread, time as `now`."""
 
-    def accepted(self, position: int, prompt_tokens: int) -> None:
-        """The runner owns the request now."""
+    def accepted(self, position: int, prompt_tokens: int, now: float) -> None:
+        """Note that the runner owns the request; `position` is its place in the queue there."""
         ...
 
     def refused(self, refusal: Refusal) -> None:
-        """The runner did not take it; nothing was done."""
+        """Note that the runner did not take the request; nothing was done."""
         ...
 
     def lost_unaccepted(self) -> None:
-        """The runner is gone, or silent, before it had taken the request."""
+        """Note that the runner was gone, or silent, before it had taken the request."""
         ...
 
-    def arrived(self, entries: list[Entry]) -> None:
-        """Some entries, in order; the last of all is a terminal."""
+    def arrived(self, entries: list[Entry], now: float) -> None:
+        """Take some entries, in order; the last of all is a terminal."""
         ...
 
 
@@ -79,7 +80,7 @@ class _Open:
 
     request_id: RequestId
     choices: int
-    sink: Sink
+    observer: RequestObserver
     submitted_at: float
     credit: CreditBook
     accepted: bool = False
@@ -93,26 +94,23 @@ class RunnerConnection:
     def __init__(
         self,
         *,
-        instance: InstanceId,
-        generation: int,
+        instance: Instance,
         address: str,
         identity: str,
         boot: Boot,
         reactor: Reactor,
         log: Log,
         on_dead: Callable[[RunnerConnection], None],
-        node: NodeId | None = None,
         security: Security | None = None,
     ) -> None:
-        self.instance = instance
-        self.generation = generation
-        self.address = address
+        self.instance = instance.instance
+        self.generation = instance.generation
         self.verdict: Verdict = "well"
         self._identity = identity
         self._boot = boot
         self._runner_boot: Boot | None = None
         self._reactor = reactor
-        self._log = log.bind(instance=instance, generation=generation)
+        self._log = log.bind(instance=self.instance, generation=self.generation)
         self._on_dead = on_dead
         self._open: dict[RequestId, _Open] = {}
         self._connects = 0
@@ -121,7 +119,7 @@ class RunnerConnection:
         now = reactor.now()
         self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
         self._link = Link("dealer", identity=identity, security=security)
-        self._link.connect(address, peer=node)
+        self._link.connect(address, peer=instance.lead and instance.lead.node)
         reactor.watch_changes(self._link, self._changed)
         reactor.watch(self._link, self._heard)
         self._send_hello()
@@ -133,14 +131,16 @@ class RunnerConnection:
         """Requests here that have not ended."""
         return len(self._open)
 
-    def submit(self, request: GenerationRequest, sink: Sink, *, remaining_ms: int) -> None:
-        """Hand a request over. The sink gets its last word in any case."""
+    def submit(
+        self, request: GenerationRequest, observer: RequestObserver, *, remaining_ms: int
+    ) -> None:
+        """Hand a request over. The observer gets its last word in any case."""
         now = self._reactor.now()
-        one = _Open(request.request_id, request.n, sink, now, CreditBook(request.n))
+        one = _Open(request.request_id, request.n, observer, now, CreditBook(request.n))
         self._open[request.request_id] = one
         if not self._send(Submit(request, self.generation, CREDIT_WINDOW, remaining_ms)):
             del self._open[request.request_id]
-            sink.lost_unaccepted()
+            observer.lost_unaccepted()
 
     def cancel(self, message: Cancel) -> None:
         """Stop a request; its terminal still comes."""
@@ -180,9 +180,10 @@ class RunnerConnection:
         still_open, self._open = list(self._open.values()), {}
         for one in still_open:
             if one.accepted:
-                one.sink.arrived([Failed(one.request_id, one.next_seq, reason, message)])
+                failed = Failed(one.request_id, one.next_seq, reason, message, Usage(), {})
+                one.observer.arrived([failed], self._reactor.now())
             else:
-                one.sink.lost_unaccepted()
+                one.observer.lost_unaccepted()
         self._on_dead(self)
 
     # --- what the runner says ---------------------------------------------------------------
@@ -219,7 +220,7 @@ class RunnerConnection:
             case Refused():
                 one = self._open.pop(message.request_id, None)
                 if one is not None:
-                    one.sink.refused(message.refusal)
+                    one.observer.refused(message.refusal)
             case Welcome():
                 self._welcomed(message)
             case Goodbye():
@@ -236,9 +237,10 @@ class RunnerConnection:
     def _accepted(self, message: Accepted) -> None:
         one = self._open.get(message.request_id)
         if one is not None and not one.accepted:
+            now = self._reactor.now()
             one.accepted = True
-            self._life.entries(self._reactor.now())
-            one.sink.accepted(message.position, message.prompt_tokens)
+            self._life.entries(now)
+            one.observer.accepted(message.position, message.prompt_tokens, now)
 
     def _step(self, entries: tuple[Entry, ...]) -> None:
         touched: dict[RequestId, _Open] = {}
@@ -254,11 +256,13 @@ class RunnerConnection:
             touched[one.request_id] = one
             if type(entry) is Finished or type(entry) is Failed:
                 del self._open[one.request_id]
-        if touched:
-            self._life.entries(self._reactor.now())
+        if not touched:
+            return
+        now = self._reactor.now()
+        self._life.entries(now)
         for one in touched.values():
             batch, one.batch = one.batch, []
-            one.sink.arrived(batch)
+            one.observer.arrived(batch, now)
 
     def _broken(self, one: _Open, entry: Entry) -> None:
         self._log.error(
@@ -269,8 +273,10 @@ class RunnerConnection:
         )
         del self._open[one.request_id]
         self._send(Cancel(one.request_id, "shutdown"))
-        failed = Failed(one.request_id, one.next_seq, "internal", "part of the answer was lost")
-        one.sink.arrived([*one.batch, failed])
+        failed = Failed(
+            one.request_id, one.next_seq, "internal", "part of the answer was lost", Usage(), {}
+        )
+        one.observer.arrived([*one.batch, failed], self._reactor.now())
         one.batch = []
 
     # --- below -----------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ class RunnerConnection:
         self._log.warning("a submit was not answered", request=one.request_id)
         del self._open[one.request_id]
         self._send(Cancel(one.request_id, "shutdown"))
-        one.sink.lost_unaccepted()
+        one.observer.lost_unaccepted()
 
     def _send_hello(self) -> None:
         self._send(Hello(self._identity, self._boot, PROTOCOL_MIN, PROTOCOL_MAX))

@@ -19,7 +19,7 @@ from bus.wire.instances import Instance, RankReady
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Cancel
-from gateway.runners.connection import RunnerConnection, Sink
+from gateway.runners.connection import RequestObserver, RunnerConnection
 
 TICK_S = 1.0
 GONE_S = 0.5
@@ -54,15 +54,20 @@ class RunnerClients:
         self._timer = reactor.every(TICK_S, self._tick)
 
     def submit(
-        self, instance: Instance, request: GenerationRequest, sink: Sink, *, remaining_ms: int
+        self,
+        instance: Instance,
+        request: GenerationRequest,
+        observer: RequestObserver,
+        *,
+        remaining_ms: int,
     ) -> None:
         """Hand a request to an instance's lead runner. The instance must have one."""
         connection = self._connection(instance)
         if connection is None:
-            sink.refused(_unreachable(instance))
+            observer.refused(_unreachable(instance))
             return
         self._at[request.request_id] = connection
-        connection.submit(request, sink, remaining_ms=remaining_ms)
+        connection.submit(request, observer, remaining_ms=remaining_ms)
 
     def cancel(self, message: Cancel) -> bool:
         """Stop a request; False when no runner has it."""
@@ -124,15 +129,13 @@ class RunnerClients:
         if address is None:
             return None
         made = RunnerConnection(
-            instance=instance.instance,
-            generation=instance.generation,
+            instance=instance,
             address=address,
             identity=self._identity,
             boot=self._boot,
             reactor=self._reactor,
             log=self._log,
             on_dead=self._died,
-            node=lead.node,
             security=self._security,
         )
         self._connections[instance.instance] = made

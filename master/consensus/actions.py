@@ -32,7 +32,7 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishEvent:
     """Tell everybody of an event that was appended."""
 
     event: Event
@@ -56,7 +56,7 @@ class Spread:
 Act = (
     Append
     | Replace
-    | Publish
+    | PublishEvent
     | Send
     | Spread
     | types.PersistTerm

@@ -1,7 +1,7 @@
 """One candidate whole: its election, the log that it follows or writes, and who has which part.
 
-Pure: messages and instants in, actions out; the shell (`master.seat`) and the simulation carry
-the same actions out. Order promised: actions are to be done in the order given; an event is
+Pure: messages and instants in, actions out; the shell (`master.consensus.shell`) carries them
+out. Order promised: actions are to be done in the order given; an event is
 appended before it is published, and what `synced` returns (acknowledgements to a holder, a
 committed index) speaks only of what the shell has put on the disk before. A holder that fails
 to keep its term does nothing of what follows `PersistTerm`.
@@ -31,21 +31,21 @@ from bus.wire.messages.control import (
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus import types
-from master.consensus.actions import Act, Append, Publish, Replace, Send
+from master.consensus.actions import Act, Append, PublishEvent, Replace, Send
 from master.consensus.election import stimulate
 from master.consensus.types import (
     LAPSE_S,
     AskVotes,
     Election,
     GiveVote,
-    Kept,
+    LogRank,
     OpenTerm,
-    Rank,
+    PersistentState,
     Stimulus,
 )
 from master.consensus.votes import no_majority, reached, voters_unsettled
-from master.log.recent_events import History
-from master.log.replication import Acks, Standing
+from master.log.recent_events import RecentEvents
+from master.log.replication import Acks, LogSafety
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Candidate:
 
     election: Election
     mirror: Mirror
-    history: History
+    history: RecentEvents
     degraded: bool = False
     lost: bool = False
     began: bool = False
@@ -65,7 +65,7 @@ class Candidate:
     def from_log(
         cls,
         me: NodeId,
-        kept: Kept,
+        kept: PersistentState,
         log: tuple[ClusterState, list[Event]],
         *,
         voters: frozenset[NodeId] = frozenset(),
@@ -75,11 +75,11 @@ class Candidate:
     ) -> Candidate:
         """A candidate as its disk remembers it."""
         state, events = log
-        history = History.behind(state)
+        history = RecentEvents.behind(state)
         for event in events:
             state = apply(state, event)
             history.keep(event)
-        rank = Rank(state.term, state.index, priority, me)
+        rank = LogRank(state.term, state.index, priority, me)
         gone = kept.garbled or (kept.began and state.index == 0)
         lost = gone and len(voters) >= types.FEWEST_VOTERS
         election = Election(
@@ -89,8 +89,8 @@ class Candidate:
             voted_for=kept.voted_for if kept.counter >= state.term else None,
             voters=voters,
             gone=frozenset(state.forgotten),
-            fit=not (degraded or lost),
-            company=expects_others or bool((voters | set(state.nodes)) - {me}),
+            eligible=not (degraded or lost),
+            expects_peers=expects_others or bool((voters | set(state.nodes)) - {me}),
             members=frozenset(seat.node for seat in state.nodes.values()) - {me},
         )
         mirror = Mirror(state=state, live=state.index > 0, counter=state.term, moves=[])
@@ -143,7 +143,7 @@ class Candidate:
         """As the holder: the next event of the log."""
         self.mirror.moved(event)
         self.history.keep(event)
-        return [Append(event, self.state), *self._grown(now), Publish(event)]
+        return [Append(event, self.state), *self._grown(now), PublishEvent(event)]
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
         """The shell has put the whole journal on the disk (unless that is `degraded`)."""
@@ -153,7 +153,7 @@ class Candidate:
             actions += self._judged(now)
         if self.holding:
             self.acks.durable = 0 if degraded else self.state.index
-        elif self.election.led(now) and self.election.holder and not self.degraded:
+        elif self.election.has_holder(now) and self.election.holder and not self.degraded:
             index = self.state.index if self._is_following() else 0
             ack = AppendAck(node=self.me, counter=self.election.counter, index=index)
             actions.append(Send(self.election.holder, ack))
@@ -169,7 +169,9 @@ class Candidate:
             case Snapshot() | EventsFound():
                 return [] if self.holding else self._found(message, now)
             case Candidacy():
-                rank = Rank(message.last_term, message.last_index, message.priority, message.node)
+                rank = LogRank(
+                    message.last_term, message.last_index, message.priority, message.node
+                )
                 heard = types.HeardPeer(
                     rank, message.fit, message.counter, message.led, message.settled
                 )
@@ -205,9 +207,9 @@ class Candidate:
             last_index=rank.last_index,
             priority=rank.priority,
             counter=election.counter,
-            fit=election.fit,
-            led=election.led(now),
-            settled=election.settled(now),
+            fit=election.eligible,
+            led=election.has_holder(now),
+            settled=election.warmed_up(now),
             addresses=addresses,
         )
 
@@ -245,11 +247,11 @@ class Candidate:
             return None
         return self.acks.committed(self.election.electors, self.me)
 
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> LogSafety:
         """As the holder: how safe our log is."""
-        heard = [seen.heard_at for seen in self.election.living.values() if seen.fit]
+        heard = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
         helped = any(now - at < LAPSE_S for at in (*heard, *self.election.acked_at.values()))
-        return Standing(
+        return LogSafety(
             committed=self.committed,
             replicated=self.acks.replicated(),
             durable=self.acks.durable,
@@ -261,9 +263,9 @@ class Candidate:
         """Why nothing can be changed from here: no majority of the voters is in reach. None
         where somebody holds the term, or could soon."""
         election = self.election
-        if not election.voted or election.led(now):
+        if not election.voted or election.has_holder(now):
             return None
-        heard = {node: seen.heard_at for node, seen in election.living.items() if seen.fit}
+        heard = {node: seen.heard_at for node, seen in election.living.items() if seen.eligible}
         here = reached(heard, election, now)
         if here >= election.majority:
             return None
@@ -331,7 +333,7 @@ class Candidate:
         for event, after in moves[whole:]:
             if event is None:
                 actions.append(Replace(after, self.history.undone(after)))
-                self.history = History.behind(after)
+                self.history = RecentEvents.behind(after)
             else:
                 self.history.keep(event)
                 actions.append(Append(event, after))

@@ -49,7 +49,7 @@ class _Peer:
     heard_at: float
 
 
-class Peers:
+class CandidateLinks:
     """The links of one candidate to all others. `open_link(node, identity)` makes an unconnected
     DEALER (secured where the cluster has a key); `on_answer` gets what comes back on them."""
 

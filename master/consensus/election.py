@@ -9,8 +9,8 @@ each, and a holder that a majority does not answer within a lapse steps down. Wi
 simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once; of two claims
 the one that more candidates follow wins, of two alike the higher, of two to the same counter the
 one with more in its log. So a node that was away and alone follows when it comes back, however far
-it has counted: the holder hears of its counter and goes above it. A candidate that is not `fit`
-(its journal only counts, or was lost) neither votes nor holds while another can.
+it has counted: the holder hears of its counter and goes above it. A candidate that is not
+`eligible` (its journal only counts, or was lost) neither votes nor holds while another can.
 
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
 Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
@@ -34,11 +34,11 @@ from master.consensus.types import (
     Fitness,
     HeardBeat,
     HeardPeer,
-    Living,
     MyRank,
     OpenTerm,
     Outcome,
     PeersKnown,
+    PeerState,
     PersistTerm,
     Role,
     StepDown,
@@ -67,14 +67,16 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
         case PeersKnown(nodes=nodes):
             others = nodes - {election.me}
             living = {node: seen for node, seen in election.living.items() if node in others}
-            company = election.company or bool(others)
-            return _tick(replace(election, peers=others, living=living, company=company), now)
+            expects_peers = election.expects_peers or bool(others)
+            return _tick(
+                replace(election, peers=others, living=living, expects_peers=expects_peers), now
+            )
         case HeardPeer():
             return _peer(election, stimulus, now)
         case MyRank(rank=rank, gone=gone):
             return replace(election, rank=rank, gone=gone), []
-        case Fitness(fit=fit):
-            return _fitness(election, fit=fit)
+        case Fitness(eligible=eligible):
+            return _fitness(election, eligible=eligible)
         case VoteAsked():
             return asked(election, stimulus, now)
         case VoteHeard():
@@ -92,7 +94,7 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
 def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
     if beat.holder == election.me:
         return election, []
-    election = replace(election, seen=max(election.seen, beat.counter), company=True)
+    election = replace(election, seen=max(election.seen, beat.counter), expects_peers=True)
     if election.voted and beat.holder not in election.voters:
         return election, []
     if beat.voters and not election.voted:
@@ -141,7 +143,7 @@ def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
         return False
     if election.role == "holding":
         return (beat.index, beat.holder) < (election.rank.last_index, election.me)
-    return election.led(now)
+    return election.has_holder(now)
 
 
 def _enrolled(election: Election, beat: HeardBeat, now: float) -> Outcome:
@@ -165,18 +167,18 @@ def _peer(election: Election, heard: HeardPeer, now: float) -> Outcome:
         election,
         living={
             **election.living,
-            rank.node: Living(rank, heard.fit, now, heard.settled, heard.led),
+            rank.node: PeerState(rank, heard.eligible, now, heard.warmed_up, heard.has_holder),
         },
         peers=election.peers | {rank.node},
         seen=max(election.seen, heard.counter),
-        company=True,
+        expects_peers=True,
     )
     if election.role != "holding":
         return election, []
-    if not election.fit and heard.fit and rank.log >= election.rank.log:
+    if not election.eligible and heard.eligible and rank.log >= election.rank.log:
         after = replace(election, role="following", holder=None, heard_at=now)
         return after, [StepDown(f"its journal only counts, and {rank.node} can hold the term")]
-    if heard.led or heard.counter <= election.counter:
+    if heard.has_holder or heard.counter <= election.counter:
         return election, []
     return _outbid(election, now)
 
@@ -193,9 +195,9 @@ def _outbid(election: Election, now: float) -> Outcome:
     return after, [down, *actions]
 
 
-def _fitness(election: Election, *, fit: bool) -> Outcome:
-    after = replace(election, fit=fit)
-    if fit or not election.voted or election.role in ("starting", "following"):
+def _fitness(election: Election, *, eligible: bool) -> Outcome:
+    after = replace(election, eligible=eligible)
+    if eligible or not election.voted or election.role in ("starting", "following"):
         return after, []
     down: list[Action] = []
     if election.role == "holding":
@@ -215,7 +217,7 @@ def _tick(election: Election, now: float) -> Outcome:
         return _renew(election, now)
     if election.voted:
         return _stand(election, now)
-    if not election.company:
+    if not election.expects_peers:
         return _claim(election, now)
     if _is_awaited(election, now):
         return _claim(election, now)
@@ -244,7 +246,7 @@ def _renew(election: Election, now: float) -> Outcome:
 
 def _stand(election: Election, now: float) -> Outcome:
     """As a voter without a holder: ask for votes when it is our turn."""
-    if election.me not in election.electors or not election.may_vote or not election.fit:
+    if election.me not in election.electors or not election.may_vote or not election.eligible:
         return election, []
     if election.role in ("asking", "campaigning"):
         if now - election.asked_at < election.patience_s:
@@ -268,7 +270,7 @@ def _ahead(election: Election, now: float) -> int:
     return sum(
         election.outranked_by(seen, now)
         for node, seen in election.living.items()
-        if node in election.electors and seen.fit
+        if node in election.electors and seen.eligible
     )
 
 
@@ -283,8 +285,8 @@ def _is_awaited(election: Election, now: float) -> bool:
     return all(
         seen is not None
         and now - seen.heard_at < LAPSE_S
-        and not seen.led
-        and (seen.fit, seen.rank) < (election.fit, election.rank)
+        and not seen.has_holder
+        and (seen.eligible, seen.rank) < (election.eligible, election.rank)
         for seen in heard
     )
 

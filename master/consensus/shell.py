@@ -23,16 +23,16 @@ from bus.wire.messages.commands import Acknowledged
 from bus.wire.messages.control import Candidacy, TermHeartbeat
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
-from master.consensus.actions import Act, Append, Publish, Replace, Send, Spread
+from master.consensus.actions import Act, Append, PublishEvent, Replace, Send, Spread
 from master.consensus.candidate import Candidate
-from master.consensus.candidate_links import OpenLink, Peers, link_maker
+from master.consensus.candidate_links import CandidateLinks, OpenLink, link_maker
 from master.consensus.term_file import keep_term, read_term
 from master.consensus.types import (
     HEARTBEAT_S,
     Beat,
-    Kept,
     OpenTerm,
     PeersKnown,
+    PersistentState,
     PersistTerm,
     StepDown,
     SwitchboardLost,
@@ -45,7 +45,7 @@ TICK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class CandidateSettings:
     """What the composition root read. `priority`: the greater is the better candidate.
     `voters`: three or more node ids, or none. `addresses`: where other nodes reach our ROUTER,
     best first; none where there are no others. `expects_others`: this node was told of some,
@@ -71,7 +71,7 @@ class Duty(Protocol):
         ...
 
 
-class Office:
+class CandidateShell:
     """One candidate with its disk and its peers."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Office:
         client: BusClient,
         reactor: Reactor,
         log: Log,
-        seat: Seat,
+        seat: CandidateSettings,
         duty: Duty,
         *,
         open_link: OpenLink | None = None,
@@ -106,7 +106,7 @@ class Office:
             degraded=self._journal.degraded,
             expects_others=seat.expects_others,
         )
-        self._peers = Peers(
+        self._peers = CandidateLinks(
             client.speaker,
             reactor,
             log,
@@ -246,7 +246,7 @@ class Office:
                     self._say_undone(undone)
                     self._journal.compact(state)
                     self._flush_soon()
-                case Publish(event=event):
+                case PublishEvent(event=event):
                     self._client.publish(topic_of(event), event)
                 case Send(to=to, message=message):
                     self._peers.send(to, message)
@@ -266,7 +266,7 @@ class Office:
                 index=event.index,
             )
 
-    def _keep(self, kept: Kept) -> bool:
+    def _keep(self, kept: PersistentState) -> bool:
         """Put the term on the disk; whether it is there."""
         try:
             keep_term(self._seat.term_file, kept)

@@ -6,36 +6,34 @@ One line: `<counter> <voted for, or -> <1 once the journal has held events, else
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from bus.wire.ids import NodeId
-from master.consensus.types import Kept
+from master.consensus.types import PersistentState
+from master.log.files import DISK_FILES, Files
 
 
-def read_term(path: Path) -> Kept:
-    """What is kept; nothing was where there is no file."""
+def read_term(path: Path, files: Files = DISK_FILES) -> PersistentState:
+    """Return what is kept: nothing without a file, `garbled` where it cannot be read."""
     try:
-        words = path.read_text().split()
+        words = files.read(path).decode().split()
         counter, voted_for, began = (*words, "-", "0")[:3] if len(words) < 2 else words
         named = None if voted_for == "-" else NodeId(voted_for)
-        return Kept(int(counter), named, began == "1")
+        return PersistentState(int(counter), named, began == "1")
     except FileNotFoundError:
-        return Kept()
+        return PersistentState()
     except (OSError, ValueError):
-        return Kept(garbled=True)
+        return PersistentState(garbled=True)
 
 
-def keep_term(path: Path, kept: Kept) -> None:
-    """Put it on the disk; when this returns it survives a power cut. Raises OSError."""
+def keep_term(path: Path, kept: PersistentState, files: Files = DISK_FILES) -> None:
+    """Put the term on the disk; when this returns it survives a power cut. Raises OSError."""
     fresh = path.with_suffix(".new")
-    with open(fresh, "w") as file:
-        file.write(f"{kept.counter} {kept.voted_for or '-'} {int(kept.began)}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    file = files.create(fresh, 0o666)
     try:
-        os.fsync(folder)
+        file.write(f"{kept.counter} {kept.voted_for or '-'} {int(kept.began)}\n".encode())
+        file.sync()
     finally:
-        os.close(folder)
+        file.close()
+    files.rename(fresh, path)
+    files.sync_folder(path.parent)

@@ -29,7 +29,7 @@ Role = Literal["starting", "following", "asking", "campaigning", "holding"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Rank:
+class LogRank:
     """How good a candidate is; the greatest goes first."""
 
     last_term: int
@@ -44,19 +44,19 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
-    """What was last heard of another candidate, and when. `settled`: it may claim by now; `led`:
-    it knew a holder."""
+class PeerState:
+    """The last that was heard of another candidate, and when. `warmed_up`: it may claim by now;
+    `has_holder`: it knew a holder."""
 
-    rank: Rank
-    fit: bool
+    rank: LogRank
+    eligible: bool
     heard_at: float
-    settled: bool = True
-    led: bool = True
+    warmed_up: bool = True
+    has_holder: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PersistentState:
     """What the disk keeps of past terms. `began`: the journal has held events, so an empty one
     was lost. `garbled`: there was a file, and it cannot be read."""
 
@@ -100,21 +100,21 @@ class PeersKnown:
 
 @dataclass(frozen=True, slots=True)
 class HeardPeer:
-    """Another candidate lives, how good it is, and the counter of its term; `led`: it holds the
-    term or hears who does; `settled`: it has been up for a lapse."""
+    """Another candidate lives, how good it is, and the counter of its term; `has_holder`: it
+    holds the term or hears its holder; `warmed_up`: it has been up for a lapse."""
 
-    rank: Rank
-    fit: bool = True
+    rank: LogRank
+    eligible: bool = True
     counter: int = 0
-    led: bool = True
-    settled: bool = True
+    has_holder: bool = True
+    warmed_up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class MyRank:
     """What our own journal holds has changed; `gone` are the nodes it has forgotten."""
 
-    rank: Rank
+    rank: LogRank
     gone: frozenset[NodeId] = frozenset()
 
 
@@ -122,7 +122,7 @@ class MyRank:
 class Fitness:
     """Whether our own journal can be relied on."""
 
-    fit: bool
+    eligible: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +240,12 @@ class Election:
     of the campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a row, and
     after one that failed nothing is begun before `waits_from` and some. `acked_at` maps
     candidates to when they last answered our heartbeats; so many `followers` our holder has, by
-    its last one. `company` is False as long as no other node was ever known: then there is
+    its last one. `expects_peers` is False as long as no other node was ever known: then there is
     nobody to wait for. `members` are the others that our log named when we started.
     """
 
     me: NodeId
-    rank: Rank
+    rank: LogRank
     counter: int
     role: Role = "starting"
     holder: NodeId | None = None
@@ -254,8 +254,8 @@ class Election:
     lost_at: float | None = None
     beaten_at: float = 0.0
     peers: frozenset[NodeId] = frozenset()
-    living: Mapping[NodeId, Living] = field(default_factory=dict[NodeId, Living])
-    fit: bool = True
+    living: Mapping[NodeId, PeerState] = field(default_factory=dict[NodeId, PeerState])
+    eligible: bool = True
     seen: int = 0
     voters: frozenset[NodeId] = frozenset()
     gone: frozenset[NodeId] = frozenset()
@@ -268,7 +268,7 @@ class Election:
     waits_from: float = 0.0
     acked_at: Mapping[NodeId, float] = field(default_factory=dict[NodeId, float])
     followers: int = 0
-    company: bool = False
+    expects_peers: bool = False
     members: frozenset[NodeId] = frozenset()
 
     @property
@@ -293,18 +293,18 @@ class Election:
         do in the end."""
         return PATIENCE_S * min(1.0 + 0.5 * self.tries, 3.0)
 
-    def settled(self, now: float) -> bool:
+    def warmed_up(self, now: float) -> bool:
         """Whether we have been up for so long that we may claim."""
         return self.up_at is not None and now - self.up_at >= LAPSE_S
 
-    def outranked_by(self, seen: Living, now: float) -> bool:
+    def outranked_by(self, seen: PeerState, now: float) -> bool:
         """Whether to let another go first: it lives and is better. One that was only just started
         is not waited for, unless its journal holds more than ours."""
         if now - seen.heard_at >= LAPSE_S:
             return False
-        if not seen.settled and seen.rank.log <= self.rank.log:
+        if not seen.warmed_up and seen.rank.log <= self.rank.log:
             return False
-        return (seen.fit, seen.rank) > (self.fit, self.rank)
+        return (seen.eligible, seen.rank) > (self.eligible, self.rank)
 
     def weight(self, now: float) -> int | None:
         """How many follow the holder that we are, or hear; None where there is none, or it has
@@ -314,7 +314,7 @@ class Election:
         known = self.holder is not None and now - self.heard_at < DOUBT_S
         return self.followers if known else None
 
-    def led(self, now: float) -> bool:
+    def has_holder(self, now: float) -> bool:
         """Whether we hold the term, or hear who does."""
         known = self.holder is not None and now - self.heard_at < LAPSE_S
         return self.role == "holding" or known

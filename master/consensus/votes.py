@@ -112,7 +112,9 @@ def no_majority(election: Election, here: int, now: float) -> Refusal:
     """Nothing can be changed while only `here` of the voters are in reach, and the way out."""
     count = len(election.electors)
     near = {
-        node for node, seen in election.living.items() if seen.fit and now - seen.heard_at < LAPSE_S
+        node
+        for node, seen in election.living.items()
+        if seen.eligible and now - seen.heard_at < LAPSE_S
     }
     missing = sorted(election.electors - near - {election.me})
     return Refusal(
@@ -158,7 +160,7 @@ def _for_real(election: Election, now: float) -> Outcome:
 
 def _may_have(election: Election, ask: VoteAsked, now: float) -> bool:
     """Whether this candidate may have our vote in that term."""
-    able = election.fit and election.may_vote and election.me in election.voters
+    able = election.eligible and election.may_vote and election.me in election.voters
     if not able or ask.voters != election.voters or ask.candidate not in election.voters:
         return False
     if ask.log < election.rank.log or ask.counter < election.counter:

@@ -22,7 +22,7 @@ from bus.wire.messages.readings import (
     RunnerReading,
 )
 from bus.wire.messages.wire import Message
-from bus.wire.topology import Link
+from bus.wire.topology import LinkCost
 
 NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
@@ -120,7 +120,7 @@ class View:
         """Whether this view is so young that cards of living nodes may still be on their way."""
         return self.first_heard_at is None or now - self.first_heard_at < GATHER_S
 
-    def living_links(self, now: float) -> dict[NodeId, dict[NodeId, Link]]:
+    def living_links(self, now: float) -> dict[NodeId, dict[NodeId, LinkCost]]:
         """What nodes measured towards their peers, each on the way that a ring would take; of
         nodes that still say so."""
         ips = {node: card.ips for node, (card, _) in self.cards.items()}

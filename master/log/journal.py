@@ -10,12 +10,9 @@ crashes, and what is acknowledged then is `volatile`.
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
 import struct
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from zlib import crc32
 
 from bus.process.logs import Log
@@ -24,6 +21,7 @@ from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
 from bus.wire.messages.events import Event
 from master.log.archives import Archives
+from master.log.files import DISK_FILES, Files, OpenFile
 
 HEADER = struct.Struct("<II")
 MAX_LOG_BYTES = 64 << 20
@@ -31,6 +29,22 @@ MAX_RECORDS = 20_000
 LOW_DISK_BYTES = 2 << 30
 CHECK_EVERY = 1_024
 """The free space is looked at once in so many appends."""
+
+
+class SegmentStore(Protocol):
+    """Where files go that gave way to a new one."""
+
+    def resume(self) -> None:
+        """Take up what the last process left unfinished."""
+        ...
+
+    def take(self, path: Path, name: str) -> None:
+        """Keep the file at `path` as the segment `name`, before it is replaced."""
+        ...
+
+    def finish(self) -> None:
+        """Wait for what is being done."""
+        ...
 
 
 class Journal:
@@ -44,6 +58,8 @@ class Journal:
         max_bytes: int = MAX_LOG_BYTES,
         max_records: int = MAX_RECORDS,
         low_disk_bytes: int = LOW_DISK_BYTES,
+        files: Files = DISK_FILES,
+        archives: SegmentStore | None = None,
     ) -> None:
         self.folder = folder
         self.degraded = False
@@ -53,19 +69,19 @@ class Journal:
         self._max_records = max_records
         self._low_disk_bytes = low_disk_bytes
         self._path = folder / "events.log"
-        self._file: int | None = None
+        self._files = files
+        self._file: OpenFile | None = None
         self._bytes = 0
         self._records = 0
-        self.archives = Archives(folder / "archives", log)
-        folder.mkdir(parents=True, exist_ok=True)
+        self.archives = archives or Archives(folder / "archives", log)
+        files.make_folder(folder)
 
     def open(self) -> tuple[ClusterState, list[Event]]:
         """Read what is kept: a state and the events after it; then be ready to append."""
         state, events, good_bytes = self._read()
         try:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._file, good_bytes)
-            os.lseek(self._file, good_bytes, os.SEEK_SET)
+            self._file = self._files.open(self._path)
+            self._file.cut(good_bytes)
         except OSError as error:
             self._degrade(str(error))
         self._bytes, self._records = good_bytes, len(events)
@@ -99,21 +115,20 @@ class Journal:
         fresh = self._path.with_suffix(".new")
         record = _snapshot_record(state)
         try:
-            file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            file = self._files.create(fresh, 0o600)
             try:
-                if os.write(file, record) != len(record):
-                    raise OSError(errno.ENOSPC, "short write")
-                os.fsync(file)
-                os.rename(fresh, self._path)
-                self._sync_folder()
+                file.write(record)
+                file.sync()
+                self._files.rename(fresh, self._path)
+                self._files.sync_folder(self.folder)
             except OSError:
-                os.close(file)
+                file.close()
                 raise
         except OSError as error:
             self._degrade(str(error))
             return
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
         self._file, self._bytes, self._records = file, len(record), 0
 
     def sync(self) -> None:
@@ -121,7 +136,7 @@ class Journal:
         if self._file is None or self.degraded:
             return
         try:
-            os.fsync(self._file)
+            self._file.sync()
         except OSError as error:
             self._degrade(str(error))
 
@@ -130,26 +145,16 @@ class Journal:
         self.archives.finish()
         self.sync()
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
             self._file = None
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _write(self, record: bytes) -> None:
         if self._file is None or self.degraded:
             return
         try:
-            written = os.write(self._file, record)
-            if written != len(record):
-                raise OSError(errno.ENOSPC, "short write")
+            self._file.write(record)
         except OSError as error:
-            os.ftruncate(self._file, self._bytes)
-            os.lseek(self._file, self._bytes, os.SEEK_SET)
+            self._file.cut(self._bytes)
             self._degrade(str(error))
             return
         self._bytes += len(record)
@@ -164,14 +169,14 @@ class Journal:
             )
 
     def _check_disk(self) -> None:
-        free = shutil.disk_usage(self.folder).free
+        free = self._files.free_bytes(self.folder)
         if free < self._low_disk_bytes:
             self._degrade(f"{free >> 20} MiB free, {self._low_disk_bytes >> 20} MiB wanted")
 
     def _read(self) -> tuple[ClusterState, list[Event], int]:
         state, events, good = ClusterState(), list[Event](), 0
         try:
-            data = self._path.read_bytes()
+            data = self._files.read(self._path)
         except FileNotFoundError:
             return state, events, good
         while good + HEADER.size <= len(data):

@@ -18,7 +18,7 @@ MAX_FOUND = 1_000
 
 
 @dataclass(slots=True)
-class History:
+class RecentEvents:
     """Invariant: `events` holds exactly the indexes first..last; empty when first > last.
     `base` is the (term, holder) of the event before the first, where that is known."""
 
@@ -29,7 +29,7 @@ class History:
     base: tuple[int, NodeId | None] | None = None
 
     @classmethod
-    def behind(cls, state: ClusterState) -> History:
+    def behind(cls, state: ClusterState) -> RecentEvents:
         """An empty history of what follows `state`."""
         index = state.index
         return cls(first=index + 1, last=index, base=(state.term, state.holder))

@@ -47,7 +47,7 @@ class Acks:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LogSafety:
     """How safe the log is now. `committed` is None where no votes are taken; `helped` says that
     another candidate that could append lives."""
 
@@ -71,7 +71,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingAnswer:
     """An answer that is not given yet."""
 
     asker: bytes
@@ -83,17 +83,17 @@ class Waiting:
 class Answers:
     """Answers that wait, at most one for each asker and command, oldest first."""
 
-    waiting: dict[tuple[bytes, CommandId], Waiting] = field(
-        default_factory=dict[tuple[bytes, CommandId], Waiting]
+    waiting: dict[tuple[bytes, CommandId], PendingAnswer] = field(
+        default_factory=dict[tuple[bytes, CommandId], PendingAnswer]
     )
 
     def add(self, asker: bytes, answer: Acknowledged, now: float) -> None:
         """Keep an answer until its index is safe; one that waits already goes on waiting."""
         key = (asker, answer.command_id)
         since_at = self.waiting[key].since_at if key in self.waiting else now
-        self.waiting[key] = Waiting(asker, answer, since_at)
+        self.waiting[key] = PendingAnswer(asker, answer, since_at)
 
-    def ripe(self, standing: Standing, now: float) -> list[tuple[bytes, Acknowledged]]:
+    def ripe(self, standing: LogSafety, now: float) -> list[tuple[bytes, Acknowledged]]:
         """The answers that can be given now, with what each is worth. They are forgotten."""
         found: list[tuple[bytes, Acknowledged]] = []
         for key, one in list(self.waiting.items()):

@@ -8,9 +8,10 @@ generation, but its place in the log is what lets the witness forget it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Literal
 
-from bus.replica.state import ClusterState, is_known
+from bus.replica.state import ClusterState, apply, is_known
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.control import TellFact
 from bus.wire.messages.events import Event, EventBody
@@ -65,3 +66,43 @@ def fact_event(
         fact=told.fact_id,
         holder=holder,
     )
+
+
+@dataclass(slots=True)
+class LogDraft:
+    """What is to be appended next: `events`, each with the state behind it, in their order.
+
+    `state` is that behind the last of them. Their places are in the term `term` of `holder`;
+    all of them happened at `at_s`.
+    """
+
+    state: ClusterState
+    term: int
+    holder: NodeId
+    at_s: float
+    events: list[tuple[Event, ClusterState]] = field(
+        default_factory=list[tuple[Event, ClusterState]]
+    )
+
+    def add(self, body: EventBody, command_id: CommandId | None = None) -> Event:
+        """Append the event of `body` and return it."""
+        return self._append(
+            next_event(
+                self.state,
+                body,
+                term=self.term,
+                at_s=self.at_s,
+                command_id=command_id,
+                holder=self.holder,
+            )
+        )
+
+    def take(self, told: TellFact) -> Event:
+        """Append the event of a fact that `judge` calls `next`, and return it."""
+        event = fact_event(self.state, told, term=self.term, at_s=self.at_s, holder=self.holder)
+        return self._append(event)
+
+    def _append(self, event: Event) -> Event:
+        self.state = apply(self.state, event)
+        self.events.append((event, self.state))
+        return event

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise, permutations
 
-from bus.wire.topology import Link, rdma_mesh
+from bus.wire.topology import LinkCost, rdma_mesh
 from master.placement.capacity import Seat
 from master.placement.memory_cost import FIXED_BYTES, Layered
 from master.placement.speed import TOKEN_BYTES, Links, hop_s, pipeline_s
@@ -87,10 +87,10 @@ class Field:
         self.hop = hop
         self.holds = [(one.room - FIXED_BYTES) * per_byte for one in self.members]
 
-    def link(self, one: int, other: int) -> Link:
+    def link(self, one: int, other: int) -> LinkCost:
         return self.links.between(self.members[one].seat, self.members[other].seat)
 
-    def around(self, chain: Sequence[int]) -> list[Link]:
+    def around(self, chain: Sequence[int]) -> list[LinkCost]:
         """The links along a chain and from its end back to its beginning."""
         return [self.link(a, b) for a, b in zip(chain, [*chain[1:], chain[0]], strict=True)]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.wire.ids import NodeId
-from bus.wire.topology import Link, shared_prior
+from bus.wire.topology import LinkCost, shared_prior
 from master.placement.capacity import Seat
 from master.placement.memory_cost import Layered
 
@@ -35,12 +35,14 @@ what MLX's one core was measured to reach (8.3 GB/s, a 134 MB model at 62 tokens
 class Links:
     """What a hop between two nodes costs. `measured[a][b]` is what a measured towards b."""
 
-    measured: Mapping[NodeId, Mapping[NodeId, Link]] = field(
-        default_factory=dict[NodeId, Mapping[NodeId, Link]]
+    measured: Mapping[NodeId, Mapping[NodeId, LinkCost]] = field(
+        default_factory=dict[NodeId, Mapping[NodeId, LinkCost]]
     )
-    _priors: dict[tuple[object, ...], Link] = field(default_factory=dict[tuple[object, ...], Link])
+    _priors: dict[tuple[object, ...], LinkCost] = field(
+        default_factory=dict[tuple[object, ...], LinkCost]
+    )
 
-    def between(self, one: Seat, other: Seat) -> Link:
+    def between(self, one: Seat, other: Seat) -> LinkCost:
         """As measured from either end, else the prior of the best medium that both have."""
         link = self.measured_between(one, other)
         if link is not None:
@@ -51,7 +53,7 @@ class Links:
             self._priors[key] = shared_prior(one.ips, other.ips, same_machine=same)
         return self._priors[key]
 
-    def measured_between(self, one: Seat, other: Seat) -> Link | None:
+    def measured_between(self, one: Seat, other: Seat) -> LinkCost | None:
         """As measured from the first, else from the second; None where neither did."""
         there = self.measured.get(one.node, {}).get(other.node)
         return there or self.measured.get(other.node, {}).get(one.node)
@@ -66,13 +68,13 @@ def read_s_per_byte(seat: Seat, backend: str) -> float:
     return 1.0 / (on_paper * EFFICIENCY)
 
 
-def hop_s(link: Link, bytes_: int) -> float:
+def hop_s(link: LinkCost, bytes_: int) -> float:
     """One message over a link."""
     return link.latency_s + bytes_ / link.bytes_per_s
 
 
 def pipeline_s(
-    load: Layered, bounds: Sequence[int], read_s: Sequence[float], links: Sequence[Link]
+    load: Layered, bounds: Sequence[int], read_s: Sequence[float], links: Sequence[LinkCost]
 ) -> float:
     """Seconds per token of one stream. Stage i has layers [bounds[i], bounds[i + 1]); links[i]
     leads from stage i to the next, the last one back to the first (the token's way)."""
@@ -84,7 +86,9 @@ def pipeline_s(
     return stages + hops + hop_s(links[-1], TOKEN_BYTES)
 
 
-def tensor_s(load: Layered, read_s: Sequence[float], links: Sequence[Link], *, mesh: bool) -> float:
+def tensor_s(
+    load: Layered, read_s: Sequence[float], links: Sequence[LinkCost], *, mesh: bool
+) -> float:
     """Seconds per token of one stream over tensor-parallel ranks. `links` lead around the ring,
     or (`mesh`) from each rank to the next of a full mesh. The slowest rank and the slowest link
     set the pace; a ring's all-reduce passes each of N pieces 2 (N - 1) times, a mesh's once."""

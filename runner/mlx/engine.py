@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -30,32 +31,32 @@ from runner.engine import (
     EngineMemory,
     EntryId,
     LoadProgress,
-    RowFailure,
     RowId,
-    RowSpec,
     StepPlan,
     StepResult,
 )
-from runner.group.lockstep import RankContext, RankFacts, SharedPlan
+from runner.group.lockstep import RankContext, RankFacts
 from runner.mlx.forward import Forward
 from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
-from runner.mlx.model.capabilities import Shape, Trial, measure, try_out
-from runner.mlx.model.kernels import KernelCache, Outlook
-from runner.mlx.model.last_token_head import NarrowHead
+from runner.mlx.model.capabilities import Capabilities, Shape, measure, try_out
+from runner.mlx.model.compiled_decode import TraceStart
+from runner.mlx.model.kernels import KernelCache
+from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.model.load import (
-    LoadedModel,
+    LoadedWeights,
     Precision,
     UnloadableModel,
     context_of,
     end_tokens,
     load_weights,
 )
-from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.comm import AloneComm, Comm, GroupComm
 from runner.mlx.ranks.layer_probe import Unsplittable
-from runner.mlx.ranks.pipeline_stage import Part
-from runner.mlx.sampling.grammar_mask import Grammars
-from runner.mlx.sampling.pending_step import Outcome, result_of
-from runner.mlx.sampling.row import EngineRow, RowTrouble, admitted
+from runner.mlx.ranks.pipeline_stage import StageModel
+from runner.mlx.ranks.shard import own_part
+from runner.mlx.sampling.grammar_mask import GrammarMasks
+from runner.mlx.sampling.pending_step import PendingStep, result_of
+from runner.mlx.sampling.row import AdmittedRows, EngineRow
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
@@ -71,23 +72,27 @@ def load_engine(
     memory_limit_bytes: int,
     context_tokens: int | None = None,
     progress: Callable[[LoadProgress], None] = lambda _: None,
-    seat: RankContext | None = None,
+    rank_context: RankContext | None = None,
 ) -> MlxEngine:
-    """Load the model in `path` into the calling thread. UnloadableModel says why not.
+    """Load the model in `path` into the calling thread, which owns the engine from then on.
+    UnloadableModel says why not.
 
-    With a `seat`, load that rank's part and agree with the others; the group has been formed.
-    `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
+    With a `rank_context`, load that rank's part and agree with the others; the group has been
+    formed. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
     lower, never raise, what the model was made for.
     """
-    company = None if seat is None else Company(seat)
-    if company is not None:
-        company.greet()
-    loaded = load_weights(path, dtype, progress, company)
+    comm: Comm = AloneComm()
+    if rank_context is None:
+        loaded = load_weights(path, dtype, progress)
+    else:
+        comm = GroupComm(rank_context)
+        comm.greet()
+        loaded = load_weights(path, dtype, progress, partial(own_part, comm))
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
     try:
-        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens, company)
+        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens, comm)
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
     progress(LoadProgress("ready", loaded.weights_bytes, loaded.weights_bytes))
@@ -100,14 +105,14 @@ class MlxEngine:
     def __init__(
         self,
         path: Path,
-        loaded: LoadedModel,
+        loaded: LoadedWeights,
         memory_limit_bytes: int,
         context_tokens: int | None,
-        company: Company | None = None,
+        comm: Comm,
     ) -> None:
-        head = NarrowHead(loaded.module)
-        shape, trial = _found(loaded, head)
-        head.narrows = trial.narrows
+        head = LastTokenHead(loaded.module)
+        shape, capabilities = _found(loaded, head)
+        head.narrows = capabilities.narrows
         self.facts = EngineFacts(
             model_id=path.name,
             weights_bytes=loaded.weights_bytes,
@@ -115,33 +120,36 @@ class MlxEngine:
             vocabulary=shape.vocabulary,
             kv_bytes_per_token=shape.kv_bytes_per_token,
             kv_bytes_fixed=shape.kv_bytes_fixed,
-            batches_ragged=trial.batches_ragged,
+            batches_ragged=capabilities.batches_ragged,
             trims=shape.trims,
             eos_token_ids=end_tokens(loaded.config),
             memory_limit_bytes=memory_limit_bytes,
             backend="metal" if mx.metal.is_available() else "cpu",
             extra={
                 "dtype": loaded.precision,
-                "groups_prefill": trial.groups,
-                "narrow_head": trial.narrows,
+                "groups_prefill": capabilities.groups,
+                "narrow_head": capabilities.narrows,
                 "plain_kv": all(shape.plain),
             },
         )
-        self._company = company
-        if company is not None:
-            trial = self._agreed(path, company.seat, trial)
-        self._grammars = Grammars(
+        self._comm = comm
+        if isinstance(comm, GroupComm):
+            capabilities = self._agreed(path, comm.context, capabilities)
+        grammars = GrammarMasks(
             path, vocabulary=self.facts.vocabulary, eos_token_ids=self.facts.eos_token_ids
         )
-        self._forward = Forward(loaded.model, shape, trial, head, company)
-        size = 1 if company is None else company.seat.size
-        self._kernels = KernelCache(path, loaded.weights_bytes * size)
-        self._looks = trial.batches_ragged and trial.slabs
-        self._start_tracing()
+        self._forward = Forward(loaded.model, shape, capabilities, head, comm)
+        self._tracing = TraceStart(
+            KernelCache(path, loaded.weights_bytes * comm.size),
+            self._forward,
+            comm,
+            # Sixteen bits on a CPU are bound by arithmetic, not by dispatching it.
+            pays=mx.metal.is_available() or loaded.precision == "float32",
+            allowed=capabilities.batches_ragged and capabilities.slabs,
+        )
         self._prefixes = PrefixStore()
-        self._rows: dict[RowId, EngineRow] = {}
-        self._failed: set[RowId] = set()
-        self._pending: deque[Outcome] = deque()
+        self._rows = AdmittedRows(self.facts, grammars, self._forward)
+        self._pending: deque[PendingStep] = deque()
         self._last_done = 0.0
         self._issued = 0
         self._rests = False
@@ -152,129 +160,112 @@ class MlxEngine:
     @property
     def hears(self) -> bool:
         """Whether results hold the tokens that were sampled: not in the middle of a pipeline."""
-        return self._company is None or self._company.hears
+        return self._comm.hears
 
     def issue(self, plan: StepPlan) -> None:
-        """Start a step. Raises only when the device, or another rank, is lost."""
-        outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
+        """Start a step, after telling the followers its plan. It does not wait for the device,
+        but for what grammar rows need. Raises only when the device, or another rank, is lost."""
+        pending = PendingStep(step=plan.step, issued_at=time.perf_counter())
         for spec in plan.admit:
-            self._admit(spec, outcome)
-        if self._company is not None:
-            barred = (*self._lost, *(failure.row for failure in outcome.failures))
-            self._company.seat.tell(SharedPlan(plan, self._read, barred))
-            self._company.launch()
-        self._open(plan)
-        self._compute(plan, outcome)
-        self._lost = tuple(failure.row for failure in outcome.failures)
+            self._rows.admit(spec, pending)
+        barred = (*self._lost, *(failure.row for failure in pending.failures))
+        self._comm.tell(plan, self._read, barred)
+        self._comm.flush()
+        self._compute(plan, pending)
+        self._lost = tuple(failure.row for failure in pending.failures)
 
     def follow(self, plan: StepPlan, barred: tuple[RowId, ...]) -> None:
         """Start a step that the lead has told; `barred` rows take no part in it."""
-        outcome = Outcome(step=plan.step, issued_at=time.perf_counter())
+        pending = PendingStep(step=plan.step, issued_at=time.perf_counter())
         for row in barred:
-            self._fail(row)
+            self._rows.fail(row)
         for spec in plan.admit:
             if spec.row not in barred:
-                self._admit(spec, outcome)
-        self._open(plan)
-        self._compute(plan, outcome)
-
-    def _open(self, plan: StepPlan) -> None:
-        self._drop((*plan.release, *plan.preempt))
-        for entry in plan.evict:
-            self._prefixes.evict(entry)
-        for hit in plan.hits:
-            if (row := self._rows.get(hit.row)) is not None:
-                row.start_from(self._prefixes, hit)
-
-    def _compute(self, plan: StepPlan, outcome: Outcome) -> None:
-        for group in plan.prefill:
-            chunks = [
-                (row, chunk)
-                for chunk in group
-                if (row := self._named(chunk.row, outcome)) is not None
-            ]
-            self._forward.prefill(chunks, outcome)
-        rows = [row for name in plan.decode if (row := self._named(name, outcome)) is not None]
-        if rows:
-            self._forward.decode(rows, outcome)
-        for insert in plan.insert:
-            if (row := self._rows.get(insert.row)) is not None:
-                self._keep(insert.entry, row, insert.length)
-        for failure in outcome.failures:
-            self._fail(failure.row)
-        self._pending.append(outcome)
-        self._tidy()
+                self._rows.admit(spec, pending)
+        self._compute(plan, pending)
 
     def read(self) -> StepResult:
-        """Wait for the oldest step that was issued and not read."""
-        outcome = self._pending.popleft()
-        if self._company is not None:
-            if not self._pending:
-                self._company.launch()
-            if drawn := [*outcome.first, *outcome.decoded]:
-                self._company.settle(drawn[-1].drawn.tokens)
-        result, self._last_done = result_of(outcome, self._last_done)
+        """Wait for the oldest step that was issued and not read. Return its tokens (none where
+        `hears` is False), the rows that failed in it, and what it cost."""
+        pending = self._pending.popleft()
+        if not self._pending:
+            self._comm.flush()
+        if drawn := [*pending.first, *pending.decoded]:
+            self._comm.await_tokens(drawn[-1].drawn.tokens)
+        result, self._last_done = result_of(pending, self._last_done)
         self._read = result.step
         return result
 
     def memory(self) -> EngineMemory:
-        rows = sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
+        """Return bytes now: rows in the batch or not, prefixes, and all that MLX holds."""
         return EngineMemory(
             active_bytes=mx.get_active_memory(),
-            kv_bytes=rows + self._forward.nbytes,
+            kv_bytes=self._rows.nbytes + self._forward.nbytes,
             prefix_bytes=self._prefixes.nbytes,
             peak_bytes=mx.get_peak_memory(),
         )
 
     def rest(self) -> None:
-        """Give back what is free."""
+        """Give back what is free, until the next step."""
         self._rests = True
         mx.clear_cache()
         give_back(_come_and_go)
 
     def close(self) -> None:
         """Give back everything. The engine is of no use afterwards."""
-        if self._company is not None:
-            self._company.launch()
+        self._comm.flush()
         mx.synchronize()
         self._pending.clear()
         self._rows.clear()
         self._prefixes.clear()
-        self._kernels.close()
+        self._tracing.close()
         self._forward.close()
         mx.clear_cache()
 
-    def _start_tracing(self) -> None:
-        """Now or once the kernels are there."""
-        if self._looks and self._traceable and not self._kernels.warm:
-            self._kernels.fill()
-        self._look()
+    def _compute(self, plan: StepPlan, pending: PendingStep) -> None:
+        self._open(plan)
+        for group in plan.prefill:
+            chunks = [
+                (row, chunk)
+                for chunk in group
+                if (row := self._rows.named(chunk.row, pending)) is not None
+            ]
+            self._forward.prompts.compute(chunks, pending)
+        rows = [row for name in plan.decode if (row := self._rows.named(name, pending)) is not None]
+        if rows:
+            self._forward.decode(rows, pending)
+        for insert in plan.insert:
+            if (row := self._rows.get(insert.row)) is not None:
+                self._keep(insert.entry, row, insert.length)
+        for failure in pending.failures:
+            self._rows.fail(failure.row)
+        self._pending.append(pending)
+        self._tidy()
 
-    @property
-    def _traceable(self) -> bool:
-        """Sixteen bits on a CPU are bound by arithmetic, not by dispatching it."""
-        return mx.metal.is_available() or self.facts.extra["dtype"] == "float32"
+    def _open(self, plan: StepPlan) -> None:
+        if self._rows.release((*plan.release, *plan.preempt)):
+            mx.clear_cache()
+        for entry in plan.evict:
+            self._prefixes.evict(entry)
+        for hit in plan.hits:
+            if (row := self._rows.get(hit.row)) is not None:
+                row.start_from(self._prefixes, hit)
 
-    def _look(self) -> None:
-        """Trace from here on, once the kernels are there. The ranks of a group look after the
-        same steps, and begin when all of them can: in a tensor group the order of exchanges
-        follows from the graph, which a trace may order otherwise."""
-        if not self._looks:
-            return
-        kernels = self._least(self._kernels.outlook() if self._traceable else Outlook.NEVER)
-        self._looks = kernels == Outlook.SOON
-        if kernels == Outlook.WARM and self._least(self._forward.traces()):
-            self._forward.trace()
+    def _keep(self, entry: EntryId, row: EngineRow, length: int) -> None:
+        cannot = length > row.held or (length < row.held and not self.facts.trims)
+        if cannot or length <= 0:
+            return  # A hit on an entry that is not there is computed instead.
+        self._comm.flush()
+        caches = copy_of(self._forward.caches_of(row), length)
+        self._comm.submit(evaluated(caches))
+        self._prefixes.keep(entry, caches, length)
 
-    def _least(self, mine: int) -> int:
-        return mine if self._company is None else self._company.least(mine)
-
-    def _agreed(self, path: Path, seat: RankContext, trial: Trial) -> Trial:
-        """Settle with the other ranks what all of them go by."""
+    def _agreed(self, path: Path, context: RankContext, capabilities: Capabilities) -> Capabilities:
+        """Settle with the other ranks what all of them go by. Return what all are capable of."""
         facts = self.facts
-        agreement = seat.agree(
+        agreement = context.agree(
             RankFacts(
-                rank=seat.rank,
+                rank=context.rank,
                 config=hashlib.sha256((path / "config.json").read_bytes()).hexdigest(),
                 precision=str(facts.extra["dtype"]),
                 weights_bytes=facts.weights_bytes,
@@ -284,57 +275,17 @@ class MlxEngine:
                 context_tokens=facts.context_tokens,
                 vocabulary=facts.vocabulary,
                 batches_ragged=facts.batches_ragged,
-                groups=trial.groups,
-                slabs=trial.slabs,
+                groups=capabilities.groups,
+                slabs=capabilities.slabs,
             )
         )
         self.facts = agreement.applied(facts)
         return replace(
-            trial,
+            capabilities,
             batches_ragged=agreement.batches_ragged,
             groups=agreement.groups,
             slabs=agreement.slabs,
         )
-
-    def _admit(self, spec: RowSpec, outcome: Outcome) -> None:
-        try:
-            self._rows[spec.row] = admitted(spec, self.facts, self._grammars, self._forward)
-        except RowTrouble as trouble:
-            outcome.failures.append(RowFailure(spec.row, trouble.reason, trouble.message))
-            self._failed.add(spec.row)
-
-    def _named(self, name: RowId, outcome: Outcome) -> EngineRow | None:
-        """The row, or None when it has failed; a row never heard of fails now."""
-        if name in self._rows:
-            return self._rows[name]
-        if name not in self._failed:
-            outcome.failures.append(RowFailure(name, "internal", f"row {name} is not admitted"))
-            self._failed.add(name)
-        return None
-
-    def _keep(self, entry: EntryId, row: EngineRow, length: int) -> None:
-        cannot = length > row.held or (length < row.held and not self.facts.trims)
-        if cannot or length <= 0:
-            return  # A hit on an entry that is not there is computed instead.
-        if self._company is not None:
-            self._company.launch()
-        caches = copy_of(self._forward.caches_of(row), length)
-        mx.async_eval(evaluated(caches))
-        self._prefixes.keep(entry, caches, length)
-
-    def _fail(self, name: RowId) -> None:
-        row = self._rows.pop(name, None)
-        if row is not None:
-            self._forward.leave([row])
-        self._failed.add(name)
-
-    def _drop(self, names: tuple[RowId, ...]) -> None:
-        gone = [row for name in names if (row := self._rows.pop(name, None)) is not None]
-        self._failed.difference_update(names)
-        if gone:
-            self._forward.leave(gone)
-            if not self._rows:
-                mx.clear_cache()
 
     def _tidy(self) -> None:
         self._issued += 1
@@ -345,7 +296,7 @@ class MlxEngine:
             mx.clear_cache()
             give_back()
         if self._issued % STEPS_BETWEEN_LOOKS == 0:
-            self._look()
+            self._tracing.look()
 
 
 def _come_and_go() -> None:
@@ -353,17 +304,17 @@ def _come_and_go() -> None:
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 
-def _found(loaded: LoadedModel, head: NarrowHead) -> tuple[Shape, Trial]:
-    """What the model, or this rank's part of it by itself, can do."""
+def _found(loaded: LoadedWeights, head: LastTokenHead) -> tuple[Shape, Capabilities]:
+    """Return what the model, or this rank's part of it by itself, keeps and can do."""
     model = loaded.model
-    if not isinstance(model, Part):
+    if not isinstance(model, StageModel):
         shape = measure(model)
         return shape, try_out(model, shape, head)
     try:
         with model.rehearsal():
             shape = replace(measure(model), vocabulary=model.vocabulary)
-            trial = try_out(model, shape, head)
+            capabilities = try_out(model, shape, head)
     except Exception as error:
         family = loaded.config.get("model_type", "the model")
         raise Unsplittable(f"{family} cannot be shared between ranks: {error}") from error
-    return shape, trial
+    return shape, capabilities

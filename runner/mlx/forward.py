@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the forwards of a step, of prompts and of the decode batch.
+"""Talks to MLX: the forwards of a step, of prompts and of the rows that decode.
 
 Chunks of a group run as one padded batch where the model's KV allows, else one after the
-other. Rows that decode share a batch (`lane`); a model whose rows cannot share one computes
-them one by one, each on its own caches. What is sampled stays on the device.
+other. Rows that decode share microbatches; a model whose rows cannot share one computes them one
+by one, each on its own caches. What is sampled stays on the device.
 
 In a group every rank makes the same calls; where something goes wrong that the others would not
 know of, it is raised and ends the group.
@@ -22,16 +22,15 @@ import numpy as np
 from runner.engine import PrefillChunk, RowFailure
 from runner.mlx.kv.padded_batch import GroupKV, GroupShape
 from runner.mlx.kv.prefixes import evaluated
-from runner.mlx.microbatch import Lane, lane_for, record
-from runner.mlx.model.capabilities import Shape, Trial, new_caches, trace_agrees
-from runner.mlx.model.compiled_decode import TracedDecode
-from runner.mlx.model.last_token_head import NarrowHead
-from runner.mlx.ranks.comm import Company
-from runner.mlx.ranks.pipeline_stage import Part
-from runner.mlx.sampling.draws import Drawn
-from runner.mlx.sampling.pending_step import Outcome
+from runner.mlx.microbatch import Microbatch, microbatch_for, record
+from runner.mlx.model.capabilities import Capabilities, Shape, new_caches, trace_agrees
+from runner.mlx.model.compiled_decode import CompiledDecode
+from runner.mlx.model.last_token_head import LastTokenHead
+from runner.mlx.ranks.comm import Comm
+from runner.mlx.ranks.pipeline_stage import StageModel
+from runner.mlx.sampling.pending_step import PendingStep
 from runner.mlx.sampling.row import EngineRow
-from runner.mlx.sampling.sampler import Chooser, FollowingChooser, LeadingChooser
+from runner.mlx.sampling.token_source import ReceivingSource, SamplingSource, TokenSource
 
 PART_TOKENS = 64
 """A part of a group that a pipeline computes by itself has so many tokens or more: fewer cost
@@ -40,123 +39,60 @@ hardly less."""
 Work = tuple[EngineRow, PrefillChunk]
 
 
-class Forward:
-    """One model, its decode lanes, and how rows pass through both."""
+class Prefill:
+    """The forwards of prompts, chunk by chunk, each row on its own caches."""
 
     def __init__(
-        self,
-        model: Any,
-        shape: Shape,
-        trial: Trial,
-        head: NarrowHead,
-        company: Company | None = None,
+        self, model: Any, head: LastTokenHead, source: TokenSource, comm: Comm, *, groups: bool
     ) -> None:
+        """`groups`: chunks of several rows can be one padded batch."""
         self._model = model
-        self._shape = shape
-        self._trial = trial
         self._head = head
-        self._company = company
-        self._traced: TracedDecode | None = None
-        self._chooser = self._new_chooser()
-        self._lanes = self._new_lanes()
+        self._source = source
+        self._comm = comm
+        self._groups = groups
 
-    def new_caches(self, reserve: int) -> list[Any]:
-        """A row's own empty caches with room for `reserve` tokens."""
-        return new_caches(self._model, self._shape.plain, reserve)
-
-    def traces(self) -> bool:
-        """Whether the model allows to trace small batches: tried out."""
-        model = self._model
-        with model.rehearsal() if isinstance(model, Part) else nullcontext():
-            return self._trial.batches_ragged and trace_agrees(model, self._shape)
-
-    def trace(self) -> None:
-        """Trace small batches from now on."""
-        self._traced = TracedDecode(self._model, len(self._shape.plain))
-
-    def caches_of(self, row: EngineRow) -> list[Any]:
-        """The row's caches; copies when they are in the batch."""
-        return self._lanes[row.lane].caches_of(row.name) if row.batched else row.caches
-
-    @property
-    def nbytes(self) -> int:
-        """Of the rows that decode."""
-        return sum(lane.batch.nbytes for lane in self._lanes)
-
-    def close(self) -> None:
-        self._traced = None
-        self._lanes = self._new_lanes()
-
-    def _new_chooser(self) -> Chooser:
-        company = self._company
-        if company is None or company.leads:
-            return LeadingChooser(self._shape.vocabulary, company)
-        return FollowingChooser(company)
-
-    def _new_lanes(self) -> list[Lane]:
-        count = 1 if self._company is None else self._company.lanes
-        parts = self._model, self._shape, self._trial
-        return [Lane(*parts, self._new_chooser(), self._company) for _ in range(count)]
-
-    # Prompts.
-
-    def prefill(self, group: Sequence[Work], outcome: Outcome) -> None:
-        """Compute chunks; rows whose last one this is get their first token."""
-        fit = [work for work in group if self._follows(work, outcome)]
+    def compute(self, group: Sequence[Work], pending: PendingStep) -> None:
+        """Start the forwards of some rows' chunks; rows whose last one this is get their first
+        token. A chunk that does not follow fails its row; so does an error, in a rank alone."""
+        fit = [work for work in group if self._follows(work, pending)]
         for part in self._parts(fit):
-            self._prefill_part(part, outcome)
+            self._compute_part(part, pending)
 
     def _parts(self, fit: list[Work]) -> list[list[Work]]:
-        """Which chunks are computed together. Stages of a pipeline work at once only where there
-        are as many parts."""
-        if not self._trial.groups:
+        """Return the chunks by what is computed together. Stages of a pipeline work at once only
+        where there are as many parts."""
+        if not self._groups:
             return [[work] for work in fit]
-        lanes = 1 if self._company is None else self._company.lanes
         tokens = sum(chunk.stop - chunk.start for _, chunk in fit)
-        count = max(1, min(lanes, len(fit), tokens // PART_TOKENS))
+        count = max(1, min(self._comm.microbatches, len(fit), tokens // PART_TOKENS))
         size = max(1, -(-len(fit) // count))
         return [fit[at : at + size] for at in range(0, len(fit), size)]
 
-    def _follows(self, work: Work, outcome: Outcome) -> bool:
+    def _follows(self, work: Work, pending: PendingStep) -> bool:
         row, chunk = work
         follows = row.computed in (0, chunk.start) and not row.batched
         if follows and chunk.start < chunk.stop <= len(row.spec.tokens):
             return True
-        outcome.failures.append(
-            RowFailure(
-                row.name,
-                "internal",
-                f"chunk {chunk.start}..{chunk.stop} of a row with {row.computed} computed",
-            )
-        )
+        message = f"chunk {chunk.start}..{chunk.stop} of a row with {row.computed} computed"
+        pending.failures.append(RowFailure(row.name, "internal", message))
         return False
 
-    def _prefill_part(self, part: Sequence[Work], outcome: Outcome) -> None:
+    def _compute_part(self, part: Sequence[Work], pending: PendingStep) -> None:
         try:
-            drawn, arrays = self._chunks(part, outcome)
+            drawn, caches = self._chunks(part, pending)
         except Exception as error:
-            if self._company is not None:
+            if self._comm.size > 1:
                 raise
             message = f"{type(error).__name__}: {error}"
-            outcome.failures.extend(RowFailure(row.name, "internal", message) for row, _ in part)
+            pending.failures.extend(RowFailure(row.name, "internal", message) for row, _ in part)
             return
-        company = self._company
-        if company is None:
-            mx.async_eval([*drawn, *arrays])
-        elif company.pipes and company.holds:
-            awaited = drawn or company.arriving
-            company.start([*drawn, *arrays])
-            # Not the caches: they change in place, and the step that changes them may be held.
-            outcome.prefilled.extend(awaited)
-            return
-        else:
-            company.give(arrays if company.defers else [*drawn, *arrays])
-        outcome.prefilled.extend([*drawn, *arrays])
+        pending.prefilled.extend(self._comm.submit_prompt(drawn, caches))
 
     def _chunks(
-        self, part: Sequence[Work], outcome: Outcome
+        self, part: Sequence[Work], pending: PendingStep
     ) -> tuple[list[mx.array], list[mx.array]]:
-        """What is drawn, and what is computed besides; neither is evaluated."""
+        """Return what is drawn, and what is computed besides; neither is evaluated."""
         starts = [row.computed for row, _ in part]
         lengths = [chunk.stop - start for (_, chunk), start in zip(part, starts, strict=True)]
         widest = max(lengths)
@@ -178,71 +114,116 @@ class Forward:
             return self._model(inputs, cache=caches)
 
         if not last:
-            out = run()
-            owed = [] if self._company is None else self._company.owed(out)
-            return [], [*owed, *evaluated(caches)]
+            return [], [*self._comm.must_evaluate(run()), *evaluated(caches)]
         logits = self._head.logits(run, last, [lengths[index] - 1 for index in last])
-        drawn = self._first_tokens([part[index][0] for index in last], logits, outcome)
-        return drawn.arrays(), evaluated(caches)
-
-    def _first_tokens(self, rows: Sequence[EngineRow], logits: mx.array, outcome: Outcome) -> Drawn:
-        drawn = self._chooser.choose(rows, logits, outcome)
+        rows = [part[index][0] for index in last]
+        drawn = self._source.draw(rows, logits, pending)
         for index, row in enumerate(rows):
             row.token = drawn.tokens[index : index + 1]
-        record(outcome.first, drawn, list(enumerate(rows)))
-        return drawn
+        record(pending.first, drawn, list(enumerate(rows)))
+        return drawn.arrays(), evaluated(caches)
 
-    # Decoding.
 
-    def decode(self, rows: Sequence[EngineRow], outcome: Outcome) -> None:
-        """One token for each row; all have been prefilled."""
-        ready = [row for row in rows if self._can_decode(row, outcome)]
+class Forward:
+    """One model, its microbatches, and how rows pass through both."""
+
+    def __init__(
+        self, model: Any, shape: Shape, capabilities: Capabilities, head: LastTokenHead, comm: Comm
+    ) -> None:
+        self._model = model
+        self._shape = shape
+        self._capabilities = capabilities
+        self._comm = comm
+        self._compiled: CompiledDecode | None = None
+        self._source = self._new_source()
+        self.prompts = Prefill(model, head, self._source, comm, groups=capabilities.groups)
+        self._microbatches = self._new_microbatches()
+
+    def new_caches(self, reserve: int) -> list[Any]:
+        """Return a row's own empty caches, one per layer, with room for `reserve` tokens."""
+        return new_caches(self._model, self._shape.plain, reserve)
+
+    def traces(self) -> bool:
+        """Return whether the model allows to trace small batches: tried out now, by itself."""
+        model = self._model
+        with model.rehearsal() if isinstance(model, StageModel) else nullcontext():
+            return self._capabilities.batches_ragged and trace_agrees(model, self._shape)
+
+    def trace(self) -> None:
+        """Trace small batches from now on."""
+        self._compiled = CompiledDecode(self._model, len(self._shape.plain))
+
+    def caches_of(self, row: EngineRow) -> list[Any]:
+        """Return the row's caches; unevaluated copies when it is in a microbatch."""
+        return self._microbatches[row.microbatch].caches_of(row.name) if row.batched else row.caches
+
+    @property
+    def nbytes(self) -> int:
+        """The KV bytes of the rows that decode together."""
+        return sum(microbatch.batch.nbytes for microbatch in self._microbatches)
+
+    def close(self) -> None:
+        """Let go of traces and microbatches."""
+        self._compiled = None
+        self._microbatches = self._new_microbatches()
+
+    def decode(self, rows: Sequence[EngineRow], pending: PendingStep) -> None:
+        """Start a step that gives one token to each row; all have been prefilled."""
+        ready = [row for row in rows if self._can_decode(row, pending)]
         if not ready:
             return
-        if self._trial.batches_ragged:
-            self._decode_together(ready, outcome)
+        if self._capabilities.batches_ragged:
+            self._decode_together(ready, pending)
             return
         for row in ready:
-            self._decode_alone(row, outcome)
+            self._decode_alone(row, pending)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Forget rows, in the batch or not."""
+        """Forget rows, in a microbatch or not, and free their KV."""
         inside = [row for row in rows if row.batched]
         for row in rows:
             row.caches = []
             row.batched = False
-        for number, lane in enumerate(self._lanes):
-            gone = [row for row in inside if row.lane == number]
+        for number, microbatch in enumerate(self._microbatches):
+            gone = [row for row in inside if row.microbatch == number]
             if gone:
-                lane.leave(gone)
+                microbatch.leave(gone)
 
-    def _can_decode(self, row: EngineRow, outcome: Outcome) -> bool:
+    def _new_source(self) -> TokenSource:
+        if self._comm.leads:
+            return SamplingSource(self._shape.vocabulary, self._comm)
+        return ReceivingSource(self._comm)
+
+    def _new_microbatches(self) -> list[Microbatch]:
+        parts = self._model, self._shape, self._capabilities
+        return [
+            Microbatch(*parts, self._new_source(), self._comm)
+            for _ in range(self._comm.microbatches)
+        ]
+
+    def _can_decode(self, row: EngineRow, pending: PendingStep) -> bool:
         if row.prefilled and (row.batched or row.token is not None):
             return True
         message = f"decode of a row with {row.computed} of {len(row.spec.tokens)} computed"
-        outcome.failures.append(RowFailure(row.name, "internal", message))
+        pending.failures.append(RowFailure(row.name, "internal", message))
         return False
 
-    def _decode_together(self, rows: Sequence[EngineRow], outcome: Outcome) -> None:
-        lengths = [len(lane) for lane in self._lanes]
+    def _decode_together(self, rows: Sequence[EngineRow], pending: PendingStep) -> None:
+        lengths = [len(microbatch) for microbatch in self._microbatches]
         for row in rows:
             if not row.batched:
-                row.lane = lane_for(lengths)
-                lengths[row.lane] += 1
-        for number, lane in enumerate(self._lanes):
-            own = [row for row in rows if row.lane == number]
+                row.microbatch = microbatch_for(lengths)
+                lengths[row.microbatch] += 1
+        for number, microbatch in enumerate(self._microbatches):
+            own = [row for row in rows if row.microbatch == number]
             if own:
-                lane.step(own, outcome, self._traced)
+                microbatch.step(own, pending, self._compiled)
 
-    def _decode_alone(self, row: EngineRow, outcome: Outcome) -> None:
+    def _decode_alone(self, row: EngineRow, pending: PendingStep) -> None:
         assert row.token is not None
-        if self._company is not None:
-            self._company.settle(None)
+        self._comm.settle()
         logits = self._model(row.token[None], cache=row.caches)[:, -1]
-        drawn = self._chooser.choose([row], logits, outcome)
-        if self._company is None:
-            mx.async_eval(drawn.arrays())
-        elif not self._company.defers:
-            self._company.give(drawn.arrays())
+        drawn = self._source.draw([row], logits, pending)
+        self._comm.submit(drawn.arrays())
         row.token = drawn.tokens
-        record(outcome.decoded, drawn, [(0, row)])
+        record(pending.decoded, drawn, [(0, row)])

@@ -140,7 +140,7 @@ class OpenRequest:
         if cost is not None:
             for choice in self.choices:
                 choice.cost = choice.cost or cost
-        failed = Failed(self.request_id, self._next(), reason, message, self.usage())
+        failed = Failed(self.request_id, self._next(), reason, message, self.usage(), {})
         out.entries.append(failed)
         out.orders.append(Order("cancel", self.choices[0].key))
 

@@ -14,7 +14,7 @@ import time
 from bus.wire.cards import ModelCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.topology import Link
+from bus.wire.topology import LinkCost
 from master.placement.availability import Wish
 from master.placement.capacity import Seat
 from master.placement.memory_cost import Appetite
@@ -50,12 +50,12 @@ def cluster(count: int, card: ModelCard, seed: int) -> tuple[list[Seat], Links]:
         )
         for i in range(count)
     ]
-    measured: dict[NodeId, dict[NodeId, Link]] = {}
+    measured: dict[NodeId, dict[NodeId, LinkCost]] = {}
     for i, seat in enumerate(seats):
         measured[seat.node] = {
-            other.node: Link(25e-6, 4e9)
+            other.node: LinkCost(25e-6, 4e9)
             if i // ISLAND == j // ISLAND
-            else Link(chance.uniform(1e-4, 5e-3), chance.uniform(2e7, 3e8))
+            else LinkCost(chance.uniform(1e-4, 5e-3), chance.uniform(2e7, 3e8))
             for j, other in enumerate(seats)
             if i != j
         }

@@ -30,7 +30,7 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.readings import HealthFinding, NodeReading, ProcessReading
 from bus.wire.messages.wire import Message
-from gateway.dialects.fault_raised import Faulted
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.ask import Asker
 from gateway.http.resources import diagnostics
 from tests.harness.node_server import instance, reading
@@ -79,13 +79,15 @@ class Desk:
                 link.bind(address)
                 reactor.watch(link, lambda frames, link=link: self._answer(link, frames))
             bus = SimpleNamespace(speaker=SPEAKER, endpoints=self.endpoints, state=self.state)
-            view = SimpleNamespace(nodes=lambda: self.readings, runners=lambda: self.runners)
-            service = SimpleNamespace(bus=bus, view=view, reactor=reactor)
+            readings = SimpleNamespace(
+                nodes=lambda _: self.readings, runners=lambda _: self.runners
+            )
+            service = SimpleNamespace(bus=bus, readings=readings, reactor=reactor)
             app: App[Any, Any] = App()
-            for kind in (Faulted, BadRequest):
+            for kind in (HttpFaultRaised, BadRequest):
                 app.add_error_handler(kind, _told)
-            seat: Any = SimpleNamespace(service=service)
-            for path, resource in diagnostics.resources(seat).items():
+            handle: Any = SimpleNamespace(service=service)
+            for path, resource in diagnostics.resources(handle).items():
                 app.add_route(path, resource)
             try:
                 async with testing.ASGIConductor(app) as conductor:

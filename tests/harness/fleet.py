@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.topology import Link, Medium, NodeAddress
+from bus.wire.topology import LinkCost, Medium, NodeAddress
 from master.placement.capacity import Seat
 from master.placement.memory_cost import Layered, layered
 from master.placement.pipeline_search import Field, Member
@@ -64,11 +64,11 @@ def field(
     load: Layered,
     rooms: Sequence[int],
     read_s: Sequence[float],
-    hops: Mapping[tuple[int, int], Link] | None = None,
+    hops: Mapping[tuple[int, int], LinkCost] | None = None,
 ) -> Field:
     """Members with these rooms and speeds, and links by pair (both ways)."""
     seats = [node(i, usable=room) for i, room in enumerate(rooms)]
-    measured: dict[NodeId, dict[NodeId, Link]] = {seat.node: {} for seat in seats}
+    measured: dict[NodeId, dict[NodeId, LinkCost]] = {seat.node: {} for seat in seats}
     for (one, other), link in (hops or {}).items():
         measured[seats[one].node][seats[other].node] = link
         measured[seats[other].node][seats[one].node] = link

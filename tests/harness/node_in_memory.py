@@ -31,6 +31,7 @@ from master.decisions.planner import follow_up, repairs
 from master.log.sequencer import fact_event, judge, next_event
 from worker.slots.actions import (
     Action,
+    AssignSlot,
     DrainSlot,
     GiveSpec,
     KillSlot,
@@ -38,11 +39,13 @@ from worker.slots.actions import (
     SeatRank,
     StartSlot,
     StopSlot,
+    Task,
     Tell,
 )
-from worker.slots.facts import Told, farewell
-from worker.slots.reconcile import Desk, is_settled, reconcile, silent_ones
-from worker.slots.table import Gone, Seen, SlotTable, Task
+from worker.slots.admission import USUAL, NodeInventory
+from worker.slots.facts import Reported, exit_fact
+from worker.slots.reconcile import is_settled, reconcile, silent_ones
+from worker.slots.table import Gone, Seen, SlotTable
 
 NODE = NodeId("n1")
 MODEL = ModelId("m")
@@ -88,7 +91,7 @@ class Worker:
     outbox: Outbox
     began_at: float
     table: SlotTable = field(default_factory=SlotTable)
-    told: Told = field(default_factory=Told)
+    reported: Reported = field(default_factory=Reported)
     settled: bool = False
 
 
@@ -273,8 +276,8 @@ class NodeInMemory:
 
     # --- the worker's shell ---
 
-    def _desk(self, worker: Worker) -> Desk:
-        return Desk(
+    def _inventory(self, worker: Worker) -> NodeInventory:
+        return NodeInventory(
             node=self.node, settled=worker.settled, free_bytes=self.free_bytes,
             paths=frozenset(self.on_disk), load_deadline_s=30.0, now=self.now,
         )  # fmt: skip
@@ -290,15 +293,17 @@ class NodeInMemory:
             self._left(worker, gone)
 
     def _left(self, worker: Worker, gone: Gone) -> None:
-        for action in farewell(gone, self.mirror, self.node, worker.told, "", self.now):
+        for action in exit_fact(gone, self.mirror, self.node, worker.reported, ""):
             self._do(worker, action)
 
     def _reconcile(self, worker: Worker) -> None:
-        if not worker.settled and is_settled(worker.table, worker.began_at, self.now):
+        if not worker.settled and is_settled(worker.table, worker.began_at, self.now, USUAL):
             worker.settled = True
             for action in silent_ones(worker.table):
                 self._do(worker, action)
-        for action in reconcile(self.mirror, worker.table, self._desk(worker), worker.told):
+        worker.reported.prune(self.mirror.instances)
+        inventory = self._inventory(worker)
+        for action in reconcile(self.mirror, worker.table, inventory, worker.reported):
             self._do(worker, action)
 
     def _do(self, worker: Worker, action: Action) -> None:
@@ -306,38 +311,38 @@ class NodeInMemory:
             what = getattr(action, "slot", "") or getattr(action, "task", "")
             self.story.append(f"{self.now:.2f} {type(action).__name__} {what}")
         match action:
+            case AssignSlot():
+                pass
             case StartSlot(slot=slot, task=task):
                 self._start(worker, slot, task)
             case GiveSpec(slot=slot, task=task):
                 boot = worker.table.slots[slot].boot
                 self._send(lambda: self._spec(slot, boot, task))
-                worker.table.did(slot, "give", self.now)
-            case DrainSlot(slot=slot, deadline_s=deadline_s):
+            case DrainSlot(slot=slot):
                 boot = worker.table.slots[slot].boot
                 self._send(lambda: self._drain(slot, boot))
-                worker.table.did(slot, "drain", self.now)
-                worker.table.drained(slot, deadline_s)
-            case RefuseSlot(slot=slot, message=message):
+            case RefuseSlot(slot=slot):
                 boot = worker.table.slots[slot].boot
                 self._send(lambda: self._exit(slot, boot))
-                worker.table.did(slot, "stop", self.now, doom=message)
-            case StopSlot(slot=slot, why=why):
+            case StopSlot(slot=slot):
                 process = self.processes[slot]
                 if process is not None and process.alive:
                     patience_s = 5.0 if process.frozen else 0.3
                     process.stops_at = min(process.stops_at or 1e9, self.now + patience_s)
-                worker.table.did(slot, "stop", self.now, doom=why)
-            case KillSlot(slot=slot, why=why):
+            case KillSlot(slot=slot):
                 process = self.processes[slot]
                 if process is not None:
                     self.crash(process)
-                worker.table.did(slot, "kill", self.now, doom=why)
             case SeatRank(task=task, shard=shard):
                 worker.outbox.add(self._seat(task, shard))
             case Tell(fact=fact):
                 worker.outbox.add(fact)
             case _:
                 raise AssertionError(f"no model of {action}")
+        if isinstance(action, SeatRank | Tell):
+            worker.reported.note(action, self.now)
+        else:
+            worker.table.note(action, self.now)
 
     def _start(self, worker: Worker, slot: str, task: Task) -> None:
         old = self.processes[slot]
@@ -346,8 +351,6 @@ class NodeInMemory:
         self.processes[slot] = Process(slot, self.pids)
         start = (worker.outbox.boot, task)
         self.started[start] = self.started.get(start, 0) + 1
-        worker.table.did(slot, "start", self.now)
-        worker.table.assign(slot, task)
 
     def _seat(self, task: Task, shard: Shard) -> RankSeated:
         self.pids += 1

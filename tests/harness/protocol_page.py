@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import sys
@@ -10,6 +9,7 @@ import typing
 from pathlib import Path
 
 from bus.wire import codec
+from bus.wire.array_frames import ArrayFrame
 from bus.wire.errors import FailReason, FinishReason, RefusalReason
 from bus.wire.messages import tokens
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
@@ -70,11 +70,11 @@ def frames() -> str:
     found = [
         value
         for value in vars(tokens).values()
-        if dataclasses.is_dataclass(value) and isinstance(value, type)
+        if isinstance(value, type) and issubclass(value, ArrayFrame) and value is not ArrayFrame
     ]
     parts: list[str] = []
     for cls in found:
-        fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(cls))
+        fields = ", ".join(f"`{name}`" for name in cls.__struct_fields__)
         parts.append(f"- **{cls.__name__}** ({fields}): {first_paragraph(cls)}")
     return "## Data frames\n\n" + "\n".join(parts) + "\n"
 

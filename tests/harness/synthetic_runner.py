@@ -155,7 +155,7 @@ class SyntheticRunner:
         if row is None:
             return
         entries: list[Entry] = [
-            ChoiceEnd(request_id, row.number(), choice, "cancelled")
+            ChoiceEnd(request_id, row.number(), choice, "cancelled", None)
             for choice in range(row.request.n)
         ]
         entries.append(Finished(request_id, row.number(), usage_of(row)))
@@ -201,15 +201,17 @@ class SyntheticRunner:
         request_id, made = row.request.request_id, []
         if "fail" in row.orders:
             failed = {"reason": row.orders["fail"], "message": "as ordered"}
-            return [Failed(request_id, row.number(), failed["reason"], failed["message"])]  # type: ignore[arg-type]
+            return [
+                Failed(request_id, row.number(), failed["reason"], failed["message"], Usage(), {})
+            ]  # type: ignore[arg-type]
         for choice in range(row.request.n):
             if "calls" in row.orders:
                 made.append(
-                    ToolCallDelta(request_id, row.number(), choice, 0, "call_1", "f", '{"a":1}')
+                    ToolCallDelta(request_id, row.number(), choice, 0, "call_1", "f", '{"a":1}', 0)
                 )
             limited = row.request.max_tokens == row.tokens
             finish = "tool_calls" if "calls" in row.orders else "length" if limited else "stop"
-            made.append(ChoiceEnd(request_id, row.number(), choice, finish))
+            made.append(ChoiceEnd(request_id, row.number(), choice, finish, None))
         made.append(Finished(request_id, row.number(), usage_of(row)))
         return made
 

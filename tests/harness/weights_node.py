@@ -17,10 +17,10 @@ from bus.wire.errors import PortTaken
 from bus.wire.ids import Boot, ModelId, NodeId
 from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import Layers
-from worker.transfer.disk_thread import Jobs
-from worker.transfer.downloader import Fetcher, FetchNews
+from worker.transfer.disk_thread import DiskThread
+from worker.transfer.downloader import Downloader, DownloadNews
 from worker.transfer.envelopes import Voice
-from worker.transfer.source import Source
+from worker.transfer.source import StoreAddress
 from worker.transfer.store import Store
 from worker.transfer.thread import open_link
 
@@ -43,7 +43,7 @@ class StoreNode:
         except PortTaken:
             link.close()
             raise
-        self.jobs = Jobs("hashing", reactor.call)
+        self.jobs = DiskThread("hashing", reactor.call)
         voice = Voice(Speaker(NodeId("giver"), "worker", Boot("b")))
         log = Log(node="giver", process="test", level="error")
         self.store = Store(
@@ -62,20 +62,20 @@ class FetchNode:
     def __init__(self, reactor: PollReactor, models: Path, *, margin_bytes: int = 0) -> None:
         self.reactor = reactor
         self.models = models
-        self.jobs = Jobs("disk", reactor.call)
+        self.jobs = DiskThread("disk", reactor.call)
         voice = Voice(Speaker(NodeId("getter"), "worker", Boot("b")))
         log = Log(node="getter", process="test", level="critical")
-        self.fetcher = Fetcher(
+        self.fetcher = Downloader(
             reactor, open_link, voice, self.jobs, models, log, margin_bytes=margin_bytes
         )
 
     def want(
         self, model: str, *addresses: str, attempt: int = 1, layers: Layers | None = None
     ) -> None:
-        sources = [Source(NodeId(f"n{n}"), address) for n, address in enumerate(addresses)]
+        sources = [StoreAddress(NodeId(f"n{n}"), address) for n, address in enumerate(addresses)]
         self.fetcher.want(ModelId(model), attempt, sources, layers)
 
-    def news(self, model: str) -> FetchNews:
+    def news(self, model: str) -> DownloadNews:
         return self.fetcher.news()[ModelId(model)]
 
     def close(self) -> None:

@@ -31,17 +31,17 @@ LOADS: Mapping[str, tuple[str, ...]] = {
         "httpx", "msgpack", "platformdirs", "psutil", "pydantic", "pydantic_settings", "rich",
         "setproctitle", "supervisor", "typer", "zmq", "zstandard",
     ),
-    "bus.wire.messages": ("pydantic",),
+    "bus.wire.messages": ("msgspec", "pydantic"),
     "bus.hardware": ("pydantic",),
     "bus.replica": ("pydantic",),
-    "bus.wire": ("msgpack", "pydantic"),
-    "gateway.dialects.ollama": ("orjson", "pydantic"),
-    "gateway.dialects.openai": ("orjson", "pydantic"),
+    "bus.wire": ("msgpack", "msgspec", "pydantic"),
+    "gateway.dialects.ollama": ("msgspec", "orjson", "pydantic"),
+    "gateway.dialects.openai": ("msgspec", "orjson", "pydantic"),
     "master.decisions": ("pydantic",),
     "master.placement": ("pydantic",),
-    "runner.schedule": ("numpy", "pydantic"),
+    "runner.schedule": ("msgspec", "numpy", "pydantic"),
     "conf.tiny": (),
-    "gateway.dialects": ("orjson", "pydantic"),
+    "gateway.dialects": ("msgspec", "orjson", "pydantic"),
 }  # fmt: skip
 """The watched libraries (`loads.WATCHED`) that each row loads, exactly, in order of the alphabet.
 

@@ -21,7 +21,7 @@ from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.commands import Acknowledged, CommandRefused, ForgetNode, KeepAlive
 from bus.wire.messages.events import InstancePlaced, NodeJoined, RunnerReady
-from master.consensus.shell import Seat
+from master.consensus.shell import CandidateSettings
 from master.consensus.term_file import read_term
 from master.consensus.types import LAPSE_S
 from master.log.journal import Journal
@@ -66,7 +66,7 @@ class Town:
     def start(self, node: str) -> Master:
         home = self.folder / node
         home.mkdir(exist_ok=True)
-        seat = Seat(home / "journal", home / "term", voters=self.voters)
+        seat = CandidateSettings(home / "journal", home / "term", voters=self.voters)
         client = self.client(node, "master", follow=False)
         master = Master(client, self.reactor, self.log, MasterSettings(seat))
         self.masters[node] = master

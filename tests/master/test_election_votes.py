@@ -25,10 +25,10 @@ from master.consensus.types import (
     GiveVote,
     HeardBeat,
     HeardPeer,
+    LogRank,
     MyRank,
     OpenTerm,
     PersistTerm,
-    Rank,
     StepDown,
     Stimulus,
     SwitchboardUp,
@@ -36,14 +36,16 @@ from master.consensus.types import (
     VoteAsked,
     VoteHeard,
 )
-from master.log.recent_events import History
+from master.log.recent_events import RecentEvents
 
 A, B, C, X = NodeId("a"), NodeId("b"), NodeId("c"), NodeId("x")
 VOTERS = frozenset({A, B, C})
 
 
 def voter(me: NodeId = A, *, counter: int = 4, log: tuple[int, int] = (4, 10)) -> Election:
-    return Election(me=me, rank=Rank(*log, 0, me), counter=counter, voters=VOTERS, company=True)
+    return Election(
+        me=me, rank=LogRank(*log, 0, me), counter=counter, voters=VOTERS, expects_peers=True
+    )
 
 
 def up(me: NodeId = A, **fields: object) -> Election:
@@ -131,7 +133,7 @@ def test_a_shorter_log_gets_no_vote(log: tuple[int, int], granted: bool) -> None
 
 
 def test_priority_and_name_give_no_vote_away() -> None:
-    election = replace(up(), rank=Rank(4, 10, 99, A))
+    election = replace(up(), rank=LogRank(4, 10, 99, A))
     _, actions = told(election, 0.1, ask(B, 6))
     assert actions[-1] == GiveVote(B, 6, False, True)
 
@@ -147,7 +149,7 @@ def test_while_a_holder_is_heard_nobody_else_gets_a_vote() -> None:
 
 
 def test_one_who_is_no_voter_neither_asks_nor_votes_nor_is_voted_for() -> None:
-    outsider = replace(up(), me=X, rank=Rank(9, 99, 9, X))
+    outsider = replace(up(), me=X, rank=LogRank(9, 99, 9, X))
     _, actions = told(outsider, 60.0, Tick())
     assert actions == []
     _, actions = told(outsider, 60.0, ask(B, 10, log=(9, 99)))
@@ -193,8 +195,10 @@ def test_a_failed_campaign_raises_no_counter_and_backs_off() -> None:
 
 
 def test_the_better_voter_goes_first_and_the_next_when_it_does_not() -> None:
-    election, _ = told(up(), 0.0, HeardPeer(Rank(4, 11, 0, B)), HeardPeer(Rank(4, 10, 0, C)))
-    election, _ = told(election, 1.5, HeardPeer(Rank(4, 11, 0, B)), HeardPeer(Rank(4, 10, 0, C)))
+    election, _ = told(up(), 0.0, HeardPeer(LogRank(4, 11, 0, B)), HeardPeer(LogRank(4, 10, 0, C)))
+    election, _ = told(
+        election, 1.5, HeardPeer(LogRank(4, 11, 0, B)), HeardPeer(LogRank(4, 10, 0, C))
+    )
     election, actions = told(election, LAPSE_S + 0.3, Tick())
     assert actions == []
     _, actions = told(election, LAPSE_S + 0.4, Tick())
@@ -209,15 +213,15 @@ def test_one_without_a_sound_journal_does_nothing_and_lets_go() -> None:
 
 
 def test_one_that_claimed_alone_yields_to_a_holder_by_votes_whatever_its_counter() -> None:
-    alone = Election(me=X, rank=Rank(0, 0, 0, X), counter=50)
+    alone = Election(me=X, rank=LogRank(0, 0, 0, X), counter=50)
     alone, _ = told(alone, 0.0, SwitchboardUp())
     assert (alone.role, alone.counter) == ("holding", 51)
     alone, actions = told(alone, 0.5, HeardBeat(A, 5, VOTERS))
     assert [type(action) for action in actions] == [StepDown]
-    assert alone.role == "following" and not alone.led(0.6)
+    assert alone.role == "following" and not alone.has_holder(0.6)
     holds, _ = told(holder(), 2.3, HeardBeat(X, 51))
     assert holds.role == "holding", "nobody voted for it"
-    holds, actions = told(holds, 2.4, HeardPeer(alone.rank, counter=51, led=False))
+    holds, actions = told(holds, 2.4, HeardPeer(alone.rank, counter=51, has_holder=False))
     assert actions[1:] == [AskVotes(52, trial=True)]
     _, actions = told(alone, 3.0, HeardBeat(A, 52, VOTERS))
     assert actions == [PersistTerm(52, None)]
@@ -229,7 +233,7 @@ def test_one_that_claimed_alone_yields_to_a_holder_by_votes_whatever_its_counter
 
 
 def test_a_forgotten_voter_neither_counts_nor_is_asked_and_a_majority_is_of_the_others() -> None:
-    mine = MyRank(Rank(4, 10, 0, A), gone=frozenset({C}))
+    mine = MyRank(LogRank(4, 10, 0, A), gone=frozenset({C}))
     election, _ = told(up(), 0.1, mine)
     assert (election.electors, election.majority, election.voted) == ({A, B}, 2, True)
     election, _ = told(election, LAPSE_S, Tick(), yes(C, 5, trial=True))
@@ -239,7 +243,7 @@ def test_a_forgotten_voter_neither_counts_nor_is_asked_and_a_majority_is_of_the_
 
 
 def test_a_voter_that_its_own_journal_forgot_does_not_campaign_and_follows() -> None:
-    election, _ = told(up(), 0.1, MyRank(Rank(4, 10, 0, A), gone=frozenset({A})))
+    election, _ = told(up(), 0.1, MyRank(LogRank(4, 10, 0, A), gone=frozenset({A})))
     election, actions = told(election, 3 * LAPSE_S, Tick())
     assert actions == []
     election, _ = told(election, 7.0, HeardBeat(B, 6, VOTERS, 11))
@@ -247,7 +251,7 @@ def test_a_voter_that_its_own_journal_forgot_does_not_campaign_and_follows() -> 
 
 
 def test_a_vote_is_given_to_one_that_our_journal_forgot_if_its_log_is_as_good() -> None:
-    forgot, _ = told(up(), 0.1, MyRank(Rank(4, 10, 0, A), gone=frozenset({C})))
+    forgot, _ = told(up(), 0.1, MyRank(LogRank(4, 10, 0, A), gone=frozenset({C})))
     _, (answer,) = told(forgot, 3.0, ask(C, 6, trial=True, log=(4, 9)))
     assert isinstance(answer, GiveVote) and not answer.granted
     _, (answer,) = told(forgot, 3.0, ask(C, 6, trial=True, log=(4, 10)))
@@ -258,7 +262,7 @@ def test_a_majority_is_of_those_that_count_when_a_campaign_has_begun_already() -
     five = frozenset({A, B, C, X, NodeId("y")})
     election = replace(up(), voters=five)
     election, _ = told(election, LAPSE_S, Tick(), yes(C, 5, trial=True))
-    election, _ = told(election, LAPSE_S, MyRank(Rank(4, 10, 0, A), gone=frozenset({C})))
+    election, _ = told(election, LAPSE_S, MyRank(LogRank(4, 10, 0, A), gone=frozenset({C})))
     assert election.majority == 3
     election, actions = told(election, LAPSE_S, yes(B, 5, trial=True))
     assert actions == [], "two of four"
@@ -267,7 +271,7 @@ def test_a_majority_is_of_those_that_count_when_a_campaign_has_begun_already() -
 
 
 def test_voters_change_only_once_a_majority_has_the_whole_log() -> None:
-    candidate = Candidate(holder(), Mirror(), History())
+    candidate = Candidate(holder(), Mirror(), RecentEvents())
     forget = ForgetNode(command_id=CommandId("f"), node=C)
     candidate.mirror.state = ClusterState(term=5, index=12)
     candidate.acks.opened, candidate.acks.durable = 11, 12
@@ -283,7 +287,7 @@ def test_voters_change_only_once_a_majority_has_the_whole_log() -> None:
 
 def test_a_voter_does_not_come_back_where_that_would_take_the_majority_out_of_reach() -> None:
     held = replace(holder(), voters=frozenset({A, B, C, X}), gone=frozenset({X}))
-    candidate = Candidate(replace(held, acked_at={B: 2.0}), Mirror(), History())
+    candidate = Candidate(replace(held, acked_at={B: 2.0}), Mirror(), RecentEvents())
     candidate.mirror.state = ClusterState(term=5, index=12)
     candidate.acks.opened, candidate.acks.durable, candidate.acks.appended = 11, 12, {B: 12}
     back = ForgetNode(command_id=CommandId("r"), node=X, forgotten=False)

@@ -11,7 +11,7 @@ from bus.wire.cards import PartialModel
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from bus.wire.topology import Link
+from bus.wire.topology import LinkCost
 from master.placement.availability import Wish, as_computed
 from master.placement.capacity import Seat, limit_bytes
 from master.placement.explain import Crowded
@@ -24,7 +24,7 @@ from tests.harness.fleet import GB, MB, MODEL, model, node
 
 CARD = model((2 * GB,) * 10, embedding=GB, head=GB)
 """22 GB, of which 1.30 times are needed, beside KV."""
-CABLE = Link(25e-6, 4e9)
+CABLE = LinkCost(25e-6, 4e9)
 
 
 def put(nodes: list[Seat], links: Links | None = None, **wish: Any) -> Verdict:
@@ -47,7 +47,7 @@ def on(verdict: Placement) -> list[str]:
     return [rank.copy.seat.node for rank in verdict.ranks]
 
 
-def mesh(nodes: list[Seat], link: Link) -> Links:
+def mesh(nodes: list[Seat], link: LinkCost) -> Links:
     return Links({a.node: {b.node: link for b in nodes if b != a} for a in nodes})
 
 
@@ -222,7 +222,7 @@ def test_the_fastest_of_equal_size_wins_unless_it_would_have_to_fetch_for_next_t
 def test_a_cable_makes_tensor_parallelism_the_faster_group_and_wifi_a_pipeline() -> None:
     nodes = [node(i, usable=24 * GB, models=(CARD,)) for i in range(2)]
     quick = placed(nodes, mesh(nodes, CABLE))
-    slow = placed(nodes, mesh(nodes, Link(3e-3, 4e7)))
+    slow = placed(nodes, mesh(nodes, LinkCost(3e-3, 4e7)))
     assert (quick.sharding, slow.sharding) == ("tensor", "pipeline")
     assert quick.tokens_per_s > slow.tokens_per_s
     assert [(rank.first_layer, rank.last_layer) for rank in quick.ranks] == [(0, 10), (0, 10)]

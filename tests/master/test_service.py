@@ -19,9 +19,9 @@ from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
 from bus.wire.messages.events import NodeJoined, RunnerEnded, RunnerReady, RunnerUnloaded
 from bus.wire.messages.readings import CardReading, NodeReading
-from master.consensus.shell import Seat
+from master.consensus.shell import CandidateSettings
 from master.consensus.term_file import keep_term, read_term
-from master.consensus.types import Kept
+from master.consensus.types import PersistentState
 from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
 
@@ -38,7 +38,9 @@ class House:
         self.reactor = PollReactor()
         self.log = Log(node=NODE, process="test", level="critical")
         self.endpoints = Endpoints(runtime)
-        self.settings = MasterSettings(Seat(folder / "journal", folder / "term"), policy)
+        self.settings = MasterSettings(
+            CandidateSettings(folder / "journal", folder / "term"), policy
+        )
         self.switchboard = Switchboard(self.endpoints, self.reactor, self.log)
         self.boots = 0
         self.closing: list[Callable[[], None]] = [self.switchboard.close]
@@ -175,7 +177,7 @@ def test_a_restarted_holder_resumes_its_log_with_a_higher_counter(house: House) 
 def test_a_holder_without_its_journal_still_opens_a_higher_term(house: House) -> None:
     place(house)
     house.stop()
-    for path in house.settings.seat.journal.iterdir():
+    for path in house.settings.candidate.journal.iterdir():
         path.unlink()
     master = house.start()
     house.until(lambda: house.worker.mirror.counter == 2, "the second term")
@@ -198,11 +200,11 @@ def test_refusals_say_why_and_leave_no_trace(house: House) -> None:
 
 def test_the_term_on_the_disk_survives_and_garbage_is_known_as_such(tmp_path: Path) -> None:
     path = tmp_path / "term"
-    assert read_term(path) == Kept()
-    keep_term(path, Kept(41))
-    keep_term(path, Kept(42, NodeId("n2"), began=True))
-    assert read_term(path) == Kept(42, NodeId("n2"), began=True)
+    assert read_term(path) == PersistentState()
+    keep_term(path, PersistentState(41))
+    keep_term(path, PersistentState(42, NodeId("n2"), began=True))
+    assert read_term(path) == PersistentState(42, NodeId("n2"), began=True)
     path.write_text("7\n")
-    assert read_term(path) == Kept(7), "as it was written before there were votes"
+    assert read_term(path) == PersistentState(7), "as it was written before there were votes"
     path.write_text("garbage")
-    assert read_term(path) == Kept(garbled=True)
+    assert read_term(path) == PersistentState(garbled=True)

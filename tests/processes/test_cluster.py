@@ -19,7 +19,7 @@ from gateway.cli.verbs.node.lab import LabNode, formation_s
 from tests.harness.clusters import Cluster, running_cluster, view_of
 from tests.harness.nodes import Node, Stream, eventually, kill
 from tests.processes.conftest import PROVING, Ledger
-from worker.transfer.staging import parts_held
+from worker.models.local_models import parts_held
 
 ROUNDS = 20 if PROVING else 1
 LONG = {"max_tokens": 900, "ignore_eos": True}

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.cli.output.bench_math import percentiles
+from gateway.cli.verbs.models.bench_math import percentiles
 from tests.harness.nodes import Node, Stream, eventually
 
 STORY = "Tell me a long story about a fish."
@@ -54,7 +54,7 @@ def test_stacks_and_a_profile_show_the_engine_and_the_stream_is_none_the_worse(
 
     threads: list[dict[str, Any]] = found.json()["threads"]
     files = {frame["filename"] for thread in threads for frame in thread["frames"]}
-    assert any("runner/engine_thread" in file for file in files)
+    assert any("runner/serving/engine_thread" in file for file in files)
     frames = json.loads(profiled.content)["shared"]["frames"]
     assert any("runner/mlx" in frame["file"] for frame in frames)
     assert looked_at.error is None and looked_at.done

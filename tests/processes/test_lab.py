@@ -15,7 +15,7 @@ import pytest
 from conf.ports import SPAN
 from tests.harness.clusters import free_base_ports
 from tests.harness.nodes import MODEL, shoal
-from worker.transfer.staging import parts_held
+from worker.models.local_models import parts_held
 
 FORMED_S, NODES = 3.0, 3
 

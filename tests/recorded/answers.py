@@ -23,7 +23,7 @@ from bus.wire.messages.tokens import (
 )
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, ParseContext
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
@@ -111,12 +111,12 @@ def _answered(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
     stream = dialect.stream(parsed, load_s=0.5)
     streamed = [stream.open(), *(stream.render([entry]) for entry in entries), stream.close()]
     broken = dialect.stream(parsed)
-    failed = Failed(request.request_id, 1, "runner_lost", "it is gone", full(Usage))
+    failed = Failed(request.request_id, 1, "runner_lost", "it is gone", full(Usage), {})
     broke = [broken.open(), broken.comment("wait"), broken.render([failed]), broken.close()]
     collector = Collector(parsed.requests)
     collector.add(entries)
     whole = dialect.render_whole(parsed, collector.collected, load_s=0.5)
-    error = dialect.error(Fault(404, "model_not_found", "no", field="model"))
+    error = dialect.error(HttpFault(404, "model_not_found", "no", field="model"))
     return {
         "request": request.model_dump(mode="json"),
         "intent": parsed.intent,
@@ -139,6 +139,6 @@ def _entries(ours: RequestId, *, calls: bool) -> list[Entry]:
         TokenDelta(ours, 1, 0, "text", "one", 1, (token,)),
         TokenDelta(ours, 2, 0, "text", " fish", 1, (token,)),
         *(called if calls else []),
-        ChoiceEnd(ours, 5, 0, "tool_calls" if calls else "stop"),
+        ChoiceEnd(ours, 5, 0, "tool_calls" if calls else "stop", None),
         Finished(ours, 6, full(Usage)),
     ]

@@ -33,7 +33,7 @@ from bus.wire.messages.peers import KnownPeer
 from bus.wire.messages.weights import PIECE_BYTES, Manifest
 from conf.settings import load_settings, remember_flags
 from master.consensus.term_file import keep_term
-from master.consensus.types import Kept
+from master.consensus.types import PersistentState
 from master.log.journal import Journal
 from tests.recorded.history import N1, N2, N3, folded, story
 from worker.models.file_hashes import Hashes, Held
@@ -87,8 +87,8 @@ def told_state(state: ClusterState) -> dict[str, Any]:
 
 def make_small_files(folder: Path) -> None:
     """Write the state folder's small files: terms, peers, keys in each phase, known nodes."""
-    keep_term(folder / "term", Kept(7, N2, True))
-    keep_term(folder / "term-unvoted", Kept(3, None, False))
+    keep_term(folder / "term", PersistentState(7, N2, True))
+    keep_term(folder / "term-unvoted", PersistentState(3, None, False))
     known = (KnownPeer(node=N1, addresses=("10.0.0.1:24154",)), KnownPeer(node=N2, addresses=()))
     PeerMemory(folder / "peers.json", quiet_log()).keep(Remembered(known, frozenset({N3})))
     settled = ClusterKeys(KEYS[0])

@@ -60,19 +60,19 @@ from gateway.cli.output.errors import (
 from gateway.cli.verbs.models.chat import HISTORY_FILE
 from gateway.cluster.options import Options
 from gateway.dialects import faults
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault
 from gateway.dialects.ollama.render import error_object as ollama_error
 from gateway.dialects.openai.shapes import error_object as openai_error
 from gateway.http.openapi import document
 from gateway.http.routes import ROUTES, add_routes
-from gateway.service import Seat
+from gateway.service import ServiceHandle
 from master.__main__ import master_settings
 from runner.group.group_config import jaccl_environment, ring_environment
 from runner.lifecycle import EXIT_CODES
 from tests.recorded.answers import answers
 from tests.recorded.commands import commands, help_exit_codes
 from worker.__main__ import weights_settings
-from worker.transfer.staging import FOLDER as STAGES
+from worker.models.local_models import FOLDER as STAGES
 
 HOME = Path("/srv/shoal-home")
 WORDING = ("description", "summary")
@@ -147,8 +147,8 @@ def files() -> dict[str, Any]:
     weights = weights_settings(chosen)
     told = {
         "node id": paths.state / FILE,
-        "term": master_settings(chosen).seat.term_file,
-        "journal": master_settings(chosen).seat.journal,
+        "term": master_settings(chosen).candidate.term_file,
+        "journal": master_settings(chosen).candidate.journal,
         "peers": peer_settings(chosen, has_key=False).file,
         "models": weights.models,
         "hashes": weights.hashes,
@@ -167,7 +167,7 @@ def routes() -> list[list[str]]:
         node=NodeId("n1"), node_name="n", endpoints=Endpoints("/run"), metrics_folder="/run"
     )
     app: App[Any, Any] = App()
-    add_routes(app, Seat(options))
+    add_routes(app, ServiceHandle(options))
     return sorted(
         [route.path, method.method]
         for route in falcon.inspect.inspect_routes(app)
@@ -288,9 +288,9 @@ def _failed(reason: FailReason) -> Failed:
     return Failed(RequestId("r"), 1, reason, "it ended", Usage(), {"field": "n"})
 
 
-def _told(fault: Fault) -> dict[str, Any]:
+def _told(fault: HttpFault) -> dict[str, Any]:
     wordless = asdict(fault) | {"message": "..."}
-    fault = Fault(**wordless)
+    fault = HttpFault(**wordless)
     return {
         "status": fault.status,
         "headers": dict(faults.headers_of(fault)),

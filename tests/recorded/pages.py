@@ -33,11 +33,11 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
-from gateway.cluster.metrics import Ended
+from gateway.cluster.metrics import EndedRequest
 from gateway.cluster.options import Options
-from gateway.http.middleware import Door, Faults
+from gateway.http.middleware import AccessControl, ErrorHandlers
 from gateway.http.routes import add_routes
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 from tests.recorded.history import N1, N2, WHOLE, folded, story
 from tests.recorded.specimens import full
 
@@ -73,14 +73,14 @@ def main() -> int:
 async def asked(folder: Path) -> dict[str, Any]:
     """Start a gateway, tell it of a cluster, ask it for every page."""
     endpoints = Endpoints(str(folder))
-    seat = Seat(
+    handle = ServiceHandle(
         Options(node=N1, node_name="box", endpoints=endpoints, metrics_folder="-", version="0")
     )
-    app: App[Any, Any] = App(middleware=[Door(seat)])
-    Faults(seat).install(app)
-    add_routes(app, seat)
+    app: App[Any, Any] = App(middleware=[AccessControl(handle)])
+    ErrorHandlers(handle).install(app)
+    add_routes(app, handle)
     async with ASGIConductor(app) as client:
-        tell(seat.service)
+        tell(handle.service)
         found: dict[str, Any] = {}
         for path in ASKED:
             answer = await client.simulate_get(path, host="127.0.0.1")
@@ -104,10 +104,10 @@ def tell(service: HttpService) -> None:
     for seq, (topic, reading) in enumerate(readings(), 1):
         envelope = Envelope(N1, "worker", Boot("b00f0001"), seq, reading)
         service.bus._heard([topic.encode(), encode(envelope)])
-    service.tally.tokens("model-0", 1, None)
-    service.tally.tokens("model-0", 4, 0.125)
+    service.counters.tokens("model-0", 1, None)
+    service.counters.tokens("model-0", 4, 0.125)
     for outcome, first_s in (("ok", 0.5), ("failed", None)):
-        service.metrics.ended(Ended("model-0", outcome, 17, first_s, 2.5))
+        service.metrics.ended(EndedRequest("model-0", outcome, 17, first_s, 2.5))
     service.metrics.fault(429)
 
 

@@ -107,21 +107,21 @@ def gateway_messages() -> list[ToGateway]:
 def entries() -> list[Entry]:
     """List every entry of a step, with and without what may be left out."""
     top = ((5, " a", -0.5), (70_000, "é\n", -12.25))
-    logprobs = (TokenLogprob(5, " a", -0.5, top), TokenLogprob(6, "", -1.0))
+    logprobs = (TokenLogprob(5, " a", -0.5, top), TokenLogprob(6, "", -1.0, ()))
     spent, none = full(Usage), Usage()
     return [
         TokenDelta(RID, 1, 0, "text", "Fish 🐟", 1),
         TokenDelta(RID, 2, 1, "reasoning", "", 0),
         TokenDelta(RID, 3, 0, "text", " a", 2, logprobs),
         ToolCallDelta(RID, 4, 0, 1, "call_1", "look", '{"a":', 3),
-        ToolCallDelta(RID, 5, 0, 1, None, None, " 1}"),
+        ToolCallDelta(RID, 5, 0, 1, None, None, " 1}", 0),
         ChoiceEnd(RID, 6, 0, "stop", "\n\n"),
-        *(ChoiceEnd(RID, 7, 2, finish) for finish in FINISHES),
+        *(ChoiceEnd(RID, 7, 2, finish, None) for finish in FINISHES),
         PrefillProgress(RID, 8, 512, 70_000),
         Finished(RID, 9, spent),
         Finished(RID, 10, none),
         *(Failed(RID, 11, reason, "it ended", spent, {"field": "n", "x": [1]}) for reason in FAILS),
-        Failed(RID, 12, "internal", ""),
+        Failed(RID, 12, "internal", "", none, {}),
     ]
 
 

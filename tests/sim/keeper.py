@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bus.wire.messages.control import TellFact
 from tests.harness.node_in_memory import NodeInMemory, Worker
 from tests.sim.office import GB, MEMORY_BYTES, MODEL
-from worker.slots.table import Task
+from worker.slots.actions import Task
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine

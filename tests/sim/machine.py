@@ -32,13 +32,13 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from master.consensus.actions import Act, Append, Publish, Replace, Send, Spread
+from master.consensus.actions import Act, Append, PublishEvent, Replace, Send, Spread
 from master.consensus.candidate import Candidate
 from master.consensus.types import (
     Beat,
-    Kept,
     OpenTerm,
     PeersKnown,
+    PersistentState,
     PersistTerm,
     StepDown,
     SwitchboardUp,
@@ -67,7 +67,7 @@ GRACE_S = 8.0
 class Disk:
     """What survives a process. A power cut takes a part of what was not synced."""
 
-    term: Kept = field(default_factory=Kept)
+    term: PersistentState = field(default_factory=PersistentState)
     base: ClusterState = field(default_factory=ClusterState)
     events: list[Event] = field(default_factory=list[Event])
     synced: int = 0
@@ -269,7 +269,7 @@ class Machine:
                     if not self.counting:
                         disk.base, disk.events, disk.synced = state, [], 0
                     self.flush_soon()
-                case Publish(event=event):
+                case PublishEvent(event=event):
                     self._publish(event)
                 case Send(to=to, message=message):
                     self._send(to, message)

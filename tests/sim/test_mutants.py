@@ -12,7 +12,7 @@ from bus.replica.outbox import Outbox
 from master.consensus import votes
 from master.consensus.candidate import Candidate
 from master.log import replication
-from master.log.replication import Acks, Standing
+from master.log.replication import Acks, LogSafety
 from tests.sim.cluster import PLANS, Broken, run_schedule
 from tests.sim.machine import Machine
 
@@ -56,10 +56,10 @@ def test_an_acknowledgement_before_the_disk_has_it_is_caught(
 def test_an_answer_that_does_not_wait_for_the_majority_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def hasty(self: Standing, index: int, waited_s: float) -> replication.Durability:
+    def hasty(self: LogSafety, index: int, waited_s: float) -> replication.Durability:
         return "majority"
 
-    monkeypatch.setattr(Standing, "worth", hasty)
+    monkeypatch.setattr(LogSafety, "worth", hasty)
     assert "lost" in caught("three-voters")
 
 

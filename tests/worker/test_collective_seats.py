@@ -12,9 +12,11 @@ from bus.wire.messages.collectives import TEST_MODEL
 from bus.wire.messages.control import SlotHello
 from bus.wire.messages.events import LoadRefused
 from worker.slots.actions import GiveSpec, SeatRank, StartSlot, StopSlot, Tell
-from worker.slots.facts import Told
-from worker.slots.reconcile import Desk, reconcile
+from worker.slots.admission import NodeInventory
+from worker.slots.facts import Reported
+from worker.slots.reconcile import reconcile
 from worker.slots.table import Seen, SlotTable
+from worker.transfer.sources import WeightsElsewhere
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
 BYTES = 300 << 20
@@ -36,7 +38,7 @@ def state(one: Instance) -> ClusterState:
     return ClusterState(instances={one.instance: one})
 
 
-DESK = Desk(HERE, True, 2 * BYTES, frozenset(), 30.0, 1.0)
+DESK = NodeInventory(HERE, True, 2 * BYTES, frozenset(), 30.0, 1.0)
 """No model lies on this node's disk; another node has one, and may not give it."""
 
 
@@ -47,14 +49,14 @@ def table() -> SlotTable:
 
 
 def test_a_rank_needs_no_weights_and_fetches_none() -> None:
-    slots, told = table(), Told()
-    desk = replace(DESK, announced={THERE: frozenset({ModelId("m")})})
+    slots, told = table(), Reported()
+    desk = replace(DESK, elsewhere=WeightsElsewhere(announced={THERE: frozenset({ModelId("m")})}))
     (start,) = reconcile(state(instance()), slots, desk, told)
     assert isinstance(start, StartSlot)
-    slots.did("00", "start", 1.0)
-    slots.assign("00", start.task)
+    slots.note(start, 1.0)
     (seated,) = reconcile(state(instance()), slots, desk, told)
     assert isinstance(seated, SeatRank)
+    told.note(seated, 1.0)
     idle = SlotHello(slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="idle")
     slots.heard(idle, 2.0)
     seats = tuple(
@@ -66,7 +68,9 @@ def test_a_rank_needs_no_weights_and_fetches_none() -> None:
 
 
 def test_memory_that_is_not_there_is_refused_like_a_load() -> None:
-    actions = reconcile(state(instance()), table(), replace(DESK, free_bytes=BYTES // 2), Told())
+    actions = reconcile(
+        state(instance()), table(), replace(DESK, free_bytes=BYTES // 2), Reported()
+    )
     (tell,) = [action for action in actions if isinstance(action, Tell)]
     assert isinstance(tell.fact, LoadRefused)
     assert tell.fact.refusal.reason == "insufficient_memory"
@@ -80,5 +84,5 @@ def test_ranks_of_a_test_that_failed_are_ended() -> None:
         instance=InstanceId("t"), generation=1,
     )  # fmt: skip
     slots.heard(hello, 1.0)
-    (stop,) = reconcile(state(instance(status="failed")), slots, DESK, Told())
+    (stop,) = reconcile(state(instance(status="failed")), slots, DESK, Reported())
     assert isinstance(stop, StopSlot)

@@ -15,11 +15,12 @@ from bus.wire.messages.control import SlotHello
 from bus.wire.messages.events import LoadRefused
 from worker.models.layer_bytes import Layers
 from worker.slots.actions import Action, CancelFetch, FetchModel, RefuseSlot, StartSlot, Tell
-from worker.slots.facts import Told
-from worker.slots.reconcile import Desk, reconcile
+from worker.slots.admission import NodeInventory
+from worker.slots.facts import Reported
+from worker.slots.reconcile import reconcile
 from worker.slots.table import Seen, SlotTable
-from worker.transfer.source import Source
-from worker.transfer.sources import Sources, is_store_address
+from worker.transfer.source import StoreAddress
+from worker.transfer.sources import Sources, WeightsElsewhere, is_store_address
 
 ME, OTHER, THIRD = NodeId("n1"), NodeId("n2"), NodeId("n3")
 M = ModelId("m")
@@ -54,10 +55,11 @@ def desk(
     fetches: Mapping[ModelId, Refusal | None] | None = None,
     has_heard: bool = True,
     now: float = 10.0,
-) -> Desk:
+) -> NodeInventory:
     paths = frozenset({M}) if here else frozenset[str]()
     there = {OTHER: frozenset({M})} if announced is None else announced
-    return Desk(ME, True, None, paths, 30.0, now, there, fetches or {}, has_heard)
+    elsewhere = WeightsElsewhere(announced=there, fetches=fetches or {}, has_heard=has_heard)
+    return NodeInventory(ME, True, None, paths, 30.0, now, elsewhere=elsewhere)
 
 
 def refusals(actions: list[Action]) -> list[Refusal]:
@@ -67,7 +69,7 @@ def refusals(actions: list[Action]) -> list[Refusal]:
 
 def test_weights_that_another_node_announces_are_fetched_once_for_all_that_want_them() -> None:
     state = ClusterState(instances={**instance("a", ME), **instance("b", ME)})
-    told, table = Told(), free_slots()
+    told, table = Reported(), free_slots()
     assert reconcile(state, table, desk(), told) == [FetchModel(M)]
     assert reconcile(state, table, desk(fetches={M: None}), told) == []
     started = reconcile(state, table, desk(here=True, fetches={M: None}), told)
@@ -76,13 +78,13 @@ def test_weights_that_another_node_announces_are_fetched_once_for_all_that_want_
 
 def test_a_fetch_that_nothing_waits_for_is_cancelled() -> None:
     gone = ClusterState()
-    assert reconcile(gone, free_slots(), desk(fetches={M: None}), Told()) == [CancelFetch(M)]
+    assert reconcile(gone, free_slots(), desk(fetches={M: None}), Reported()) == [CancelFetch(M)]
     draining = ClusterState(instances=instance("a", ME, status="draining"))
-    assert CancelFetch(M) in reconcile(draining, free_slots(), desk(fetches={M: None}), Told())
+    assert CancelFetch(M) in reconcile(draining, free_slots(), desk(fetches={M: None}), Reported())
 
 
 def test_a_fetch_that_fails_is_told_with_its_own_refusal_and_forgotten() -> None:
-    state, told = ClusterState(instances=instance("a", ME)), Told()
+    state, told = ClusterState(instances=instance("a", ME)), Reported()
     actions = reconcile(state, free_slots(), desk(fetches={M: FAILED}), told)
     assert refusals(actions) == [FAILED]
     assert actions[-1] == CancelFetch(M)
@@ -101,7 +103,7 @@ def test_a_failed_fetch_never_touches_a_ready_instance_of_the_same_model() -> No
     running = instance("a", ME, status="ready")
     for extra in ({}, instance("b", ME)):
         state = ClusterState(instances={**running, **extra})
-        actions = reconcile(state, table, desk(fetches={M: FAILED}), Told())
+        actions = reconcile(state, table, desk(fetches={M: FAILED}), Reported())
         assert all(isinstance(one, Tell | CancelFetch) for one in actions)
         told = [one.fact for one in actions if isinstance(one, Tell)]
         assert [fact.instance for fact in told if isinstance(fact, LoadRefused)] == list(extra)
@@ -112,19 +114,23 @@ def test_memory_is_judged_before_a_fetch_and_after_it_but_not_meanwhile() -> Non
     state = ClusterState(instances=instance("a", ME))
     short = {"free_bytes": 0}
     begins = replace(desk(), **short)
-    (refusal,) = refusals(reconcile(state, free_slots(), begins, Told()))
+    (refusal,) = refusals(reconcile(state, free_slots(), begins, Reported()))
     assert refusal.reason == "insufficient_memory"
-    assert reconcile(state, free_slots(), replace(desk(fetches={M: None}), **short), Told()) == []
-    (refusal,) = refusals(reconcile(state, free_slots(), replace(desk(here=True), **short), Told()))
+    assert (
+        reconcile(state, free_slots(), replace(desk(fetches={M: None}), **short), Reported()) == []
+    )
+    (refusal,) = refusals(
+        reconcile(state, free_slots(), replace(desk(here=True), **short), Reported())
+    )
     assert refusal.reason == "insufficient_memory"
 
 
 def test_a_model_that_nobody_has_is_refused_once_all_cards_have_come() -> None:
     state = ClusterState(instances=instance("a", ME))
     nobody = desk(announced={OTHER: frozenset()}, has_heard=False)
-    assert reconcile(state, free_slots(), nobody, Told()) == []
+    assert reconcile(state, free_slots(), nobody, Reported()) == []
     nobody = desk(announced={OTHER: frozenset()})
-    (refusal,) = refusals(reconcile(state, free_slots(), nobody, Told()))
+    (refusal,) = refusals(reconcile(state, free_slots(), nobody, Reported()))
     assert refusal.reason == "unknown_model"
     assert "no longer on this node's disk or any other's" in refusal.message
 
@@ -133,9 +139,9 @@ def test_no_rank_starts_while_another_rank_has_yet_to_get_the_weights() -> None:
     state = ClusterState(instances=instance("a", ME, OTHER, THIRD))
     has, lacks = frozenset({M}), frozenset[ModelId]()
     waits = desk(here=True, announced={OTHER: lacks, THIRD: has})
-    assert reconcile(state, free_slots(), waits, Told()) == []
+    assert reconcile(state, free_slots(), waits, Reported()) == []
     for known in ({OTHER: has, THIRD: has}, {OTHER: has}):
-        (started,) = reconcile(state, free_slots(), desk(here=True, announced=known), Told())
+        (started,) = reconcile(state, free_slots(), desk(here=True, announced=known), Reported())
         assert isinstance(started, StartSlot)
 
 
@@ -159,43 +165,44 @@ def pipeline(sharding: str = "pipeline") -> ClusterState:
     return ClusterState(instances={"a": made.model_copy(update=update)})
 
 
-def part_desk(held: set[tuple[int, int]], **more: Any) -> Desk:
-    fields: dict[str, Any] = {"cards": {M: LLAMA}, "parts": {M: frozenset(held)}, **more}
-    return replace(desk(announced={OTHER: SOME, THIRD: ALL}), **fields)
+def part_desk(held: set[tuple[int, int]], **more: Any) -> NodeInventory:
+    found = desk(announced={OTHER: SOME, THIRD: ALL})
+    elsewhere = replace(found.elsewhere, **{"cards": {M: LLAMA}, **more})
+    return replace(found, parts={M: frozenset(held)}, elsewhere=elsewhere)
 
 
 def test_a_stage_fetches_its_layers_alone_and_a_tensor_rank_the_whole() -> None:
-    assert reconcile(pipeline(), free_slots(), part_desk(set()), Told()) == [
+    assert reconcile(pipeline(), free_slots(), part_desk(set()), Reported()) == [
         FetchModel(M, Layers(2, 4, 4))
     ]
     for state, cards in ((pipeline("tensor"), {M: LLAMA}), (pipeline(), {})):
-        found = reconcile(state, free_slots(), part_desk(set(), cards=cards), Told())
+        found = reconcile(state, free_slots(), part_desk(set(), cards=cards), Reported())
         assert found == [FetchModel(M)]
 
 
 def test_a_part_that_covers_a_stage_is_enough_here_and_there() -> None:
     waits = part_desk({(2, 4)})
-    assert reconcile(pipeline(), free_slots(), waits, Told()) == []
+    assert reconcile(pipeline(), free_slots(), waits, Reported()) == []
     for there in ({(0, 1)}, {(2, 4)}):
         known = part_desk({(2, 4)}, announced_parts={OTHER: {M: frozenset(there)}})
-        assert reconcile(pipeline(), free_slots(), known, Told()) == []
+        assert reconcile(pipeline(), free_slots(), known, Reported()) == []
     known = part_desk({(2, 4)}, announced_parts={OTHER: {M: frozenset({(0, 1), (1, 2)})}})
-    (started,) = reconcile(pipeline(), free_slots(), known, Told())
+    (started,) = reconcile(pipeline(), free_slots(), known, Reported())
     assert isinstance(started, StartSlot)
 
 
 def test_a_part_is_no_whole_for_a_single_copy_or_a_tensor_rank() -> None:
     single = ClusterState(instances=instance("a", ME))
     everything = part_desk({(0, 4)})
-    assert reconcile(single, free_slots(), everything, Told()) == [FetchModel(M)]
-    assert reconcile(pipeline("tensor"), free_slots(), everything, Told()) == [FetchModel(M)]
+    assert reconcile(single, free_slots(), everything, Reported()) == [FetchModel(M)]
+    assert reconcile(pipeline("tensor"), free_slots(), everything, Reported()) == [FetchModel(M)]
 
 
 def test_other_layers_are_fetched_once_those_under_way_have_come() -> None:
     under_way = part_desk({(0, 2)}, fetches={M: None})
-    assert reconcile(pipeline(), free_slots(), under_way, Told()) == []
+    assert reconcile(pipeline(), free_slots(), under_way, Reported()) == []
     came = part_desk({(0, 2)}, fetches={M: None}, arrived=frozenset({M}))
-    assert reconcile(pipeline(), free_slots(), came, Told()) == [FetchModel(M, Layers(2, 4, 4))]
+    assert reconcile(pipeline(), free_slots(), came, Reported()) == [FetchModel(M, Layers(2, 4, 4))]
 
 
 def test_parts_are_announced_and_are_no_source() -> None:
@@ -205,7 +212,7 @@ def test_parts_are_announced_and_are_no_source() -> None:
     sources.heard(card(THIRD, "m", weights_addresses=("tcp://10.0.0.3:1",)), 0.0)
     assert sources.announced_parts(1.0)[OTHER] == {M: frozenset({(0, 2)})}
     assert sources.announced(1.0)[OTHER] == frozenset()
-    assert [source.node for source in sources.peers_with(M, 1.0)] == [THIRD]
+    assert [source.node for source in sources.stores_with(M, 1.0)] == [THIRD]
     assert sources.cards_of(1.0)[M].model == M
 
 
@@ -215,7 +222,7 @@ def test_an_idle_runner_is_not_given_a_task_whose_weights_are_still_coming() -> 
     idle = SlotHello(slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="idle")
     table.heard(idle, 9.5)
     state = ClusterState(instances=instance("a", ME))
-    actions = reconcile(state, table, desk(fetches={M: None}), Told())
+    actions = reconcile(state, table, desk(fetches={M: None}), Reported())
     assert refusals(actions) == []
     assert [type(one) for one in actions] == [RefuseSlot]
 
@@ -243,12 +250,12 @@ def test_sources_are_other_nodes_whose_living_cards_name_model_and_address() -> 
     sources.heard(card(ME, "m", weights_addresses=("tcp://10.0.0.1:24155",)), 0.0)
     sources.heard(card(OTHER, "m", weights_addresses=(address, "ipc:///tmp/x")), 0.0)
     sources.heard(card(THIRD, "m"), 0.0)
-    assert sources.peers_with(M, 1.0) == [Source(OTHER, address)]
+    assert sources.stores_with(M, 1.0) == [StoreAddress(OTHER, address)]
     assert sources.announced(1.0) == {OTHER: frozenset({M}), THIRD: frozenset({M})}
     sources.heard(card(OTHER, at_s=0.5, weights_addresses=(address,)), 2.0)
-    assert sources.peers_with(M, 2.0), "an older card changes nothing"
+    assert sources.stores_with(M, 2.0), "an older card changes nothing"
     sources.heard(card(OTHER, at_s=2.0, weights_addresses=(address,)), 2.0)
-    assert sources.peers_with(M, 2.0) == []
+    assert sources.stores_with(M, 2.0) == []
     assert sources.announced(200.0) == {}
 
 

@@ -14,10 +14,11 @@ from bus.wire.instances import Instance, RankSeat, Shard
 from bus.wire.messages.control import SlotHello
 from bus.wire.messages.events import Event, GenerationOpened, InstancePlaced, RankSeated
 from worker.machine.ports import PortPool
-from worker.slots.actions import GiveSpec, SeatRank, StartSlot, StopSlot
-from worker.slots.facts import Told
-from worker.slots.reconcile import SEAT_S, Desk, reconcile
-from worker.slots.table import Seen, SlotTable, Task
+from worker.slots.actions import AssignSlot, GiveSpec, SeatRank, StartSlot, StopSlot, Task
+from worker.slots.admission import USUAL, NodeInventory
+from worker.slots.facts import Reported
+from worker.slots.reconcile import reconcile
+from worker.slots.table import Seen, SlotTable
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
 NAME = InstanceId("i")
@@ -50,8 +51,8 @@ def state(*bodies: object) -> ClusterState:
     return found
 
 
-def desk(now: float) -> Desk:
-    return Desk(HERE, True, None, frozenset({"m"}), 30.0, now)
+def desk(now: float) -> NodeInventory:
+    return NodeInventory(HERE, True, None, frozenset({"m"}), 30.0, now)
 
 
 def idle(table: SlotTable, now: float) -> None:
@@ -72,30 +73,30 @@ def test_a_rank_whose_seat_was_lost_with_a_log_makes_room_for_the_next_generatio
     table.listed([Seen("00", True, 7, None)], 1.0)
     known, lost = state(placed(), seat(0), seat(1)), state(placed(), seat(1))
 
-    def stopped(there: ClusterState, now: float, told: Told) -> bool:
+    def stopped(there: ClusterState, now: float, told: Reported) -> bool:
         return any(isinstance(one, StopSlot) for one in reconcile(there, table, desk(now), told))
 
-    assert not stopped(lost, 2.0, Told()), "it may still come"
-    assert not stopped(known, 9.0, Told())
-    assert not stopped(lost, 9.0, Told(seated={Task(NAME, 1, 0)})), "it is on its way"
-    assert stopped(lost, 9.0, Told())
+    assert not stopped(lost, 2.0, Reported()), "it may still come"
+    assert not stopped(known, 9.0, Reported())
+    assert not stopped(lost, 9.0, Reported(seated={Task(NAME, 1, 0)})), "it is on its way"
+    assert stopped(lost, 9.0, Reported())
     formed = {
         name: one.model_copy(update={"status": "ready"}) for name, one in lost.instances.items()
     }
-    assert not stopped(lost.model_copy(update={"instances": formed}), 9.0, Told())
+    assert not stopped(lost.model_copy(update={"instances": formed}), 9.0, Reported())
 
 
 def test_a_rank_is_seated_at_once_and_given_its_spec_when_all_are() -> None:
-    table, told = SlotTable(), Told()
+    table, told = SlotTable(), Reported()
     table.listed([Seen("00", False, 0, None)], 0.0)
     (start,) = reconcile(state(placed()), table, desk(1.0), told)
     assert isinstance(start, StartSlot)
-    table.did("00", "start", 1.0)
-    table.assign("00", start.task)
+    table.note(start, 1.0)
     (seated,) = reconcile(state(placed()), table, desk(1.1), told)
     assert isinstance(seated, SeatRank)
     assert (seated.task, seated.shard.first_layer) == (Task(NAME, 1, 0), 2)
     assert seated.nodes == (HERE, THERE)
+    told.note(seated, 1.1)
     assert reconcile(state(placed()), table, desk(1.2), told) == [], "told once"
     idle(table, 2.0)
     assert reconcile(state(placed(), seat(0)), table, desk(2.1), told) == []
@@ -106,14 +107,14 @@ def test_a_rank_is_seated_at_once_and_given_its_spec_when_all_are() -> None:
 
 
 def test_a_rank_that_waits_in_vain_names_the_missing_ones() -> None:
-    table, told = SlotTable(), Told()
+    table, told = SlotTable(), Reported()
     table.listed([Seen("00", True, 7, None)], 0.0)
     idle(table, 1.0)
-    table.assign("00", Task(NAME, 1, 0))
+    table.note(AssignSlot("00", Task(NAME, 1, 0)), 1.0)
     half = state(placed(), seat(0))
-    table.slots["00"] = replace(table.slots["00"], heard_at=SEAT_S)
-    assert reconcile(half, table, desk(0.5 + SEAT_S), told) == []
-    (stop,) = reconcile(half, table, desk(1.0 + SEAT_S), told)
+    table.slots["00"] = replace(table.slots["00"], heard_at=USUAL.seat_s)
+    assert reconcile(half, table, desk(0.5 + USUAL.seat_s), told) == []
+    (stop,) = reconcile(half, table, desk(1.0 + USUAL.seat_s), told)
     assert isinstance(stop, StopSlot)
     assert "rank 1 on n2" in stop.why
 
@@ -122,7 +123,7 @@ def test_a_new_generation_has_new_seats_and_waits_for_the_old_rank_to_leave() ->
     again = GenerationOpened(instance=NAME, generation=2, why="rank lost")
     fresh = state(placed(), seat(0), seat(1), again, seat(1, generation=1))
     assert fresh.instances["i"].seats == ()
-    table, told = SlotTable(), Told()
+    table, told = SlotTable(), Reported()
     table.listed([Seen("00", True, 7, None), Seen("01", False, 0, None)], 0.0)
     table.heard(
         SlotHello(

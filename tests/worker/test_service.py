@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import worker.service
 from bus.client import BusClient, Speaker
 from bus.links.reactor import PollReactor
 from bus.links.transport import Link
@@ -28,14 +27,14 @@ from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInsta
 from bus.wire.messages.control import AskRunner, DiagnosisRefused, RunnerReport
 from bus.wire.messages.readings import NodeReading
 from bus.wire.messages.wire import Message
-from master.consensus.shell import Seat
+from master.consensus.shell import CandidateSettings
 from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
 from tests.worker.models.test_weights import write_model
 from worker.models.weights import Shelf, Weights
 from worker.service import Worker, WorkerSettings
-from worker.slots import reconcile as reconcile_module
-from worker.slots.executor import DataPorts, RunnerDefaults
+from worker.slots.admission import USUAL, SlotTiming
+from worker.slots.runner_specs import DataPorts, RunnerDefaults
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +71,10 @@ DEFAULTS = RunnerDefaults(
 class House:
     """One node: supervisord as a child, everything else in this process's reactor."""
 
-    def __init__(self, folder: Path, runtime: str, *, old: bool = False) -> None:
+    def __init__(
+        self, folder: Path, runtime: str, *, old: bool = False, timing: SlotTiming = USUAL
+    ) -> None:
+        self.timing = timing
         conf = folder / "s.conf"
         conf.write_text(
             CONF.format(
@@ -90,7 +92,7 @@ class House:
         self.supervisor = Supervisor(self.endpoints.supervisor)
         self.switchboard = Switchboard(self.endpoints, self.reactor, self.log)
         self.boots = 0
-        settings = MasterSettings(Seat(folder / "journal", folder / "term"), Policy())
+        settings = MasterSettings(CandidateSettings(folder / "journal", folder / "term"), Policy())
         client = self.client("master", follow=False)
         self.master = Master(client, self.reactor, self.log, settings)
         self.until(self.supervisor.is_up, "supervisord")
@@ -118,6 +120,7 @@ class House:
             data=DataPorts(listen="", port=0, hosts=()),
             ring_ports=(0, 0),
             plan_ports=(0, 0),
+            timing=self.timing,
         )
         return Worker(
             self.client("worker"),
@@ -207,14 +210,16 @@ def test_a_slot_is_started_killed_replaced_adopted_and_drained(house: House) -> 
 
 
 def test_a_runner_that_dies_in_peace_and_quiet_is_missed_by_its_connection(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, runtime: str
 ) -> None:
-    monkeypatch.setattr(worker.service, "LIST_STEADY_S", 3600.0)
-    monkeypatch.setattr(reconcile_module, "SILENT_S", 3600.0)
-    instance = house.place()
-    os.kill(house.pid(instance), signal.SIGKILL)
-    house.until(lambda: house.asker.state.instances[instance].generation == 2, "generation 2")
-    house.until(lambda: house.is_ready(instance), "its replacement")
+    house = House(tmp_path, runtime, timing=SlotTiming(list_steady_s=3600.0, silent_s=3600.0))
+    try:
+        instance = house.place()
+        os.kill(house.pid(instance), signal.SIGKILL)
+        house.until(lambda: house.asker.state.instances[instance].generation == 2, "generation 2")
+        house.until(lambda: house.is_ready(instance), "its replacement")
+    finally:
+        house.close()
 
 
 def test_a_runners_account_of_itself_is_fetched_through_the_worker(house: House) -> None:

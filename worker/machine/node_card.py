@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import NodeId
 from bus.wire.topology import NodeAddress, RdmaPort, medium_of, ports_in
 
@@ -45,6 +45,7 @@ def node_card(
     launched_by: str = "",
     rdma_ports: tuple[RdmaPort, ...] = (),
     rdma: Mapping[str, str] | None = None,
+    parts: tuple[PartialModel, ...] = (),
 ) -> NodeCard:
     """This node's announcement. `memory_bytes` 0 stands for all that the machine has."""
     total = psutil.virtual_memory().total
@@ -71,6 +72,7 @@ def node_card(
         launched_by=launched_by,
         rdma_ports=rdma_ports,
         rdma=dict(rdma or {}),
+        parts=parts,
     )
 
 

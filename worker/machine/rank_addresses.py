@@ -23,7 +23,7 @@ LINK_READING_S = 600.0
 
 
 @dataclass(slots=True)
-class Ways:
+class RankAddresses:
     """What other nodes say of how they reach this one, `me`; the latest of each."""
 
     me: NodeId

@@ -51,7 +51,7 @@ _EXPERTS = re.compile(r"\.(?:experts|switch_mlp)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorBytes:
     """A tensor's name and its bytes in memory."""
 
     name: str
@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PlacedBytes:
     """Weights by place, in bytes. `active` is what one token reads of each layer."""
 
     layers: tuple[int, ...]
@@ -68,7 +68,7 @@ class Parts:
     head: int
 
 
-def parts_of(tensors: Sequence[Part], layers: int, expert_share: float) -> Parts:
+def placed_bytes(tensors: Sequence[TensorBytes], layers: int, expert_share: float) -> PlacedBytes:
     """Where the bytes lie. `expert_share` (0..1] of a mixture's experts are read for a token.
 
     Empty layers when the names say nothing of them: then nobody knows, and nothing is claimed.
@@ -88,8 +88,8 @@ def parts_of(tensors: Sequence[Part], layers: int, expert_share: float) -> Parts
         else:
             rest += tensor.bytes_
     if not all(whole):
-        return Parts((), (), 0, 0)
-    return Parts(
+        return PlacedBytes((), (), 0, 0)
+    return PlacedBytes(
         tuple(int(one) for one in whole),
         tuple(int(one) for one in active),
         embedding,

@@ -16,10 +16,10 @@ from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from worker.models.layers import (
     FETCHED_IN_PARTS,
-    Part,
+    TensorBytes,
     expert_share,
     layer_kv,
-    parts_of,
+    placed_bytes,
     tensor_sizes,
     why_unsplit,
 )
@@ -100,8 +100,8 @@ def model_card(
     layers = _layers(text)
     per_token, fixed = kv_bytes(text, value_bytes)
     caches = layer_kv(text, layers, value_bytes)
-    parts = parts_of(
-        [Part(one.name, _bytes(one, float32=float32)) for one in tensors],
+    parts = placed_bytes(
+        [TensorBytes(one.name, _bytes(one, float32=float32)) for one in tensors],
         layers,
         expert_share(text),
     )

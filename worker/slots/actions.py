@@ -1,17 +1,35 @@
 """What the worker's shell may be asked to do.
 
 Pure. Every action is idempotent in its effect: done twice, it changes nothing the second time.
+An action that was done is noted: by `SlotTable.note` what it makes of a slot, by `Reported.note`
+what it says of a task.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.events import Fact
 from worker.models.layer_bytes import Layers
-from worker.slots.table import Task
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Task:
+    """One rank of one generation: what a runner is."""
+
+    instance: InstanceId
+    generation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignSlot:
+    """Note in the table that an idle slot is to become `task` (None: of no instance)."""
+
+    slot: str
+    task: Task | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +52,17 @@ class GiveSpec:
 
 @dataclass(frozen=True, slots=True)
 class SeatRank:
-    """Choose fresh ports for a rank of a group, and tell where it will be met. `nodes` are those
-    of all ranks, in their order."""
+    """Choose fresh ports for a rank of a group, and tell where it will be met."""
 
     task: Task
+    instance: Instance
     shard: Shard
-    nodes: tuple[NodeId, ...]
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Return the nodes of all ranks, in their order."""
+        ranks = sorted(self.instance.shards, key=lambda shard: shard.rank)
+        return tuple(shard.node for shard in ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +101,12 @@ class KillSlot:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Put the fact into the outbox."""
+    """Put the fact about `task` into the outbox; `boot` is that of a runner that is ready, any
+    other fact says that the task has left."""
 
     fact: Fact
+    task: Task
+    boot: Boot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +124,5 @@ class CancelFetch:
     model: ModelId
 
 
-SlotAction = StartSlot | GiveSpec | SeatRank | DrainSlot | RefuseSlot | StopSlot | KillSlot | Tell
-Action = SlotAction | FetchModel | CancelFetch
+SlotAction = AssignSlot | StartSlot | GiveSpec | DrainSlot | RefuseSlot | StopSlot | KillSlot
+Action = SlotAction | SeatRank | Tell | FetchModel | CancelFetch

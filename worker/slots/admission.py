@@ -8,28 +8,58 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bus.wire.cards import ModelCard
 from bus.wire.errors import Refusal
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import NodeId
 from bus.wire.instances import Instance, Shard
 from worker.models.layer_bytes import Layers, Range, is_covered, part_wanted
 from worker.slots.actions import FetchModel
 from worker.slots.table import Slot, SlotTable
+from worker.transfer.sources import NOTHING_ELSEWHERE, WeightsElsewhere
 
 TOLERANCE = 1.10
 ROOM_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class SlotTiming:
+    """How long the worker waits for what, in seconds.
+
+    A runner says what it is within `first_report_s` of its start (`inventory_s` of the worker's),
+    and is ended when it was silent for `silent_s` (`silent_loading_s` while it loads); it is
+    suspect before. One that is to go is asked, `ask_s` after its deadline sent SIGTERM, `term_s`
+    later SIGKILL (supervisord has sent one after 5 s, this is for when it has not), and that is
+    repeated. A rank waits `seat_s` for the seats of its group's others; its own may be missing
+    from the log for `stray_s` while it runs. supervisord is asked every `list_s` while a slot
+    changes, every `list_steady_s` otherwise.
+    """
+
+    inventory_s: float = 3.0
+    first_report_s: float = 120.0
+    ask_s: float = 5.0
+    term_s: float = 10.0
+    repeat_kill_s: float = 2.0
+    seat_s: float = 60.0
+    stray_s: float = 5.0
+    suspect_s: float = 4.0
+    silent_s: float = 12.0
+    silent_loading_s: float = 60.0
+    repeat_s: float = 1.0
+    retell_s: float = 5.0
+    list_s: float = 0.5
+    list_steady_s: float = 2.0
+
+
+USUAL = SlotTiming()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInventory:
     """What the worker knows beside state and slots.
 
     `free_bytes` is measured now; None when it cannot be (then nothing is refused for it).
-    `paths` are the models on this disk, `announced` those on other nodes' (complete once
-    `has_heard`). `fetches` are under way, or have failed for the reason given; of those that
-    `arrived` more layers may be wanted. `settled`: the inventory is complete. `parts` are the
-    spans of layers of models that lie here in part, `announced_parts` those on other nodes,
-    `cards` what other nodes say of theirs.
+    `paths` are the models on this disk, `parts` the spans of layers of models that lie here in
+    part, `elsewhere` what is known of all that does not lie here. `settled`: the inventory is
+    complete.
     """
 
     node: NodeId
@@ -38,28 +68,20 @@ class Desk:
     paths: frozenset[str]
     load_deadline_s: float
     now: float
-    announced: Mapping[NodeId, frozenset[ModelId]] = field(
-        default_factory=dict[NodeId, frozenset[ModelId]]
-    )
-    fetches: Mapping[ModelId, Refusal | None] = field(default_factory=dict[ModelId, Refusal | None])
-    has_heard: bool = True
-    arrived: frozenset[ModelId] = frozenset()
     parts: Mapping[str, frozenset[Range]] = field(default_factory=dict[str, frozenset[Range]])
-    announced_parts: Mapping[NodeId, Mapping[str, frozenset[Range]]] = field(
-        default_factory=dict[NodeId, Mapping[str, frozenset[Range]]]
-    )
-    cards: Mapping[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
+    elsewhere: WeightsElsewhere = NOTHING_ELSEWHERE
+    timing: SlotTiming = USUAL
 
     def has(self, instance: Instance, shard: Shard) -> bool:
-        """Whether what a rank loads lies on this disk."""
+        """Return whether what a rank loads lies on this disk."""
         return instance.model in self.paths or _in_parts(instance, shard, self.parts)
 
     def other_lacks(self, instance: Instance, shard: Shard) -> bool:
-        """Whether another rank's node is known not to have what it loads."""
-        there = self.announced.get(shard.node)
+        """Return whether another rank's node is known not to have what it loads."""
+        there = self.elsewhere.announced.get(shard.node)
         if there is None or instance.model in there:
             return False
-        return not _in_parts(instance, shard, self.announced_parts.get(shard.node, {}))
+        return not _in_parts(instance, shard, self.elsewhere.announced_parts.get(shard.node, {}))
 
 
 def _in_parts(instance: Instance, shard: Shard, parts: Mapping[str, frozenset[Range]]) -> bool:
@@ -69,34 +91,37 @@ def _in_parts(instance: Instance, shard: Shard, parts: Mapping[str, frozenset[Ra
     return is_covered(layers, parts.get(instance.model, ()))
 
 
-def part_to_fetch(instance: Instance, shard: Shard, desk: Desk) -> Layers | None:
-    """What of the model a rank's node has to fetch; None: all of it."""
-    card = desk.cards.get(instance.model)
+def part_to_fetch(instance: Instance, shard: Shard, inventory: NodeInventory) -> Layers | None:
+    """Return the layers of the model that a rank's node has to fetch; None: all of them."""
+    card = inventory.elsewhere.cards.get(instance.model)
     if card is None or instance.sharding != "pipeline":
         return None
     return part_wanted(card, shard.first_layer, shard.last_layer)
 
 
 def admitted(
-    instance: Instance, shard: Shard, table: SlotTable, desk: Desk
+    instance: Instance, shard: Shard, table: SlotTable, inventory: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
-    """None: start it now. A list: wait, perhaps fetching. A refusal: it cannot be held here.
+    """Return None to start it now, a list to wait, perhaps fetching, a refusal where it cannot be
+    held here.
 
     Memory is judged before a fetch begins and when the rank could start; a dip between does not
     count.
     """
-    weights = supplied(instance, shard, desk)
+    weights = supplied(instance, shard, inventory)
     if isinstance(weights, Refusal) or weights == []:
         return weights
-    return crowded(instance, shard, table, desk) or weights
+    return crowded(instance, shard, table, inventory) or weights
 
 
-def crowded(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> Refusal | None:
-    """Why the memory that is free does not do, if so."""
-    if desk.free_bytes is None:
+def crowded(
+    instance: Instance, shard: Shard, table: SlotTable, inventory: NodeInventory
+) -> Refusal | None:
+    """Return why the memory that is free does not do; None where it does."""
+    if inventory.free_bytes is None:
         return None
     coming = sum(_still_coming(slot) for slot in table.slots.values())
-    free = desk.free_bytes - coming
+    free = inventory.free_bytes - coming
     if shard.bytes_reserved <= free * TOLERANCE:
         return None
     return Refusal(
@@ -108,34 +133,36 @@ def crowded(instance: Instance, shard: Shard, table: SlotTable, desk: Desk) -> R
         retry_after_s=ROOM_RETRY_S,
         facts={
             "reserved_bytes": shard.bytes_reserved,
-            "free_bytes": desk.free_bytes,
+            "free_bytes": inventory.free_bytes,
             "loading_bytes": coming,
         },
     )
 
 
-def supplied(instance: Instance, shard: Shard, desk: Desk) -> Refusal | list[FetchModel] | None:
-    """None: the weights are here, and on the nodes of the other ranks. A list: they are
-    waited for, perhaps by fetching them. A refusal: they will not come."""
-    model = instance.model
+def supplied(
+    instance: Instance, shard: Shard, inventory: NodeInventory
+) -> Refusal | list[FetchModel] | None:
+    """Return None when the weights are here and on the nodes of the other ranks, a list while
+    they are waited for, perhaps by fetching them, a refusal when they will not come."""
+    model, elsewhere = instance.model, inventory.elsewhere
     if instance.test is not None:
         return None
-    if not desk.has(instance, shard):
-        if (refusal := desk.fetches.get(model)) is not None:
+    if not inventory.has(instance, shard):
+        if (refusal := elsewhere.fetches.get(model)) is not None:
             return refusal
-        if model in desk.fetches and model not in desk.arrived:
+        if model in elsewhere.fetches and model not in elsewhere.arrived:
             return []
-        if any(model in models for models in desk.announced.values()):
-            return [FetchModel(model, part_to_fetch(instance, shard, desk))]
+        if any(model in models for models in elsewhere.announced.values()):
+            return [FetchModel(model, part_to_fetch(instance, shard, inventory))]
         text = f"{model} is no longer on this node's disk or any other's"
-        return Refusal(reason="unknown_model", message=text) if desk.has_heard else []
-    others = [other for other in instance.shards if other.node != desk.node]
-    return [] if any(desk.other_lacks(instance, other) for other in others) else None
+        return Refusal(reason="unknown_model", message=text) if elsewhere.has_heard else []
+    others = [other for other in instance.shards if other.node != inventory.node]
+    return [] if any(inventory.other_lacks(instance, other) for other in others) else None
 
 
-def vanished(instance: Instance, shard: Shard, desk: Desk) -> Refusal | None:
-    """Why it cannot be loaded from this disk any more, if so."""
-    if instance.test is not None or desk.has(instance, shard):
+def vanished(instance: Instance, shard: Shard, inventory: NodeInventory) -> Refusal | None:
+    """Return why a rank cannot be loaded from this disk any more; None where it can."""
+    if instance.test is not None or inventory.has(instance, shard):
         return None
     text = f"{instance.model} is no longer on this node's disk"
     return Refusal(reason="unknown_model", message=text)

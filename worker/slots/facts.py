@@ -8,24 +8,35 @@ and the end of its log.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.messages.events import LoadRefused, RunnerEnded, RunnerUnloaded
-from worker.slots.actions import Tell
-from worker.slots.table import Gone, Task
+from worker.slots.actions import SeatRank, Task, Tell
+from worker.slots.table import Gone
 
 
 @dataclass(slots=True)
-class Told:
+class Reported:
     """What was told of each task, so that it is told once: `ready` by boot, `left` with when
     (of tasks that ended, unloaded or were refused), `seated` of ranks of groups."""
 
     ready: dict[Task, str] = field(default_factory=dict[Task, str])
     left: dict[Task, float] = field(default_factory=dict[Task, float])
     seated: set[Task] = field(default_factory=set[Task])
+
+    def note(self, action: SeatRank | Tell, now: float) -> None:
+        """Note that a seat was looked for, or a fact told."""
+        match action:
+            case SeatRank(task=task):
+                self.seated.add(task)
+            case Tell(task=task, boot=None):
+                self.left[task] = now
+            case Tell(task=task, boot=boot):
+                self.ready[task] = boot
 
     def prune(self, instances: Iterable[str]) -> None:
         """Forget instances that are no more."""
@@ -35,35 +46,42 @@ class Told:
         self.left = {t: a for t, a in self.left.items() if t.instance in living}
 
 
-def farewell(
-    gone: Gone, state: ClusterState, node: NodeId, told: Told, words: str, now: float
+def exit_fact(
+    gone: Gone, state: ClusterState, node: NodeId, reported: Reported, words: str
 ) -> list[Tell]:
-    """What to tell when a slot's process has gone. `words` are the end of its log, if any.
+    """Return what to tell when a slot's process has gone. `words` are the end of its log, if any.
 
     A draining runner that left of itself or by our hand has unloaded; any other has ended.
     """
     task = gone.slot.task
-    if task is None or task in told.left:
+    if task is None or task in reported.left:
         return []
     instance = state.instances.get(task.instance)
     if instance is None or instance.generation != task.generation:
         return []
-    told.left[task] = now
     if instance.status == "draining":
-        return [Tell(unloaded(task, node))]
+        return [unloaded(task, node)]
     message, exit_code = _ending(gone, words)
-    return [
-        Tell(
-            RunnerEnded(
-                instance=task.instance,
-                generation=task.generation,
-                rank=task.rank,
-                node=node,
-                exit_code=exit_code,
-                message=message,
-            )
-        )
-    ]
+    return [ended(task, node, message, exit_code)]
+
+
+def unloaded(task: Task, node: NodeId) -> Tell:
+    """Return the fact that a rank has left as it was asked to."""
+    return Tell(RunnerUnloaded(**_rank(task, node)), task)
+
+
+def ended(task: Task, node: NodeId, message: str, exit_code: int | None = None) -> Tell:
+    """Return the fact that a rank's process is gone, or could not be started, and why."""
+    return Tell(RunnerEnded(**_rank(task, node), exit_code=exit_code, message=message), task)
+
+
+def refused(task: Task, node: NodeId, refusal: Refusal) -> Tell:
+    """Return the fact that a rank is not loaded on this node, and why."""
+    return Tell(LoadRefused(**_rank(task, node), refusal=refusal), task)
+
+
+def _rank(task: Task, node: NodeId) -> dict[str, Any]:
+    return {**asdict(task), "node": node}
 
 
 def _ending(gone: Gone, words: str) -> tuple[str, int | None]:
@@ -77,29 +95,3 @@ def _ending(gone: Gone, words: str) -> tuple[str, int | None]:
     )
     tail = f"; its last line: {words}" if words else ""
     return f"runner:{slot.name} {how}{tail}", gone.exit_code
-
-
-def unloaded(task: Task, node: NodeId) -> RunnerUnloaded:
-    return RunnerUnloaded(
-        instance=task.instance, generation=task.generation, rank=task.rank, node=node
-    )
-
-
-def lost(task: Task, node: NodeId) -> RunnerEnded:
-    return RunnerEnded(
-        instance=task.instance,
-        generation=task.generation,
-        rank=task.rank,
-        node=node,
-        message="its runner was gone when the worker took stock",
-    )
-
-
-def refused(task: Task, node: NodeId, refusal: Refusal) -> LoadRefused:
-    return LoadRefused(
-        instance=task.instance,
-        generation=task.generation,
-        rank=task.rank,
-        node=node,
-        refusal=refusal,
-    )

@@ -11,7 +11,7 @@ fetch that fails concerns only what waits for it, never what runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
@@ -20,6 +20,7 @@ from bus.wire.instances import Instance, Shard
 from bus.wire.messages.events import RunnerReady
 from worker.slots.actions import (
     Action,
+    AssignSlot,
     CancelFetch,
     DrainSlot,
     GiveSpec,
@@ -28,39 +29,24 @@ from worker.slots.actions import (
     SeatRank,
     StartSlot,
     StopSlot,
+    Task,
     Tell,
 )
-from worker.slots.admission import Desk, admitted, vanished
-from worker.slots.facts import Told, lost, refused, unloaded
-from worker.slots.table import Slot, SlotTable, Task
-
-INVENTORY_S = 3.0
-FIRST_REPORT_S = 120.0
-ASK_S = 5.0
-TERM_S = 10.0
-"""After SIGTERM; supervisord has sent SIGKILL after 5 s, this is for when it has not."""
-REPEAT_KILL_S = 2.0
-SEAT_S = 60.0
-"""How long a rank waits for the seats of its group's others (J47)."""
-STRAY_S = 5.0
-"""How long a seat may be missing from the log while its rank runs."""
-SUSPECT_S = 4.0
-SILENT_S = 12.0
-SILENT_LOADING_S = 60.0
-REPEAT_S = 1.0
-RETELL_S = 5.0
+from worker.slots.admission import NodeInventory, SlotTiming, admitted, vanished
+from worker.slots.facts import Reported, ended, refused, unloaded
+from worker.slots.table import Slot, SlotTable
 
 Desired = Mapping[Task, tuple[Instance, Shard]]
 
 
-def is_settled(table: SlotTable, began_at: float, now: float) -> bool:
-    """Whether every running slot has said what it is, or has had 3 s to do so."""
+def is_settled(table: SlotTable, began_at: float, now: float, timing: SlotTiming) -> bool:
+    """Return whether every running slot has said what it is, or has had 3 s to do so."""
     unheard = [s for s in table.slots.values() if s.life != "free" and s.hello is None]
-    return not unheard or now - began_at >= INVENTORY_S
+    return not unheard or now - began_at >= timing.inventory_s
 
 
 def silent_ones(table: SlotTable) -> list[KillSlot]:
-    """At the end of the inventory: processes that did not answer are nobody's."""
+    """Return the end of every process that did not answer the inventory: it is of no instance."""
     return [
         KillSlot(slot.name, "did not answer the inventory")
         for slot in table.slots.values()
@@ -68,37 +54,47 @@ def silent_ones(table: SlotTable) -> list[KillSlot]:
     ]
 
 
-def reconcile(state: ClusterState, table: SlotTable, desk: Desk, told: Told) -> list[Action]:
-    """The next actions, in order. The shell does them and notes each in the table."""
-    told.prune(state.instances)
-    wanted, leaving = _desired(state, desk.node)
-    present = {task: one for task, one in wanted.items() if vanished(*one, desk) is None}
-    _assign_idle(present, table, desk, told)
-    actions: list[Action] = []
+def reconcile(
+    state: ClusterState, table: SlotTable, inventory: NodeInventory, reported: Reported
+) -> list[Action]:
+    """Return the next actions, in order. The shell does them and notes those that it did, in
+    `table` and `reported`; neither is written here."""
+    wanted, leaving = _desired(state, inventory.node)
+    present = {task: found for task, found in wanted.items() if vanished(*found, inventory) is None}
+    table = SlotTable(dict(table.slots))
+    actions: list[Action] = [*_assign_idle(present, table, inventory, reported)]
     for name in sorted(table.slots):
         slot = table.slots[name]
         if slot.life != "free":
-            actions += _watched(slot, desk) or _guided(slot, wanted, leaving, desk, told)
-    for task, (instance, shard) in sorted(wanted.items(), key=lambda one: one[0]):
-        actions += _missing(task, instance, shard, table, desk, told, actions)
+            actions += _watched(slot, inventory) or _guided(
+                slot, wanted, leaving, inventory, reported
+            )
+    for task, (instance, shard) in sorted(wanted.items(), key=lambda found: found[0]):
+        actions += _missing(task, instance, shard, table, inventory, reported, actions)
     for task in leaving:
-        if table.of(task) is None and desk.settled:
-            actions += _again(task, desk, told)
-    return [*actions, *_unneeded(wanted, table, desk, told)]
+        if table.of(task) is None and inventory.settled:
+            actions += _again(task, inventory, reported)
+    left = {*reported.left, *(action.task for action in actions if isinstance(action, Tell))}
+    return [*actions, *_unneeded(wanted, table, inventory, left)]
 
 
-def _assign_idle(wanted: Desired, table: SlotTable, desk: Desk, told: Told) -> None:
-    """Runners that wait for a task (its first one was dropped, or given by a worker that is
-    no more) get one that nobody is."""
-    if not desk.settled:
+def _assign_idle(
+    wanted: Desired, table: SlotTable, inventory: NodeInventory, reported: Reported
+) -> Iterator[AssignSlot]:
+    """Give runners that wait for a task (the first one was dropped, or given by a worker that is
+    no more) a task that no slot is; each is noted in `table`, a copy of this turn."""
+    if not inventory.settled:
         return
     for slot in list(table.slots.values()):
         if slot.life != "idle" or slot.task in wanted:
             continue
-        open_tasks = [t for t in wanted if table.of(t) is None and t not in told.left]
+        open_tasks = [t for t in wanted if table.of(t) is None and t not in reported.left]
         lost_ones = {t for t in open_tasks if _is_ready(t, wanted[t][0])}
         task = next((t for t in sorted(open_tasks) if t not in lost_ones), None)
-        table.assign(slot.name, task)
+        if task != slot.task:
+            assign = AssignSlot(slot.name, task)
+            table.note(assign, inventory.now)
+            yield assign
 
 
 def _is_ready(task: Task, instance: Instance) -> bool:
@@ -124,34 +120,39 @@ def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
 # --- one slot ---
 
 
-def _watched(slot: Slot, desk: Desk) -> list[Action]:
+def _watched(slot: Slot, inventory: NodeInventory) -> list[Action]:
     """Deadlines of a living slot; whatever passes one is ended by force."""
-    age_s, silent_s = desk.now - slot.since_at, desk.now - slot.heard_at
+    age_s, silent_s = inventory.now - slot.since_at, inventory.now - slot.heard_at
+    timing = inventory.timing
     match slot.life:
         case "killed":
-            return [KillSlot(slot.name, slot.doom)] if age_s >= REPEAT_KILL_S else []
+            return [KillSlot(slot.name, slot.doom)] if age_s >= timing.repeat_kill_s else []
         case "stopping":
-            return [KillSlot(slot.name, slot.doom)] if age_s >= TERM_S else []
-        case "starting" if silent_s >= FIRST_REPORT_S:
-            return [KillSlot(slot.name, f"said nothing for {FIRST_REPORT_S:g} s after its start")]
-        case "loading" if age_s >= desk.load_deadline_s:
-            return [KillSlot(slot.name, f"was not loaded within {desk.load_deadline_s:g} s")]
-        case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + ASK_S:
+            return [KillSlot(slot.name, slot.doom)] if age_s >= timing.term_s else []
+        case "starting" if silent_s >= timing.first_report_s:
+            return [
+                KillSlot(slot.name, f"said nothing for {timing.first_report_s:g} s after its start")
+            ]
+        case "loading" if age_s >= inventory.load_deadline_s:
+            return [KillSlot(slot.name, f"was not loaded within {inventory.load_deadline_s:g} s")]
+        case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + timing.ask_s:
             return [StopSlot(slot.name, slot.doom or "did not leave when it was asked to")]
         case _:
-            limit_s = SILENT_LOADING_S if slot.life == "loading" else SILENT_S
+            limit_s = timing.silent_loading_s if slot.life == "loading" else timing.silent_s
             if slot.life != "starting" and silent_s >= limit_s:
                 return [KillSlot(slot.name, f"was silent for {limit_s:g} s (frozen or stuck)")]
             return []
 
 
-def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Told) -> list[Action]:
+def _guided(
+    slot: Slot, wanted: Desired, leaving: Desired, inventory: NodeInventory, reported: Reported
+) -> list[Action]:
     """What a living slot has to hear, given what it is."""
     if slot.life in ("stopping", "killed"):
         return []
     task = slot.task
     if task is not None and task in wanted and slot.life in ("starting", "idle"):
-        seat = _seated(task, *wanted[task], told)
+        seat = _seated(task, *wanted[task], reported)
         if seat:
             return seat
     if slot.life == "starting":
@@ -160,46 +161,48 @@ def _guided(slot: Slot, wanted: Desired, leaving: Desired, desk: Desk, told: Tol
         instance, _ = leaving[task]
         return _drained(slot, task, instance.drain_deadline_s or 0.0, instance.why)
     if task is None or task not in wanted:
-        return _unwanted(slot, desk)
+        return _unwanted(slot, inventory)
     instance, shard = wanted[task]
-    if _is_stray(slot, task, instance, desk, told):
+    if _is_stray(slot, task, instance, inventory, reported):
         return [StopSlot(slot.name, "its seat in the group is in no log: that was lost")]
-    if slot.life == "idle" or _missed_its_spec(slot, desk):
-        return _given(slot, task, instance, shard, desk, told)
+    if slot.life == "idle" or _missed_its_spec(slot, inventory):
+        return _given(slot, task, instance, shard, inventory, reported)
     if slot.life == "ready":
-        return _announced(slot, task, instance, desk, told)
+        return _announced(slot, task, instance, inventory, reported)
     return []
 
 
 def _given(
-    slot: Slot, task: Task, instance: Instance, shard: Shard, desk: Desk, told: Told
+    slot: Slot,
+    task: Task,
+    instance: Instance,
+    shard: Shard,
+    inventory: NodeInventory,
+    reported: Reported,
 ) -> list[Action]:
     """Its spec, once every rank of its group has a seat, unless the model has vanished from
     the disk since the slot was started."""
     missing = _unseated(instance)
     if missing:
-        waited_s = desk.now - slot.since_at
+        waited_s, seat_s = inventory.now - slot.since_at, inventory.timing.seat_s
         where = ", ".join(f"rank {shard.rank} on {shard.node}" for shard in missing)
-        text = f"{where}: no seat within {SEAT_S:g} s (is that node's worker running?)"
-        return [StopSlot(slot.name, text)] if waited_s >= SEAT_S else []
-    refusal = vanished(instance, shard, desk)
+        text = f"{where}: no seat within {seat_s:g} s (is that node's worker running?)"
+        return [StopSlot(slot.name, text)] if waited_s >= seat_s else []
+    refusal = vanished(instance, shard, inventory)
     if refusal is None:
         return [GiveSpec(slot.name, task, instance, shard)]
     actions: list[Action] = [RefuseSlot(slot.name, refusal.message)]
-    if task not in told.left:
-        told.left[task] = desk.now
-        actions.append(Tell(refused(task, desk.node, refusal)))
+    if task not in reported.left:
+        actions.append(refused(task, inventory.node, refusal))
     return actions
 
 
-def _seated(task: Task, instance: Instance, shard: Shard, told: Told) -> list[Action]:
+def _seated(task: Task, instance: Instance, shard: Shard, reported: Reported) -> list[Action]:
     """A rank of a group is told of as soon as it has a slot, for all wait for it."""
-    alone = len(instance.shards) == 1
-    if alone or task in told.seated or any(one.rank == task.rank for one in instance.seats):
+    known = any(seat.rank == task.rank for seat in instance.seats)
+    if len(instance.shards) == 1 or task in reported.seated or known:
         return []
-    told.seated.add(task)
-    ranks = sorted(instance.shards, key=lambda one: one.rank)
-    return [SeatRank(task, shard, tuple(one.node for one in ranks))]
+    return [SeatRank(task, instance, shard)]
 
 
 def _unseated(instance: Instance) -> list[Shard]:
@@ -210,27 +213,37 @@ def _unseated(instance: Instance) -> list[Shard]:
     return [shard for shard in instance.shards if shard.rank not in seated]
 
 
-def _is_stray(slot: Slot, task: Task, instance: Instance, desk: Desk, told: Told) -> bool:
+def _is_stray(
+    slot: Slot, task: Task, instance: Instance, inventory: NodeInventory, reported: Reported
+) -> bool:
     """A rank that runs, whose seat this worker has not told and the state does not know: it was
     given its spec by a log that is no more, and the others will never hear of its ports. Once all
     ranks are ready they have found each other, and nobody needs its seat any more."""
-    if len(instance.shards) == 1 or task in told.seated or slot.life not in ("loading", "ready"):
+    if (
+        len(instance.shards) == 1
+        or task in reported.seated
+        or slot.life not in ("loading", "ready")
+    ):
         return False
     if instance.status != "placed":
         return False
-    waited_s = desk.now - slot.since_at
-    return waited_s >= STRAY_S and all(seat.rank != task.rank for seat in instance.seats)
+    waited_s = inventory.now - slot.since_at
+    return waited_s >= inventory.timing.stray_s and all(
+        seat.rank != task.rank for seat in instance.seats
+    )
 
 
-def _missed_its_spec(slot: Slot, desk: Desk) -> bool:
+def _missed_its_spec(slot: Slot, inventory: NodeInventory) -> bool:
     """Given a spec, it still says idle: the message was lost."""
     idle = slot.hello is not None and slot.hello.phase == "idle"
-    late = desk.now - slot.since_at >= REPEAT_S and slot.heard_at > slot.since_at
+    late = (
+        inventory.now - slot.since_at >= inventory.timing.repeat_s and slot.heard_at > slot.since_at
+    )
     return slot.life == "loading" and idle and late
 
 
-def _unwanted(slot: Slot, desk: Desk) -> list[Action]:
-    if not desk.settled:
+def _unwanted(slot: Slot, inventory: NodeInventory) -> list[Action]:
+    if not inventory.settled:
         return []
     if slot.life == "idle":
         return [RefuseSlot(slot.name, "nothing is to be loaded in this slot")]
@@ -253,24 +266,25 @@ def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action
     return [DrainSlot(slot.name, task, deadline_s, why)]
 
 
-def _announced(slot: Slot, task: Task, instance: Instance, desk: Desk, told: Told) -> list[Action]:
+def _announced(
+    slot: Slot, task: Task, instance: Instance, inventory: NodeInventory, reported: Reported
+) -> list[Action]:
     hello = slot.hello
-    if hello is None or slot.boot is None or told.ready.get(task) == slot.boot:
+    if hello is None or slot.boot is None or reported.ready.get(task) == slot.boot:
         return []
     known = next((rank for rank in instance.ready if rank.rank == task.rank), None)
     if known is not None and (known.pid, known.addresses) == (slot.pid, hello.addresses):
         return []
-    told.ready[task] = slot.boot
     fact = RunnerReady(
         instance=task.instance,
         generation=task.generation,
         rank=task.rank,
-        node=desk.node,
+        node=inventory.node,
         process=f"runner:{slot.name}",
         pid=slot.pid,
         addresses=hello.addresses,
     )
-    return [Tell(fact)]
+    return [Tell(fact, task, slot.boot)]
 
 
 # --- one task ---
@@ -281,22 +295,20 @@ def _missing(
     instance: Instance,
     shard: Shard,
     table: SlotTable,
-    desk: Desk,
-    told: Told,
+    inventory: NodeInventory,
+    reported: Reported,
     planned: list[Action],
 ) -> list[Action]:
     """A task that no living slot is: start one, or say why not."""
-    if table.of(task) is not None or not desk.settled or task in told.left:
+    if table.of(task) is not None or not inventory.settled or task in reported.left:
         return []
     if _is_ready(task, instance):
-        told.left[task] = desk.now
-        return [Tell(lost(task, desk.node))]
+        return [ended(task, inventory.node, "its runner was gone when the worker took stock")]
     if _elder_here(task, table):
         return []
-    verdict = admitted(instance, shard, table, desk)
+    verdict = admitted(instance, shard, table, inventory)
     if isinstance(verdict, Refusal):
-        told.left[task] = desk.now
-        return [Tell(refused(task, desk.node, verdict))]
+        return [refused(task, inventory.node, verdict)]
     if verdict is not None:
         return [action for action in verdict if action not in planned]
     taken = {action.slot for action in planned if isinstance(action, StartSlot)}
@@ -315,21 +327,23 @@ def _elder_here(task: Task, table: SlotTable) -> bool:
     )
 
 
-def _unneeded(wanted: Desired, table: SlotTable, desk: Desk, told: Told) -> Iterable[CancelFetch]:
+def _unneeded(
+    wanted: Desired, table: SlotTable, inventory: NodeInventory, left: Set[Task]
+) -> Iterable[CancelFetch]:
     """Fetches that nothing waits for (any more)."""
-    if not desk.settled:
+    if not inventory.settled:
         return []
-    open_tasks = [task for task in wanted if table.of(task) is None and task not in told.left]
+    open_tasks = [task for task in wanted if table.of(task) is None and task not in left]
     needed = {wanted[task][0].model for task in open_tasks}
-    return [CancelFetch(model) for model in sorted(set(desk.fetches) - needed)]
+    return [CancelFetch(model) for model in sorted(set(inventory.elsewhere.fetches) - needed)]
 
 
-def _again(task: Task, desk: Desk, told: Told) -> list[Action]:
+def _again(task: Task, inventory: NodeInventory, reported: Reported) -> list[Action]:
     """A draining task without a process has left, even if that was told to a holder that died."""
-    if desk.now - told.left.get(task, -RETELL_S) < RETELL_S:
+    retell_s = inventory.timing.retell_s
+    if inventory.now - reported.left.get(task, -retell_s) < retell_s:
         return []
-    told.left[task] = desk.now
-    return [Tell(unloaded(task, desk.node))]
+    return [unloaded(task, inventory.node)]
 
 
 def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
@@ -338,7 +352,7 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
 
 
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
-    """The slot that leads an instance (its lowest rank here)."""
+    """Return the slot that leads an instance (its lowest rank here); None without one."""
     mine = [s for s in table.slots.values() if s.task is not None and s.life != "free"]
     found = sorted((s.task, s.name) for s in mine if s.task and s.task.instance == instance)
     return table.slots[found[-1][1]] if found else None

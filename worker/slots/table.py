@@ -1,7 +1,7 @@
 """What the worker knows of each runner slot: a life as a table, and what the runner last said.
 
 Pure: time arrives as `now`. supervisord says which slots have a process (`listed`), runners
-say what they are (`heard`, `ended`), the worker notes what it did (`did`). A slot's `task` is
+say what they are (`heard`, `ended`), the worker notes what it did (`note`). A slot's `task` is
 what its runner is, or is meant to become.
 """
 
@@ -11,8 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bus.wire.ids import Boot, InstanceId
+from bus.wire.ids import Boot
 from bus.wire.messages.control import SlotEnded, SlotHello
+from worker.slots.actions import (
+    AssignSlot,
+    DrainSlot,
+    GiveSpec,
+    KillSlot,
+    RefuseSlot,
+    SlotAction,
+    StartSlot,
+    StopSlot,
+    Task,
+)
 
 Life = Literal["free", "starting", "idle", "loading", "ready", "draining", "stopping", "killed"]
 Deed = Literal["start", "give", "drain", "stop", "kill"]
@@ -50,15 +61,6 @@ FORWARD: Mapping[Life, int] = {
     )
 }
 """A runner's life goes one way: what a hello says late is not believed."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Task:
-    """One rank of one generation: what a runner is."""
-
-    instance: InstanceId
-    generation: int
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,26 +171,23 @@ class SlotTable:
         if known is not None and known.boot in (None, word.boot):
             self.slots[word.slot] = replace(known, last_word=word)
 
-    def did(self, name: str, deed: Deed, now: float, *, doom: str = "") -> None:
+    def note(self, action: SlotAction, now: float) -> None:
         """Note what the worker did to a slot."""
-        slot = self.slots[name]
-        life = AFTER[slot.life].get(deed, slot.life)
-        heard_at = now if deed in ("start", "give") else slot.heard_at
-        self.slots[name] = replace(
-            slot,
-            life=life,
-            heard_at=heard_at,
-            since_at=now if life != slot.life or deed in ("give", "drain") else slot.since_at,
-            doom=doom or slot.doom,
-        )
-
-    def assign(self, name: str, task: Task | None) -> None:
-        """What the slot is meant to become."""
-        self.slots[name] = replace(self.slots[name], task=task)
-
-    def drained(self, name: str, deadline_s: float) -> None:
-        """The deadline that its runner was told."""
-        self.slots[name] = replace(self.slots[name], drain_deadline_s=deadline_s)
+        slot = self.slots[action.slot]
+        match action:
+            case AssignSlot(task=task):
+                slot = replace(slot, task=task)
+            case StartSlot(task=task):
+                slot = replace(_done(slot, "start", now), task=task, heard_at=now)
+            case GiveSpec():
+                slot = replace(_done(slot, "give", now), heard_at=now, since_at=now)
+            case DrainSlot(deadline_s=deadline_s):
+                slot = replace(_done(slot, "drain", now), drain_deadline_s=deadline_s, since_at=now)
+            case RefuseSlot(message=why) | StopSlot(why=why):
+                slot = replace(_done(slot, "stop", now), doom=why or slot.doom)
+            case KillSlot(why=why):
+                slot = replace(_done(slot, "kill", now), doom=why or slot.doom)
+        self.slots[action.slot] = slot
 
     def forgive(self, now: float) -> None:
         """The worker itself was away (asleep, stalled): nobody's silence counts till now."""
@@ -199,10 +198,10 @@ class SlotTable:
         """The living slot that is, or is to be, this task."""
         return next((s for s in self.slots.values() if s.task == task and s.life != "free"), None)
 
-    def free(self) -> Slot | None:
-        """The first slot without a process."""
-        names = sorted(name for name, slot in self.slots.items() if slot.life == "free")
-        return self.slots[names[0]] if names else None
+
+def _done(slot: Slot, deed: Deed, now: float) -> Slot:
+    life = AFTER[slot.life].get(deed, slot.life)
+    return replace(slot, life=life, since_at=now if life != slot.life else slot.since_at)
 
 
 def _task_of(hello: SlotHello) -> Task | None:

@@ -18,7 +18,7 @@ Post = Callable[[Callable[[], None]], None]
 CLOSE_S = 5.0
 
 
-class Jobs:
+class DiskThread:
     """One thread, named for what it does. `post` runs a callback in the loop's thread."""
 
     def __init__(self, name: str, post: Post) -> None:

@@ -32,10 +32,17 @@ from bus.wire.messages.weights import (
 from bus.wire.messages.wire import Message
 from worker.models.layer_bytes import Layers
 from worker.models.manifest import problem_of
-from worker.transfer.download_actions import Action, Ask, Check, OpenStage, Publish, Write
+from worker.transfer.download_actions import (
+    AskSource,
+    CheckFile,
+    DownloadAction,
+    OpenStage,
+    PublishModel,
+    WritePiece,
+)
 from worker.transfer.pieces import Piece, Pieces, Staged, piece_at
 from worker.transfer.refusal import forgetful_disk, no_room, slow_disk, without_source
-from worker.transfer.source import MAX_BAD, QUICK_S, Peer, Source
+from worker.transfer.source import MAX_BAD, QUICK_S, Source, StoreAddress
 
 CHOICE_S = 2.0
 """How long a stage that was begun waits for a source of that very content."""
@@ -47,7 +54,7 @@ MAX_SPOILT = 3
 RATE_S = 5.0
 
 
-class Fetch:
+class Download:
     """One attempt to get one model, or what some `layers` of it need. `refusal` is set when it
     has failed.
 
@@ -58,7 +65,7 @@ class Fetch:
     def __init__(
         self,
         model: ModelId,
-        sources: Iterable[Source],
+        sources: Iterable[StoreAddress],
         now: float,
         *,
         begun: frozenset[str] = frozenset(),
@@ -72,7 +79,7 @@ class Fetch:
         self.manifest: Manifest | None = None
         self._begun = begun
         self._margin_bytes = margin_bytes
-        self._peers = {source: Peer(source) for source in sources}
+        self._peers = {source: Source(source) for source in sources}
         self._pieces: Pieces | None = None
         self._sizes: Mapping[str, int] = {}
         self._free_bytes = 0
@@ -83,7 +90,7 @@ class Fetch:
         self._disk = (now, "")
         self._marks: deque[tuple[float, int]] = deque()
         self._received_bytes = 0
-        self._out: list[Action] = []
+        self._out: list[DownloadAction] = []
 
     @property
     def over(self) -> bool:
@@ -97,12 +104,14 @@ class Fetch:
 
     # --- what happens ---
 
-    def sources_are(self, sources: Iterable[Source]) -> None:
+    def sources_are(self, sources: Iterable[StoreAddress]) -> None:
         """More nodes may have the model by now; those that went fall silent by themselves."""
         for source in sources:
-            self._peers.setdefault(source, Peer(source))
+            self._peers.setdefault(source, Source(source))
 
-    def heard(self, source: Source, message: Message, content: bytes, now: float) -> list[Action]:
+    def heard(
+        self, source: StoreAddress, message: Message, content: bytes, now: float
+    ) -> list[DownloadAction]:
         """A source said something; what does not fit changes nothing."""
         peer = self._peers.get(source)
         if peer is None or self.over or peer.life == "out":
@@ -120,7 +129,7 @@ class Fetch:
                 return []
         return self._next(now)
 
-    def lost(self, source: Source, now: float) -> list[Action]:
+    def lost(self, source: StoreAddress, now: float) -> list[DownloadAction]:
         """The connection to a source is gone."""
         peer = self._peers.get(source)
         if peer is None or self.over or peer.life in ("new", "resting", "out"):
@@ -128,7 +137,7 @@ class Fetch:
         self._rest(peer, "went away", now)
         return self._next(now)
 
-    def connected(self, source: Source, now: float) -> list[Action]:
+    def connected(self, source: StoreAddress, now: float) -> list[DownloadAction]:
         """A source is there (again): no need to let it rest."""
         peer = self._peers.get(source)
         if peer is None or self.over or peer.life != "resting":
@@ -136,7 +145,7 @@ class Fetch:
         self._ask_manifest(peer, now)
         return self._next(now)
 
-    def staged(self, staged: Staged, now: float) -> list[Action]:
+    def staged(self, staged: Staged, now: float) -> list[DownloadAction]:
         """The stage is open."""
         if self.phase != "staging" or self.manifest is None:
             return []
@@ -153,7 +162,7 @@ class Fetch:
 
     def checked(
         self, digest: str, path: str, bad: tuple[int, ...] | None, now: float
-    ) -> list[Action]:
+    ) -> list[DownloadAction]:
         """A whole file was hashed: `bad` are the pieces that are not right on the disk. None:
         each piece is right and the whole is not, so the manifest contradicts itself."""
         known = self.manifest is not None and self.manifest.digest == digest
@@ -184,7 +193,7 @@ class Fetch:
         if not self.over:
             self.phase, self.refusal = "failed", refusal
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float) -> list[DownloadAction]:
         """Time has passed: new sources are asked, silent ones judged."""
         if self.over:
             return []
@@ -224,7 +233,7 @@ class Fetch:
 
     # --- one source ---
 
-    def _shown(self, peer: Peer, manifest: Manifest, now: float) -> None:
+    def _shown(self, peer: Source, manifest: Manifest, now: float) -> None:
         if peer.life == "serving":
             return
         lies = manifest.digest in self._lies
@@ -238,14 +247,14 @@ class Fetch:
         chosen = self.manifest is not None and manifest.digest == self.manifest.digest
         peer.turn("serving" if chosen else "offered", now)
 
-    def _hashing(self, peer: Peer, pending: ManifestPending, now: float) -> None:
+    def _hashing(self, peer: Source, pending: ManifestPending, now: float) -> None:
         if peer.life == "asked":
             peer.turn("hashing", now)
         if peer.life == "hashing" and pending.done_bytes > peer.hashed_bytes:
             peer.hashed_bytes = pending.done_bytes
             peer.since_at = self._moved_at = now
 
-    def _sent(self, peer: Peer, sent: PieceSent, content: bytes, now: float) -> None:
+    def _sent(self, peer: Source, sent: PieceSent, content: bytes, now: float) -> None:
         pieces = self._pieces
         if pieces is None or self.manifest is None or sent.digest != self.manifest.digest:
             return
@@ -265,7 +274,7 @@ class Fetch:
             peer.useful()
             self._moved_at = now
             self._received_bytes += len(content)
-            self._out.append(Write(piece, content))
+            self._out.append(WritePiece(piece, content))
             if pieces.total_bytes != known_bytes:
                 self._has_room(pieces.total_bytes - pieces.done_bytes)
             for path in pieces.finished():
@@ -278,7 +287,7 @@ class Fetch:
             self.failed(no_room(self.model, missing, self._free_bytes, self._margin_bytes))
         return fits
 
-    def _refused(self, peer: Peer, refused: WeightsRefused, now: float) -> None:
+    def _refused(self, peer: Source, refused: WeightsRefused, now: float) -> None:
         match refused.reason:
             case "busy":
                 piece = piece_at(refused.path, refused.offset)
@@ -291,29 +300,29 @@ class Fetch:
             case "unknown_model" | "unreadable" | "bad_request":
                 self._leave(peer, refused.message, now)
 
-    def _ask_manifest(self, peer: Peer, now: float) -> None:
+    def _ask_manifest(self, peer: Source, now: float) -> None:
         peer.manifests += 1
         peer.late = 0
         peer.turn("asked", now)
-        self._out.append(Ask(peer.source, AskManifest(model=self.model)))
+        self._out.append(AskSource(peer.source, AskManifest(model=self.model)))
 
-    def _rest(self, peer: Peer, why: str, now: float) -> None:
+    def _rest(self, peer: Source, why: str, now: float) -> None:
         self._put_back(peer.rest(now, why))
 
-    def _leave(self, peer: Peer, why: str, now: float) -> None:
+    def _leave(self, peer: Source, why: str, now: float) -> None:
         self._put_back(peer.rest(now, why))
         peer.turn("out", now)
 
     # --- all together ---
 
-    def _next(self, now: float) -> list[Action]:
+    def _next(self, now: float) -> list[DownloadAction]:
         """Choose, ask for what the windows allow, publish; hand out what is to be done."""
         self._choose(now)
         self._pump(now)
         if self.phase == "fetching" and not self._unchecked:
             self.phase = "publishing"
             self._disk = (now + STAGE_S, "putting the model in its place")
-            self._out.append(Publish())
+            self._out.append(PublishModel())
         found, self._out = self._out, []
         return [] if self.phase == "failed" else found
 
@@ -355,9 +364,9 @@ class Fetch:
                     offset=piece.offset,
                     length=self._pieces.length(piece),
                 )
-                self._out.append(Ask(peer.source, ask))
+                self._out.append(AskSource(peer.source, ask))
 
-    def _overdue_elsewhere(self, idle: Peer, now: float) -> Piece | None:
+    def _overdue_elsewhere(self, idle: Source, now: float) -> Piece | None:
         """With nothing left to give out, an idle source is asked for what a slow one owes
         (BitTorrent's end game)."""
         if idle.open or self._pieces is None:
@@ -377,7 +386,7 @@ class Fetch:
         patience_s = STAGE_S + self._sizes[path] / CHECK_BYTES_PER_S
         self._disk = (max(now, self._disk[0]) + patience_s, "hashing what was fetched")
         wanted = self._pieces.wanted_of(path) if self._pieces else None
-        self._out.append(Check(self.manifest.digest, path, wanted))
+        self._out.append(CheckFile(self.manifest.digest, path, wanted))
 
     def _judge(self, now: float) -> None:
         waits_for_disk = self._pieces.complete if self._pieces else self.phase == "staging"

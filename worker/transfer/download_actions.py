@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from bus.wire.messages.weights import AskManifest, AskPiece, Manifest
 from worker.transfer.pieces import Piece
-from worker.transfer.source import Source
+from worker.transfer.source import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskSource:
     """Send this to a source."""
 
-    source: Source
+    source: StoreAddress
     message: AskManifest | AskPiece
 
 
@@ -28,7 +28,7 @@ class OpenStage:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WritePiece:
     """Write this piece, then note that it is there: before anything that follows."""
 
     piece: Piece
@@ -36,7 +36,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckFile:
     """Hash a file as it lies in the stage, whole or its `wanted` pieces; answer with `checked`."""
 
     digest: str
@@ -45,8 +45,8 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishModel:
     """Every file is right: put the model in its place; answer with `published`."""
 
 
-Action = Ask | OpenStage | Write | Check | Publish
+DownloadAction = AskSource | OpenStage | WritePiece | CheckFile | PublishModel

@@ -23,13 +23,20 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import FetchReading
 from bus.wire.messages.weights import DISK_MARGIN_BYTES, Manifest
 from worker.models.layer_bytes import Layers
-from worker.transfer.disk_thread import Jobs
-from worker.transfer.download import Fetch
-from worker.transfer.download_actions import Action, Ask, Check, OpenStage, Publish, Write
+from worker.transfer.disk_thread import DiskThread
+from worker.transfer.download import Download
+from worker.transfer.download_actions import (
+    AskSource,
+    CheckFile,
+    DownloadAction,
+    OpenStage,
+    PublishModel,
+    WritePiece,
+)
 from worker.transfer.envelopes import Voice
 from worker.transfer.pieces import Staged
 from worker.transfer.refusal import broken_disk
-from worker.transfer.source import Source
+from worker.transfer.source import StoreAddress
 from worker.transfer.staging import Stage, begun
 
 TICK_S = 0.25
@@ -41,7 +48,7 @@ OpenLink = Callable[[Literal["dealer", "router"], NodeId | None], Link]
 
 
 @dataclass(frozen=True, slots=True)
-class FetchNews:
+class DownloadNews:
     """How an attempt to get a model stands; `refusal` once it has failed. `received_bytes` came
     over the network in this attempt."""
 
@@ -56,14 +63,14 @@ class _Run:
     """One attempt: its state machine, its stage, a DEALER for each source."""
 
     attempt: int
-    fetch: Fetch
+    fetch: Download
     stage: Stage | None = None
-    links: dict[Source, Link] = field(default_factory=dict[Source, Link])
+    links: dict[StoreAddress, Link] = field(default_factory=dict[StoreAddress, Link])
     live: bool = True
     ended: bool = False
 
 
-class Fetcher:
+class Downloader:
     """All fetches of one node. `models` is the folder that they end in."""
 
     def __init__(
@@ -71,7 +78,7 @@ class Fetcher:
         reactor: Reactor,
         open_link: OpenLink,
         voice: Voice,
-        jobs: Jobs,
+        jobs: DiskThread,
         models: Path,
         log: Log,
         *,
@@ -85,14 +92,14 @@ class Fetcher:
         self._log = log
         self._margin_bytes = margin_bytes
         self._runs: dict[ModelId, _Run] = {}
-        self._inbox: deque[tuple[_Run, Source, Frames]] = deque()
+        self._inbox: deque[tuple[_Run, StoreAddress, Frames]] = deque()
         self._timer: Timer | None = None
 
     def want(
         self,
         model: ModelId,
         attempt: int,
-        sources: Iterable[Source],
+        sources: Iterable[StoreAddress],
         layers: Layers | None = None,
     ) -> None:
         """Get this model, or what some of its layers need; a repeat of an attempt only tells of
@@ -106,7 +113,7 @@ class Fetcher:
         names = ", ".join(sorted({str(source.node) for source in known}))
         part = f"layers {layers.first} to {layers.last}" if layers else "all"
         self._log.info("fetches a model", model=model, sources=names, part=part)
-        fetch = Fetch(
+        fetch = Download(
             model,
             known,
             self._reactor.now(),
@@ -131,11 +138,11 @@ class Fetcher:
             self._timer.cancel()
             self._timer = None
 
-    def news(self) -> Mapping[ModelId, FetchNews]:
+    def news(self) -> Mapping[ModelId, DownloadNews]:
         """How each attempt stands; those that are over stay until cancelled."""
         now = self._reactor.now()
         return {
-            model: FetchNews(
+            model: DownloadNews(
                 run.attempt, run.fetch.reading(now), run.fetch.refusal, run.fetch.received_bytes
             )
             for model, run in self._runs.items()
@@ -153,7 +160,7 @@ class Fetcher:
         for run in list(self._runs.values()):
             self._do(run, run.fetch.tick(now))
 
-    def _received(self, run: _Run, source: Source, frames: Frames) -> None:
+    def _received(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
         """Pieces are taken in a few at a time, so that a fast source holds nothing else up."""
         self._inbox.append((run, source, frames))
         if len(self._inbox) == 1:
@@ -165,7 +172,7 @@ class Fetcher:
         if self._inbox:
             self._reactor.later(0.0, self._take_some)
 
-    def _heard(self, run: _Run, source: Source, frames: Frames) -> None:
+    def _heard(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
         if not run.live or len(frames) > 2:
             return
         try:
@@ -176,7 +183,7 @@ class Fetcher:
         content = frames[1] if len(frames) == 2 else b""
         self._do(run, run.fetch.heard(source, message, content, self._reactor.now()))
 
-    def _changed(self, run: _Run, source: Source, change: Change) -> None:
+    def _changed(self, run: _Run, source: StoreAddress, change: Change) -> None:
         if run.live:
             now, fetch = self._reactor.now(), run.fetch
             lost = change == "lost"
@@ -184,7 +191,7 @@ class Fetcher:
 
     # --- what is to be done ---
 
-    def _do(self, run: _Run, actions: list[Action]) -> None:
+    def _do(self, run: _Run, actions: list[DownloadAction]) -> None:
         if not run.live:
             return
         try:
@@ -197,22 +204,22 @@ class Fetcher:
             self._tell_end(run)
             self._hang_up(run)
 
-    def _act(self, run: _Run, action: Action) -> None:
+    def _act(self, run: _Run, action: DownloadAction) -> None:
         match action:
-            case Ask(source=source, message=message):
+            case AskSource(source=source, message=message):
                 self._link(run, source).send(self._voice.say(message))
             case OpenStage(manifest=manifest):
                 self._stage(run, manifest)
-            case Write(piece=piece, content=content) if run.stage is not None:
+            case WritePiece(piece=piece, content=content) if run.stage is not None:
                 run.stage.write(piece, content)
-            case Check(digest=digest, path=path, wanted=wanted) if run.stage is not None:
+            case CheckFile(digest=digest, path=path, wanted=wanted) if run.stage is not None:
                 checked = partial(self._checked, run, run.stage, digest, path)
                 self._jobs.add(partial(run.stage.check, path, wanted=wanted), checked)
-            case Publish() if run.stage is not None:
+            case PublishModel() if run.stage is not None:
                 layers, stage = run.fetch.layers, run.stage
                 ends = stage.publish if layers is None else partial(stage.keep, layers)
                 self._jobs.add(ends, partial(self._published, run))
-            case Write() | Check() | Publish():
+            case WritePiece() | CheckFile() | PublishModel():
                 raise AssertionError("a stage is opened before it is used")
             case _:
                 assert_never(action)
@@ -259,7 +266,7 @@ class Fetcher:
         else:
             self._log.info("fetched a model", model=model, received_bytes=fetch.received_bytes)
 
-    def _link(self, run: _Run, source: Source) -> Link:
+    def _link(self, run: _Run, source: StoreAddress) -> Link:
         link = run.links.get(source)
         if link is None:
             run.links[source] = link = self._open_link("dealer", source.node)

@@ -7,20 +7,22 @@ that it failed is published for five minutes more, or until it is tried again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from bus.client import BusClient
-from bus.wire.cards import ModelCard
+from bus.process.logs import Log
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import ModelId
 from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
 from bus.wire.topics import reading_topic
-from worker.models.layer_bytes import Layers, Range, is_covered
-from worker.transfer.downloader import FetchNews
-from worker.transfer.sources import Sources
+from worker.models.layer_bytes import Layers, is_covered
+from worker.models.local_models import LocalModels
+from worker.transfer.downloader import DownloadNews
+from worker.transfer.sources import NOTHING_ELSEWHERE, Sources, WeightsElsewhere
 from worker.transfer.thread import WeightsThread
 
 PUBLISH_S = 1.0
@@ -38,149 +40,223 @@ class _Attempt:
     looked: bool = False
     unreadable: Refusal | None = None
 
+    @property
+    def arrived(self) -> bool:
+        """Return whether what was fetched has come and was found on the disk."""
+        return self.looked and self.unreadable is None
 
-class Supply:
+
+class Downloads(Protocol):
     """The weights of one node, as its worker sees them. `now` of the loop is passed in."""
 
-    def __init__(self, client: BusClient, thread: WeightsThread) -> None:
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return where others reach the store; none where this node gives nothing."""
+        ...
+
+    def elsewhere(self, now: float) -> WeightsElsewhere:
+        """Return what is known of weights that do not lie here."""
+        ...
+
+    def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
+        """Get a model, or what some of its layers need, from the nodes that announce it, unless
+        a fetch of that model is under way."""
+        ...
+
+    def cancel(self, model: ModelId) -> None:
+        """Give up, or forget how it ended; what was fetched so far stays for another time."""
+        ...
+
+    def has_arrived(self) -> bool:
+        """Return whether a model came since `looked` was called last."""
+        ...
+
+    def looked(self, here: LocalModels) -> None:
+        """Take in what was seen on the disk: whole models may be given to others, and what came
+        has to be among the models, or parts, now."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Tell of more sources; publish how far each fetch is."""
+        ...
+
+    def close(self) -> None:
+        """End the thread; stages stay."""
+        ...
+
+
+class NoDownloads:
+    """Downloads of a node that neither fetches weights nor gives them."""
+
+    addresses: tuple[str, ...] = ()
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def elsewhere(self, now: float) -> WeightsElsewhere:
+        """Return that nothing is known."""
+        return NOTHING_ELSEWHERE
+
+    def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
+        """Log that nothing is fetched."""
+        self._log.error("this worker fetches no weights", model=model)
+
+    def cancel(self, model: ModelId) -> None:
+        """Log that nothing is fetched."""
+        self._log.error("this worker fetches no weights", model=model)
+
+    def has_arrived(self) -> bool:
+        """Return False."""
+        return False
+
+    def looked(self, here: LocalModels) -> None:
+        """Ignore the disk."""
+
+    def tick(self, now: float) -> None:
+        """Publish nothing."""
+
+    def close(self) -> None:
+        """End nothing."""
+
+
+class _Readings:
+    """What is published of this node's fetches: how far each is, and that it failed for five
+    minutes more, or until it is tried again."""
+
+    def __init__(self, client: BusClient) -> None:
         self._client = client
+        self._failed: dict[ModelId, tuple[FetchReading, float]] = {}
+        self._published: tuple[FetchReading, ...] = ()
+        self._published_at = client.reactor.now()
+
+    def keep(self, failed: FetchReading) -> None:
+        """Publish that this fetch failed from now on."""
+        self._failed[failed.model] = (failed, self._client.reactor.now())
+
+    def forget(self, model: ModelId) -> None:
+        """Publish no failure of this model any more: it is tried again."""
+        self._failed.pop(model, None)
+
+    def publish(self, running: Mapping[ModelId, FetchReading], now: float) -> None:
+        """Publish when a phase has changed, and each second while there is anything to tell."""
+        self._failed = {m: kept for m, kept in self._failed.items() if now - kept[1] < FAILED_S}
+        known = {model: reading for model, (reading, _) in self._failed.items()} | dict(running)
+        fetches = tuple(reading for _, reading in sorted(known.items()))
+        phases = [(fetch.model, fetch.phase) for fetch in fetches]
+        changed = phases != [(fetch.model, fetch.phase) for fetch in self._published]
+        if changed or (fetches and now - self._published_at >= PUBLISH_S):
+            self._published, self._published_at = fetches, now
+            node = self._client.speaker.node
+            reading = WeightsReading(node=node, fetches=fetches)
+            self._client.publish(reading_topic("weights", node), reading)
+
+
+class PeerDownloads:
+    """Downloads from other nodes, through the weights thread."""
+
+    def __init__(self, client: BusClient, thread: WeightsThread) -> None:
+        self._reactor = client.reactor
         self._thread = thread
-        self._node = client.speaker.node
-        self._sources = Sources(self._node)
+        self._sources = Sources(client.speaker.node)
         self._attempts: dict[ModelId, _Attempt] = {}
         self._count = 0
         self._began_at = client.reactor.now()
-        self._failed: dict[ModelId, tuple[FetchReading, float]] = {}
-        self._published: tuple[FetchReading, ...] = ()
-        self._published_at = self._began_at
+        self._offered: dict[ModelId, Path] = {}
+        self._readings = _Readings(client)
         client.hear("card", self._heard)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where others reach the store."""
+        """Return where others reach the store."""
         return self._thread.addresses
 
-    def has_heard(self, now: float) -> bool:
-        """Whether the cards of other nodes have had the time to come."""
-        return now - self._began_at >= HEARING_S
-
-    def announced(self, now: float) -> Mapping[NodeId, frozenset[ModelId]]:
-        """The models on each other node's disk."""
-        return self._sources.announced(now)
-
-    def announced_parts(self, now: float) -> Mapping[NodeId, Mapping[str, frozenset[Range]]]:
-        """The spans of layers of models that other nodes have in part."""
-        return self._sources.announced_parts(now)
-
-    def cards_of(self, now: float) -> Mapping[ModelId, ModelCard]:
-        """The cards of models on other nodes."""
-        return self._sources.cards_of(now)
-
-    def arrived(self) -> frozenset[ModelId]:
-        """Models of which what was fetched has come and was found on the disk."""
-        return frozenset(
-            model
-            for model, attempt in self._attempts.items()
-            if attempt.looked and attempt.unreadable is None
+    def elsewhere(self, now: float) -> WeightsElsewhere:
+        """Return what other nodes' cards say and how each fetch stands."""
+        news = self._news()
+        return WeightsElsewhere(
+            announced=self._sources.announced(now),
+            announced_parts=self._sources.announced_parts(now),
+            cards=self._sources.cards_of(now),
+            has_heard=now - self._began_at >= HEARING_S,
+            fetches={
+                model: attempt.unreadable or (news[model].refusal if model in news else None)
+                for model, attempt in self._attempts.items()
+            },
+            arrived=frozenset(m for m, attempt in self._attempts.items() if attempt.arrived),
         )
 
-    def offers(self, models: Collection[ModelCard]) -> None:
-        """These lie here now."""
-        self._thread.offers({card.model: Path(card.path) for card in models})
-
     def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
-        """Get a model, or what some of its layers need, from whoever announces it, unless
-        a fetch of that model is under way."""
-        if model not in self._attempts or model in self.arrived():
+        """Begin an attempt, unless one is under way."""
+        known = self._attempts.get(model)
+        if known is None or known.arrived:
             self._count += 1
-            self._failed.pop(model, None)
+            self._readings.forget(model)
             self._attempts[model] = _Attempt(self._count, layers)
             self._want(model, now)
 
     def cancel(self, model: ModelId) -> None:
-        """Give up, or forget how it ended; what was fetched so far stays for another time."""
-        if model not in self._attempts:
+        """Give an attempt up, or forget how it ended; what was fetched so far stays."""
+        news = self._news().get(model)
+        attempt = self._attempts.pop(model, None)
+        if attempt is None:
             return
-        self._keep_failure(model)
-        del self._attempts[model]
+        refusal = attempt.unreadable or (news.refusal if news is not None else None)
+        if news is not None and refusal is not None:
+            update = {"phase": "failed", "message": refusal.message}
+            self._readings.keep(news.reading.model_copy(update=update))
         self._thread.cancel(model)
 
-    def fetches(self) -> dict[ModelId, Refusal | None]:
-        """What is being fetched, and why what failed has failed."""
-        news = self._news()
-        return {
-            model: attempt.unreadable or (news[model].refusal if model in news else None)
-            for model, attempt in self._attempts.items()
-        }
-
     def has_arrived(self) -> bool:
-        """Whether a model came since `looked` was called last."""
+        """Return whether a model came since `looked` was called last."""
         return bool(self._unlooked())
 
-    def looked(
-        self,
-        found: Collection[ModelId],
-        troubles: Mapping[str, str],
-        parts: Mapping[ModelId, Collection[Range]],
-    ) -> None:
-        """The disk was looked at: what came has to be among the models, or parts, now."""
+    def looked(self, here: LocalModels) -> None:
+        """Give away what lies here whole; judge what came by it."""
         for model in self._unlooked():
             attempt = self._attempts[model]
             attempt.looked = True
-            layers = attempt.layers
-            in_part = layers is not None and is_covered(layers, parts.get(model, ()))
-            if model not in found and not in_part:
-                said = "; ".join(why for folder, why in troubles.items() if folder.endswith(model))
+            part = here.parts.get(model)
+            layers, held = attempt.layers, () if part is None else part.layers
+            in_part = layers is not None and is_covered(layers, held)
+            if model not in here.cards and not in_part:
+                troubles = here.troubles.items()
+                said = "; ".join(why for folder, why in troubles if folder.endswith(model))
                 text = f"{model} was fetched, but is no model that can be read here: {said}"
                 attempt.unreadable = Refusal(reason="weights_unavailable", message=text)
+        offered = {model: Path(card.path) for model, card in here.cards.items()}
+        if offered != self._offered:
+            self._offered = offered
+            self._thread.offers(offered)
 
     def tick(self, now: float) -> None:
-        """Tell of more sources; publish."""
+        """Tell of more sources; publish how far each attempt is."""
         for model in self._attempts:
             self._want(model, now)
-        self._failed = {m: one for m, one in self._failed.items() if now - one[1] < FAILED_S}
-        known = {model: reading for model, (reading, _) in self._failed.items()}
-        known |= {model: one.reading for model, one in self._news().items()}
-        fetches = tuple(reading for _, reading in sorted(known.items()))
-        phases = [(one.model, one.phase) for one in fetches]
-        changed = phases != [(one.model, one.phase) for one in self._published]
-        if changed or (fetches and now - self._published_at >= PUBLISH_S):
-            self._published, self._published_at = fetches, now
-            reading = WeightsReading(node=self._node, fetches=fetches)
-            self._client.publish(reading_topic("weights", self._node), reading)
+        self._readings.publish({m: news.reading for m, news in self._news().items()}, now)
 
     def close(self) -> None:
         """End the thread; stages stay."""
         self._thread.close()
 
-    def _keep_failure(self, model: ModelId) -> None:
-        news = self._news().get(model)
-        unreadable = self._attempts[model].unreadable
-        if news is not None and (unreadable or news.refusal) is not None:
-            refusal = unreadable or news.refusal
-            said = "" if refusal is None else refusal.message
-            reading = news.reading.model_copy(update={"phase": "failed", "message": said})
-            self._failed[model] = (reading, self._client.reactor.now())
-
     def _want(self, model: ModelId, now: float) -> None:
-        attempt, sources = self._attempts[model], self._sources.peers_with(model, now)
+        attempt, sources = self._attempts[model], self._sources.stores_with(model, now)
         self._thread.want(model, attempt.number, sources, attempt.layers)
 
-    def _news(self) -> dict[ModelId, FetchNews]:
+    def _news(self) -> dict[ModelId, DownloadNews]:
         """Of the present attempts: what was cancelled may still be told of for a moment."""
         return {
-            model: one
-            for model, one in self._thread.news().items()
-            if model in self._attempts and self._attempts[model].number == one.attempt
+            model: news
+            for model, news in self._thread.news().items()
+            if model in self._attempts and self._attempts[model].number == news.attempt
         }
 
     def _unlooked(self) -> list[ModelId]:
         return [
             model
-            for model, one in self._news().items()
-            if one.reading.phase == "done" and not self._attempts[model].looked
+            for model, news in self._news().items()
+            if news.reading.phase == "done" and not self._attempts[model].looked
         ]
 
     def _heard(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, CardReading):
-            self._sources.heard(envelope.message.card, self._client.reactor.now())
+            self._sources.heard(envelope.message.card, self._reactor.now())

@@ -7,7 +7,7 @@ sending back by its length over the rate.
 from __future__ import annotations
 
 
-class Pace:
+class RateLimit:
     """`bytes_per_s` 0 is no limit."""
 
     def __init__(self, bytes_per_s: float) -> None:

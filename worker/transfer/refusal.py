@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId
 from worker.transfer.pieces import Pieces
-from worker.transfer.source import Peer
+from worker.transfer.source import Source
 
 
 def without_source(
-    model: ModelId, peers: Iterable[Peer], pieces: Pieces | None, what: str
+    model: ModelId, peers: Iterable[Source], pieces: Pieces | None, what: str
 ) -> Refusal:
     """No source is left, or none says anything."""
     tried = {

@@ -31,7 +31,7 @@ Due = Literal["ask", "rest", "leave"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Source:
+class StoreAddress:
     """A node that has the model, and one address of its store."""
 
     node: NodeId
@@ -39,11 +39,11 @@ class Source:
 
 
 @dataclass(slots=True)
-class Peer:
+class Source:
     """`since_at` is when its present life began, or last moved; `open` holds the pieces asked for
     and when; `manifest` is what it offers; `why` its last failing."""
 
-    source: Source
+    source: StoreAddress
     life: Life = "new"
     since_at: float = 0.0
     hashed_bytes: int = 0

@@ -10,13 +10,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from worker.models.layer_bytes import Range
-from worker.transfer.source import Source
+from worker.transfer.source import StoreAddress
 
 _ADDRESS = re.compile(
     r"tcp://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,64}(?:%[\w.-]{1,32})?\]):(\d{1,5})"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsElsewhere:
+    """What is known of weights that do not lie here.
+
+    `announced` are the models on other nodes' disks, `announced_parts` the spans of layers that
+    they have of others, `cards` what they say of theirs: complete once `has_heard`. `fetches` are
+    under way, or have failed for the reason given; of those that `arrived` more layers may be
+    wanted.
+    """
+
+    announced: Mapping[NodeId, frozenset[ModelId]] = field(
+        default_factory=dict[NodeId, frozenset[ModelId]]
+    )
+    announced_parts: Mapping[NodeId, Mapping[str, frozenset[Range]]] = field(
+        default_factory=dict[NodeId, Mapping[str, frozenset[Range]]]
+    )
+    cards: Mapping[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
+    has_heard: bool = True
+    fetches: Mapping[ModelId, Refusal | None] = field(default_factory=dict[ModelId, Refusal | None])
+    arrived: frozenset[ModelId] = frozenset()
+
+
+NOTHING_ELSEWHERE = WeightsElsewhere()
 
 
 @dataclass(slots=True)
@@ -58,10 +84,10 @@ class Sources:
                 found.setdefault(model.model, model)
         return found
 
-    def peers_with(self, model: ModelId, now: float) -> list[Source]:
+    def stores_with(self, model: ModelId, now: float) -> list[StoreAddress]:
         """Where the model can be fetched, by node; each node's addresses best first."""
         return [
-            Source(node, address)
+            StoreAddress(node, address)
             for node, card in sorted(self._living(now).items())
             if any(one.model == model for one in card.models)
             for address in card.weights_addresses

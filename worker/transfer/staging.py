@@ -21,17 +21,16 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from bus.wire.ids import ModelId, is_model_id
+from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole
 from worker.models.layer_bytes import SUFFIX, Layers, Range
+from worker.models.local_models import FOLDER, held_layers, staged_model, stages_of
 from worker.models.manifest import piece_count, piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 
-FOLDER = ".staging"
 KEPT_S = 7 * 24 * 3600.0
 """A stage that nobody went on with for so long is removed."""
 
@@ -171,12 +170,12 @@ class Stage:
 
 def begun(models: Path, model: ModelId) -> frozenset[str]:
     """The digests of this model's stages."""
-    return frozenset(stage.name for stage in _stages(models) if _model_of(stage) == model)
+    return frozenset(stage.name for stage in stages_of(models) if staged_model(stage) == model)
 
 
 def sweep(models: Path, now_wall: float) -> None:
     """Remove stages that nobody will go on with: old ones, and what publishing left behind."""
-    for stage in _stages(models):
+    for stage in stages_of(models):
         with contextlib.suppress(OSError):
             note = stage / "stage.json"
             lives = note.exists() and (stage / "files").exists()
@@ -185,60 +184,9 @@ def sweep(models: Path, now_wall: float) -> None:
                 shutil.rmtree(stage, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class PartHeld:
-    """A part of a model on this disk: which layers' weights lie whole in `folder`, and how many
-    bytes have come of how many that all files have."""
-
-    model: ModelId
-    folder: Path
-    layers: tuple[Range, ...]
-    have_bytes: int
-    size_bytes: int
-
-
-def parts_held(models: Path) -> tuple[PartHeld, ...]:
-    """The parts of models that lie here, by model."""
-    found: list[PartHeld] = []
-    for stage in _stages(models):
-        layers, name = held_layers(stage), _model_of(stage)
-        if layers and is_model_id(name):
-            with contextlib.suppress(FileNotFoundError):  # it is being completed or removed
-                found.append(_part(stage, ModelId(name), layers))
-    return tuple(sorted(found, key=lambda one: (one.model, one.folder)))
-
-
-def _part(stage: Path, model: ModelId, layers: tuple[Range, ...]) -> PartHeld:
-    sizes = [path.stat().st_size for path in (stage / "files").rglob("*") if path.is_file()]
-    missing = sum(note.read_bytes()[:-1].count(0) for note in (stage / "have").iterdir())
-    have = max(0, sum(sizes) - missing * PIECE_BYTES)
-    return PartHeld(model, stage / "files", layers, have, sum(sizes))
-
-
-def held_layers(stage: Path) -> tuple[Range, ...]:
-    """The layers of which a stage has all that they need."""
-    try:
-        spans = json.loads((stage / "stage.json").read_text())["layers"]
-        return tuple((int(first), int(last)) for first, last in spans)
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
-
-
 def free_bytes(folder: Path) -> int:
     """What a user may still write on the disk of `folder`."""
     return shutil.disk_usage(folder).free
-
-
-def _stages(models: Path) -> Iterator[Path]:
-    with contextlib.suppress(FileNotFoundError):
-        yield from sorted((models / FOLDER).iterdir())
-
-
-def _model_of(stage: Path) -> str:
-    try:
-        return str(json.loads((stage / "stage.json").read_text())["model"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def _is_model(folder: Path) -> bool:

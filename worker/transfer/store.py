@@ -32,9 +32,9 @@ from bus.wire.messages.weights import (
 from bus.wire.messages.wire import Message
 from worker.models.file_hashes import FileChanged, Hashes, Held, Stopped, held_files
 from worker.models.manifest import manifest_of
-from worker.transfer.disk_thread import Jobs
+from worker.transfer.disk_thread import DiskThread
 from worker.transfer.envelopes import Voice
-from worker.transfer.rate_limit import Pace
+from worker.transfer.rate_limit import RateLimit
 
 MAX_ASK_BYTES = 4_096
 MAX_OPEN = 16
@@ -73,7 +73,7 @@ class Store:
         reactor: Reactor,
         link: Link,
         voice: Voice,
-        jobs: Jobs,
+        jobs: DiskThread,
         hashes: Hashes,
         log: Log,
         *,
@@ -91,7 +91,7 @@ class Store:
         self._open: dict[bytes, deque[AskPiece]] = {}
         self._turn: deque[bytes] = deque()
         self._reading = False
-        self._pace = Pace(bytes_per_s)
+        self._pace = RateLimit(bytes_per_s)
         reactor.watch(link, self._received)
         self._timer = reactor.every(PENDING_S, self._tell_waiting)
 

@@ -25,10 +25,10 @@ from bus.wire.errors import Exposed, PortTaken
 from bus.wire.ids import ModelId, NodeId
 from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import Layers
-from worker.transfer.disk_thread import Jobs
-from worker.transfer.downloader import Fetcher, FetchNews, OpenLink
+from worker.transfer.disk_thread import DiskThread
+from worker.transfer.downloader import Downloader, DownloadNews, OpenLink
 from worker.transfer.envelopes import Voice
-from worker.transfer.source import Source
+from worker.transfer.source import StoreAddress
 from worker.transfer.staging import sweep
 from worker.transfer.store import Store
 
@@ -87,13 +87,15 @@ class WeightsThread:
         self._link = link
         self._voice = Voice(speaker)
         self._reactor = PollReactor()
-        self._hashing = Jobs("weights-hashing", self._reactor.call)
-        self._disk = Jobs("weights-disk", self._reactor.call)
+        self._hashing = DiskThread("weights-hashing", self._reactor.call)
+        self._disk = DiskThread("weights-disk", self._reactor.call)
         self._hashes = Hashes(settings.hashes)
-        self._fetcher = Fetcher(self._reactor, link, self._voice, self._disk, settings.models, log)
+        self._fetcher = Downloader(
+            self._reactor, link, self._voice, self._disk, settings.models, log
+        )
         self._store: Store | None = None
         self._models: Mapping[ModelId, Path] = {}
-        self._news: Mapping[ModelId, FetchNews] = {}
+        self._news: Mapping[ModelId, DownloadNews] = {}
         self._defect = ""
         self._trouble = ""
         self._teller: Timer | None = None
@@ -108,16 +110,20 @@ class WeightsThread:
         self._reactor.call(partial(self._offers, dict(models)))
 
     def want(
-        self, model: ModelId, attempt: int, sources: list[Source], layers: Layers | None = None
+        self,
+        model: ModelId,
+        attempt: int,
+        sources: list[StoreAddress],
+        layers: Layers | None = None,
     ) -> None:
-        """Have a model fetched; see `Fetcher.want`."""
+        """Have a model fetched; see `Downloader.want`."""
         self._reactor.call(partial(self._want, model, attempt, sources, layers))
 
     def cancel(self, model: ModelId) -> None:
         """Give a fetch up, or forget its end."""
         self._reactor.call(partial(self._fetcher.cancel, model))
 
-    def news(self) -> Mapping[ModelId, FetchNews]:
+    def news(self) -> Mapping[ModelId, DownloadNews]:
         """How each fetch stood at most a quarter of a second ago. Raises RuntimeError when the
         thread has ended."""
         if self._defect:
@@ -144,7 +150,7 @@ class WeightsThread:
             self._defect = traceback.format_exc()
 
     def _want(
-        self, model: ModelId, attempt: int, sources: list[Source], layers: Layers | None
+        self, model: ModelId, attempt: int, sources: list[StoreAddress], layers: Layers | None
     ) -> None:
         self._fetcher.want(model, attempt, sources, layers)
         if self._teller is None:

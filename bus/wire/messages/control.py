@@ -13,7 +13,7 @@ from pydantic import Field
 from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import RankSeat
 from bus.wire.messages.collectives import CollectiveTest
-from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
+from bus.wire.messages.commands import Command
 from bus.wire.messages.events import Event, Fact, FactId
 from bus.wire.messages.wire import Message
 
@@ -166,15 +166,6 @@ class NotHolder(Message):
 
     kind: Literal["not_holder"] = "not_holder"
     holder: NodeId | None = None
-
-
-HolderQuestion = Annotated[
-    AskSnapshot | AskEvents | AskCommand | TellFact, Field(discriminator="kind")
-]
-HolderAnswer = Annotated[
-    Snapshot | EventsFound | FactTaken | NotHolder | Acknowledged | CommandRefused,
-    Field(discriminator="kind"),
-]
 
 
 # --- worker and runner slots ---------------------------------------------------------

@@ -1,8 +1,8 @@
 """The data plane: what a gateway process and a lead runner say to each other.
 
-Pure. Direct DEALER <-> ROUTER, one msgpack array per frame: `[tag, *fields]`. What flows
-per token is a dataclass packed as a plain array (a pydantic model costs ten times as
-much); what flows per request (`Submit`) is validated in full. Promises: entries of one
+Pure. Direct DEALER <-> ROUTER, one array per frame (`bus.wire.array_frames`): `[tag, *fields]`.
+What flows per request (`Submit`) is validated in full by its model, which per token would cost
+ten times as much. Promises: entries of one
 request are numbered `seq` = 0, 1, 2, ... without gaps; exactly one terminal (`Finished` or
 `Failed`) is last; every entry that is neither terminal, `ChoiceEnd` nor
 `PrefillProgress` costs one credit.
@@ -10,9 +10,9 @@ request are numbered `seq` = 0, 1, 2, ... without gaps; exactly one terminal (`F
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from bus.wire.array_frames import ArrayFrame, Positive
 from bus.wire.errors import FailReason, FinishReason, Refusal
 from bus.wire.ids import Boot, InstanceId, RequestId
 from bus.wire.messages.requests import GenerationRequest, Usage
@@ -28,8 +28,7 @@ TopLogprob = tuple[int, str, float]
 # --- from a gateway process to a runner -------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(ArrayFrame, tag="hello", frozen=True):
     """First word of a connection. The runner answers `Welcome` or `Goodbye`."""
 
     gateway: str
@@ -38,8 +37,7 @@ class Hello:
     protocol_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(ArrayFrame, tag="submit", frozen=True):
     """A request, with the credit of each choice and what is left of its deadline."""
 
     request: GenerationRequest
@@ -48,17 +46,15 @@ class Submit:
     remaining_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(ArrayFrame, tag="credit", frozen=True):
     """`grant` more entries may be sent for this choice."""
 
     request_id: RequestId
     choice: int
-    grant: int
+    grant: Positive
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(ArrayFrame, tag="cancel", frozen=True):
     """Stop this request; its terminal still comes (`Finished` with choices `cancelled`,
     or `Failed` with reason `deadline` when that is why)."""
 
@@ -66,8 +62,7 @@ class Cancel:
     why: Literal["client", "deadline", "shutdown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(ArrayFrame, tag="ping", frozen=True):
     """Sent every second; 3 s without one cancels the sender's requests."""
 
     boot: Boot
@@ -76,8 +71,7 @@ class Ping:
 # --- from a runner to a gateway process ---------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(ArrayFrame, tag="welcome", frozen=True):
     """Who is speaking, and the protocol version chosen."""
 
     instance: InstanceId
@@ -86,15 +80,13 @@ class Welcome:
     protocol: int
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye:
+class Goodbye(ArrayFrame, tag="goodbye", frozen=True):
     """The connection is refused, or this runner is leaving. The text says why."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(ArrayFrame, tag="accepted", frozen=True):
     """The lead runner owns the request now; `position` 0 means it is running or next."""
 
     request_id: RequestId
@@ -102,16 +94,14 @@ class Accepted:
     prompt_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(ArrayFrame, tag="refused", frozen=True):
     """The request was not taken; nothing was done; it may be tried elsewhere once."""
 
     request_id: RequestId
     refusal: Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(ArrayFrame, tag="pong", frozen=True):
     """Answers `Ping`; `step` is the engine's own step number, so that a live main thread
     cannot hide a stuck engine. `owes` says whether any work is open."""
 
@@ -120,18 +110,16 @@ class Pong:
     owes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(ArrayFrame, frozen=True):
     """One token, its text and log-probability, and the likeliest others."""
 
     token_id: int
     text: str
     logprob: float
-    top: tuple[TopLogprob, ...] = ()
+    top: tuple[TopLogprob, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDelta:
+class TokenDelta(ArrayFrame, tag="t", frozen=True):
     """Some text of one choice. `tokens` is how many LLM tokens it covers (0 on a flush)."""
 
     request_id: RequestId
@@ -143,8 +131,7 @@ class TokenDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+class ToolCallDelta(ArrayFrame, tag="c", frozen=True):
     """Part of a tool call. `call_id` and `name` come in the first delta of a call only;
     `arguments` are fragments of JSON text to be joined."""
 
@@ -155,22 +142,20 @@ class ToolCallDelta:
     call_id: str | None
     name: str | None
     arguments: str
-    tokens: int = 0
+    tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceEnd:
+class ChoiceEnd(ArrayFrame, tag="e", frozen=True):
     """One choice is complete. `stop` is the stop string that ended it, if one did."""
 
     request_id: RequestId
     seq: int
     choice: int
     finish_reason: FinishReason
-    stop: str | None = None
+    stop: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillProgress:
+class PrefillProgress(ArrayFrame, tag="p", frozen=True):
     """`done` of `total` prompt tokens are in the KV cache."""
 
     request_id: RequestId
@@ -179,8 +164,7 @@ class PrefillProgress:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(ArrayFrame, tag="f", frozen=True):
     """Terminal: every choice has ended."""
 
     request_id: RequestId
@@ -188,24 +172,21 @@ class Finished:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(ArrayFrame, tag="x", frozen=True):
     """Terminal: the request ended early, and why. `message` is fit for the client."""
 
     request_id: RequestId
     seq: int
     reason: FailReason
     message: str
-    usage: Usage = field(default_factory=Usage)
-    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    usage: Usage
+    details: dict[str, Any]
 
 
 Entry = TokenDelta | ToolCallDelta | ChoiceEnd | PrefillProgress | Finished | Failed
-Terminal = Finished | Failed
 
 
-@dataclass(frozen=True, slots=True)
-class StepEntries:
+class StepEntries(ArrayFrame, tag="step", frozen=True):
     """All entries that one step made for one gateway process, in order."""
 
     step: int
@@ -214,5 +195,3 @@ class StepEntries:
 
 ToRunner = Hello | Submit | Credit | Cancel | Ping
 ToGateway = Welcome | Goodbye | Accepted | Refused | Pong | StepEntries
-
-CHANNELS: frozenset[str] = frozenset(get_args(Channel))

@@ -1,4 +1,4 @@
-"""What one look of `shoal doctor` found.
+"""What one check of `shoal doctor` found.
 
 Pure.
 """
@@ -12,8 +12,8 @@ Level = Literal["ok", "warn", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """`remedy` is empty exactly when all is well."""
+class Finding:
+    """What a check found, and how to mend it: `remedy` is empty exactly when all is well."""
 
     name: str
     level: Level

@@ -23,11 +23,11 @@ from bus.wire.errors import ShoalError
 from conf.openblas import INSTALL_HINT, find_openblas
 from conf.settings import Settings
 from conf.supervisord import SERVICES
-from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.check import Finding
 from gateway.cli.node import processes
 from gateway.cli.node.node_api import NodeApi, api_key
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import size
+from gateway.cli.output.amounts import size
+from gateway.cli.output.errors import CliError
 
 DISK_FULL_BYTES = 2 << 30
 DISK_LOW_BYTES = 10 << 30
@@ -41,26 +41,26 @@ _MLX_PROBE = (
 )
 
 
-def run_checks(settings: Settings) -> Iterable[Check]:
-    """Every check, in the order in which causes come before effects."""
+def run_checks(settings: Settings) -> Iterable[Finding]:
+    """Yield the finding of every check, causes before effects."""
     running = Supervisor(settings.endpoints.supervisor).is_up()
     for check in CHECKS:
         try:
             yield check(settings, running)
         except (OSError, ShoalError, ValueError) as error:
             name = check.__name__.strip("_").replace("_", " ")
-            yield Check(name, "warn", f"could not be found out: {error}", "see `shoal logs`")
+            yield Finding(name, "warn", f"could not be found out: {error}", "see `shoal logs`")
 
 
-def _python(_settings: Settings, _running: bool) -> Check:
+def _python(_settings: Settings, _running: bool) -> Finding:
     found = f"{platform.python_version()} at {sys.executable}"
     if sys.prefix == sys.base_prefix:
         remedy = "install shoal into a virtual environment of its own"
-        return Check("python", "warn", f"{found}, the system's own", remedy)
-    return Check("python", "ok", found)
+        return Finding("python", "warn", f"{found}, the system's own", remedy)
+    return Finding("python", "ok", found)
 
 
-def _packages(_settings: Settings, _running: bool) -> Check:
+def _packages(_settings: Settings, _running: bool) -> Finding:
     """Our packages have common names: all have to come from one place."""
     places: dict[str, list[str]] = {}
     for name in PACKAGES:
@@ -69,12 +69,12 @@ def _packages(_settings: Settings, _running: bool) -> Check:
         place = str(Path(where[0]).parent) if where else "nowhere"
         places.setdefault(place, []).append(name)
     if len(places) == 1 and "nowhere" not in places:
-        return Check("packages", "ok", f"all in {next(iter(places))}")
+        return Finding("packages", "ok", f"all in {next(iter(places))}")
     found = "; ".join(f"{', '.join(names)} in {place}" for place, names in places.items())
-    return Check("packages", "error", found, "install shoal into an environment of its own")
+    return Finding("packages", "error", found, "install shoal into an environment of its own")
 
 
-def _mlx(_settings: Settings, _running: bool) -> Check:
+def _mlx(_settings: Settings, _running: bool) -> Finding:
     """In a process of its own: only runners import MLX, and a broken one may crash."""
     try:
         done = subprocess.run(
@@ -85,59 +85,61 @@ def _mlx(_settings: Settings, _running: bool) -> Check:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Check("mlx", "error", "did not compute anything within a minute", "reinstall mlx")
+        return Finding("mlx", "error", "did not compute anything within a minute", "reinstall mlx")
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         package = "mlx" if sys.platform == "darwin" else "'mlx[cpu]'"
-        return Check("mlx", "error", said, f"reinstall it: pip install --force-reinstall {package}")
+        return Finding(
+            "mlx", "error", said, f"reinstall it: pip install --force-reinstall {package}"
+        )
     version, device = json.loads(done.stdout.splitlines()[-1])
-    return Check("mlx", "ok", f"{version} on {device}")
+    return Finding("mlx", "ok", f"{version} on {device}")
 
 
-def _blas(settings: Settings, _running: bool) -> Check:
+def _blas(settings: Settings, _running: bool) -> Finding:
     if sys.platform != "linux":
-        return Check("OpenBLAS", "ok", "not needed here")
+        return Finding("OpenBLAS", "ok", "not needed here")
     library = find_openblas()
     if library is None:
         found = "not found: prompts are read some 40 times slower without it"
-        return Check("OpenBLAS", "warn", found, INSTALL_HINT)
+        return Finding("OpenBLAS", "warn", found, INSTALL_HINT)
     threads = settings.runner.blas_threads
     told = f"{library}; runner.blas_threads = {threads} on {os.cpu_count()} cores"
-    return Check("OpenBLAS", "ok", told)
+    return Finding("OpenBLAS", "ok", told)
 
 
-def _disk(settings: Settings, _running: bool) -> Check:
+def _disk(settings: Settings, _running: bool) -> Finding:
     folder = settings.paths.data
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     usage = shutil.disk_usage(folder)
     found = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
     if usage.free < DISK_FULL_BYTES:
-        return Check("disk", "error", found, "make room, or `shoal rm` a model")
+        return Finding("disk", "error", found, "make room, or `shoal rm` a model")
     if usage.free < DISK_LOW_BYTES:
-        return Check("disk", "warn", found, "make room before more models come")
-    return Check("disk", "ok", found)
+        return Finding("disk", "warn", found, "make room before more models come")
+    return Finding("disk", "ok", found)
 
 
-def _memory(_settings: Settings, _running: bool) -> Check:
+def _memory(_settings: Settings, _running: bool) -> Finding:
     total, available = processes.memory_bytes()
     found = f"{size(available)} of {size(total)} available"
     if available < MEMORY_LOW_BYTES:
-        return Check("memory", "warn", found, "`shoal ps` shows what is loaded; `shoal stop` it")
-    return Check("memory", "ok", found)
+        return Finding("memory", "warn", found, "`shoal ps` shows what is loaded; `shoal stop` it")
+    return Finding("memory", "ok", found)
 
 
-def _limits(_settings: Settings, _running: bool) -> Check:
+def _limits(_settings: Settings, _running: bool) -> Finding:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < MIN_FILES:
         found = f"{soft} open files"
-        return Check("limits", "error", found, f"`ulimit -n {MIN_FILES}` before `shoal up`")
+        return Finding("limits", "error", found, f"`ulimit -n {MIN_FILES}` before `shoal up`")
     files = "any number of" if soft == resource.RLIM_INFINITY else str(soft)
-    return Check("limits", "ok", f"{files} open files")
+    return Finding("limits", "ok", f"{files} open files")
 
 
-def folders(settings: Settings, _running: bool) -> Check:
-    """Whether this node may write where it has to, and finds the folders it was told of."""
+def folders(settings: Settings, _running: bool) -> Finding:
+    """Check that this node may write where it has to, and finds the folders it was told of."""
     paths = settings.paths
     for folder in (paths.state, paths.data, paths.runtime):
         there = folder
@@ -145,88 +147,90 @@ def folders(settings: Settings, _running: bool) -> Check:
             there = there.parent
         if not os.access(there, os.W_OK | os.X_OK):
             remedy = f"let this user write to {there}, or choose `--home DIR`"
-            return Check("folders", "error", f"{folder} cannot be written", remedy)
+            return Finding("folders", "error", f"{folder} cannot be written", remedy)
     gone = [one for one in settings.model_folders if not Path(one).expanduser().is_dir()]
     if gone:
         found = f"model_folders names what is no folder: {', '.join(gone)}"
-        return Check("folders", "warn", found, "make it, or take it out of the settings")
-    return Check("folders", "ok", f"state in {paths.state}")
+        return Finding("folders", "warn", found, "make it, or take it out of the settings")
+    return Finding("folders", "ok", f"state in {paths.state}")
 
 
-def _ports(settings: Settings, running: bool) -> Check:
+def _ports(settings: Settings, running: bool) -> Finding:
     where = f"{settings.http_host}:{settings.http_port}"
     if running:
-        return Check("port", "ok", f"{where} is the node's")
+        return Finding("port", "ok", f"{where} is the node's")
     trouble = processes.port_problem(settings.http_host, settings.http_port)
     if trouble is not None:
-        return Check("port", "error", trouble, "`shoal up --http-port PORT`, or end its owner")
-    return Check("port", "ok", f"{where} is free")
+        return Finding("port", "error", trouble, "`shoal up --http-port PORT`, or end its owner")
+    return Finding("port", "ok", f"{where} is free")
 
 
-def _supervisord(settings: Settings, running: bool) -> Check:
+def _supervisord(settings: Settings, running: bool) -> Finding:
     if not running:
         left = processes.leftovers(settings.paths)
         if left:
             names = ", ".join(f"{one.role} (pid {one.pid})" for one in left)
             found = f"does not run, but left {names}"
-            return Check("supervisord", "error", found, "`shoal down` ends them")
-        return Check("supervisord", "ok", "does not run; `shoal up` starts the node")
+            return Finding("supervisord", "error", found, "`shoal down` ends them")
+        return Finding("supervisord", "ok", "does not run; `shoal up` starts the node")
     listed = Supervisor(settings.endpoints.supervisor).list_processes()
     bad = [p for p in listed if p.name in SERVICES and p.status != "running"]
     bad += [p for p in listed if p.status == "fatal" and p not in bad]
     if bad:
         found = ", ".join(f"{p.name} is {p.status} ({p.description})" for p in bad)
-        return Check("supervisord", "error", found, f"see `shoal logs {bad[0].name}`")
+        return Finding("supervisord", "error", found, f"see `shoal logs {bad[0].name}`")
     slots = [p for p in listed if p.name.startswith("runner:")]
     used = sum(p.alive for p in slots)
-    return Check("supervisord", "ok", f"all services run, {used} of {len(slots)} slots in use")
+    return Finding("supervisord", "ok", f"all services run, {used} of {len(slots)} slots in use")
 
 
-def _locks(settings: Settings, running: bool) -> Check:
+def _locks(settings: Settings, running: bool) -> Finding:
     stale = processes.litter(settings.paths)
     if not stale:
-        return Check("locks", "ok", "none left behind")
+        return Finding("locks", "ok", "none left behind")
     remedy = "none needed; the next start takes them" if running else "`shoal down` sweeps them"
-    return Check("locks", "warn", f"without a holder: {', '.join(stale)}", remedy)
+    return Finding("locks", "warn", f"without a holder: {', '.join(stale)}", remedy)
 
 
-def _gateway(settings: Settings, running: bool) -> Check:
+def _gateway(settings: Settings, running: bool) -> Finding:
     if not running:
-        return Check("HTTP API", "ok", "the node does not run")
+        return Finding("HTTP API", "ok", "the node does not run")
     try:
         health = NodeApi(settings.url, api_key()).get("/health", timeout_s=5.0)
-    except Problem as problem:
-        return Check("HTTP API", "error", problem.message, "see `shoal logs gateway`")
+    except CliError as problem:
+        return Finding("HTTP API", "error", problem.message, "see `shoal logs gateway`")
     problems = cast(list[str], health.get("problems") or [])
     if problems:
-        return Check("HTTP API", "warn", "; ".join(problems), "see `shoal status`")
+        return Finding("HTTP API", "warn", "; ".join(problems), "see `shoal status`")
     ready = ", ".join(cast(list[str], health.get("models_ready") or [])) or "none"
-    return Check("HTTP API", "ok", f"answers at {settings.url}; models ready: {ready}")
+    return Finding("HTTP API", "ok", f"answers at {settings.url}; models ready: {ready}")
 
 
-def _diagnosis(settings: Settings, running: bool) -> Check:
+def _diagnosis(settings: Settings, running: bool) -> Finding:
     """py-spy: the node knows, for it has tried; without a node only whether it is there."""
     if running:
         try:
             found = NodeApi(settings.url, api_key()).get("/v1/diagnostics/node", timeout_s=10.0)
-        except Problem as problem:
-            return Check("py-spy", "warn", problem.message, "see `shoal logs telemetry`")
+        except CliError as problem:
+            return Finding("py-spy", "warn", problem.message, "see `shoal logs telemetry`")
         can = found["diagnosis"]
         if can["py_spy"]:
-            return Check("py-spy", "ok", can["reason"])
+            return Finding("py-spy", "ok", can["reason"])
         remedy = "stacks come from the processes themselves; allow ptrace for profiles"
-        return Check("py-spy", "warn", can["reason"], remedy)
+        return Finding("py-spy", "warn", can["reason"], remedy)
     beside = Path(sys.executable).with_name("py-spy")
     if not beside.exists() and shutil.which("py-spy") is None:
-        return Check("py-spy", "warn", "not installed", "pip install py-spy")
+        return Finding("py-spy", "warn", "not installed", "pip install py-spy")
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() not in ("0", "1"):
         found = f"ptrace_scope is {scope.read_text().strip()}"
-        return Check("py-spy", "warn", found, "`sysctl kernel.yama.ptrace_scope=1` allows profiles")
-    return Check("py-spy", "ok", "installed; the running node tells whether it may be used")
+        return Finding(
+            "py-spy", "warn", found, "`sysctl kernel.yama.ptrace_scope=1` allows profiles"
+        )
+    return Finding("py-spy", "ok", "installed; the running node tells whether it may be used")
 
 
-CHECKS: tuple[Callable[[Settings, bool], Check], ...] = (
+CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _python,
     _packages,
     _mlx,

@@ -15,7 +15,7 @@ import psutil
 
 from bus.hardware.rdma_ports import rdma_enabled, rdma_ports
 from bus.hardware.thunderbolt import bridge_loops, bridge_service, ports_in
-from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.machine_findings import (
     SLEEP_TARGETS,
     bridge_check,
@@ -36,8 +36,8 @@ LOGIND = (
 BATTERIES = Path("/sys/class/power_supply")
 
 
-def machine_checks(state: NodeState | None) -> Iterator[Check]:
-    """This machine's, and the cluster's bridges where a node runs (`state`)."""
+def machine_checks(state: NodeState | None) -> Iterator[Finding]:
+    """Yield the findings of this machine, and of the cluster's bridges where `state` is given."""
     if sys.platform == "darwin":
         yield mac_sleep_check(mac_sleep(_said("/usr/bin/pmset", "-g")))
         yield _rdma()
@@ -52,7 +52,7 @@ def machine_checks(state: NodeState | None) -> Iterator[Check]:
         yield bridge_check(bridge_loops(state.thunderbolt), names)
 
 
-def _rdma() -> Check:
+def _rdma() -> Finding:
     status = _said("rdma_ctl", "status")
     if not status:
         return rdma_check(None, (), (), None)
@@ -68,7 +68,7 @@ def _rdma() -> Check:
 
 
 def addressed() -> frozenset[str]:
-    """The interfaces that have an IPv4 address."""
+    """Return the names of the interfaces that have an IPv4 address."""
     return frozenset(
         name
         for name, addresses in psutil.net_if_addrs().items()
@@ -76,7 +76,7 @@ def addressed() -> frozenset[str]:
     )
 
 
-def _linux_sleep() -> Check:
+def _linux_sleep() -> Finding:
     properties = "Id,LoadState,UnitFileState"
     targets = shown(_said("systemctl", "show", "-p", properties, *SLEEP_TARGETS))
     files = [

@@ -1,6 +1,6 @@
 """What a machine's sleep, RDMA and Thunderbolt bridge mean for a node on it.
 
-Pure: facts in, a `Check` out.
+Pure: facts in, a `Finding` out.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 
 from bus.hardware.rdma_ports import ACTIVE, DOWN, DevicePort
-from bus.hardware.thunderbolt import BRIDGE, Port
+from bus.hardware.thunderbolt import BRIDGE, ThunderboltPort
 from bus.wire.ids import NodeId
-from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.sleep_tools import MacSleep, is_masked
 
 RDMA_GIGABITS = 80
@@ -25,62 +25,72 @@ _RECOVERY = (
 )
 
 
-def mac_sleep_check(sleep: MacSleep) -> Check:
-    """Whether a Mac goes to sleep when nobody touches it."""
+def mac_sleep_check(sleep: MacSleep) -> Finding:
+    """Find whether a Mac goes to sleep while it has no user."""
     if sleep.disabled or sleep.after_min == 0:
-        return Check("sleep", "ok", "this machine does not sleep by itself")
+        return Finding("sleep", "ok", "this machine does not sleep by itself")
     if sleep.after_min is None:
-        return Check("sleep", "warn", "`pmset -g` does not say", "see System Settings, Energy")
+        return Finding("sleep", "warn", "`pmset -g` does not say", "see System Settings, Energy")
     found = f"sleeps after {sleep.after_min} min without a user, and every rank on it with it"
     if sleep.held_by:
         found += f" (held awake just now by {', '.join(sleep.held_by)})"
-    return Check("sleep", "warn", found, "`sudo pmset -a sleep 0 womp 1 autorestart 1`")
+    return Finding("sleep", "warn", found, "`sudo pmset -a sleep 0 womp 1 autorestart 1`")
 
 
 def linux_sleep_check(
     targets: Sequence[Mapping[str, str]], logind: Mapping[str, str], *, has_battery: bool
-) -> Check:
-    """Whether a Linux machine goes to sleep by itself. `targets` are systemd's sleep targets
-    (none: it does not tell), `logind` its settings; a battery makes it a laptop, with a lid."""
+) -> Finding:
+    """Find whether a Linux machine goes to sleep by itself.
+
+    `targets` are systemd's sleep targets (none: it does not tell), `logind` its settings; a
+    battery makes the machine a laptop, with a lid.
+    """
     if targets and all(is_masked(one) for one in targets):
-        return Check("sleep", "ok", "sleep targets are masked")
+        return Finding("sleep", "ok", "sleep targets are masked")
     idle = logind.get("IdleAction", "ignore")
     if idle in SUSPENDING:
         after = logind.get("IdleActionSec", "30min")
-        return Check("sleep", "warn", f"logind does {idle} after {after} idle", f"`{_AWAKE}`")
+        return Finding("sleep", "warn", f"logind does {idle} after {after} idle", f"`{_AWAKE}`")
     lid = logind.get("HandleLidSwitch", "suspend")
     if has_battery and lid in SUSPENDING:
         remedy = f"HandleLidSwitch=ignore in /etc/systemd/logind.conf, or `{_AWAKE}`"
-        return Check("sleep", "warn", f"closing the lid does {lid}", remedy)
-    return Check("sleep", "ok", "logind does not put this machine to sleep by itself")
+        return Finding("sleep", "warn", f"closing the lid does {lid}", remedy)
+    return Finding("sleep", "ok", "logind does not put this machine to sleep by itself")
 
 
-def clock_source_check(synchronized: str) -> Check | None:
-    """From `timedatectl`'s NTPSynchronized; None where it does not tell."""
+def clock_source_check(synchronized: str) -> Finding | None:
+    """Find whether the clock follows a time server, from `timedatectl`'s NTPSynchronized.
+
+    Returns None where that does not tell.
+    """
     if synchronized == "yes":
-        return Check("time", "ok", "the clock follows a time server")
+        return Finding("time", "ok", "the clock follows a time server")
     if synchronized == "no":
         remedy = "`sudo timedatectl set-ntp true`"
-        return Check("time", "warn", "the clock follows no time server", remedy)
+        return Finding("time", "warn", "the clock follows no time server", remedy)
     return None
 
 
 def rdma_check(
     enabled: bool | None,
     rdma: Sequence[DevicePort],
-    cables: Sequence[Port],
+    cables: Sequence[ThunderboltPort],
     bridge: str | None,
     addressed: Collection[str] | None = None,
-) -> Check:
-    """Whether this Mac can take part in JACCL. `enabled` None: there is no `rdma_ctl` (macOS
+) -> Finding:
+    """Find whether this Mac can take part in JACCL.
+
+    `enabled` None: there is no `rdma_ctl` (macOS
     before 26.2); `bridge` is the name of the Thunderbolt Bridge's service while it is on;
     `addressed` are the interfaces that have an IPv4 address (None: not known), without which MLX
     finds no way to an RDMA port."""
     name = "rdma"
     if enabled is None:
-        return Check(name, "ok", "not on this macOS (26.2 and newer have it); groups use the ring")
+        return Finding(
+            name, "ok", "not on this macOS (26.2 and newer have it); groups use the ring"
+        )
     if not enabled:
-        return Check(name, "warn", "switched off; groups use the ring", _RECOVERY)
+        return Finding(name, "warn", "switched off; groups use the ring", _RECOVERY)
     active = [one.device for one in rdma if one.state == ACTIVE]
     joined = [port for port in cables if port.peers]
     down = [one.device for one in rdma if one.state == DOWN]
@@ -90,37 +100,37 @@ def rdma_check(
             first = shlex.quote(bare[0].removeprefix("rdma_"))
             alias = f"`sudo ifconfig {first} inet 169.254.10.1 netmask 255.255.0.0 alias`"
             found = f"{', '.join(bare)} active, without an IPv4 address, which JACCL needs"
-            return Check(name, "warn", found, f"{alias}, another address on each Mac")
+            return Finding(name, "warn", found, f"{alias}, another address on each Mac")
         rest = f"; {', '.join(down)} without a cable" if down else ""
-        return Check(name, "ok", f"{', '.join(active)} active{rest}")
+        return Finding(name, "ok", f"{', '.join(active)} active{rest}")
     slow = [port for port in joined if 0 < port.gigabits < RDMA_GIGABITS]
     if not rdma:
         remedy = "RDMA needs Thunderbolt 5 ports (`system_profiler SPThunderboltDataType`)"
-        return Check(name, "warn", "enabled, but there is no RDMA device", remedy)
+        return Finding(name, "warn", "enabled, but there is no RDMA device", remedy)
     if slow:
         ports = ", ".join(f"port {one.receptacle} at {one.gigabits} Gb/s" for one in slow)
         found = f"PORT_DOWN: the cable to another Mac is too slow for RDMA ({ports})"
         remedy = (
             f"a Thunderbolt 5 cable ({RDMA_GIGABITS} Gb/s), in Thunderbolt 5 ports at both ends"
         )
-        return Check(name, "warn", found, remedy)
+        return Finding(name, "warn", found, remedy)
     if joined:
         off = f"; then {_bridge_off(bridge)}" if bridge else ""
         found = f"PORT_DOWN on {', '.join(down)} although {len(joined)} cable(s) lead to a Mac"
         remedy = f"see that RDMA is on at the other end (`rdma_ctl status` there){off}"
-        return Check(name, "warn", found, remedy)
+        return Finding(name, "warn", found, remedy)
     found = f"PORT_DOWN on {', '.join(down) or 'every port'}: no cable leads to another Mac"
     remedy = "join each two Macs by a Thunderbolt 5 cable of their own (N(N-1)/2 cables)"
-    return Check(name, "warn", found, remedy)
+    return Finding(name, "warn", found, remedy)
 
 
-def bridge_check(loops: Sequence[Sequence[NodeId]], names: Mapping[NodeId, str]) -> Check:
-    """Whether Thunderbolt bridges of more than two nodes form a ring."""
+def bridge_check(loops: Sequence[Sequence[NodeId]], names: Mapping[NodeId, str]) -> Finding:
+    """Find whether Thunderbolt bridges of more than two nodes form a ring."""
     if not loops:
-        return Check("bridge", "ok", "no ring of Thunderbolt bridges")
+        return Finding("bridge", "ok", "no ring of Thunderbolt bridges")
     rings = "; ".join(", ".join(names.get(node, node) for node in loop) for loop in loops)
     found = f"Thunderbolt bridges form a ring ({rings}): what one sends goes round for ever"
-    return Check("bridge", "warn", found, f"on each of them {_bridge_off(BRIDGE)}")
+    return Finding("bridge", "warn", found, f"on each of them {_bridge_off(BRIDGE)}")
 
 
 def _bridge_off(service: str) -> str:

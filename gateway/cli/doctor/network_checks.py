@@ -24,7 +24,7 @@ from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.topology import NodeAddress, medium_of, ports_in
 from conf.ports import TABLE
 from conf.settings import Settings
-from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.network_findings import (
     GREETING_BYTES,
     SIGNATURE,
@@ -46,8 +46,11 @@ TOOL_S = 5.0
 UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
-def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Check]:
-    """Causes before effects. `state` is the running node's, None where none answers."""
+def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Finding]:
+    """Yield the findings between nodes, causes before effects.
+
+    `state` is the running node's, None where no node answers.
+    """
     cluster = settings.cluster
     card = next((c for c in state.cards if c.node == state.asked), None) if state else None
     yield reach_check(cluster.listen, cluster.peers, card.ips if card else own_addresses())
@@ -67,7 +70,7 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Chec
 
 
 def dialled(peers: tuple[str, ...], reading: PeersReading | None) -> list[str]:
-    """What to look at: the settings' peers, what is dialled in vain, and who fell silent."""
+    """Return the addresses to look at: of the settings, those dialled in vain, silent peers'."""
     vain = [one.partition(": ")[0] for one in reading.strangers] if reading else []
     lost = [
         one.addresses[0]
@@ -84,7 +87,7 @@ def _keys(settings: Settings) -> tuple[ClusterKeys | None, str]:
         return None, str(error)
 
 
-def _door(settings: Settings, *, running: bool) -> Check:
+def _door(settings: Settings, *, running: bool) -> Finding:
     listen = settings.cluster.listen
     first = settings.port_of("peers")
     if running:
@@ -124,7 +127,7 @@ def _peer_at(address: str, reading: PeersReading | None) -> PeerReading | None:
 
 
 def dial(address: str) -> PeerLook:
-    """Connect, and read who answers. Waits DIAL_S and GREETING_S at most."""
+    """Connect to `host:port` and read the greeting. Waits DIAL_S and GREETING_S at most."""
     where, _, port = address.rpartition(":")
     try:
         with socket.create_connection((where.strip("[]"), int(port)), timeout=DIAL_S) as line:
@@ -154,7 +157,7 @@ def _outcome(error: OSError) -> Outcome:
 
 
 def own_addresses() -> tuple[NodeAddress, ...]:
-    """IPv4 addresses of interfaces that are up, as a node that runs would announce them."""
+    """Return the IPv4 addresses of interfaces that are up, as a running node announces them."""
     ports = _hardware_ports()
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     return tuple(

@@ -1,6 +1,6 @@
 """What addresses, keys, ports, peers and clocks mean for a node among others.
 
-Pure: facts in, `Check`s out. A dialled address answers with ZMTP's greeting (64 bytes,
+Pure: facts in, `Finding`s out. A dialled address answers with ZMTP's greeting (64 bytes,
 rfc.zeromq.org/spec/23), which names the mechanism: CURVE where the node has a cluster key, NULL
 where it has none. Whether a key is the right one only the running node can tell.
 """
@@ -15,7 +15,7 @@ from bus.links.cluster_key import ClusterKeys
 from bus.process.endpoints import WILDCARDS, is_loopback
 from bus.wire.messages.peers import PeerReading
 from bus.wire.topology import NodeAddress, ranked
-from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.check import Finding
 
 CLOCK_S = 1.0
 """How far a peer's clock may be off: logs of several nodes are read together by their times."""
@@ -40,121 +40,130 @@ class PeerLook:
 
 
 def mechanism(greeting: bytes) -> str | None:
-    """NULL, CURVE or PLAIN, from a ZMTP 3 greeting; None for what is none."""
+    """Return NULL, CURVE or PLAIN, as a ZMTP 3 greeting names it; None for other bytes."""
     if len(greeting) < 32 or greeting[0] != 0xFF or not greeting[9] & 1 or greeting[10] < 3:
         return None
     return greeting[12:32].rstrip(b"\x00").decode("ascii", "replace")
 
 
-def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddress]) -> Check:
-    """Whether others can dial this node. `listen` and `peers` as in the settings."""
+def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddress]) -> Finding:
+    """Find whether others can dial this node. `listen` and `peers` are as in the settings."""
     own = ranked(one for one in addresses if one.medium != "loopback")
     there = ", ".join(f"{one.ip} ({one.medium.replace('_', ' ')})" for one in own) or "none"
     name = "addresses"
     if not listen:
-        return Check(name, "ok", f"nobody is let in (cluster.listen is empty); own: {there}")
+        return Finding(name, "ok", f"nobody is let in (cluster.listen is empty); own: {there}")
     if is_loopback(listen):
         abroad = [peer for peer in peers if not is_loopback(peer.rpartition(":")[0])]
         if abroad:
             found = f"listens at {listen}, where {abroad[0]} cannot dial it; own: {there}"
-            return Check(name, "warn", found, "`shoal up --listen ADDRESS`, or 0.0.0.0 for all")
-        return Check(name, "ok", f"other machines cannot reach this node ({listen}); own: {there}")
+            return Finding(name, "warn", found, "`shoal up --listen ADDRESS`, or 0.0.0.0 for all")
+        return Finding(
+            name, "ok", f"other machines cannot reach this node ({listen}); own: {there}"
+        )
     if not own:
         remedy = "see that a cable is in, or Wi-Fi is on"
-        return Check(name, "warn", "this machine has no address beyond loopback", remedy)
+        return Finding(name, "warn", "this machine has no address beyond loopback", remedy)
     literal = listen[0].isdigit() or ":" in listen
     if listen not in WILDCARDS and literal and listen not in {one.ip for one in own}:
         remedy = "set cluster.listen to one of them, or to 0.0.0.0"
-        return Check(name, "error", f"{listen} is not of this machine, which has {there}", remedy)
-    return Check(name, "ok", f"listens at {listen}; own, best first: {there}")
+        return Finding(name, "error", f"{listen} is not of this machine, which has {there}", remedy)
+    return Finding(name, "ok", f"listens at {listen}; own, best first: {there}")
 
 
-def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Check:
-    """`beyond`: the settings let this node meet others on other machines. `trouble`: why the key
-    file cannot be used."""
+def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Finding:
+    """Find whether the cluster key is in order.
+
+    `beyond`: the settings let this node meet others on other machines. `trouble`: why the key
+    file cannot be used.
+    """
     name = "cluster key"
     if trouble:
-        return Check(name, "error", trouble, "`shoal keys show` tells when it is mended")
+        return Finding(name, "error", trouble, "`shoal keys show` tells when it is mended")
     if keys is None:
         if beyond:
             remedy = "`shoal keys init` at a cluster's first node, `shoal keys join` at the others"
-            return Check(name, "error", "none, and nodes on other machines need one", remedy)
-        return Check(name, "ok", "none; it is needed beyond this machine alone")
+            return Finding(name, "error", "none, and nodes on other machines need one", remedy)
+        return Finding(name, "ok", "none; it is needed beyond this machine alone")
     if keys.phase != "settled":
         remedy = "`shoal keys show` names the next step"
-        return Check(name, "warn", f"a rotation is under way ({keys.phase})", remedy)
-    return Check(name, "ok", f"fingerprint {keys.current.fingerprint}, the same on every node")
+        return Finding(name, "warn", f"a rotation is under way ({keys.phase})", remedy)
+    return Finding(name, "ok", f"fingerprint {keys.current.fingerprint}, the same on every node")
 
 
-def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Check:
-    """Whether what other nodes dial is free, before the node starts. `taken` is use to problem."""
+def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
+    """Find whether the ports that other nodes dial are free; `taken` is use to problem."""
     name = "cluster ports"
     if not taken:
-        return Check(name, "ok", f"{span} are free at {listen}")
+        return Finding(name, "ok", f"{span} are free at {listen}")
     found = "; ".join(f"{use}: {problem}" for use, problem in taken.items())
-    return Check(name, "error", found, "end their owners, or move all with `shoal up --base-port`")
+    return Finding(
+        name, "error", found, "end their owners, or move all with `shoal up --base-port`"
+    )
 
 
-def door_check(look: PeerLook) -> Check:
-    """Whether this running node answers where it says it listens."""
+def door_check(look: PeerLook) -> Finding:
+    """Find whether this running node answers where it says it listens."""
     name = "cluster port"
     if look.outcome == "open" and mechanism(look.greeting):
-        return Check(name, "ok", f"other nodes find it at {look.address}")
+        return Finding(name, "ok", f"other nodes find it at {look.address}")
     found = f"{look.address}: {look.why or 'somebody else answers there'}"
-    return Check(name, "error", found, "see `shoal logs bus`; `shoal down`, then `shoal up`")
+    return Finding(name, "error", found, "see `shoal logs bus`; `shoal down`, then `shoal up`")
 
 
-def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Check:
-    """What is between this node and an address that it dials."""
+def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
+    """Find what is between this node and an address that it dials."""
     name = f"peer {look.address}"
     if look.linked:
-        return Check(name, "ok", "linked")
+        return Finding(name, "ok", "linked")
     host, _, port = look.address.rpartition(":")
     if look.outcome == "open":
         return _answered(name, look, has_key=has_key)
     if look.outcome == "unknown":
         remedy = "give its IP address, or mend the name (`.local` names need mDNS)"
-        return Check(name, "error", f"no such host ({look.why})", remedy)
+        return Finding(name, "error", f"no such host ({look.why})", remedy)
     if look.outcome == "closed":
         remedy = (
             f"start the node there with `--listen`; `shoal config show` names its port ({port}?)"
         )
-        return Check(name, "error", "the machine is there, but nobody listens", remedy)
+        return Finding(name, "error", "the machine is there, but nobody listens", remedy)
     if look.outcome == "unreachable" and macos:
         remedy = (
             "allow the program that started shoal in System Settings, Privacy & Security, Local "
             "Network, or run it as a service (`shoal service install`), which needs no leave"
         )
-        return Check(name, "error", f"{look.why}: macOS may keep this program off the LAN", remedy)
+        return Finding(
+            name, "error", f"{look.why}: macOS may keep this program off the LAN", remedy
+        )
     remedy = f"see that {host} is awake and on this network, and no firewall drops port {port}"
-    return Check(name, "error", look.why or "no answer", remedy)
+    return Finding(name, "error", look.why or "no answer", remedy)
 
 
-def _answered(name: str, look: PeerLook, *, has_key: bool) -> Check:
+def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
     spoken = mechanism(look.greeting)
     if spoken is None:
         remedy = "is that the port of `peers` there (base port + 4), and not HTTP?"
-        return Check(name, "error", "something answers that is no shoal node", remedy)
+        return Finding(name, "error", "something answers that is no shoal node", remedy)
     if spoken == "CURVE" and not has_key:
         remedy = "`shoal keys join` with that cluster's key"
-        return Check(name, "error", "it wants a cluster key, and this node has none", remedy)
+        return Finding(name, "error", "it wants a cluster key, and this node has none", remedy)
     if spoken == "NULL" and has_key:
         remedy = "`shoal keys join` there, then `shoal down` and `shoal up`"
-        return Check(name, "error", "it has no cluster key, and this node has one", remedy)
+        return Finding(name, "error", "it has no cluster key, and this node has one", remedy)
     if look.said and "nobody answers" not in look.said:
-        return Check(name, "error", f"it refuses this node: {look.said}", "see `shoal logs bus`")
+        return Finding(name, "error", f"it refuses this node: {look.said}", "see `shoal logs bus`")
     if look.said and has_key:
         remedy = "compare the fingerprints of `shoal keys show` here and there; then `shoal up`"
-        return Check(name, "error", "it does not take this node's cluster key", remedy)
+        return Finding(name, "error", "it does not take this node's cluster key", remedy)
     if look.said:
-        return Check(name, "error", "it listens, but does not answer", "see `shoal logs` there")
-    return Check(
+        return Finding(name, "error", "it listens, but does not answer", "see `shoal logs` there")
+    return Finding(
         name, "ok", f"it listens ({spoken}); whether it lets this node in shows `shoal up`"
     )
 
 
-def clock_check(peers: Iterable[PeerReading]) -> Check | None:
-    """Whether the clocks of linked peers are near this one; None without any that tells."""
+def clock_check(peers: Iterable[PeerReading]) -> Finding | None:
+    """Find whether the clocks of linked peers are near this one; None where no peer tells."""
     told = [
         (one, one.clock_offset_s)
         for one in peers
@@ -165,7 +174,7 @@ def clock_check(peers: Iterable[PeerReading]) -> Check | None:
     off = [(one, s) for one, s in told if abs(s) - (one.round_trip_s or 0.0) / 2 > CLOCK_S]
     if not off:
         worst = max(abs(s) for _, s in told)
-        return Check("clocks", "ok", f"within {max(worst, 0.001):.3f} s of {len(told)} other(s)")
+        return Finding("clocks", "ok", f"within {max(worst, 0.001):.3f} s of {len(told)} other(s)")
     found = ", ".join(
         f"{one.name or one.node} is {abs(s):.1f} s {'ahead' if s > 0 else 'behind'}"
         for one, s in off
@@ -174,4 +183,4 @@ def clock_check(peers: Iterable[PeerReading]) -> Check | None:
         "let both follow a time server: `sudo timedatectl set-ntp true`; on macOS System Settings, "
         "General, Date & Time"
     )
-    return Check("clocks", "warn", f"{found} (allowed: {CLOCK_S:g} s)", remedy)
+    return Finding("clocks", "warn", f"{found} (allowed: {CLOCK_S:g} s)", remedy)

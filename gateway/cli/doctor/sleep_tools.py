@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MacSleep:
-    """`after_min` minutes of idleness until the machine sleeps, 0 for never, None where it is not
-    said; `disabled`: sleep is switched off altogether; `held_by` keep it awake just now."""
+    """When a Mac sleeps, and what keeps it awake.
+
+    `after_min` is minutes of idleness, 0 for never, None where it is not said; `disabled`: sleep
+    is switched off altogether; `held_by` keep the Mac awake just now.
+    """
 
     after_min: int | None
     disabled: bool
@@ -22,7 +25,7 @@ class MacSleep:
 
 
 def mac_sleep(pmset: str) -> MacSleep:
-    """From `pmset -g`."""
+    """Return what `pmset -g` says."""
     line = re.search(r"^\s*sleep\s+(\d+)(?:\s+\(sleep prevented by (.+)\))?", pmset, re.MULTILINE)
     disabled = re.search(r"^\s*SleepDisabled\s+1\b", pmset, re.MULTILINE)
     held = line.group(2) if line else None
@@ -34,19 +37,19 @@ def mac_sleep(pmset: str) -> MacSleep:
 
 
 def shown(text: str) -> tuple[Mapping[str, str], ...]:
-    """From `systemctl show` and its kin: one map for each unit, in order."""
+    """Return what `systemctl show` and its kin say: one map for each unit, in order."""
     blocks = re.split(r"\n\s*\n", text.strip())
     found = (dict(re.findall(r"^([A-Za-z]+)=(.*)$", block, re.MULTILINE)) for block in blocks)
     return tuple(one for one in found if one)
 
 
 def is_masked(unit: Mapping[str, str]) -> bool:
-    """Whether a unit cannot be started at all."""
+    """Return whether a unit cannot be started at all."""
     return unit.get("LoadState") == "masked" or unit.get("UnitFileState") == "masked"
 
 
 def logind_settings(*files: str) -> dict[str, str]:
-    """Settings of logind.conf and its drop-ins, the later file's value counting."""
+    """Return the settings of logind.conf and its drop-ins; a later file's value counts."""
     found: dict[str, str] = {}
     for text in files:
         found.update(re.findall(r"^\s*([A-Za-z]+)\s*=\s*(\S+)\s*$", text, re.MULTILINE))

@@ -34,7 +34,7 @@ class Host:
 
 
 def parse_hostfile(text: str) -> tuple[Host, ...]:
-    """The hosts in rank order. Raises BadHostfile."""
+    """Return the hosts in rank order. Raises BadHostfile."""
     try:
         found: Any = json.loads(text)
     except ValueError as error:
@@ -49,12 +49,12 @@ def parse_hostfile(text: str) -> tuple[Host, ...]:
 
 
 def cables(size: int) -> int:
-    """How many cables a full mesh of `size` machines takes."""
+    """Return how many cables a full mesh of `size` machines takes."""
     return size * (size - 1) // 2
 
 
 def pairs(hosts: Sequence[Host]) -> list[tuple[str, str, str, str]]:
-    """(ssh, device, ssh, device) of each cable."""
+    """Return (ssh, device, ssh, device) of each cable."""
     return [
         (one.ssh, str(one.rdma[far]), other.ssh, str(other.rdma[near]))
         for near, one in enumerate(hosts)
@@ -64,16 +64,18 @@ def pairs(hosts: Sequence[Host]) -> list[tuple[str, str, str, str]]:
 
 
 def device_matrix(hosts: Sequence[Host]) -> str:
-    """The contents of MLX_IBV_DEVICES. Raises BadHostfile where a rank names no devices."""
+    """Return the contents of MLX_IBV_DEVICES. Raises BadHostfile where a rank names no devices."""
     if len(hosts) < 2 or not hosts[0].rdma:
         raise BadHostfile("no RDMA devices are named")
     return json.dumps([list(one.rdma) for one in hosts])
 
 
 def ring(hosts: Sequence[Host], port: int) -> str:
-    """The contents of MLX_HOSTFILE, as `mlx.launch` numbers it: each rank at all of its addresses,
-    the ports counted up from `port` over all of them. Raises BadHostfile where a rank has no IPv4
-    address, for a ring speaks nothing else."""
+    """Return the contents of MLX_HOSTFILE, as `mlx.launch` numbers it.
+
+    Each rank stands with all of its addresses, the ports counted up from `port` over all. Raises
+    BadHostfile where a rank has no IPv4 address, for a ring speaks nothing else.
+    """
     if len(hosts) < 2:
         raise BadHostfile("a ring has two ranks or more")
     addresses: list[list[str]] = []
@@ -87,8 +89,10 @@ def ring(hosts: Sequence[Host], port: int) -> str:
 
 
 def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mapping[str, str]:
-    """What rank's process has in its environment: JACCL's where devices are named (`path` is then
-    the matrix), else the ring's."""
+    """Return what rank's process has in its environment.
+
+    It is JACCL's where devices are named (`path` is then the matrix), else the ring's.
+    """
     if hosts[0].rdma:
         coordinator = f"{hosts[0].ips[0]}:{port}"
         return {
@@ -100,7 +104,7 @@ def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mappi
 
 
 def port_problems(host: Host, ports: Sequence[DevicePort]) -> list[str]:
-    """What of a host's devices is not as the hostfile has it, by `ibv_devinfo` there."""
+    """Return what of a host's devices is not as the hostfile has it, by `ibv_devinfo` there."""
     states = {one.device: one.state for one in ports}
     return [
         f"{host.ssh}: {device} is {states.get(device, 'not there')}, not {ACTIVE}"

@@ -1,4 +1,4 @@
-"""Whether the nodes of a cluster are alike, and what to do where they are not.
+"""How alike the nodes of a cluster are, and what to do where they are not.
 
 Pure. A fact that ranks of one group have to agree in is `required`: shoal itself, MLX, mlx-lm
 and Python to its minor version. The others are `noted`: nodes of other makes work together, but
@@ -17,7 +17,7 @@ from typing import Literal
 from bus.wire.cards import NodeCard
 from bus.wire.messages.peers import PeerReading
 from gateway.cli.node.node_state import NodeState
-from gateway.cli.output.terminal import size
+from gateway.cli.output.amounts import size
 
 Verdict = Literal["aligned", "mixed", "misaligned"]
 Weight = Literal["required", "noted"]
@@ -36,7 +36,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `facts` are by the names of FIELDS, those left out that it does not tell.
+    """One node. `facts` are by the names of FACTS, those left out that it does not tell.
 
     `link` is `this one` or how the asked node is linked with it; `why` is said where it is not
     reached. `clock_offset_s` is by how much its clock is ahead of the asked node's.
@@ -71,8 +71,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """All of it. `strangers` are addresses that were dialled and where nobody answered; `holder` is
-    None while nobody holds the term."""
+    """What a cluster is, as one node sees it.
+
+    `strangers` are addresses that were dialled and did not answer; `holder` is None while no
+    node holds the term.
+    """
 
     asked: str
     holder: str | None
@@ -83,12 +86,12 @@ class ClusterReport:
 
     @property
     def unreachable(self) -> tuple[NodeReport, ...]:
-        """Known nodes that the asked one does not reach."""
+        """Return the known nodes that the asked one does not reach."""
         return tuple(one for one in self.nodes if not one.reachable)
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ComparedFact:
     """A fact that is compared: how to read it off a card (empty: not told), and what of it has
     to be equal."""
 
@@ -106,16 +109,16 @@ def _known(version: str) -> str:
     return "" if version == "unknown" else version
 
 
-FIELDS: tuple[Field, ...] = (
-    Field("shoal", "required", lambda card: _known(card.shoal_version)),
-    Field("mlx", "required", lambda card: _known(card.mlx_version)),
-    Field("mlx_lm", "required", lambda card: _known(card.mlx_lm_version)),
-    Field("python", "required", lambda card: card.python_version, _minor),
-    Field("os", "noted", lambda card: card.os_version),
-    Field("arch", "noted", lambda card: card.platform.partition("-")[2]),
-    Field("chip", "noted", lambda card: card.chip),
-    Field("memory", "noted", lambda card: size(card.memory_bytes)),
-    Field("launch", "noted", lambda card: card.launched_by),
+FACTS: tuple[ComparedFact, ...] = (
+    ComparedFact("shoal", "required", lambda card: _known(card.shoal_version)),
+    ComparedFact("mlx", "required", lambda card: _known(card.mlx_version)),
+    ComparedFact("mlx_lm", "required", lambda card: _known(card.mlx_lm_version)),
+    ComparedFact("python", "required", lambda card: card.python_version, _minor),
+    ComparedFact("os", "noted", lambda card: card.os_version),
+    ComparedFact("arch", "noted", lambda card: card.platform.partition("-")[2]),
+    ComparedFact("chip", "noted", lambda card: card.chip),
+    ComparedFact("memory", "noted", lambda card: size(card.memory_bytes)),
+    ComparedFact("launch", "noted", lambda card: card.launched_by),
 )
 """In the order in which they are shown."""
 _PACKAGES = {"mlx": "mlx", "mlx_lm": "mlx-lm"}
@@ -130,10 +133,10 @@ _NOTES = {
 
 
 def report(state: NodeState) -> ClusterReport:
-    """What `state` says of its nodes, and the verdict."""
+    """Return what `state` says of its nodes, and the verdict."""
     nodes = tuple(_node(state, node) for node in _everybody(state))
     reached = [one for one in nodes if one.reachable]
-    found = [difference for field in FIELDS if (difference := _difference(field, reached))]
+    found = [difference for field in FACTS if (difference := _difference(field, reached))]
     asked = state.peers.get(state.asked)
     return ClusterReport(
         asked=state.asked,
@@ -146,25 +149,25 @@ def report(state: NodeState) -> ClusterReport:
 
 
 def verdict_of(differences: Sequence[Difference]) -> Verdict:
-    """Misaligned by any required difference, mixed by others, else aligned."""
+    """Return misaligned for any required difference, mixed for others, else aligned."""
     if any(one.weight == "required" for one in differences):
         return "misaligned"
     return "mixed" if differences else "aligned"
 
 
 def facts_of(card: NodeCard) -> dict[str, str]:
-    """The card's facts by name, in the order of FIELDS; what it does not tell is left out."""
-    return {field.name: said for field in FIELDS if (said := field.read(card))}
+    """Return the card's facts by name, in the order of FACTS, without those it does not tell."""
+    return {field.name: said for field in FACTS if (said := field.read(card))}
 
 
 def fingerprint(facts: Mapping[str, str]) -> str:
-    """Twelve hexadecimal digits of the facts' SHA-256; `launch` has no part in it."""
+    """Return twelve hexadecimal digits of the facts' SHA-256, `launch` left out."""
     text = "\n".join(f"{name}={value}" for name, value in sorted(facts.items()) if name != "launch")
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def newest(versions: Sequence[str]) -> str:
-    """The highest of some version numbers; `1.10` is above `1.9`."""
+    """Return the highest of some version numbers; `1.10` is above `1.9`."""
     return max(versions, key=lambda one: [int(part) for part in re.findall(r"\d+", one)])
 
 
@@ -221,7 +224,7 @@ def _serves(state: NodeState, node: str) -> tuple[Served, ...]:
     )
 
 
-def _difference(field: Field, nodes: Sequence[NodeReport]) -> Difference | None:
+def _difference(field: ComparedFact, nodes: Sequence[NodeReport]) -> Difference | None:
     values: dict[str, list[str]] = {}
     for node in nodes:
         if field.name in node.facts:
@@ -237,7 +240,7 @@ def _difference(field: Field, nodes: Sequence[NodeReport]) -> Difference | None:
     )
 
 
-def _remedy(field: Field, values: Mapping[str, Sequence[str]]) -> str:
+def _remedy(field: ComparedFact, values: Mapping[str, Sequence[str]]) -> str:
     if field.weight == "noted":
         return _NOTES[field.name]
     wanted = newest(list(values))

@@ -1,4 +1,4 @@
-"""Talks to a node's HTTP API, as any client would, and turns its errors into `Problem`s."""
+"""Talks to a node's HTTP API, as any client would, and turns its errors into `CliError`s."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, cast
 
 import httpx
 
-from gateway.cli.output.errors import Problem, no_node, refusal
+from gateway.cli.output.errors import CliError, no_node, refusal
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 
 
 def api_key() -> str | None:
-    """The key to present: SHOAL_API_KEY, if it is set."""
+    """Return the key to present: SHOAL_API_KEY, None where it is not set."""
     return os.environ.get("SHOAL_API_KEY") or None
 
 
 class NodeApi:
-    """One node. Every method raises Problem when it cannot be had."""
+    """The HTTP API of one node. Every method raises CliError when there is no good answer."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url
@@ -34,23 +34,23 @@ class NodeApi:
                 base_url=url, headers=headers, timeout=timeout, trust_env=False
             )
         except httpx.InvalidURL as error:
-            raise Problem(f"{url!r} is not an address: {error}") from error
+            raise CliError(f"{url!r} is not an address: {error}") from error
 
     def get(self, path: str, *, timeout_s: float | None = None) -> Any:
-        """The JSON at `path`."""
+        """Return the JSON at `path`."""
         return self._answer("GET", path, None, timeout_s)
 
     def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
-        """The JSON answer to a JSON body."""
+        """Send a JSON body and return the JSON answer."""
         return self._answer("POST", path, body, timeout_s)
 
     def delete(self, path: str, *, timeout_s: float | None = None) -> Any:
-        """The JSON answer to a deletion."""
+        """Delete what is at `path` and return the JSON answer."""
         return self._answer("DELETE", path, None, timeout_s)
 
     @contextlib.contextmanager
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[dict[str, Any]]]:
-        """A streamed answer: the JSON of each `data:` line until `[DONE]`.
+        """Open a streamed answer: the JSON of each `data:` line until `[DONE]`.
 
         Leaving the block closes the connection, which cancels the request at the node. A
         stream may be silent for as long as the node's keep-alive comments come.
@@ -84,7 +84,7 @@ class NodeApi:
             return response.json()
         except ValueError as error:
             text = f"{self.url}{path} answered something other than JSON; is it a shoal node?"
-            raise Problem(text) from error
+            raise CliError(text) from error
 
     @contextlib.contextmanager
     def _translated(self) -> Generator[None]:
@@ -93,15 +93,15 @@ class NodeApi:
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise no_node(self.url, str(error) or type(error).__name__) from error
         except httpx.UnsupportedProtocol as error:
-            raise Problem(f"{self.url!r} is not an http address") from error
+            raise CliError(f"{self.url!r} is not an http address") from error
         except httpx.TimeoutException as error:
             text = f"{self.url} did not answer in time"
-            raise Problem(
+            raise CliError(
                 text, remedy="`shoal status` tells whether it is busy or stuck"
             ) from error
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
-            raise Problem(text, remedy="`shoal status` tells what is left of the node") from error
+            raise CliError(text, remedy="`shoal status` tells what is left of the node") from error
 
 
 def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -113,12 +113,12 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             return
         event = cast(dict[str, Any], json.loads(text))
         if "error" in event:
-            raise Problem(message_of(event) or text, remedy="`shoal logs` may tell more")
+            raise CliError(message_of(event) or text, remedy="`shoal logs` may tell more")
         yield event
 
 
 def said(response: httpx.Response) -> str:
-    """The words of an HTTP error, in whatever dialect they came."""
+    """Return the words of an HTTP error, in any of the dialects."""
     try:
         body = response.json()
     except ValueError:
@@ -128,7 +128,7 @@ def said(response: httpx.Response) -> str:
 
 
 def message_of(body: Mapping[str, Any]) -> str | None:
-    """`error.message`, `error`, `message`, `description` or `title`: the first that is text."""
+    """Return the first text of `error.message`, `error`, `message`, `description`, `title`."""
     error = body.get("error")
     nested = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else error
     candidates = (nested, body.get("message"), body.get("description"), body.get("title"))

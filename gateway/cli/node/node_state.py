@@ -1,7 +1,7 @@
 """What `GET /state` says, as the types it was made from.
 
 Pure. A node of another version may say things that this version does not know: that is a
-`Problem` which names the field, never a guess.
+`CliError` which names the field, never a guess.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bus.wire.messages.readings import (
     ThunderboltReading,
     WeightsReading,
 )
-from gateway.cli.output.errors import NOT_FOUND, Problem
+from gateway.cli.output.errors import NOT_FOUND, CliError
 
 
-class Health(BaseModel):
+class HealthSummary(BaseModel):
     """One node's health in a word, and what to do."""
 
     status: str
@@ -54,7 +54,7 @@ class NodeState:
     live: bool
     runners: tuple[RunnerReading, ...]
     cards: tuple[NodeCard, ...]
-    health: Mapping[str, Health]
+    health: Mapping[str, HealthSummary]
     peers: Mapping[str, PeersReading]
     holder: str | None
     asked: str
@@ -66,12 +66,12 @@ class NodeState:
 
     @property
     def instances(self) -> list[Instance]:
-        """By model, then by id."""
+        """Return the instances, by model, then by id."""
         return sorted(self.state.instances.values(), key=lambda one: (one.model, one.instance))
 
     @property
     def models(self) -> dict[str, ModelCard]:
-        """Models on disk anywhere, the first node's card of each, by name."""
+        """Return the models on any disk, the first node's card of each, by name."""
         found: dict[str, ModelCard] = {}
         for card in self.cards:
             for model in card.models:
@@ -80,18 +80,21 @@ class NodeState:
 
     @property
     def parts(self) -> list[tuple[str, PartialModel]]:
-        """(node's name, what of a model lies there in part), by model."""
+        """Return (node's name, what of a model lies there in part), by model."""
         found = [(card.name, part) for card in self.cards for part in card.parts]
         return sorted(found, key=lambda one: (one[1].model, one[0]))
 
     def reading_of(self, instance: Instance) -> RunnerReading | None:
-        """The reading of the instance's runner, of its newest generation."""
+        """Return the reading of the instance's runner, of its newest generation."""
         mine = [one for one in self.runners if one.instance == instance.instance]
         return max(mine, key=lambda one: one.generation, default=None)
 
     def progress_of(self, instance: Instance) -> Progress:
-        """How far the instance is: while a node of it still fetches the weights, that of the
-        node that is furthest behind; else what its runner says."""
+        """Return how far the instance is.
+
+        While a node of it still fetches the weights that is the progress of the node furthest
+        behind, else what its runner says.
+        """
         nodes = {shard.node for shard in instance.shards}
         under_way = [
             one
@@ -109,12 +112,14 @@ class NodeState:
         return Progress(reading.phase, reading.done_bytes, reading.total_bytes)
 
     def nodes_of(self, model: str) -> list[str]:
-        """Names of the nodes that have the model on disk."""
+        """Return the names of the nodes that have the model on disk."""
         return [c.name for c in self.cards if any(m.model == model for m in c.models)]
 
     def on_disk(self, name: str) -> ModelCard | PartialModel:
-        """The model of that name as it lies on the asked node's disk, or a part of it there; else
-        what `find_model` says."""
+        """Return the model of that name as it lies on the asked node's disk, or a part of it there.
+
+        Where neither is there the answer is `find_model`'s.
+        """
         names = (name, name.removesuffix(":latest"))
         here = [card for card in self.cards if card.node == self.asked]
         for found in (*(m for c in here for m in c.models), *(p for c in here for p in c.parts)):
@@ -123,19 +128,19 @@ class NodeState:
         return self.find_model(name)
 
     def find_model(self, name: str) -> ModelCard:
-        """The model of that name. Raises Problem, naming those there are."""
+        """Return the model of that name. Raises CliError, naming those there are."""
         known = self.models
         found = known.get(name) or known.get(name.removesuffix(":latest"))
         if found is None:
             there = ", ".join(known) or "none"
-            raise Problem(
+            raise CliError(
                 f"there is no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND
             )
         return found
 
 
 def parse_state(body: Any) -> NodeState:
-    """`/state`'s JSON. Raises Problem when it is not what this version knows."""
+    """Return the JSON of `/state` as types. Raises CliError when this version does not know it."""
     try:
         fields = cast(dict[str, Any], body)
         telemetry = cast(dict[str, Any], fields["telemetry"])
@@ -152,7 +157,7 @@ def parse_state(body: Any) -> NodeState:
                 for node, one in cast(dict[str, Any], telemetry.get("links", {})).items()
             },
             health={
-                node: Health.model_validate(one)
+                node: HealthSummary.model_validate(one)
                 for node, one in cast(dict[str, Any], fields["nodeHealth"]).items()
             },
             peers={
@@ -173,8 +178,8 @@ def parse_state(body: Any) -> NodeState:
         raise _other_version(first_problem(error)) from error
 
 
-def _other_version(what: str) -> Problem:
-    return Problem(
+def _other_version(what: str) -> CliError:
+    return CliError(
         f"the node's state is not what this version of shoal knows ({what})",
         remedy="use the `shoal` of the version that the node runs; `shoal status` names its home",
     )

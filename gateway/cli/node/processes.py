@@ -20,7 +20,7 @@ import psutil
 
 from bus.process.supervisor import read_supervisor_pid
 from conf.paths import Paths
-from gateway.cli.output.errors import REFUSED, Problem
+from gateway.cli.output.errors import REFUSED, CliError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,11 @@ class Leftover:
 
 
 def leftovers(paths: Paths) -> list[Leftover]:
-    """Live processes of this home: supervisord by its pid file, the others by their locks, and
-    the children of each (gunicorn's HTTP processes hold no lock)."""
+    """Return the live processes of this home.
+
+    supervisord is found by its pid file, the others by their locks, and with each its children
+    (gunicorn's HTTP processes hold no lock).
+    """
     found: dict[int, Leftover] = {}
     pid = read_supervisor_pid(paths.supervisord_pid)
     if pid is not None and _is_our_supervisord(pid, paths):
@@ -51,7 +54,7 @@ def leftovers(paths: Paths) -> list[Leftover]:
 
 
 def lock_holder(path: Path) -> int | None:
-    """The pid of the process that holds the lock of `path`, or None when nobody does."""
+    """Return the pid of the process that holds the lock of `path`, None when it is free."""
     try:
         with open(path) as file:
             try:
@@ -67,7 +70,7 @@ def lock_holder(path: Path) -> int | None:
 
 
 def alive(leftover: Leftover) -> bool:
-    """Whether that very process (and not a later one of its number) still runs."""
+    """Return whether that very process (and not a later one of its number) still runs."""
     try:
         process = psutil.Process(leftover.pid)
         same = abs(process.create_time() - leftover.started_at_s) < 0.5
@@ -98,7 +101,7 @@ def sweep(paths: Paths) -> None:
 
 @contextlib.contextmanager
 def alone(paths: Paths) -> Generator[None]:
-    """Hold the lock of starting and stopping this home. Raises Problem when another does."""
+    """Hold the lock of starting and stopping this home. Raises CliError when another does."""
     paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = os.open(paths.state, os.O_RDONLY)
     try:
@@ -113,7 +116,7 @@ def _lock_alone(folder: int, paths: Paths) -> None:
         # The folder itself is locked, so that no file stays behind.
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise Problem(
+        raise CliError(
             f"another `shoal up` or `shoal down` is at work in {paths.home}",
             remedy="wait until it is done",
             code=REFUSED,
@@ -121,7 +124,7 @@ def _lock_alone(folder: int, paths: Paths) -> None:
 
 
 def litter(paths: Paths) -> list[str]:
-    """Lock files and sockets in the runtime folder that no live process holds."""
+    """Return the lock files in the runtime folder that no live process holds."""
     if not paths.runtime.is_dir():
         return []
     locks = [p for p in sorted(paths.runtime.iterdir()) if p.name.endswith((".role", ".lock"))]
@@ -129,8 +132,10 @@ def litter(paths: Paths) -> list[str]:
 
 
 def port_problem(host: str, port: int) -> str | None:
-    """Why nobody could listen at host:port now, naming the owner where it may be known; None
-    when it is free."""
+    """Return why host:port cannot be listened at now, None when it is free.
+
+    The owner is named where the system tells.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -144,7 +149,7 @@ def port_problem(host: str, port: int) -> str | None:
 
 
 def port_owner(port: int) -> str | None:
-    """`name (pid 123)` of who uses a local TCP port, where the system tells us."""
+    """Return `name (pid 123)` of the process that uses a local TCP port, if the system tells."""
     try:
         connections = psutil.net_connections("tcp")
     except (psutil.AccessDenied, OSError):
@@ -159,7 +164,7 @@ def port_owner(port: int) -> str | None:
 
 
 def memory_bytes() -> tuple[int, int]:
-    """(total, available) memory of this machine."""
+    """Return (total, available) memory of this machine."""
     seen = psutil.virtual_memory()
     return seen.total, seen.available
 

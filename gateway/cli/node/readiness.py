@@ -47,12 +47,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """Everything is there."""
+    """Verdict: the node is up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Not yet: `done` of `total` steps, and what is awaited."""
+class Starting:
+    """Verdict: not yet. `done` of `total` steps, and in `text` what is awaited."""
 
     done: int
     total: int
@@ -62,36 +62,36 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """It will not get better. `process` names whose log tells why, where one is to blame."""
+    """Verdict: it will not get better. `process` is the one to blame, whose log tells why."""
 
     why: str
     process: str | None = None
 
 
-Verdict = Up | Waiting | Stuck
+Verdict = Up | Starting | Stuck
 
 
 @dataclass(slots=True)
-class Watch:
-    """Judges look after look of one start."""
+class StartWatch:
+    """One start of a node, judged look after look."""
 
     services: Sequence[str]
     _pids: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
 
     def judge(self, look: Look) -> Verdict:
-        """The verdict on this look, given those before."""
+        """Return the verdict on this look, given those before."""
         total = len(self.services) + 2 + len(look.models)
         if look.services is None:
-            return Waiting(0, total, "supervisord starts")
+            return Starting(0, total, "supervisord starts")
         by_name = {service.name: service for service in look.services}
         if (stuck := self._stuck(by_name)) is not None:
             return stuck
         up = [name for name in self.services if _runs(by_name.get(name))]
         if len(up) < len(self.services):
             missing = [name for name in self.services if name not in up]
-            return Waiting(len(up), total, f"{', '.join(missing)} start")
+            return Starting(len(up), total, f"{', '.join(missing)} start")
         if look.http is None:
-            return Waiting(len(up), total, "the HTTP API does not answer yet")
+            return Starting(len(up), total, "the HTTP API does not answer yet")
         for model in look.models:
             if model.status == "failed":
                 return Stuck(f"{model.model} could not be loaded: {model.why}")
@@ -99,9 +99,9 @@ class Watch:
         done = len(up) + 1 + ready
         for model in look.models:
             if model.status != "ready":
-                return Waiting(done, total, f"{model.model} is {model.status}", model)
+                return Starting(done, total, f"{model.model} is {model.status}", model)
         if look.http:
-            return Waiting(done, total, look.http)
+            return Starting(done, total, look.http)
         return Up()
 
     def _stuck(self, by_name: Mapping[str, ServiceLook]) -> Stuck | None:
@@ -122,8 +122,8 @@ def _runs(service: ServiceLook | None) -> bool:
     return service is not None and service.status == "running"
 
 
-def overdue(verdict: Waiting, by_name: Mapping[str, ServiceLook], deadline_s: float) -> Stuck:
-    """What to say when the deadline came first: the process that is most likely to blame."""
+def overdue(verdict: Starting, by_name: Mapping[str, ServiceLook], deadline_s: float) -> Stuck:
+    """Return the verdict when the deadline came first: the likeliest process is to blame."""
     culprit = next((name for name, look in by_name.items() if not _runs(look)), None)
     if culprit is None:
         culprit = "worker" if verdict.model is not None else "gateway"

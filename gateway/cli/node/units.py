@@ -32,7 +32,7 @@ class NotAUnit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom the node runs as, and where that user's own folder lies."""
+    """The user that the node runs as, and where that user's own folder lies."""
 
     name: str
     folder: str
@@ -63,7 +63,7 @@ class Plan:
 
 
 def plan(service: Service, system: System, scope: Scope) -> Plan:
-    """What installing the service means. Raises NotAUnit."""
+    """Return what installing the service means. Raises NotAUnit."""
     if system == "darwin":
         if scope == "user":
             raise NotAUnit(
@@ -75,7 +75,7 @@ def plan(service: Service, system: System, scope: Scope) -> Plan:
 
 
 def command(service: Service) -> tuple[str, ...]:
-    """What is run."""
+    """Return the command line that starts the node. Raises NotAUnit for a control character."""
     home = ("--home", service.home) if service.home else ()
     words = (service.python, "-P", "-m", "gateway.cli.app", "up", "--foreground", "--stay", *home)
     for word in (*words, *service.environment.values(), service.account.folder):
@@ -85,7 +85,7 @@ def command(service: Service) -> tuple[str, ...]:
 
 
 def is_ours(text: str) -> bool:
-    """Whether a file is one that `shoal service install` wrote."""
+    """Return whether a file is one that `shoal service install` wrote."""
     return MARK in text
 
 

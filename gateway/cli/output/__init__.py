@@ -1,1 +1,1 @@
-"""What every verb shares: options, words on the terminal, errors and exit codes."""
+"""What every verb says: words and tables on the terminal, log lines, errors and exit codes."""

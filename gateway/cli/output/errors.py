@@ -21,9 +21,11 @@ EXIT_CODES = (
 )
 
 
-class Problem(ShoalError):
-    """Something that an operator can act on: `remedy` says how, `details` carries the evidence
-    (the tail of a log). Shown without a traceback."""
+class CliError(ShoalError):
+    """A failure that an operator can act on, shown without a traceback.
+
+    `remedy` says how, `details` carries the evidence (the tail of a log), `code` is the exit code.
+    """
 
     def __init__(
         self, message: str, *, remedy: str = "", details: str = "", code: int = FAILED
@@ -35,24 +37,24 @@ class Problem(ShoalError):
         self.code = code
 
 
-def no_node(url: str, why: str) -> Problem:
-    """Nothing answers at `url`."""
-    return Problem(
+def no_node(url: str, why: str) -> CliError:
+    """Return the error for an address where no node answers."""
+    return CliError(
         f"no node answers at {url} ({why})",
         remedy="start one with `shoal up`, or see what is wrong with `shoal doctor`",
         code=NO_NODE,
     )
 
 
-def refusal(status: int, message: str) -> Problem:
-    """What an HTTP error of the node means here."""
+def refusal(status: int, message: str) -> CliError:
+    """Return what an HTTP error of the node means here: its remedy and exit code."""
     if status in (401, 403):
         remedy = "give the node's API key in SHOAL_API_KEY"
-        return Problem(message, remedy=remedy, code=FAILED)
+        return CliError(message, remedy=remedy, code=FAILED)
     if status == 404:
-        return Problem(message, remedy="`shoal ls` shows the models here", code=NOT_FOUND)
+        return CliError(message, remedy="`shoal ls` shows the models here", code=NOT_FOUND)
     if status in (408, 409, 429, 503, 504):
-        return Problem(message, remedy="try again in a moment; see `shoal ps`", code=REFUSED)
+        return CliError(message, remedy="try again in a moment; see `shoal ps`", code=REFUSED)
     if status == 507:
-        return Problem(message, remedy="unload a model with `shoal stop`", code=REFUSED)
-    return Problem(message, remedy="`shoal logs gateway` may tell more" if status >= 500 else "")
+        return CliError(message, remedy="unload a model with `shoal stop`", code=REFUSED)
+    return CliError(message, remedy="`shoal logs gateway` may tell more" if status >= 500 else "")

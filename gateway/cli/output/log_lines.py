@@ -33,7 +33,7 @@ class LogLine:
     fields: Mapping[str, Any]
 
     def text(self) -> str:
-        """`12:03:59.120 warning  worker       message key=value`, in local time."""
+        """Return `12:03:59.120 warning  worker       message key=value`, in local time."""
         if self.at is None:
             return f"{'':12} {'':8} {self.process:12} {self.message}"
         # The reader's own zone: a log is read beside the clock on the wall.
@@ -44,7 +44,7 @@ class LogLine:
 
 
 def parse_line(line: str, process: str) -> LogLine:
-    """A line of `process`'s log file."""
+    """Return a line of `process`'s log file, taken apart."""
     try:
         record = json.loads(line) if line.startswith("{") else None
     except ValueError:
@@ -63,19 +63,19 @@ def parse_line(line: str, process: str) -> LogLine:
 
 
 def process_of(file_name: str) -> str:
-    """The process whose log a file is: `runner-03.log` is `runner:03`'s."""
+    """Return the process whose log a file is: `runner-03.log` is `runner:03`'s."""
     stem = file_name.removesuffix(".log")
     head, _, tail = stem.rpartition("-")
     return f"{head}:{tail}" if head and tail.isdigit() else stem
 
 
 def file_of(process: str) -> str:
-    """The log file of a process."""
+    """Return the name of a process's log file."""
     return process.replace(":", "-") + ".log"
 
 
 def tail(text: str, process: str, lines: int) -> str:
-    """The last `lines` lines of a log, readable; a line that repeats itself is shown once."""
+    """Return the last `lines` lines of a log, readable; a line that repeats itself stands once."""
     shown: list[list[Any]] = []
     for line in filter(str.strip, text.splitlines()):
         parsed = parse_line(line, process)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gateway.cli.output.errors import Problem
+from gateway.cli.output.errors import CliError
 
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
 WIDEST = 10_000
@@ -33,7 +33,7 @@ def _err() -> Console:
 
 
 @dataclass(slots=True)
-class Screen:
+class Output:
     """Where a verb says things. `verbosity` is -1 (quiet) to 2."""
 
     as_json: bool = False
@@ -43,47 +43,47 @@ class Screen:
 
     @property
     def live(self) -> bool:
-        """Whether progress may be drawn: a terminal, neither quiet nor JSON."""
+        """Return whether progress may be drawn: a terminal, neither quiet nor JSON."""
         return self.err.is_terminal and not self.as_json and self.verbosity >= NORMAL
 
     def say(self, text: str) -> None:
-        """A line of the result, in plain words; not with `--json`."""
+        """Write a line of the result, in plain words; not with `--json`."""
         if not self.as_json:
             self.out.print(escape(text))
 
     def note(self, text: str) -> None:
-        """A remark on the way; not when quiet."""
+        """Write a remark on the way; not when quiet."""
         if self.verbosity >= NORMAL and not self.as_json:
             self.err.print(escape(text), style="dim")
 
     def detail(self, text: str) -> None:
-        """A remark for those who gave -v."""
+        """Write a remark for those who gave -v."""
         if self.verbosity >= VERBOSE:
             self.err.print(escape(text), style="dim")
 
     def document(self, value: Any) -> None:
-        """The result as JSON; only with `--json`."""
+        """Write the result as JSON; only with `--json`."""
         if self.as_json:
             sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
             sys.stdout.flush()
 
     def line(self, value: Any) -> None:
-        """One of many results, as one line of JSON."""
+        """Write one of many results, as one line of JSON."""
         sys.stdout.write(json.dumps(value, default=str) + "\n")
         sys.stdout.flush()
 
     def write(self, text: str) -> None:
-        """Text as it comes, without a line's end: tokens of an answer."""
+        """Write text as it comes, without a line's end: tokens of an answer."""
         sys.stdout.write(text)
         sys.stdout.flush()
 
     def think(self, text: str) -> None:
-        """Text of a model's reasoning as it comes: seen, but no part of the result."""
+        """Write a model's reasoning as it comes: seen, but no part of the result."""
         if self.verbosity >= NORMAL:
             self.err.print(text, end="", style="dim", markup=False)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A plain table; not with `--json`. Columns named with a leading `>` are right-aligned.
+        """Write a plain table; not with `--json`. Columns with a leading `>` are right-aligned.
 
         A terminal's cells are folded where it is narrow, never cut; a pipe gets one line a row.
         """
@@ -101,8 +101,8 @@ class Screen:
             self.out.width = WIDEST
         self.out.print(table, soft_wrap=False)
 
-    def problem(self, problem: Problem) -> None:
-        """An error: what, the evidence, and what to do."""
+    def error(self, problem: CliError) -> None:
+        """Write an error: what went wrong, the evidence, and what to do."""
         if self.as_json:
             said = {"message": problem.message, "remedy": problem.remedy, "code": problem.code}
             if problem.details:
@@ -114,20 +114,3 @@ class Screen:
             self.err.print(escape(problem.details), style="dim")
         if problem.remedy:
             self.err.print(f"[bold]next:[/] {escape(problem.remedy)}")
-
-
-def size(count: float) -> str:
-    """Bytes for people: `512 B`, `9.8 MB`, `1.2 GB` (powers of 1000, as disks are sold)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def span(seconds: float) -> str:
-    """Seconds for people: `4 s`, `3 min`, `2 h`, `5 d`."""
-    for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / unit_s:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} d"

@@ -28,7 +28,7 @@ from gateway.dialects.body import read_object, take_extras, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import ErrorAnswer, Extras, Intent, Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import Fault, headers_of
+from gateway.dialects.faults import HttpFault, headers_of
 from gateway.dialects.ollama import fields
 from gateway.dialects.ollama.bodies import (
     CHAT_TABLE,
@@ -84,7 +84,7 @@ class OllamaChat:
             return render_empty(parsed, shape="chat", load_s=load_s)
         return render_ollama(parsed, collected[0], shape="chat", load_s=load_s)
 
-    def error(self, fault: Fault) -> ErrorAnswer:
+    def error(self, fault: HttpFault) -> ErrorAnswer:
         """`{"error": "..."}`."""
         return error_answer(fault)
 
@@ -119,12 +119,12 @@ class OllamaGenerate:
             return render_empty(parsed, shape="generate", load_s=load_s)
         return render_ollama(parsed, collected[0], shape="generate", load_s=load_s)
 
-    def error(self, fault: Fault) -> ErrorAnswer:
+    def error(self, fault: HttpFault) -> ErrorAnswer:
         """`{"error": "..."}`."""
         return error_answer(fault)
 
 
-def error_answer(fault: Fault) -> ErrorAnswer:
+def error_answer(fault: HttpFault) -> ErrorAnswer:
     """A failure before anything was sent; the message alone, as Ollama's clients read it."""
     return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
 

@@ -31,7 +31,7 @@ from gateway.dialects import faults
 from gateway.dialects.collect import Collected, CollectedCall
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes, token_bytes
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault
 
 CONTENT_TYPE = "application/x-ndjson"
 Shape = Literal["chat", "generate"]
@@ -101,7 +101,7 @@ class OllamaStream:
         """Nothing."""
         return b""
 
-    def error(self, fault: Fault) -> bytes:
+    def error(self, fault: HttpFault) -> bytes:
         """An `error` line, the last one."""
         if self._closed:
             return b""
@@ -195,7 +195,7 @@ def date(at_s: float) -> str:
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def error_object(fault: Fault) -> dict[str, Any]:
+def error_object(fault: HttpFault) -> dict[str, Any]:
     """`{"error": "..."}`: Ollama's clients show this text and read nothing else, so the field
     at fault is in it."""
     field = faults.in_words(fault.field, FIELD_WORDS)

@@ -26,7 +26,7 @@ from gateway.dialects import sse
 from gateway.dialects.body import read_object, take_extras, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import ErrorAnswer, Limits, ParseContext, Parsed
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault
 from gateway.dialects.openai import fields
 from gateway.dialects.openai.bodies import (
     CHAT_TABLE,
@@ -118,7 +118,7 @@ class OpenAIChat:
         """One `chat.completion`."""
         return render_chat(parsed, collected[0])
 
-    def error(self, fault: Fault) -> ErrorAnswer:
+    def error(self, fault: HttpFault) -> ErrorAnswer:
         """OpenAI's error envelope."""
         return error_answer(fault)
 

@@ -16,7 +16,7 @@ from gateway.dialects import sse
 from gateway.dialects.body import read_object, take_extras, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import ErrorAnswer, Extras, Limits, ParseContext, Parsed
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault
 from gateway.dialects.openai import fields
 from gateway.dialects.openai.bodies import COMPLETIONS_TABLE, CompletionsBody
 from gateway.dialects.openai.completions_render import CompletionsStream, render_completions
@@ -62,7 +62,7 @@ class OpenAICompletions:
         """One `text_completion`."""
         return render_completions(parsed, collected)
 
-    def error(self, fault: Fault) -> ErrorAnswer:
+    def error(self, fault: HttpFault) -> ErrorAnswer:
         """OpenAI's error envelope."""
         return error_answer(fault)
 

@@ -14,7 +14,7 @@ from bus.wire.messages.requests import Usage
 from gateway.dialects import sse
 from gateway.dialects.dialect import ErrorAnswer, Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import Fault, headers_of, in_words
+from gateway.dialects.faults import HttpFault, headers_of, in_words
 
 FINISH_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
@@ -42,7 +42,7 @@ _TYPES = {
 }
 
 
-def error_object(fault: Fault) -> dict[str, Any]:
+def error_object(fault: HttpFault) -> dict[str, Any]:
     """`{"error": {...}}`; the numbers that explain a refusal stand beside OpenAI's four."""
     error: dict[str, Any] = {
         "message": fault.message,
@@ -53,12 +53,12 @@ def error_object(fault: Fault) -> dict[str, Any]:
     return {"error": {**fault.facts, **error}}
 
 
-def error_answer(fault: Fault) -> ErrorAnswer:
+def error_answer(fault: HttpFault) -> ErrorAnswer:
     """A failure before anything was sent."""
     return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
 
 
-def error_frames(fault: Fault) -> bytes:
+def error_frames(fault: HttpFault) -> bytes:
     """A failure in the middle of a stream, and the stream's end."""
     return sse.frame(json_bytes(error_object(fault))) + sse.DONE
 

@@ -13,7 +13,7 @@ from gateway.dialects import faults, sse
 from gateway.dialects.collect import total
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import Fault
+from gateway.dialects.faults import HttpFault
 from gateway.dialects.openai.shapes import answer_head, error_frames, usage_frame
 
 
@@ -35,7 +35,7 @@ class OpenAIStream:
         """A comment line."""
         return b"" if self.ended else sse.comment(text)
 
-    def error(self, fault: Fault) -> bytes:
+    def error(self, fault: HttpFault) -> bytes:
         """The error and `[DONE]`; other requests' answers end with it."""
         if self._closed:
             return b""

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from falcon.asgi import Request, Response
+from pydantic import BaseModel
 
 from gateway.cluster import metrics
+from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.dialect import request_id_of
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.fault_raised import Faulted
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.node_health import node_health
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 
-class ClusterState:
+class StateResource:
     """`GET /state`: the mirrored state, the latest readings, each node's health."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """All of it."""
-        service = self._seat.service
-        state, view = service.bus.state, service.view
-        readings = {str(reading.node): (reading, age_s) for reading, age_s in view.nodes()}
-        nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in view.cards())})
+        service = self._handle.service
+        state, known, now = service.bus.state, service.readings, service.reactor.now()
+        readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
+        nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in known.cards(now))})
+        peers, links = known.peers(now), known.links(now)
         resp.data = json_bytes(
             {
                 "state": state.model_dump(mode="json"),
@@ -36,12 +42,12 @@ class ClusterState:
                         node: {**reading.model_dump(mode="json"), "age_s": round(age_s, 3)}
                         for node, (reading, age_s) in readings.items()
                     },
-                    "runners": [one.model_dump(mode="json") for one in view.runners()],
-                    "cards": [one.model_dump(mode="json") for one in view.cards()],
-                    "peers": {str(one.node): one.model_dump(mode="json") for one in view.peers()},
-                    "links": {str(one.node): one.model_dump(mode="json") for one in view.links()},
-                    "demand": [one.model_dump(mode="json") for one in view.demands()],
-                    "weights": [one.model_dump(mode="json") for one in view.weights()],
+                    "runners": _plain(known.runners(now)),
+                    "cards": _plain(known.cards(now)),
+                    "peers": {str(one.node): one.model_dump(mode="json") for one in peers},
+                    "links": {str(one.node): one.model_dump(mode="json") for one in links},
+                    "demand": _plain(known.demands(now)),
+                    "weights": _plain(known.weights(now)),
                 },
                 "nodeHealth": {
                     node: node_health(*readings.get(node, (None, 0.0))) for node in nodes
@@ -51,17 +57,17 @@ class ClusterState:
         resp.content_type = "application/json"
 
 
-class Queue:
+class QueueResource:
     """`GET /queue`: what runs and what waits, at runners and here."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Numbers, and one line per open request of this node's gateway."""
-        service = self._seat.service
-        runners = service.view.serving()
-        requests = await service.siblings.open_requests(service.options.processes)
+        service = self._handle.service
+        runners = service.catalog.serving()
+        requests = await service.http_processes.open_requests(service.options.processes)
         resp.data = json_bytes(
             {
                 "running": sum(one.running for one in runners),
@@ -86,15 +92,15 @@ class Queue:
         resp.content_type = "application/json"
 
 
-class Health:
+class HealthResource:
     """`GET /health`: how this process is, from memory alone."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """200 while it serves at all; the words say how well."""
-        service = self._seat.service
+        service = self._handle.service
         problems = _problems(service)
         resp.data = json_bytes(
             {
@@ -103,7 +109,7 @@ class Health:
                 "node": service.options.node,
                 "name": service.options.node_name,
                 "version": service.options.version,
-                "open_requests": len(service.dispatcher.tickets),
+                "open_requests": len(service.dispatcher.requests),
                 "models_ready": sorted(
                     {
                         str(one.model)
@@ -116,7 +122,7 @@ class Health:
         resp.content_type = "application/json"
 
 
-class Live:
+class LiveResource:
     """`GET /livez`: the loop turns."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
@@ -125,51 +131,61 @@ class Live:
         resp.content_type = "text/plain"
 
 
-class Ready:
+class ReadyResource:
     """`GET /readyz`: requests are taken."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """503 with the reasons while they are not."""
-        problems = _problems(self._seat.service)
+        problems = _problems(self._handle.service)
         resp.status = 503 if problems else 200
         resp.text = "\n".join(problems) or "ok"
         resp.content_type = "text/plain"
 
 
-class MetricsText:
+class MetricsResource:
     """`GET /metrics`."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Prometheus's text, of all HTTP processes."""
-        service = self._seat.service
-        resp.data = service.metrics.render(service.view.serving(), service.view.demands())
+        service = self._handle.service
+        demands = service.readings.demands(service.reactor.now())
+        resp.data = service.metrics.render(service.catalog.serving(), demands)
         resp.content_type = metrics.CONTENT_TYPE
 
 
-class CancelRequest:
+class CancelResource:
     """`POST /v1/cancel/{id}` (DELETE works as well)."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
         """Stop it, whichever node's gateway owns it; its client gets an ordinary end. To stop it
         again says the same. 404 when nobody knows it, 504 when its owner does not answer."""
         wanted = request_id_of(request_id)
-        if not await self._seat.service.stop_request(wanted):
-            raise Faulted(faults.not_found(f"an open request '{request_id}'"))
+        try:
+            found = await self._handle.service.cancels.stop(wanted)
+        except OwnerSilent as silent:
+            fault = faults.owner_silent(silent.owner, silent.waited_s)
+            raise HttpFaultRaised(fault) from None
+        if not found:
+            raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
         resp.data = json_bytes({"id": request_id, "cancelled": True})
         resp.content_type = "application/json"
 
     async def on_delete(self, req: Request, resp: Response, request_id: str) -> None:
         """The same."""
         await self.on_post(req, resp, request_id)
+
+
+def _plain(readings: Sequence[BaseModel]) -> list[dict[str, Any]]:
+    return [reading.model_dump(mode="json") for reading in readings]
 
 
 def _problems(service: HttpService) -> list[str]:

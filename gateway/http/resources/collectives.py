@@ -13,11 +13,11 @@ from gateway.dialects import faults
 from gateway.dialects.body import Closed, FieldTable, read_object, take_extras, validate
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.fault_raised import Faulted
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.collectives import standing_of
 from gateway.http.middleware import read_body
 from gateway.http.resources.instances import acknowledged, known_nodes
-from gateway.service import Seat
+from gateway.service import ServiceHandle
 
 
 class CollectiveTestBody(Closed):
@@ -32,17 +32,17 @@ class CollectiveTestBody(Closed):
 class CollectiveTests:
     """`POST /rdma-test`: test the collectives between nodes."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """The acknowledgement, with the id of the instance that is the test."""
-        service = self._seat.service
+        service = self._handle.service
         body = await read_body(req, service.options.body_limit_bytes)
         found = read_object(body or b"{}", Limits(depth=service.options.body_depth))
         take_extras(found)
         asked = validate(CollectiveTestBody, found, FieldTable())
-        await service.wait_known()
+        await service.catalog.wait_known()
         command = RunCollectiveTest(
             command_id=service.command_id(),
             nodes=known_nodes(service, asked.nodes, field="nodes"),
@@ -57,16 +57,16 @@ class CollectiveTests:
 class CollectiveTestResource:
     """`/rdma-test/{instance}`."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
         """How far it is, and what all ranks have found so far; for ten minutes after its end."""
-        service = self._seat.service
-        readings = service.view.test_of(InstanceId(instance))
+        service = self._handle.service
+        readings = service.readings.test_of(InstanceId(instance), service.reactor.now())
         held = service.bus.state.instances.get(instance)
         found = standing_of(instance, held, readings)
         if found is None:
-            raise Faulted(faults.not_found(f"collective test '{instance}'"))
+            raise HttpFaultRaised(faults.not_found(f"collective test '{instance}'"))
         resp.data = json_bytes(found)
         resp.content_type = "application/json"

@@ -29,10 +29,9 @@ from bus.wire.messages.control import (
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.fault_raised import Faulted
-from gateway.dialects.faults import Fault, too_large
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, too_large
 from gateway.http.ask import Asker
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 ROOT = "/v1/diagnostics/node"
 REPORT_DEADLINE_S = 2.0
@@ -64,16 +63,17 @@ class ProfileOrder(BaseModel):
 class NodeDiagnostics:
     """`GET /v1/diagnostics/node`."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, _req: Request, resp: Response) -> None:
         """Runtime, processes, runners with their own accounts, memory, warnings."""
-        service = self._seat.service
+        service = self._handle.service
         node, state = service.bus.speaker.node, service.bus.state
-        fresh = [r for r, age_s in service.view.nodes() if _is_fresh(r, age_s, node)]
+        now = service.reactor.now()
+        fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
         reading = fresh[0] if fresh else None
-        readings = {r.process: r for r in service.view.runners() if r.node == node}
+        readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
         (reports, failed), capability = await asyncio.gather(
             _reports(service), _capability(service)
         )
@@ -101,8 +101,8 @@ class NodeDiagnostics:
 class ProcessStacks:
     """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """What each thread of the process is at. Never locals."""
@@ -110,7 +110,7 @@ class ProcessStacks:
         if form not in ("json", "text"):
             raise BadRequest(f"format: {form!r} is neither json nor text", field="format")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await _asked(self._seat.service, question, STACKS_DEADLINE_S)
+        found = await _asked(self._handle.service, question, STACKS_DEADLINE_S)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
             resp.text = stacks_text(json.loads(found.content))
@@ -122,14 +122,14 @@ class ProcessStacks:
 class ProcessProfile:
     """`POST /v1/diagnostics/node/processes/{name}/profile`."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""
         body = await req.stream.read(MAX_BODY_BYTES + 1)
         if len(body) > MAX_BODY_BYTES:
-            raise Faulted(too_large(MAX_BODY_BYTES))
+            raise HttpFaultRaised(too_large(MAX_BODY_BYTES))
         try:
             order = ProfileOrder.model_validate_json(body or b"{}")
         except ValidationError as error:
@@ -143,15 +143,15 @@ class ProcessProfile:
             format=order.format,
         )
         deadline_s = order.seconds + PROFILE_SLACK_S
-        found = await _asked(self._seat.service, question, deadline_s)
+        found = await _asked(self._handle.service, question, deadline_s)
         resp.content_type = found.content_type
         resp.data = found.content
 
 
-def resources(seat: Seat) -> dict[str, object]:
+def resources(handle: ServiceHandle) -> dict[str, object]:
     """What answers at which path. One of several processes under a name is `gateway/1`."""
-    stacks, profile = ProcessStacks(seat), ProcessProfile(seat)
-    found: dict[str, object] = {ROOT: NodeDiagnostics(seat)}
+    stacks, profile = ProcessStacks(handle), ProcessProfile(handle)
+    found: dict[str, object] = {ROOT: NodeDiagnostics(handle)}
     for name in ("{name}", "{name}/{part}"):
         found[f"{ROOT}/processes/{name}/stacks"] = stacks
         found[f"{ROOT}/processes/{name}/profile"] = profile
@@ -194,21 +194,25 @@ async def _capability(service: HttpService) -> dict[str, Any]:
 
 
 async def _asked(service: HttpService, question: AskDiagnosis, deadline_s: float) -> Diagnosis:
-    """Telemetry's diagnosis. Raises Faulted for what its refusal or silence stands for."""
+    """Telemetry's diagnosis. Raises HttpFaultRaised for what its refusal or silence stands for."""
     try:
         answer = await _ask(service, service.bus.endpoints.telemetry, question, deadline_s)
     except Unavailable as error:
         text = f"telemetry does not answer: {error}; see `shoal status`"
-        raise Faulted(Fault(503, "telemetry_silent", text, retry_after_s=2.0)) from error
+        raise HttpFaultRaised(
+            HttpFault(503, "telemetry_silent", text, retry_after_s=2.0)
+        ) from error
     except BadMessage as error:
-        raise Faulted(Fault(502, "bad_answer", f"telemetry: {error}")) from error
+        raise HttpFaultRaised(HttpFault(502, "bad_answer", f"telemetry: {error}")) from error
     if isinstance(answer, Diagnosis):
         return answer
     if isinstance(answer, DiagnosisRefused):
         code = CODES.get(answer.status, "diagnosis_failed")
         again_s = 2.0 if answer.status in (429, 504) else None
-        raise Faulted(Fault(answer.status, code, answer.message, retry_after_s=again_s))
-    raise Faulted(Fault(502, "bad_answer", f"telemetry answered {type(answer).__name__}"))
+        raise HttpFaultRaised(HttpFault(answer.status, code, answer.message, retry_after_s=again_s))
+    raise HttpFaultRaised(
+        HttpFault(502, "bad_answer", f"telemetry answered {type(answer).__name__}")
+    )
 
 
 async def _ask(service: HttpService, address: str, question: Message, deadline_s: float) -> Message:

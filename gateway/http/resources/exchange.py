@@ -18,12 +18,11 @@ from bus.wire.ids import ModelId
 from gateway.dialects import sse
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
-from gateway.dialects.fault_raised import Faulted
-from gateway.dialects.faults import Fault, internal, of_failed
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.http.middleware import read_body, receive_of
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 PARSE_ASIDE_BYTES = 128 << 10
 """A larger body is parsed in a thread, so that other streams go on."""
@@ -52,7 +51,7 @@ class _Running:
         self.recorded = True
         self.service.running -= 1
         self.watcher.cancel()
-        self.service.dispatcher.abandon(self.exchange.answer)
+        self.service.dispatcher.abandon(self.exchange.inbox)
         self.service.ended(
             self.exchange, started_at=self.started_at, outcome=outcome, status=status
         )
@@ -61,23 +60,23 @@ class _Running:
 class GenerateResource:
     """A route that generates text in one dialect."""
 
-    def __init__(self, seat: Seat, dialect: Dialect) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle, dialect: Dialect) -> None:
+        self._handle = handle
         self._dialect = dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Parse, submit, answer."""
-        service = self._seat.service
+        service = self._handle.service
         started_at = service.reactor.now()
         parsed = await self._parse(service, req)
-        if not service.view.known:
-            await service.wait_known()
+        if not service.catalog.known:
+            await service.catalog.wait_known()
         if parsed.intent != "generate":
             resp.content_type = "application/json"
             resp.data = await load_or_unload(service, self._dialect, parsed)
             return
         exchange = service.dispatcher.start(parsed)
-        answer = exchange.answer
+        inbox = exchange.inbox
         watcher = asyncio.ensure_future(_watch(req, service, exchange))
         service.running += 1
         running = _Running(service, self._dialect, parsed, exchange, watcher, started_at)
@@ -87,7 +86,7 @@ class GenerateResource:
                 keep_alive_s = parsed.extras.stay_warm_s
             if parsed.stream:
                 has_comments = self._dialect.stream_content_type == sse.CONTENT_TYPE
-                await answer.wait_settled(QUICK_S if has_comments else NEVER_S)
+                await inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
                 _raise_early(running)
                 resp.content_type = self._dialect.stream_content_type
                 for name, value in sse.HEADERS:
@@ -100,7 +99,7 @@ class GenerateResource:
                 resp.set_header("x-request-id", parsed.answer_id)
                 _keep_warm(service, exchange.model, keep_alive_s)
                 running.end("finished", 200)
-        except Faulted as error:
+        except HttpFaultRaised as error:
             running.end(error.fault.code, error.fault.status)
             raise
         except BaseException:
@@ -122,33 +121,33 @@ async def _watch(req: Request, service: HttpService, exchange: Exchange) -> None
     receive = receive_of(req)
     while (await receive())["type"] != "http.disconnect":
         pass
-    service.dispatcher.abandon(exchange.answer)
+    service.dispatcher.abandon(exchange.inbox)
 
 
 def _raise_early(running: _Running) -> None:
-    answer = running.exchange.answer
-    if answer.abandoned:
-        raise Faulted(Fault(CLOSED_REQUEST, "client_closed", "the client went away"))
-    fault = answer.early_fault
+    inbox = running.exchange.inbox
+    if inbox.abandoned:
+        raise HttpFaultRaised(HttpFault(CLOSED_REQUEST, "client_closed", "the client went away"))
+    fault = inbox.early_fault
     if fault is not None:
-        raise Faulted(fault)
+        raise HttpFaultRaised(fault)
 
 
 async def _whole(running: _Running) -> bytes:
-    """The answer in one piece. Raises Faulted for whatever keeps it from being complete."""
-    answer = running.exchange.answer
-    collector = Collector(answer.requests)
+    """The answer in one piece. Raises HttpFaultRaised for whatever keeps it from being complete."""
+    inbox = running.exchange.inbox
+    collector = Collector(inbox.requests)
     while not collector.ended:
-        entries = await answer.take()
-        answer.take_comments()
+        entries = await inbox.take()
+        inbox.take_comments()
         if entries:
             collector.add(entries)
         if collector.failed is not None:
-            raise Faulted(of_failed(collector.failed))
-        if not entries and answer.ended:
+            raise HttpFaultRaised(of_failed(collector.failed))
+        if not entries and inbox.ended:
             _raise_early(running)
             break
-    return running.dialect.render_whole(running.parsed, collector.collected, load_s=answer.load_s)
+    return running.dialect.render_whole(running.parsed, collector.collected, load_s=inbox.load_s)
 
 
 def _keep_warm(service: HttpService, model: ModelId, seconds: float | None) -> None:
@@ -158,26 +157,26 @@ def _keep_warm(service: HttpService, model: ModelId, seconds: float | None) -> N
 
 async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGenerator[bytes]:
     """The bytes of a stream, from its first to its last. One piece per wake-up."""
-    answer = running.exchange.answer
+    inbox = running.exchange.inbox
     outcome = "client_closed"
     try:
-        if not answer.settled:
+        if not inbox.settled:
             yield sse.KEEP_ALIVE
-        while not answer.settled:
-            await answer.wait_settled(1.0)
-            for text in answer.take_comments():
+        while not inbox.settled:
+            await inbox.wait_settled(1.0)
+            for text in inbox.take_comments():
                 yield sse.comment(text)
-        renderer = running.dialect.stream(running.parsed, load_s=answer.load_s)
+        renderer = running.dialect.stream(running.parsed, load_s=inbox.load_s)
         _keep_warm(running.service, running.exchange.model, keep_alive_s)
-        if answer.abandoned:
+        if inbox.abandoned:
             return
-        if answer.fault is None:
+        if inbox.fault is None:
             yield renderer.open()
         async for piece in _pieces(running, renderer):
             yield piece
         outcome = _outcome_of(running)
     except Exception as error:
-        reference = str(running.exchange.tickets[0].request.request_id)
+        reference = str(running.exchange.requests[0].request_id)
         running.service.log.error("a stream failed here", request=reference, error=repr(error))
         outcome = "internal_error"
         yield running.dialect.stream(running.parsed).error(internal(reference))
@@ -186,29 +185,29 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
 
 
 async def _pieces(running: _Running, renderer: StreamRenderer) -> AsyncGenerator[bytes]:
-    answer = running.exchange.answer
+    inbox = running.exchange.inbox
     while True:
-        entries = await answer.take()
+        entries = await inbox.take()
         piece = renderer.render(entries) if entries else b""
-        if answer.abandoned:
+        if inbox.abandoned:
             return
-        if answer.fault is not None:
-            yield piece + renderer.error(answer.fault)
+        if inbox.fault is not None:
+            yield piece + renderer.error(inbox.fault)
             return
         if renderer.ended:
             yield piece + renderer.close()
             return
-        for text in answer.take_comments():
+        for text in inbox.take_comments():
             piece += renderer.comment(text)
         if piece:
             yield piece
 
 
 def _outcome_of(running: _Running) -> str:
-    answer = running.exchange.answer
-    if answer.abandoned:
+    inbox = running.exchange.inbox
+    if inbox.abandoned:
         return "client_closed"
-    if answer.fault is not None:
-        return answer.fault.code
-    reasons = (ticket.failed for ticket in running.exchange.tickets)
+    if inbox.fault is not None:
+        return inbox.fault.code
+    reasons = (request.failed for request in running.exchange.requests)
     return next((reason for reason in reasons if reason is not None), "finished")

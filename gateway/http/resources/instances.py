@@ -17,9 +17,9 @@ from gateway.dialects import faults
 from gateway.dialects.body import Closed, FieldTable, read_object, take_extras, validate
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.fault_raised import Faulted
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.middleware import read_body
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 MAX_DRAIN_S = 3600.0
 
@@ -43,17 +43,17 @@ class PlaceBody(Closed):
 class PlaceInstance:
     """`POST /place_instance`: load a copy of a model."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """The acknowledgement, with the instance's id (or the plan, on `dry_run`)."""
-        service = self._seat.service
+        service = self._handle.service
         body = await read_body(req, service.options.body_limit_bytes)
         found = read_object(body, Limits(depth=service.options.body_depth))
         take_extras(found)
         asked = validate(PlaceBody, found, FieldTable())
-        await service.wait_known()
+        await service.catalog.wait_known()
         resp.data = await _placed(service, asked)
         resp.content_type = "application/json"
 
@@ -61,27 +61,27 @@ class PlaceInstance:
 class PlacementPlan:
     """`GET /instance/placement?model=...`: what placing would do, without doing it."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """The plan."""
-        await self._seat.service.wait_known()
-        resp.data = await _placed(self._seat.service, _asked(req))
+        await self._handle.service.catalog.wait_known()
+        resp.data = await _placed(self._handle.service, _asked(req))
         resp.content_type = "application/json"
 
 
 class PlacementPreviews:
     """`GET /instance/previews?model=...`: every candidate, with its bytes and speed or a reason."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """For each number of nodes and kind of sharding the best placement now, or why there is
         none; `chosen` is what placing would do, `refusal` what it would say instead."""
-        service, asked = self._seat.service, _asked(req)
-        await service.wait_known()
+        service, asked = self._handle.service, _asked(req)
+        await service.catalog.wait_known()
         command = _command(service, asked).model_copy(update={"previews": True})
         answer = await service.command(command)
         resp.data = json_bytes(answer.plan)
@@ -91,16 +91,16 @@ class PlacementPreviews:
 class InstanceResource:
     """`/instance/{id}`."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
         """The instance as the state has it, and its runner's last reading."""
-        service = self._seat.service
+        service = self._handle.service
         found = service.bus.state.instances.get(instance)
         if found is None:
-            raise Faulted(faults.not_found(f"instance '{instance}'"))
-        reading = service.view.runner_of(InstanceId(instance))
+            raise HttpFaultRaised(faults.not_found(f"instance '{instance}'"))
+        reading = service.readings.runner_of(found, service.reactor.now())
         resp.data = json_bytes(
             {
                 "instance": found.model_dump(mode="json"),
@@ -111,7 +111,7 @@ class InstanceResource:
 
     async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
         """Drain (`?drain_s=`), then unload."""
-        service = self._seat.service
+        service = self._handle.service
         drain_s = req.get_param_as_float("drain_s", min_value=0.0, max_value=MAX_DRAIN_S)
         command = DeleteInstance(
             command_id=service.command_id(),
@@ -130,8 +130,8 @@ async def _placed(service: HttpService, asked: PlaceBody) -> bytes:
 
 
 def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
-    """The command that was asked for. Raises Faulted (404), BadRequest for unknown nodes."""
-    model: ModelId = service.dispatcher.model(asked.model)
+    """Return the command that was asked for. Raises HttpFaultRaised (404), BadRequest."""
+    model: ModelId = service.catalog.named(asked.model)
     return PlaceModel(
         command_id=service.command_id(),
         model=model,
@@ -151,13 +151,15 @@ def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
 def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[NodeId, ...]:
     """Nodes by id or name, as ids. BadRequest, naming the field, for one that nobody is: one
     that is excluded by mistake would be excluded in vain."""
-    seats = {one.node: one.name for one in service.bus.state.nodes.values()}
-    seats |= {one.node: one.name for one in service.view.cards()}
+    called = {one.node: one.name for one in service.bus.state.nodes.values()}
+    called |= {one.node: one.name for one in service.readings.cards(service.reactor.now())}
     found: list[NodeId] = []
     for name in names:
-        meant = [node for node in seats if name == node] or [n for n in seats if name == seats[n]]
+        meant = [node for node in called if name == node] or [
+            n for n in called if name == called[n]
+        ]
         if len(meant) != 1:
-            there = ", ".join(sorted(f"{node} ({called})" for node, called in seats.items()))
+            there = ", ".join(sorted(f"{node} ({its})" for node, its in called.items()))
             text = f"{len(meant) or 'no'} nodes are called {name!r}; there is: {there or 'none'}"
             raise BadRequest(text, field=field)
         found.append(meant[0])

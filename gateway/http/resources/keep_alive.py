@@ -15,7 +15,7 @@ UNLOAD_DRAIN_S = 60.0
 
 async def load_or_unload(service: HttpService, dialect: Dialect, parsed: Parsed) -> bytes:
     """Do what the empty request means; its answer is the dialect's empty answer."""
-    model = service.dispatcher.model(parsed.model)
+    model = service.catalog.named(parsed.model)
     load_s = 0.0
     if parsed.intent == "unload":
         for one in list(service.bus.state.instances.values()):
@@ -31,7 +31,7 @@ async def load_or_unload(service: HttpService, dialect: Dialect, parsed: Parsed)
     else:
         started_at = service.reactor.now()
         await service.command(PlaceModel(command_id=service.command_id(), model=model))
-        await service.dispatcher.wait_ready(model)
+        await service.catalog.wait_ready(model, service.options.load_timeout_s)
         load_s = service.reactor.now() - started_at
         if parsed.extras.keep_alive_s is not None:
             service.keep_alive(model, parsed.extras.keep_alive_s)

@@ -11,34 +11,34 @@ from bus.wire.instances import Instance
 from bus.wire.messages.readings import RunnerReading
 from gateway.dialects import listing
 from gateway.dialects.dialect import Limits
-from gateway.dialects.listing import LoadedModel, ModelListing
+from gateway.dialects.listing import LoadedCopy, ModelListing
 from gateway.http.middleware import read_body
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 
 class Listings:
     """What every listing is told from."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     @property
     def service(self) -> HttpService:
         """This process's service."""
-        return self._seat.service
+        return self._handle.service
 
     def all(self) -> list[ModelListing]:
         """All models, by id."""
         service = self.service
-        cards = service.view.models()
+        cards = service.catalog.cards()
         return [
-            _listing(service, name, cards.get(name)) for name in sorted(service.view.model_names())
+            _listing(service, name, cards.get(name)) for name in sorted(service.catalog.names())
         ]
 
     def one(self, name: str) -> ModelListing:
-        """The model that a client means. Raises Faulted (404)."""
-        model = self.service.dispatcher.model(name)
-        return _listing(self.service, model, self.service.view.models().get(model))
+        """The model that a client means. Raises HttpFaultRaised (404)."""
+        model = self.service.catalog.named(name)
+        return _listing(self.service, model, self.service.catalog.cards().get(model))
 
 
 class OpenAIModels:
@@ -49,7 +49,7 @@ class OpenAIModels:
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """All of them."""
-        await self._listings.service.wait_known()
+        await self._listings.service.catalog.wait_known()
         resp.data = listing.openai_models(self._listings.all())
         resp.content_type = "application/json"
 
@@ -62,7 +62,7 @@ class OpenAIModel:
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
         """One of them."""
-        await self._listings.service.wait_known()
+        await self._listings.service.catalog.wait_known()
         resp.data = listing.openai_model(self._listings.one(name))
         resp.content_type = "application/json"
 
@@ -75,7 +75,7 @@ class OllamaTags:
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """All of them."""
-        await self._listings.service.wait_known()
+        await self._listings.service.catalog.wait_known()
         resp.data = listing.ollama_tags(self._listings.all())
         resp.content_type = "application/json"
 
@@ -103,7 +103,7 @@ class OllamaShow:
         options = self._listings.service.options
         body = await read_body(req, options.body_limit_bytes)
         name = listing.parse_show(body, Limits(depth=options.body_depth))
-        await self._listings.service.wait_known()
+        await self._listings.service.catalog.wait_known()
         resp.data = listing.ollama_show(self._listings.one(name))
         resp.content_type = "application/json"
 
@@ -119,7 +119,7 @@ class OllamaVersion:
 
 def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> ModelListing:
     copies = [
-        _loaded(one, service.view.runner_of(one.instance), card)
+        _loaded(one, service.readings.runner_of(one, service.reactor.now()), card)
         for one in service.bus.state.instances.values()
         if one.model == model and one.status == "ready"
     ]
@@ -141,7 +141,7 @@ def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> Mo
 
 def _loaded(
     instance: Instance, reading: RunnerReading | None, card: ModelCard | None
-) -> LoadedModel:
+) -> LoadedCopy:
     weights = card.weights_bytes if card is not None else 0
     size = max(weights, reading.active_bytes if reading is not None else 0)
     expires_at_s = None
@@ -149,7 +149,7 @@ def _loaded(
         idle_s = reading.last_used_ago_s if reading is not None else 0.0
         expires_at_s = wall() + max(0.0, instance.keep_alive_s - idle_s)
     on_cpu = instance.backend.endswith("-cpu")
-    return LoadedModel(
+    return LoadedCopy(
         size_bytes=size,
         accelerator_bytes=0 if on_cpu else size,
         context_tokens=instance.context_tokens,

@@ -13,7 +13,7 @@ from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.http.middleware import read_body
 from gateway.http.resources.instances import acknowledged
-from gateway.service import HttpService, Seat
+from gateway.service import HttpService, ServiceHandle
 
 ACTS = ("rename", "drain", "undrain", "forget", "remember")
 
@@ -28,25 +28,25 @@ class NodeBody(Closed):
 class NodeResource:
     """`/node/{node}/{act}`. A node goes by its id or by its name."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response, node: str, act: str) -> None:
         """Done, with its place in the log; or a refusal that says what to do."""
-        service = self._seat.service
+        service = self._handle.service
         body = await read_body(req, service.options.body_limit_bytes)
         found = read_object(body or b"{}", Limits(depth=service.options.body_depth))
         take_extras(found)
         asked = validate(NodeBody, found, FieldTable())
-        await service.wait_known()
+        await service.catalog.wait_known()
         answer = await service.command(_command(service, node, act, asked))
         resp.data = json_bytes({"node": node, **acknowledged(answer)})
         resp.content_type = "application/json"
 
 
 def _command(service: HttpService, node: str, act: str, asked: NodeBody) -> Command:
-    seats = service.bus.state.nodes.values()
-    named = [seat.node for seat in seats if seat.name == node]
+    records = service.bus.state.nodes.values()
+    named = [record.node for record in records if record.name == node]
     which = NodeId(named[0] if len(named) == 1 else node)
     command_id = service.command_id()
     match act:

@@ -9,7 +9,7 @@ from html import escape
 from falcon.asgi import Request, Response
 
 from gateway.http.openapi import Route, document
-from gateway.service import Seat
+from gateway.service import ServiceHandle
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -22,12 +22,12 @@ body{background:#111;color:#ddd}a{color:#8bf}}
 class Root:
     """`GET /` and `HEAD /`: somebody is here."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """What this is and where to go."""
-        options = self._seat.options
+        options = self._handle.options
         resp.text = (
             f"shoal {options.version} on {options.node_name} is running\n\n"
             "OpenAI API   /v1/chat/completions, /v1/completions, /v1/models\n"

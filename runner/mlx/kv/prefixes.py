@@ -21,7 +21,7 @@ from runner.mlx.kv.row_kv import RowKV
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPrefix:
+class StoredPrefix:
     """`caches` hold `length` tokens, one per layer of the model."""
 
     caches: tuple[Any, ...]
@@ -36,7 +36,7 @@ class PrefixStore:
     """Entries by id. `keep` takes over copies made for it; `start` never gives them away."""
 
     def __init__(self) -> None:
-        self._entries: dict[EntryId, KeptPrefix] = {}
+        self._entries: dict[EntryId, StoredPrefix] = {}
 
     def __contains__(self, entry: EntryId) -> bool:
         return entry in self._entries
@@ -46,7 +46,7 @@ class PrefixStore:
         return sum(kept.nbytes for kept in self._entries.values())
 
     def keep(self, entry: EntryId, caches: Sequence[Any], length: int) -> None:
-        self._entries[entry] = KeptPrefix(tuple(caches), length)
+        self._entries[entry] = StoredPrefix(tuple(caches), length)
 
     def evict(self, entry: EntryId) -> None:
         """Unknown entries are none of our business: an insert may have failed."""

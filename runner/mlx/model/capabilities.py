@@ -23,8 +23,8 @@ from runner.mlx.kv.batch import DecodeBatch
 from runner.mlx.kv.padded_batch import GroupKV, GroupShape
 from runner.mlx.kv.prefixes import evaluated
 from runner.mlx.kv.row_kv import RowKV
-from runner.mlx.model.compiled_decode import TracedDecode
-from runner.mlx.model.last_token_head import NarrowHead
+from runner.mlx.model.compiled_decode import CompiledDecode
+from runner.mlx.model.last_token_head import LastTokenHead
 
 PROBE_TOKENS = 12
 TOLERANCE = 2e-3
@@ -90,7 +90,7 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Capabilities:
     """What a model was found to be able to do. `slabs`: a row may leave a hole in the batch."""
 
     batches_ragged: bool
@@ -99,7 +99,7 @@ class Trial:
     slabs: bool
 
 
-def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
+def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
     """Compute two rows of unlike length alone and together, and compare their logits."""
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
     alone = [_alone(model, shape, row) for row in rows]
@@ -110,7 +110,9 @@ def try_out(model: Any, shape: Shape, head: NarrowHead) -> Trial:
     narrow = head.narrows and _agree(
         lambda: [_narrowed(model, shape, head, rows[1])], [alone[1][0]]
     )
-    return Trial(batches_ragged=together, groups=grouped, narrows=narrow, slabs=all(shape.plain))
+    return Capabilities(
+        batches_ragged=together, groups=grouped, narrows=narrow, slabs=all(shape.plain)
+    )
 
 
 def trace_agrees(model: Any, shape: Shape) -> bool:
@@ -150,7 +152,7 @@ def _together(
         batch.join(RowId(index), caches, len(row), mx.array(row[:1]))
     batch.open_step()
     if traced:
-        trace = TracedDecode(model, len(shape.plain))
+        trace = CompiledDecode(model, len(shape.plain))
         logits = trace.run(trace.trace(), batch)
     else:
         logits = model(batch.tokens[:, None], cache=batch.caches())[:, -1]
@@ -173,7 +175,7 @@ def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.arr
     return [logits[index, length - 1] for index, length in enumerate(lengths)]
 
 
-def _narrowed(model: Any, shape: Shape, head: NarrowHead, row: list[int]) -> mx.array:
+def _narrowed(model: Any, shape: Shape, head: LastTokenHead, row: list[int]) -> mx.array:
     """The row's last logits with other tokens behind it: the last position would be another."""
     caches = new_caches(model, shape.plain, 0)
     padded = mx.array([[*row, 0, 0, 0]])

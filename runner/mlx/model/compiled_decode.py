@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
 
 from runner.mlx.kv.batch import DecodeBatch
 from runner.mlx.kv.kv_slab import SlabShape
-from runner.mlx.ranks.pipeline_stage import Part
+from runner.mlx.model.kernels import KernelCache, Outlook
+from runner.mlx.ranks.comm import Comm
+from runner.mlx.ranks.pipeline_stage import StageModel
 
 MOST_ROWS = 8
 STEADY_STEPS = 12
@@ -31,7 +33,7 @@ column that is written (1,)."""
 Step = Callable[..., tuple[mx.array, list[mx.array]]]
 
 
-class TracedKV:
+class CompiledKV:
     """One attention layer inside a trace: what the model calls a cache."""
 
     def __init__(self, keys: mx.array, values: mx.array, place: Place) -> None:
@@ -56,7 +58,7 @@ class TracedKV:
         return self.keys, self.values
 
 
-class TracedDecode:
+class CompiledDecode:
     """The forwards of small batches of one model whose layers are all slabs."""
 
     def __init__(self, model: Any, layers: int) -> None:
@@ -94,7 +96,7 @@ class TracedDecode:
         seen = (columns >= np.array(begins)[:, None, None, None]) & (columns <= stop)
         mask = mx.array(seen)  # pyright: ignore[reportArgumentType]
         place = (offset, mask, mx.array([stop]))
-        part = self._model if isinstance(self._model, Part) else None
+        part = self._model if isinstance(self._model, StageModel) else None
         given = [] if part is None else part.receive(batch.tokens[:, None])
         out, slabs = step(batch.tokens, place, given, batch.lend_slabs())
         batch.return_slabs(slabs)
@@ -108,9 +110,54 @@ class TracedDecode:
         self, tokens: mx.array, place: Place, given: list[mx.array], slabs: list[mx.array]
     ) -> tuple[mx.array, list[mx.array]]:
         pairs = zip(slabs[::2], slabs[1::2], strict=True)
-        caches = [TracedKV(keys, values, place) for keys, values in pairs]
-        if isinstance(self._model, Part):
+        caches = [CompiledKV(keys, values, place) for keys, values in pairs]
+        if isinstance(self._model, StageModel):
             out = self._model.inner(tokens[:, None], caches, given)
         else:
             out = self._model(tokens[:, None], cache=caches)
         return out[:, -1], [array for cache in caches for array in cache.state]
+
+
+class Traceable(Protocol):
+    """A forward whose small batches can be traced, perhaps."""
+
+    def traces(self) -> bool:
+        """Return whether the model allows it: tried out now."""
+        ...
+
+    def trace(self) -> None:
+        """Trace from now on."""
+        ...
+
+
+class TraceStart:
+    """When a forward begins to trace: at load, or once a child has compiled its kernels."""
+
+    def __init__(
+        self, kernels: KernelCache, forward: Traceable, comm: Comm, *, pays: bool, allowed: bool
+    ) -> None:
+        """Look for the first time. `pays`: on this rank a trace is faster. `allowed`: all ranks
+        have what it takes."""
+        self._kernels = kernels
+        self._forward = forward
+        self._comm = comm
+        self._pays = pays
+        self._looks = allowed
+        if allowed and pays and not kernels.warm:
+            kernels.fill()
+        self.look()
+
+    def look(self) -> None:
+        """Trace from here on, once the kernels are there. The ranks of a group look after the
+        same steps, and begin when all of them can: in a tensor group the order of exchanges
+        follows from the graph, which a trace may order otherwise."""
+        if not self._looks:
+            return
+        kernels = self._comm.least(self._kernels.outlook() if self._pays else Outlook.NEVER)
+        self._looks = kernels == Outlook.SOON
+        if kernels == Outlook.WARM and self._comm.least(self._forward.traces()):
+            self._forward.trace()
+
+    def close(self) -> None:
+        """End the child, where one runs."""
+        self._kernels.close()

@@ -4,7 +4,7 @@
 """Talks to MLX: project only the positions that will be sampled.
 
 A model projects every position of a prompt onto the vocabulary, of which all but the last
-are thrown away. `NarrowHead` finds the projection of a loaded model (an `lm_head`, or tied
+are thrown away. `LastTokenHead` finds the projection of a loaded model (an `lm_head`, or tied
 embeddings) and lets a forward choose the positions first. Where none is found the logits
 are picked afterwards, at full cost; `narrows` says which, and the load tests it.
 """
@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx import nn
 
 
-class NarrowHead:
+class LastTokenHead:
     """Chooses positions of a forward's output before (or, failing that, after) projection."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -21,13 +21,15 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from runner.engine import LoadProgress
-from runner.mlx.ranks.comm import Company
 from runner.mlx.ranks.layer_probe import Unsplittable
-from runner.mlx.ranks.shard import part_of, weights_of
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 PART_BYTES = 64 << 20
 DEFAULT_CONTEXT_TOKENS = 4096
+
+OwnPart = Callable[[nn.Module, dict[str, Any]], tuple[Any, list[mx.array]]]
+"""(module, config.json) to what this process calls and the weights to bring in for it.
+Unsplittable where a rank cannot have its part."""
 
 
 class UnloadableModel(Exception):
@@ -35,9 +37,9 @@ class UnloadableModel(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
+class LoadedWeights:
     """`config` is the directory's config.json with generation_config.json's end tokens. `model` is
-    what is called: the module, or a rank's `Part` of it."""
+    what is called: the module, or a rank's `StageModel` of it."""
 
     module: nn.Module
     model: Any
@@ -46,14 +48,20 @@ class LoadedModel:
     precision: str
 
 
+def whole(module: nn.Module, config: dict[str, Any]) -> tuple[Any, list[mx.array]]:
+    """Return the module itself and all of its weights."""
+    weights = cast(list[tuple[str, mx.array]], tree_flatten(module.parameters()))
+    return module, [array for _, array in weights]
+
+
 def load_weights(
     path: Path,
     precision: Precision,
     progress: Callable[[LoadProgress], None],
-    company: Company | None = None,
-) -> LoadedModel:
-    """The model, or this rank's part of it, with its weights evaluated by this thread.
-    UnloadableModel says why not."""
+    own_part: OwnPart = whole,
+) -> LoadedWeights:
+    """Return the model in `path`, or this rank's part of it, with its weights evaluated by the
+    calling thread. `progress` hears bytes as they come. UnloadableModel says why not."""
     progress(LoadProgress("reading", 0, 0))
     try:
         model, config = load_model(path, lazy=True, trust_remote_code=False)
@@ -65,7 +73,10 @@ def load_weights(
     if wanted is not None:
         model.set_dtype(wanted)
     model.eval()
-    called, weights = _own_part(path, model, config, company)
+    try:
+        called, weights = own_part(model, config)
+    except Unsplittable as error:
+        raise UnloadableModel(f"{path.name}: {error}") from error
     total = sum(array.nbytes for array in weights)
     done = 0
     part: list[mx.array] = []
@@ -76,20 +87,7 @@ def load_weights(
             done = _bring_in(part, done, total, progress)
     _bring_in(part, done, total, progress)
     name = str(wanted).removeprefix("mlx.core.") if wanted is not None else "as stored"
-    return LoadedModel(model, called, config, total, name)
-
-
-def _own_part(
-    path: Path, model: nn.Module, config: dict[str, Any], company: Company | None
-) -> tuple[Any, list[mx.array]]:
-    if company is None:
-        weights = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-        return model, [array for _, array in weights]
-    try:
-        part = part_of(model, config, company)
-    except Unsplittable as error:
-        raise UnloadableModel(f"{path.name}: {error}") from error
-    return part, weights_of(part, company)
+    return LoadedWeights(model, called, config, total, name)
 
 
 def _bring_in(

@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from bus.wire.messages.collectives import Check
 from runner.group.lockstep import RankContext
-from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.comm import GroupComm
 
 PLACES, PER_PLACE, PER_RANK = 65_521, 7_919, 104_729
 LOOK = 1 << 20
@@ -27,14 +27,14 @@ Expected = Callable[[int, int], mx.array]
 """(start, stop) to the elements that have to be there."""
 
 
-def open_exchanges(seat: RankContext, memory_limit_bytes: int) -> MlxExchanges:
+def open_checks(context: RankContext, memory_limit_bytes: int) -> CollectiveChecks:
     """Meet the other ranks in the calling thread, which makes all exchanges from then on.
     CannotForm when one of them is not of the group."""
     mx.set_memory_limit(memory_limit_bytes)
     mx.set_cache_limit(0)
-    company = Company(seat)
-    company.greet()
-    return MlxExchanges(company)
+    comm = GroupComm(context)
+    comm.greet()
+    return CollectiveChecks(comm)
 
 
 def pattern(rank: int, start: int, stop: int) -> mx.array:
@@ -51,15 +51,15 @@ def pattern_sum(ranks: int, start: int, stop: int) -> mx.array:
     return total
 
 
-class MlxExchanges:
+class CollectiveChecks:
     """See `runner.group.collectives.Exchanges`; over a ring or JACCL."""
 
-    def __init__(self, company: Company) -> None:
+    def __init__(self, comm: GroupComm) -> None:
         self.mlx_version = metadata.version("mlx")
         self.device = "metal" if mx.metal.is_available() else "cpu"
-        self._rank = company.seat.rank
-        self._size = company.seat.size
-        self._group: Any = company.group
+        self._rank = comm.context.rank
+        self._size = comm.context.size
+        self._group: Any = comm.group
         self._given: mx.array | None = None
         self._got: mx.array | None = None
         self._elements = 0

@@ -3,12 +3,12 @@
 """Talks to MLX: what the ranks of a group exchange, forming it included.
 
 Two laws. All exchanges of a process happen on one stream, in the order in which its plans name
-them, which is the same on every rank. And an exchange that takes nothing in (a `recv`) is given
-to the device by itself, after all that must come before it, for the device may begin independent
-parts of one graph in any order. A ring's first stage gives it only when what it brings is needed
-(`settle`), and until then computes what does not depend on it. On a CPU it is given only once
-bytes are there, for the device would spin until then (`doorbell`). After the first error of an
-exchange there must not be another: it could wait for ever.
+them, which is the same on every rank; `exchange_order` keeps it. And an exchange that takes
+nothing in (a `recv`) is given to the device by itself, after all that must come before it, for the
+device may begin independent parts of one graph in any order. A ring's first stage gives it only
+when what it brings is needed (`await_tokens`), and until then computes what does not depend on it.
+On a CPU it is given only once bytes are there, for the device would spin until then (`ring_wait`).
+After the first error of an exchange there must not be another: it could wait for ever.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 
 from bus.wire.messages.control import GroupSpec
+from runner.engine import RowId, StepPlan
 from runner.group.group_config import (
     GREETING_BYTES,
     CannotForm,
@@ -35,8 +35,9 @@ from runner.group.group_config import (
     ring_hostfile,
     stranger,
 )
-from runner.group.lockstep import RankContext
-from runner.mlx.ranks.ring_wait import Doorbell, ring_sockets
+from runner.group.lockstep import RankContext, SharedPlan
+from runner.mlx.ranks.exchange_order import ExchangeOrder, OutOfOrder, Submission
+from runner.mlx.ranks.ring_wait import RingWait, ring_sockets
 
 AGAIN_S = 0.25
 PATIENCE_S = 0.5
@@ -68,7 +69,7 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, previous)
     if group.backend == "ring":
-        ports = {int(address.partition(":")[2]) for seat in group.ranks for address in seat.ring}
+        ports = {int(address.partition(":")[2]) for rank in group.ranks for address in rank.ring}
         _sockets[:] = ring_sockets(ports)
     if (found.rank(), found.size()) != (rank, len(group.ranks)):
         raise CannotForm(f"rank {rank} of {len(group.ranks)} became {found.rank()}")
@@ -88,125 +89,241 @@ def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]
     return jaccl_environment(rank, str(path), group.coordinator)
 
 
-class Company:
-    """One rank among the others. Made in the engine's thread, after `form`."""
+class Comm(Protocol):
+    """What an engine says to the other ranks of its group, in the engine's thread.
 
-    def __init__(self, seat: RankContext) -> None:
-        self.seat = seat
-        self.group: Any = mx.distributed.init(strict=True, backend=seat.backend)
-        self.leads = seat.rank == 0
-        self.pipes = seat.sharding == "pipeline"
-        self.is_first_stage = self.pipes and seat.rank == seat.size - 1
+    What was built is given to the device by `submit`, `submit_or_hold` and `submit_prompt` alone,
+    which do not wait for it (but see `GroupComm`), and what the host waits for was submitted
+    before. `exchange_order` decides what goes when; OutOfOrder is a slip of the caller's.
+    """
+
+    size: int
+    """Ranks, this one included."""
+    leads: bool
+    """Whether plans and tokens are made here."""
+    hears: bool
+    """Whether sampled tokens reach this rank."""
+    microbatches: int
+    """How many parts of a step can be under way at once."""
+
+    def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
+        """Send the followers a plan, as `SharedPlan` has it, and do not wait."""
+        ...
+
+    def least(self, mine: int) -> int:
+        """Return the least of what all ranks say, each between the same two steps. It waits for
+        all that was built. OutOfOrder while something is being built."""
+        ...
+
+    def submit(self, arrays: list[mx.array]) -> None:
+        """Give the device what is held, then `arrays` with what arrives for them."""
+        ...
+
+    def submit_or_hold(self, arrays: list[mx.array]) -> None:
+        """Give the device the end of a step, or hold it until `flush` where the ranks that
+        follow would wait meanwhile for their next plan."""
+        ...
+
+    def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
+        """Give the device, or hold, a part of a prompt. Return the arrays to wait for it by."""
+        ...
+
+    def flush(self) -> None:
+        """Give the device what is held, in order. It must come before anything else does."""
+        ...
+
+    def await_tokens(self, tokens: mx.array) -> None:
+        """Have the device receive tokens that are due up to `tokens`, in order, so that they can
+        be waited for."""
+        ...
+
+    def settle(self) -> None:
+        """Give the device all that is held or due. OutOfOrder while something is being built."""
+        ...
+
+    def must_evaluate(self, out: mx.array) -> list[mx.array]:
+        """Return what of a forward's output must be evaluated although no token comes of it."""
+        ...
+
+    def send_tokens(self, tokens: mx.array) -> mx.array:
+        """Return the lead's (rows,) int32 sampled tokens, on their way to the other ranks once
+        what is returned is evaluated."""
+        ...
+
+    def recv_tokens(self, count: int, out: mx.array) -> mx.array:
+        """Return (count,) int32: a follower's tokens, sampled by the lead from the forward that
+        ended in `out`. Where they do not reach it they are zeros, there when `out` is."""
+        ...
+
+
+class AloneComm:
+    """The comm of a rank that holds the whole model: nothing is held, nothing exchanged."""
+
+    size = 1
+    leads = True
+    hears = True
+    microbatches = 1
+
+    def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
+        """Do nothing: there are no followers."""
+
+    def least(self, mine: int) -> int:
+        """Return `mine`."""
+        return mine
+
+    def submit(self, arrays: list[mx.array]) -> None:
+        """Give the device `arrays`."""
+        mx.async_eval(arrays)
+
+    submit_or_hold = submit
+
+    def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
+        """Give the device all of it. Return all of it."""
+        everything = [*drawn, *caches]
+        mx.async_eval(everything)
+        return everything
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def await_tokens(self, tokens: mx.array) -> None:
+        """Do nothing: nothing is due."""
+
+    settle = flush
+
+    def must_evaluate(self, out: mx.array) -> list[mx.array]:
+        """Return nothing: caches are enough."""
+        return []
+
+    def send_tokens(self, tokens: mx.array) -> mx.array:
+        """Return `tokens`."""
+        return tokens
+
+    def recv_tokens(self, count: int, out: mx.array) -> mx.array:
+        """Raise OutOfOrder: a rank alone samples its own."""
+        raise OutOfOrder("a rank alone has no lead to hear tokens from")
+
+
+class GroupComm:
+    """The comm of one rank among others. Made in the engine's thread, after `form`.
+
+    Without Metal the device's queue is short, and who gives it a step waits until most of that
+    step is computed. The lead would have the followers wait for their next plan just as long: it
+    holds the end of a step, tells the next plan, and only then submits what it held.
+    """
+
+    def __init__(self, context: RankContext) -> None:
+        self.context = context
+        self.group: Any = mx.distributed.init(strict=True, backend=context.backend)
+        self.size = context.size
+        self.leads = context.rank == 0
+        self.pipes = context.sharding == "pipeline"
+        self.is_first_stage = self.pipes and context.rank == context.size - 1
         self.hears = self.leads or not self.pipes or self.is_first_stage
-        """Whether sampled tokens reach this rank."""
-        buffered = self.pipes and seat.backend == "ring"
-        self.lanes = seat.size if buffered else 1
-        """Micro-batches in flight. They want a stage to be able to send tokens before the other
-        end takes them: a ring's sockets buffer so much, of JACCL that is not known."""
-        self.defers = self.is_first_stage and buffered
-        self._due: deque[mx.array] = deque()
+        buffered = self.pipes and context.backend == "ring"
+        # A stage must be able to send tokens before the other end takes them: a ring's sockets
+        # buffer so much, of JACCL that is not known.
+        self.microbatches = context.size if buffered else 1
+        self._defers = self.is_first_stage and buffered
         on_cpu = not mx.metal.is_available()
-        self.holds = self.leads and on_cpu
-        """Whether what is started waits for `launch`."""
-        self._held: list[tuple[mx.array | None, list[mx.array]]] = []
-        self._bell = Doorbell(_sockets) if self.pipes and on_cpu and _sockets else None
-        self._arriving: mx.array | None = None
+        self._order = ExchangeOrder[mx.array](holds=self.leads and on_cpu)
+        self._ring = RingWait(_sockets) if self.pipes and on_cpu and _sockets else None
         self._received: mx.array | None = None
 
     def greet(self) -> None:
-        """The first exchange: every rank proves that it belongs here, or CannotForm."""
-        seat = self.seat
-        mine = mx.array(list(greeting(seat.secret, seat.generation, seat.rank)), mx.uint8)
+        """Make the first exchange: every rank proves that it belongs here, or CannotForm."""
+        context = self.context
+        mine = mx.array(list(greeting(context.secret, context.generation, context.rank)), mx.uint8)
         said: list[int] = mx.distributed.all_gather(mine, group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
         greetings = [
             bytes(said[at : at + GREETING_BYTES]) for at in range(0, len(said), GREETING_BYTES)
         ]
-        rank = stranger(seat.secret, seat.generation, greetings)
+        rank = stranger(context.secret, context.generation, greetings)
         if rank is not None:
             raise CannotForm(f"rank {rank} of the ring is not the group's")
 
-    @property
-    def arriving(self) -> list[mx.array]:
-        """What arrives for what is being built; empty where nothing does."""
-        return [] if self._arriving is None else [self._arriving]
-
-    def arrive(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-        """The hidden states of the stage before. What is computed from them, and nothing else, is
-        to be given to the device (`give`, `start`) before more arrive."""
-        self._arriving = mx.distributed.recv(shape, dtype, self.seat.rank + 1, group=self.group)
-        return self._arriving
-
-    def depart(self, hidden: mx.array) -> mx.array:
-        """Hand hidden states to the next stage; what is returned must be evaluated."""
-        return mx.distributed.send(hidden, self.seat.rank - 1, group=self.group)
-
-    def owed(self, out: mx.array) -> list[mx.array]:
-        """What of a forward's output must be evaluated although nothing is sampled from it."""
-        return [out] if self.pipes and not self.leads else []
+    def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
+        """Send the followers a plan: the lead's."""
+        self.context.tell(SharedPlan(plan, covers, barred))
 
     def least(self, mine: int) -> int:
-        """The least of what all ranks say, which they do between the same two steps. It waits for
-        all that was given to the device."""
-        self.launch()
-        self.settle(None)
+        """Return the least of what all ranks say; an exchange like others, waited for."""
+        self.settle()
         least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
         return least[0]
 
-    def share(self, tokens: mx.array) -> mx.array:
-        """The lead's: (rows,) sampled tokens, on their way to whoever needs them."""
+    def recv_hidden(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+        """Return the hidden states of the stage before, (rows, tokens, width), on their way. What
+        is computed from them, and nothing else, is submitted before more are received."""
+        arriving = mx.distributed.recv(shape, dtype, self.context.rank + 1, group=self.group)
+        self._order.take_in(arriving)
+        return arriving
+
+    def send_hidden(self, hidden: mx.array) -> mx.array:
+        """Return `hidden`, on its way to the next stage once what is returned is evaluated."""
+        return mx.distributed.send(hidden, self.context.rank - 1, group=self.group)
+
+    def must_evaluate(self, out: mx.array) -> list[mx.array]:
+        """Return `out` where it is sent to the next stage."""
+        return [out] if self.pipes and not self.leads else []
+
+    def send_tokens(self, tokens: mx.array) -> mx.array:
+        """Return the tokens: sent to the first stage, or summed over all tensor ranks."""
         if self.pipes:
-            return mx.distributed.send(tokens, self.seat.size - 1, group=self.group)
+            return mx.distributed.send(tokens, self.context.size - 1, group=self.group)
         return mx.distributed.all_sum(tokens, group=self.group)
 
-    def start(self, arrays: list[mx.array]) -> None:
-        """Give a part of a step to the device, or hold it until `launch`.
-
-        Without Metal the device's queue is short, and whoever gives it a step waits until most
-        of that step is computed. The lead would have the followers wait for their next plan just
-        as long: it tells it first, and starts the step before it then.
-        """
-        if not self.holds:
-            self.give(arrays)
-            return
-        arriving, self._arriving = self._arriving, None
-        self._held.append((arriving, arrays))
-
-    def give(self, arrays: list[mx.array]) -> None:
-        """Give the device what may depend on what arrives, once that is arriving, and before it
-        whatever is held."""
-        arriving, self._arriving = self._arriving, None
-        self.launch()
-        self._give(arriving, arrays)
-
-    def launch(self) -> None:
-        """Give the device what is held, in order. It must come before anything else does."""
-        held, self._held = self._held, []
-        for arriving, arrays in held:
-            self._give(arriving, arrays)
-
-    def settle(self, heard: mx.array | None) -> None:
-        """Have the device receive what is due up to `heard`, in order (None: all of it)."""
-        while self._due and (heard is None or any(one is heard for one in self._due)):
-            heard_now = self._due.popleft()
-            self._give(heard_now, [heard_now])
-
-    def hear(self, count: int, out: mx.array) -> mx.array:
-        """A follower's: `count` tokens that the lead samples from the forward that ended in
-        `out`. Where none are needed they are zeros, there when `out` is."""
+    def recv_tokens(self, count: int, out: mx.array) -> mx.array:
+        """Return a follower's tokens. A first stage submits `out` first, for the lead samples
+        from what comes of it; over a ring they are then due."""
         none = mx.zeros((count,), mx.int32)
         if self.is_first_stage:
-            mx.async_eval(out)
-            heard = mx.distributed.recv((count,), mx.int32, 0, group=self.group)
-            if self.defers:
-                self._due.append(heard)
-            return heard
+            self.submit([out])
+            tokens = mx.distributed.recv((count,), mx.int32, 0, group=self.group)
+            if self._defers:
+                self._order.defer(tokens)
+            return tokens
         after = cast(mx.array, mx.depends([none], [out])[0])
         return after if self.pipes else mx.distributed.all_sum(after, group=self.group)
 
-    def _give(self, arriving: mx.array | None, arrays: list[mx.array]) -> None:
-        if arriving is not None and self._bell is not None:
-            if self._received is not None:
-                mx.eval(self._received)
-            self._bell.wait(PATIENCE_S)
-            self._received = arriving
-        mx.async_eval(arrays)
+    def submit(self, arrays: list[mx.array]) -> None:
+        """Give the device what is held, then `arrays`, each once what it takes in is arriving."""
+        self._give(self._order.submit(arrays))
+
+    def submit_or_hold(self, arrays: list[mx.array]) -> None:
+        """Hold `arrays` where this is the lead and a CPU; else submit them."""
+        self._give(self._order.submit_or_hold(arrays))
+
+    def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
+        """Hold or submit as a pipeline's lead does with steps, else submit. Return, for what may
+        be held, its tokens or what arrived, and not its caches: these change in place, and the
+        step that changes them may be held."""
+        everything = [*drawn, *caches]
+        if not self.pipes:
+            self.submit(everything)
+            return everything
+        awaited = (drawn or self._order.arriving) if self._order.holds else everything
+        self.submit_or_hold(everything)
+        return awaited
+
+    def flush(self) -> None:
+        """Give the device what is held."""
+        self._give(self._order.flush())
+
+    def await_tokens(self, tokens: mx.array) -> None:
+        """Give the device the tokens that are due, up to `tokens`."""
+        self._give(self._order.awaited(tokens))
+
+    def settle(self) -> None:
+        """Give the device all that is held or due."""
+        self._give(self._order.settled())
+
+    def _give(self, submissions: Sequence[Submission[mx.array]]) -> None:
+        for submission in submissions:
+            arrival = submission.arrival
+            if arrival is not None and self._ring is not None:
+                if self._received is not None:
+                    mx.eval(self._received)
+                self._ring.wait(PATIENCE_S)
+                self._received = arrival
+            mx.async_eval(submission.arrays)

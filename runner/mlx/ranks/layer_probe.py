@@ -35,7 +35,7 @@ class Unsplittable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class HiddenPath:
     """Where the hidden states are: among a layer's arguments, and in what it returns, which is
     they alone (`element` None) or a tuple of `width`."""
 
@@ -68,11 +68,11 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
+class LayerFlow:
     """How a forward goes through its layers: where the hidden states are, and for each layer which
     of the model's caches it is given (most one, some none)."""
 
-    stream: Stream
+    path: HiddenPath
     caches: tuple[tuple[int, ...], ...]
 
     def caches_of(self, first: int, last: int) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class _Call:
         return any(id(leaf) in arrays for _, leaf in tree_flatten(rest))
 
 
-def passing_of(module: nn.Module, layers: Sequence[Any]) -> Passing:
+def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
     """Unsplittable where hidden states are not all that passes from one layer to the next."""
     caches = make_prompt_cache(module)
     calls = _noted(module, layers, TWO, caches)
@@ -114,11 +114,11 @@ def passing_of(module: nn.Module, layers: Sequence[Any]) -> Passing:
         raise Unsplittable("its forward computes something between the layers")
     key, element = min(found, key=str)
     out = calls[0].returned
-    stream = Stream(key) if element < 0 else Stream(key, element, len(out))
-    _hold_to(stream, calls)
+    path = HiddenPath(key) if element < 0 else HiddenPath(key, element, len(out))
+    _hold_to(path, calls)
     given = [_within(list(call.given.values())) for call in calls]
-    return Passing(
-        stream,
+    return LayerFlow(
+        path,
         tuple(tuple(at for at, one in enumerate(caches) if id(one) in ids) for ids in given),
     )
 
@@ -150,13 +150,13 @@ def looks_elsewhere(
     return len(told[0]) != len(told[1]) or not all(map(_alike, *told))
 
 
-def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, stream: Stream) -> bool:
+def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, path: HiddenPath) -> bool:
     """Whether layers of this stage are told something that depends on the tokens, but for the
     hidden states: their own embeddings of them, say."""
     told: list[list[Any]] = []
     for tokens in (TWO, ((2, 3),)):
         calls = _noted(module, layers, tokens, make_prompt_cache(module))[own]
-        beside = [[one for at, one in call.given.items() if at != stream.key] for call in calls]
+        beside = [[one for at, one in call.given.items() if at != path.key] for call in calls]
         told.append([leaf for _, leaf in tree_flatten(beside) if isinstance(leaf, mx.array)])
     pairs = zip(*told, strict=True)
     return not all(bool(mx.array_equal(*pair, equal_nan=True).item()) for pair in pairs)
@@ -200,16 +200,16 @@ def _common(one: _Call, following: _Call) -> set[tuple[Key, int]]:
     }
 
 
-def _hold_to(stream: Stream, calls: Sequence[_Call]) -> None:
+def _hold_to(path: HiddenPath, calls: Sequence[_Call]) -> None:
     """Nothing of what a layer returned, nor what was made of it, is given to another but as the
     stream, by the one before."""
     made: set[int] = set()
     for before, call in pairwise(calls):
-        hidden = stream.returned(before.returned)
+        hidden = path.returned(before.returned)
         made |= {id(leaf) for _, leaf in tree_flatten([before.returned])}
-        beside = [one for at, one in call.given.items() if at != stream.key and one is not hidden]
+        beside = [one for at, one in call.given.items() if at != path.key and one is not hidden]
         alike = [one for one in beside if isinstance(one, mx.array) and one.shape == hidden.shape]
-        if call.holds(made - {id(hidden)}, stream.key) or any(_is_spoilt(one) for one in alike):
+        if call.holds(made - {id(hidden)}, path.key) or any(_is_spoilt(one) for one in alike):
             raise Unsplittable(MORE)
 
 

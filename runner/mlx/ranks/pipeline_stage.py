@@ -21,19 +21,19 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
-from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.comm import GroupComm
 from runner.mlx.ranks.layer_probe import (
     MORE,
-    Stream,
+    HiddenPath,
     Unsplittable,
     asks_tokens,
+    flow_of,
     looks_elsewhere,
-    passing_of,
     retype,
 )
 
 
-class Part:
+class StageModel:
     """Called like the model, with one cache for each own layer.
 
     Gives logits where the lead is, and elsewhere the output of the last own layer, (rows,
@@ -43,24 +43,24 @@ class Part:
     `inner` alone, with `receive` before it and `hand_on` after.
     """
 
-    def __init__(self, module: nn.Module, company: Company, first: int, last: int) -> None:
+    def __init__(self, module: nn.Module, comm: GroupComm, first: int, last: int) -> None:
         self.module = module
         self.rehearsing = False
-        self._company = company
+        self._comm = comm
         layers = _layers(module)
         if not 0 <= first < last <= len(layers):
             raise Unsplittable(f"layers {first} to {last} of {len(layers)}")
         kinds = [_kind(cache) for cache in make_prompt_cache(module)]
         self._caches = tuple(range(len(kinds)))
-        stream = Stream(0)
-        if company.pipes:
-            passing = passing_of(module, layers)
-            self._caches, stream = passing.caches_of(first, last), passing.stream
+        path = HiddenPath(0)
+        if comm.pipes:
+            flow = flow_of(module, layers)
+            self._caches, path = flow.caches_of(first, last), flow.path
         stand_ins = _stand_ins(kinds, self._caches)
         own = slice(first, last)
         if None in stand_ins and looks_elsewhere(module, layers, own, stand_ins):
             raise Unsplittable(f"layers {first} to {last} ask caches of layers of other kinds")
-        if company.pipes and not company.hears and asks_tokens(module, layers, own, stream):
+        if comm.pipes and not comm.hears and asks_tokens(module, layers, own, path):
             raise Unsplittable(
                 f"layers {first} to {last} look at the tokens, which a stage that is neither the "
                 "first nor the last does not hear; take two ranks"
@@ -74,14 +74,14 @@ class Part:
         self.vocabulary = 0
         for index, layer in enumerate(layers):
             if not first <= index < last:
-                _empty(layer, stream)
-        self._receives = company.pipes and first > 0
+                _empty(layer, path)
+        self._receives = comm.pipes and first > 0
         before = self._arrive if self._receives else None
-        after = None if company.leads else self._depart
+        after = None if comm.leads else self._depart
         if before is not None:
-            _wrap(layers[first], stream, before, None)
+            _wrap(layers[first], path, before, None)
         if after is not None:
-            _wrap(layers[last - 1], stream, None, after)
+            _wrap(layers[last - 1], path, None, after)
         self.own_layers: list[Any] = layers[first:last]
 
     def make_cache(self) -> list[Any]:
@@ -94,7 +94,7 @@ class Part:
         everywhere = [None if at is None else cache[at] for at in self._places]
         logits = self.module(inputs, cache=everywhere)
         self.vocabulary = int(logits.shape[-1])
-        return logits if self._company.leads or self._out is None else self._out
+        return logits if self._comm.leads or self._out is None else self._out
 
     @contextmanager
     def rehearsal(self) -> Generator[None]:
@@ -114,7 +114,7 @@ class Part:
         width, dtype = self._like
         if self.rehearsing:
             return [_made_up(inputs, width, dtype)]
-        return [self._company.arrive((*inputs.shape, width), dtype)]
+        return [self._comm.recv_hidden((*inputs.shape, width), dtype)]
 
     def inner(self, inputs: mx.array, cache: Sequence[Any], given: Sequence[mx.array]) -> mx.array:
         """The call without its exchanges between stages, whose input is `given`."""
@@ -127,8 +127,8 @@ class Part:
 
     def hand_on(self, out: mx.array) -> mx.array:
         """What is to come of `inner`'s output: sent to the next stage, where there is one."""
-        if self._company.pipes and not self._company.leads and not self.rehearsing:
-            return self._company.depart(out)
+        if self._comm.pipes and not self._comm.leads and not self.rehearsing:
+            return self._comm.send_hidden(out)
         return out
 
     def _arrive(self, hidden: mx.array) -> mx.array:
@@ -138,14 +138,14 @@ class Part:
             assert self._given is not None
             return self._given
         if not self.rehearsing:
-            return self._company.arrive(hidden.shape, hidden.dtype)
+            return self._comm.recv_hidden(hidden.shape, hidden.dtype)
         assert self._inputs is not None
         self._like = hidden.shape[-1], hidden.dtype
         return _made_up(self._inputs, *self._like)
 
     def _depart(self, hidden: Any) -> Any:
         if not isinstance(hidden, mx.array):
-            if self._company.pipes:
+            if self._comm.pipes:
                 raise Unsplittable(MORE)
             return hidden
         if not self._is_inner:
@@ -179,7 +179,7 @@ def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int
     return [at if at in own else first_of.get(kind) for at, kind in enumerate(kinds)]
 
 
-def _empty(layer: Any, stream: Stream) -> None:
+def _empty(layer: Any, path: HiddenPath) -> None:
     """Let go of a layer's weights; it returns the hidden states it is given, and keeps what else
     is known of it, for forwards look there."""
     for module in layer.modules():
@@ -187,14 +187,14 @@ def _empty(layer: Any, stream: Stream) -> None:
             dict.pop(module, name)
 
     def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return stream.returning(stream.given(args, kwargs))
+        return path.returning(path.given(args, kwargs))
 
     retype(layer, "Elsewhere", passed_on)
 
 
 def _wrap(
     layer: Any,
-    stream: Stream,
+    path: HiddenPath,
     before: Callable[[mx.array], mx.array] | None,
     after: Callable[[mx.array], mx.array] | None,
 ) -> None:
@@ -202,8 +202,8 @@ def _wrap(
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         if before is not None:
-            args, kwargs = stream.giving(before(stream.given(args, kwargs)), args, kwargs)
+            args, kwargs = path.giving(before(path.given(args, kwargs)), args, kwargs)
         out = inner(self, *args, **kwargs)
-        return out if after is None else stream.returning(after(stream.returned(out)), out)
+        return out if after is None else path.returning(after(path.returned(out)), out)
 
     retype(layer, "Edge", called)

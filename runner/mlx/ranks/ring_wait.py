@@ -32,7 +32,7 @@ def ring_sockets(ports: Collection[int]) -> list[int]:
     return found
 
 
-class Doorbell:
+class RingWait:
     """Rings when there is something to read, or an end, on one of these sockets."""
 
     def __init__(self, sockets: Collection[int]) -> None:

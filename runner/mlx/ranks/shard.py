@@ -16,32 +16,40 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.comm import GroupComm
 from runner.mlx.ranks.layer_probe import Unsplittable
-from runner.mlx.ranks.pipeline_stage import Part
+from runner.mlx.ranks.pipeline_stage import StageModel
 
 HEADS = ("num_attention_heads", "num_key_value_heads", "n_head", "n_heads")
 
 
-def part_of(module: nn.Module, config: dict[str, Any], company: Company) -> Part:
-    """This rank's part; the module's other weights are let go. Unsplittable says why not."""
+def own_part(
+    comm: GroupComm, module: nn.Module, config: dict[str, Any]
+) -> tuple[StageModel, list[mx.array]]:
+    """Return this rank's part and the weights it is known to need, unevaluated; the module's
+    other weights are let go. Unsplittable says why not."""
+    part = _part(comm, module, config)
+    return part, _weights(part, comm)
+
+
+def _part(comm: GroupComm, module: nn.Module, config: dict[str, Any]) -> StageModel:
     family = config.get("model_type", type(module).__name__)
-    seat = company.seat
+    context = comm.context
     try:
-        if seat.sharding == "tensor":
-            _shard(module, config, company)
-            return Part(module, company, 0, len(cast(list[Any], module.layers)))
-        return Part(module, company, seat.first_layer, seat.last_layer)
+        if context.sharding == "tensor":
+            _shard(module, config, comm)
+            return StageModel(module, comm, 0, len(cast(list[Any], module.layers)))
+        return StageModel(module, comm, context.first_layer, context.last_layer)
     except Unsplittable as error:
-        raise Unsplittable(f"{family} cannot be run as {seat.sharding}: {error}") from error
+        raise Unsplittable(f"{family} cannot be run as {context.sharding}: {error}") from error
     except Exception as error:
         raise Unsplittable(
-            f"{family} cannot be run as {seat.sharding}: {type(error).__name__}: {error}"
+            f"{family} cannot be run as {context.sharding}: {type(error).__name__}: {error}"
         ) from error
 
 
-def weights_of(part: Part, company: Company) -> list[mx.array]:
-    """What the part is known to need: its layers, and of the rest what its end uses."""
+def _weights(part: StageModel, comm: GroupComm) -> list[mx.array]:
+    """Return the weights of its layers, and of the rest those that its end uses."""
     own: list[mx.array] = []
     for layer in part.own_layers:
         own += [array for _, array in cast(list[Any], tree_flatten(layer.parameters()))]
@@ -49,21 +57,21 @@ def weights_of(part: Part, company: Company) -> list[mx.array]:
     everything = cast(list[tuple[str, mx.array]], tree_flatten(part.module.parameters()))
     rest = [(name, array) for name, array in everything if id(array) not in known]
     has_head = any("lm_head" in name for name, _ in rest)
-    return own + [array for name, array in rest if _needed(name, has_head, company)]
+    return own + [array for name, array in rest if _needed(name, has_head, comm)]
 
 
-def _needed(name: str, has_head: bool, company: Company) -> bool:
+def _needed(name: str, has_head: bool, comm: GroupComm) -> bool:
     is_head = "lm_head" in name
     is_embedding = any(part.startswith(("embed", "wte", "wpe")) for part in name.split("."))
-    if not company.pipes:
-        return company.leads or not is_head
-    if company.leads:
+    if not comm.pipes:
+        return comm.leads or not is_head
+    if comm.leads:
         return not (has_head and is_embedding)
-    return company.is_first_stage and is_embedding
+    return comm.is_first_stage and is_embedding
 
 
-def _shard(module: Any, config: dict[str, Any], company: Company) -> None:
-    size = company.seat.size
+def _shard(module: Any, config: dict[str, Any], comm: GroupComm) -> None:
+    size = comm.context.size
     if not hasattr(module, "shard"):
         raise Unsplittable("the family has no tensor sharding; a pipeline can run it")
     for source in (config, config.get("text_config") or {}):
@@ -71,4 +79,4 @@ def _shard(module: Any, config: dict[str, Any], company: Company) -> None:
             heads = source.get(name)
             if isinstance(heads, int) and heads % size:
                 raise Unsplittable(f"{name} = {heads} is not divisible by {size} ranks")
-    module.shard(company.group)
+    module.shard(comm.group)

@@ -63,7 +63,7 @@ class RowMatcher:
         return mask
 
 
-class Grammars:
+class GrammarMasks:
     """Compiles grammars for one model's tokens; equal keys share one compilation."""
 
     def __init__(self, path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> None:

@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from bus.wire.ids import TokenId
 from runner.engine import RowFailure, RowId, SampledToken, StepResult
-from runner.mlx.sampling.draws import Drawn
+from runner.mlx.sampling.batch_sampler import Drawn
 
 TOO_SHORT_S = 50e-6
 """A wait this short found the work done: when it was done is not known."""
@@ -26,7 +26,7 @@ class DrawnRows:
 
 
 @dataclass(slots=True)
-class Outcome:
+class PendingStep:
     """What a step will have made: arrays on their way, failures known already.
 
     `prefilled` are arrays that are there once the step's prefill is over, before its decode.
@@ -40,34 +40,34 @@ class Outcome:
     failures: list[RowFailure] = field(default_factory=list[RowFailure])
 
 
-def result_of(outcome: Outcome, last_done: float) -> tuple[StepResult, float]:
+def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float]:
     """Wait for the step. Also the instant it was done, for the next step's cost.
 
     The step cost what passed since it was issued or since the one before it was done,
     whichever is later.
     """
-    began = max(outcome.issued_at, last_done)
+    began = max(pending.issued_at, last_done)
     waited_from = time.perf_counter()
-    first_done = _wait(outcome.prefilled, waited_from)
-    done = _wait([a for one in outcome.decoded for a in one.drawn.arrays()], first_done)
-    both = bool(outcome.prefilled) and bool(outcome.decoded)
+    first_done = _wait(pending.prefilled, waited_from)
+    done = _wait([a for one in pending.decoded for a in one.drawn.arrays()], first_done)
+    both = bool(pending.prefilled) and bool(pending.decoded)
     told_apart = both and first_done - waited_from > TOO_SHORT_S
     prefill_s = decode_s = 0.0
     if told_apart:
         prefill_s, decode_s = max(first_done - began, 0.0), done - first_done
     elif not both:
         whole = max(done - began, 0.0)
-        prefill_s, decode_s = (whole, 0.0) if outcome.prefilled else (0.0, whole)
-    lost = {failure.row for failure in outcome.failures}
+        prefill_s, decode_s = (whole, 0.0) if pending.prefilled else (0.0, whole)
+    lost = {failure.row for failure in pending.failures}
     result = StepResult(
-        step=outcome.step,
+        step=pending.step,
         tokens=tuple(
             token
-            for drawn in (*outcome.first, *outcome.decoded)
+            for drawn in (*pending.first, *pending.decoded)
             for token in _tokens(drawn)
             if token.row not in lost
         ),
-        failures=tuple(outcome.failures),
+        failures=tuple(pending.failures),
         step_s=max(done - began, 0.0),
         prefill_s=prefill_s,
         decode_s=decode_s,

@@ -5,6 +5,7 @@ Whatever a `RowSpec` contains, the worst that comes of it is a `RowTrouble` here
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal, Protocol
@@ -12,10 +13,11 @@ from typing import Any, Literal, Protocol
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.engine import EngineFacts, PrefixHit, RowId, RowSpec
+from runner.engine import EngineFacts, PrefixHit, RowFailure, RowId, RowSpec
 from runner.mlx.kv.prefixes import PrefixStore
-from runner.mlx.sampling.draws import RowDraw, start_draw
-from runner.mlx.sampling.grammar_mask import BadGrammar, DeadEnd, Grammars, RowMatcher
+from runner.mlx.sampling.batch_sampler import RowDraw, start_draw
+from runner.mlx.sampling.grammar_mask import BadGrammar, DeadEnd, GrammarMasks, RowMatcher
+from runner.mlx.sampling.pending_step import PendingStep
 
 
 class RowTrouble(Exception):
@@ -27,20 +29,26 @@ class RowTrouble(Exception):
         self.message = message
 
 
-class MakesCaches(Protocol):
-    """Something that knows the model's caches."""
+class RowCaches(Protocol):
+    """What knows the model's caches, and frees those of rows."""
 
-    def new_caches(self, reserve: int) -> list[Any]: ...
+    def new_caches(self, reserve: int) -> list[Any]:
+        """Return a row's own empty caches, one per layer, with room for `reserve` tokens."""
+        ...
+
+    def leave(self, rows: Sequence[EngineRow]) -> None:
+        """Forget rows, in a batch or not, and free their KV."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
 class EngineRow:
     """A row between admission and release.
 
-    `caches` are the row's own while it is outside the decode batch, and hold the first
-    `computed` tokens; inside it, in lane `lane`, they are empty. `token` (shape (1,)) is its last
-    sampled token while it is outside the batch. `unread` is where a grammar row's last token
-    will be found: (array, index), None when the matcher is up to date.
+    `caches` are the row's own while it is outside of microbatches, and hold the first `computed`
+    tokens; inside of one, which `microbatch` says, they are empty. `token` (shape (1,)) is its last
+    sampled token while it is outside. `unread` is where a grammar row's last token will be found:
+    (array, index), None when the matcher is up to date.
     """
 
     spec: RowSpec
@@ -50,7 +58,7 @@ class EngineRow:
     computed: int = 0
     token: mx.array | None = None
     batched: bool = False
-    lane: int = 0
+    microbatch: int = 0
     unread: tuple[mx.array, int] | None = field(default=None)
 
     @property
@@ -87,8 +95,64 @@ class EngineRow:
         self.matcher.consume(TokenId(tokens[index]))
 
 
+class AdmittedRows:
+    """An engine's rows by name, and the names of rows that failed and were not let go yet."""
+
+    def __init__(self, facts: EngineFacts, grammars: GrammarMasks, caches: RowCaches) -> None:
+        self._facts = facts
+        self._grammars = grammars
+        self._caches = caches
+        self._rows: dict[RowId, EngineRow] = {}
+        self._failed: set[RowId] = set()
+
+    @property
+    def nbytes(self) -> int:
+        """The KV bytes of rows outside of batches."""
+        return sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
+
+    def admit(self, spec: RowSpec, pending: PendingStep) -> None:
+        """Take a row in, or fail it with what is wrong with it."""
+        try:
+            self._rows[spec.row] = admitted(spec, self._facts, self._grammars, self._caches)
+        except RowTrouble as trouble:
+            pending.failures.append(RowFailure(spec.row, trouble.reason, trouble.message))
+            self._failed.add(spec.row)
+
+    def get(self, name: RowId) -> EngineRow | None:
+        """Return the row, or None."""
+        return self._rows.get(name)
+
+    def named(self, name: RowId, pending: PendingStep) -> EngineRow | None:
+        """Return the row, or None when it has failed; a row never heard of fails now."""
+        if name in self._rows:
+            return self._rows[name]
+        if name not in self._failed:
+            pending.failures.append(RowFailure(name, "internal", f"row {name} is not admitted"))
+            self._failed.add(name)
+        return None
+
+    def fail(self, name: RowId) -> None:
+        """Forget a row but for its name, so that plans may name it until it is released."""
+        row = self._rows.pop(name, None)
+        if row is not None:
+            self._caches.leave([row])
+        self._failed.add(name)
+
+    def release(self, names: Sequence[RowId]) -> bool:
+        """Forget rows and their names. Return whether the last rows have left just now."""
+        gone = [row for name in names if (row := self._rows.pop(name, None)) is not None]
+        self._failed.difference_update(names)
+        if gone:
+            self._caches.leave(gone)
+        return bool(gone) and not self._rows
+
+    def clear(self) -> None:
+        """Forget all rows, leaving their KV to the caller."""
+        self._rows.clear()
+
+
 def admitted(
-    spec: RowSpec, facts: EngineFacts, grammars: Grammars, model: MakesCaches
+    spec: RowSpec, facts: EngineFacts, grammars: GrammarMasks, model: RowCaches
 ) -> EngineRow:
     """The row, ready for its first chunk. RowTrouble says what is wrong with it."""
     _check(spec, facts)

@@ -9,7 +9,7 @@ from bus.hardware.observed_links import address_at, believed, measured_links, re
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import LinkReading, MeasuredLink
-from bus.wire.topology import PRIORS, RANKING, THUNDERBOLT, Link, NodeAddress
+from bus.wire.topology import PRIORS, RANKING, THUNDERBOLT, LinkCost, NodeAddress
 
 A, B = NodeId("n-a"), NodeId("n-b")
 WIFI = NodeAddress(ip="192.168.0.2", medium="wifi")
@@ -49,10 +49,12 @@ def test_a_host_is_known_by_its_nodes_account_else_by_its_looks() -> None:
 def test_the_measurement_of_the_best_way_counts_not_the_fastest_figure() -> None:
     cable, wifi = measured(CABLE.ip, 0.4e9, at_least=True), measured(WIFI.ip, 0.9e9)
     found = measured_links(reading(wifi, cable, measured(VPN.ip, 5e9)), {B: (VPN, WIFI, CABLE)})
-    assert found == {B: Link(1e-4, THUNDERBOLT[5].bytes_per_s)}
-    assert measured_links(reading(measured(VPN.ip, 1e6)), {B: (VPN, CABLE)}) == {B: Link(1e-4, 1e6)}
+    assert found == {B: LinkCost(1e-4, THUNDERBOLT[5].bytes_per_s)}
+    assert measured_links(reading(measured(VPN.ip, 1e6)), {B: (VPN, CABLE)}) == {
+        B: LinkCost(1e-4, 1e6)
+    }
     unnamed = measured("")
-    assert measured_links(reading(unnamed), {}) == {B: Link(1e-4, 0.1e9)}
+    assert measured_links(reading(unnamed), {}) == {B: LinkCost(1e-4, 0.1e9)}
 
 
 @given(st.sampled_from(RANKING), st.floats(1e3, 1e11), st.booleans())

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.hardware.thunderbolt import Port, bridge_loops, bridge_service, ports_in, reading_of
+from bus.hardware.thunderbolt import (
+    ThunderboltPort,
+    bridge_loops,
+    bridge_service,
+    ports_in,
+    reading_of,
+)
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import ThunderboltReading
 from tests.harness.thunderbolt_samples import bus, profile, services
@@ -15,9 +21,9 @@ from tests.harness.thunderbolt_samples import bus, profile, services
 def test_a_port_tells_its_domain_its_cable_and_who_is_at_the_other_end() -> None:
     text = profile(bus(2, "D-2", dock=True), bus(1, "D-1", "E-1", speed="40 Gb/s"), bus(0, "D-0"))
     assert ports_in(text) == (
-        Port("3", "D-2", (), 80),
-        Port("2", "D-1", ("E-1",), 40),
-        Port("1", "D-0", (), 0),
+        ThunderboltPort("3", "D-2", (), 80),
+        ThunderboltPort("2", "D-1", ("E-1",), 40),
+        ThunderboltPort("1", "D-0", (), 0),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bus.links.security import RETRY_S, Reach, Server
+from bus.links.security import RETRY_S, CurveKeys, Server
 from bus.wire.ids import NodeId
 
-OLD, NEW, OTHER = (Reach(bytes([n]) * 32, b"p" * 32, b"s" * 32) for n in (1, 2, 3))
+OLD, NEW, OTHER = (CurveKeys(bytes([n]) * 32, b"p" * 32, b"s" * 32) for n in (1, 2, 3))
 
 
-def server(used: Reach) -> Server:
+def server(used: CurveKeys) -> Server:
     return Server(NodeId("n1"), used, tried_at=10.0)
 
 

@@ -21,10 +21,10 @@ from bus.membership.mdns_hints import (
     node_in,
     parse_advert,
 )
-from bus.membership.member_types import Dial, HangUp, Myself
+from bus.membership.member_types import Dial, HangUp
 from bus.membership.membership import Membership
 from bus.wire.ids import Boot, NodeId
-from bus.wire.messages.peers import PeerPorts, PeerRefused, PeerWelcome
+from bus.wire.messages.peers import PeerHello, PeerPorts, PeerRefused, PeerWelcome
 
 KEY = "0123456789abcdef"
 PORTS = PeerPorts(control=2, telemetry=3, candidate=4)
@@ -140,7 +140,7 @@ def test_a_flood_is_bounded_and_what_was_dialled_is_hung_up(
 
 
 def membership() -> Membership:
-    me = Myself(
+    me = PeerHello(
         node=NodeId("n-me"),
         name="me",
         boot=Boot("b"),

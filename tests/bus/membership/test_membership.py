@@ -17,7 +17,6 @@ from bus.membership.member_types import (
     Dial,
     Follow,
     HangUp,
-    Myself,
     Say,
     SayHello,
     Unfollow,
@@ -30,8 +29,8 @@ TICK_S = 0.25
 Letter = PeerHello | PeerWelcome | PeerRefused | PeerGoodbye
 
 
-def myself(name: str, *addresses: str, boot: str = "b1", namespace: str = "shoal") -> Myself:
-    return Myself(
+def myself(name: str, *addresses: str, boot: str = "b1", namespace: str = "shoal") -> PeerHello:
+    return PeerHello(
         node=NodeId(f"n-{name}"),
         name=name,
         boot=Boot(boot),
@@ -68,7 +67,9 @@ class Net:
         self.post: list[tuple[float, int, str, str, str, Letter]] = []
         self.count = 0
 
-    def add(self, me: Myself, seeds: Iterable[str] = (), *, as_: str | None = None) -> Membership:
+    def add(
+        self, me: PeerHello, seeds: Iterable[str] = (), *, as_: str | None = None
+    ) -> Membership:
         name = as_ or me.name
         self.seats[name] = Seat(Membership(me, seeds))
         for address in me.addresses:

@@ -12,18 +12,18 @@ from bus.survey.link_probe import (
     MOST_BYTES,
     SERIES,
     Burst,
-    Gauge,
-    Gauged,
+    LinkProbe,
+    ProbeResult,
 )
 
 latencies = st.floats(1e-5, 0.3)
 speeds = st.floats(2e5, 2e10)
 
 
-def measure(latency_s: float, bytes_per_s: float, most: int) -> tuple[Gauged, list[Burst]]:
+def measure(latency_s: float, bytes_per_s: float, most: int) -> tuple[ProbeResult, list[Burst]]:
     """A gauge over a link that takes each byte its time and each message its way."""
-    gauge, now, sent = Gauge(most), 50.0, list[Burst]()
-    step: Burst | Gauged | None = gauge.start(now)
+    gauge, now, sent = LinkProbe(most), 50.0, list[Burst]()
+    step: Burst | ProbeResult | None = gauge.start(now)
     while isinstance(step, Burst):
         sent.append(step)
         now += 2 * latency_s + step.bytes_ / bytes_per_s
@@ -63,8 +63,8 @@ def test_echoes_alone_are_enough_where_nothing_may_be_sent() -> None:
 
 
 def test_load_that_comes_in_the_midst_of_a_measurement_does_not_make_the_way_longer() -> None:
-    gauge, now = Gauge(0), 0.0
-    step: Burst | Gauged | None = gauge.start(now)
+    gauge, now = LinkProbe(0), 0.0
+    step: Burst | ProbeResult | None = gauge.start(now)
     while isinstance(step, Burst):
         now += 5e-3 if step.serial < 2 * SERIES else 1e-3
         step = gauge.answered(step.serial, now)
@@ -72,8 +72,8 @@ def test_load_that_comes_in_the_midst_of_a_measurement_does_not_make_the_way_lon
 
 
 def test_a_burst_that_load_made_slow_is_repeated() -> None:
-    gauge, now, slow = Gauge(MOST_BYTES), 0.0, True
-    step: Burst | Gauged | None = gauge.start(now)
+    gauge, now, slow = LinkProbe(MOST_BYTES), 0.0, True
+    step: Burst | ProbeResult | None = gauge.start(now)
     while isinstance(step, Burst):
         now += 1e-4 + step.bytes_ / 100e6
         if step.bytes_ and slow:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from bus.links.cluster_key import ClusterKey
-from bus.survey.probe_schedule import Target
+from bus.survey.probe_schedule import ProbeTarget
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import LinkReading
 from bus.wire.topology import PRIORS
@@ -103,8 +103,8 @@ def test_an_address_at_which_another_node_answers_counts_for_nothing(cluster: Bo
         surveyor = cluster.boards["a"].surveyor
         assert surveyor is not None
 
-        right = Target(NodeId("n-b"), f"127.0.0.1:{cluster.ports['b']}")
-        others = [Target(NodeId("n-b"), address) for address in (wrong, nobody)]
+        right = ProbeTarget(NodeId("n-b"), f"127.0.0.1:{cluster.ports['b']}")
+        others = [ProbeTarget(NodeId("n-b"), address) for address in (wrong, nobody)]
 
         def each_had_its_turn() -> bool:
             peer.addresses = (wrong, nobody)

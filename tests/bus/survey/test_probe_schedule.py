@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.survey.link_probe import MOST_BYTES, Gauged
+from bus.survey.link_probe import MOST_BYTES, ProbeResult
 from bus.survey.probe_schedule import (
     EVERY_S,
     FIRST_S,
@@ -16,8 +16,8 @@ from bus.survey.probe_schedule import (
     LOOPBACK_MOST_BYTES,
     RETRY_S,
     VPN_MOST_BYTES,
-    Rounds,
-    Target,
+    ProbeSchedule,
+    ProbeTarget,
     busy_nodes,
     one_way_s,
 )
@@ -26,9 +26,9 @@ from bus.wire.messages.readings import FetchReading, RunnerReading, WeightsReadi
 from bus.wire.topology import PRIORS
 
 ME, A, B = NodeId("n-me"), NodeId("n-a"), NodeId("n-b")
-AT_A, AT_B = Target(A, "10.0.0.1:1"), Target(B, "10.0.0.2:1")
+AT_A, AT_B = ProbeTarget(A, "10.0.0.1:1"), ProbeTarget(B, "10.0.0.2:1")
 ONE = {A: (AT_A.address,)}
-FAST = Gauged(1e-3, 0.1e9)
+FAST = ProbeResult(1e-3, 0.1e9)
 
 
 def runner(node: NodeId, running: int = 0, phase: str = "ready") -> RunnerReading:
@@ -44,7 +44,7 @@ def runner(node: NodeId, running: int = 0, phase: str = "ready") -> RunnerReadin
 
 
 def test_each_address_has_its_turn_soon_and_then_every_few_minutes() -> None:
-    rounds, now, taken = Rounds(ME), 0.0, list[float]()
+    rounds, now, taken = ProbeSchedule(ME), 0.0, list[float]()
     while now < 3 * EVERY_S:
         if rounds.choose(ONE, (), now, 0.5) is not None:
             taken.append(now)
@@ -70,9 +70,9 @@ def test_each_address_has_its_turn_soon_and_then_every_few_minutes() -> None:
 def test_nobody_busy_or_gone_is_measured_and_turns_are_apart(
     steps: list[tuple[float, frozenset[NodeId], frozenset[NodeId], bool, float]],
 ) -> None:
-    rounds, now, before = Rounds(ME), 0.0, -GAP_S
+    rounds, now, before = ProbeSchedule(ME), 0.0, -GAP_S
     all_ = {A: (AT_A.address, "192.168.0.1:1"), B: (AT_B.address,), ME: ("127.0.0.1:1",)}
-    taken: dict[Target, float] = {}
+    taken: dict[ProbeTarget, float] = {}
     for wait_s, busy, gone, works, chance in steps:
         now += wait_s
         there = {node: some for node, some in all_.items() if node not in gone}
@@ -89,7 +89,7 @@ def test_nobody_busy_or_gone_is_measured_and_turns_are_apart(
 
 
 def test_an_address_that_does_not_answer_loses_its_figures_and_rests_longer() -> None:
-    rounds = Rounds(ME)
+    rounds = ProbeSchedule(ME)
     rounds.choose(ONE, (), 0.0, 0.0)
     rounds.measured(AT_A, FAST, 0.0)
     assert [one.host for one in rounds.links(1.0)] == ["10.0.0.1"]
@@ -102,7 +102,7 @@ def test_an_address_that_does_not_answer_loses_its_figures_and_rests_longer() ->
 
 
 def test_a_peer_that_comes_and_goes_is_not_measured_more_often() -> None:
-    rounds, now, taken = Rounds(ME), 0.0, 0
+    rounds, now, taken = ProbeSchedule(ME), 0.0, 0
     while now < 3 * EVERY_S:
         there = ONE if int(now) % 10 < 7 else {}
         if rounds.choose(there, (), now, 0.5) is not None:
@@ -116,10 +116,10 @@ def test_a_peer_that_comes_and_goes_is_not_measured_more_often() -> None:
 
 
 def test_the_best_of_a_few_counts_and_figures_grow_old() -> None:
-    rounds = Rounds(ME)
+    rounds = ProbeSchedule(ME)
     rounds.choose(ONE, (), 0.0, 0.0)
     for at, rate in ((0.0, 0.05e9), (1.0, 0.11e9), (2.0, 0.08e9)):
-        rounds.measured(AT_A, Gauged(1e-3, rate), at)
+        rounds.measured(AT_A, ProbeResult(1e-3, rate), at)
     (link,) = rounds.links(10.0)
     assert (link.bytes_per_s, link.at_least, link.age_s) == (0.11e9, False, 8.0)
     assert rounds.links(2.0 + KEEP_S) != ()
@@ -127,21 +127,21 @@ def test_the_best_of_a_few_counts_and_figures_grow_old() -> None:
 
 
 def test_what_encryption_or_this_machine_sets_the_pace_of_is_a_lower_bound() -> None:
-    rounds, at_home = Rounds(ME), Target(B, "127.0.0.1:7")
+    rounds, at_home = ProbeSchedule(ME), ProbeTarget(B, "127.0.0.1:7")
     rounds.choose({A: ONE[A], B: (at_home.address,)}, (), 0.0, 0.0)
-    rounds.measured(AT_A, Gauged(1e-3, 0.4e9), 0.0)
-    rounds.measured(at_home, Gauged(1e-4, 0.02e9), 0.0)
+    rounds.measured(AT_A, ProbeResult(1e-3, 0.4e9), 0.0)
+    rounds.measured(at_home, ProbeResult(1e-4, 0.02e9), 0.0)
     assert {one.peer: one.at_least for one in rounds.links(0.0)} == {A: True, B: True}
     home = next(one for one in rounds.links(0.0) if one.peer == B)
     assert home.latency_s == PRIORS["loopback"].latency_s, "no network, so it is load that was seen"
 
 
 def test_the_way_is_what_the_network_adds_to_an_echo_at_home() -> None:
-    rounds = Rounds(ME)
+    rounds = ProbeSchedule(ME)
     rounds.choose({**ONE, ME: ("127.0.0.1:1",)}, (), 0.0, 0.0)
-    rounds.measured(AT_A, Gauged(500e-6, 0.1e9), 0.0)
+    rounds.measured(AT_A, ProbeResult(500e-6, 0.1e9), 0.0)
     assert rounds.links(0.0)[0].latency_s == 250e-6
-    rounds.measured(Target(ME, "127.0.0.1:1"), Gauged(300e-6, None), 0.0)
+    rounds.measured(ProbeTarget(ME, "127.0.0.1:1"), ProbeResult(300e-6, None), 0.0)
     (link,) = rounds.links(0.0)
     assert abs(link.latency_s - (PRIORS["loopback"].latency_s + 100e-6)) < 1e-9
     assert one_way_s(100e-6, 300e-6) == PRIORS["loopback"].latency_s
@@ -149,9 +149,9 @@ def test_the_way_is_what_the_network_adds_to_an_echo_at_home() -> None:
 
 def test_slow_kinds_of_links_are_given_less() -> None:
     assert AT_A.most_bytes == MOST_BYTES
-    assert Target(A, "100.64.0.9:1").most_bytes == VPN_MOST_BYTES
-    assert Target(A, "127.0.0.1:1").most_bytes == LOOPBACK_MOST_BYTES
-    assert Target(A, "studio.local:1").most_bytes == MOST_BYTES
+    assert ProbeTarget(A, "100.64.0.9:1").most_bytes == VPN_MOST_BYTES
+    assert ProbeTarget(A, "127.0.0.1:1").most_bytes == LOOPBACK_MOST_BYTES
+    assert ProbeTarget(A, "studio.local:1").most_bytes == MOST_BYTES
 
 
 def test_nodes_that_decode_load_or_fetch_are_busy() -> None:

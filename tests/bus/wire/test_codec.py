@@ -214,3 +214,36 @@ def test_a_request_id_names_its_owner() -> None:
     made = request_id(NodeId("n1"), "0", Boot("ab"), 255)
     assert owner_of(made) == ("n1", "0")
     assert owner_of(RequestId("chatcmpl-1")) is None
+
+
+def entry_frame(row: object) -> bytes:
+    return pack(["step", 1, [row]])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["t", RID, 0, 0, "text", "a"],
+        ["t", RID, 0, 0, "speech", "a", 1],
+        ["t", RID, 0, 0, "text", "a", 1, [], 0],
+        ["t", RID, 0, 0, "text", "a", 1, [[5, "a", -0.5]]],
+        ["c", RID, 0, 0, 0, None, None, ""],
+        ["e", RID, 0, 0, "stop"],
+        ["e", RID, 0, 0, "bored", None],
+        ["f", RID, 0],
+        ["f", RID, 0, {"prompt_tokens": "many"}],
+        ["x", RID, 0, "internal", "gone", {}],
+        ["x", RID, 0, "boredom", "gone", {}, {}],
+        "t",
+        [],
+    ],
+)
+def test_an_entry_that_is_not_whole_is_refused(row: object) -> None:
+    with pytest.raises(BadMessage, match="not a frame for a gateway"):
+        unpack_to_gateway(entry_frame(row))
+
+
+def test_an_array_that_says_it_is_huge_is_refused_without_room_for_it() -> None:
+    for data in (b"\x93\xa4step\x00\xdd\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff\xa4step"):
+        with pytest.raises(BadMessage):
+            unpack_to_gateway(data)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bus.wire.ids import NodeId, RequestId
-from gateway.cluster.cancels import REMEMBERED, Stopped
+from gateway.cluster.cancels import REMEMBERED, RememberedCancels
 from tests.harness.http_clients import Reader, cancels_of, ready
 from tests.harness.stage import Stage, eventually, free_port, stage
 
@@ -125,7 +125,7 @@ def test_what_was_stopped_is_remembered_up_to_a_bound() -> None:
             self.open.discard(request_id)
             return found
 
-    stopped = Stopped(All())
+    stopped = RememberedCancels(All())
     names = [RequestId(f"req-{n}") for n in range(REMEMBERED + 1)]
     assert not stopped.cancel(RequestId("req-x"))
     assert all(stopped.cancel(name) for name in names)

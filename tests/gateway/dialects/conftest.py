@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from msgspec import structs
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import RequestId
@@ -60,7 +60,7 @@ class Desk:
         for entry in entries:
             seq = counts.get(entry.request_id, 0)
             counts[entry.request_id] = seq + 1
-            made.append(replace(entry, seq=seq))
+            made.append(structs.replace(entry, seq=seq))
         return made
 
     def text(self, parsed: Parsed, *pieces: str, choice: int = 0, request: int = 0) -> list[Entry]:
@@ -152,7 +152,7 @@ def _choice_entries(
             for piece in (arguments[:cut], arguments[cut:])
             if piece
         ]
-    made.append(ChoiceEnd(ours, 0, choice, reason))
+    made.append(ChoiceEnd(ours, 0, choice, reason, None))
     return made
 
 

@@ -51,7 +51,7 @@ def test_two_calls_are_kept_apart(desk: Any) -> None:
 def test_a_failure_ends_the_request_and_keeps_what_it_cost(desk: Any) -> None:
     parsed = desk.parse(OpenAIChat(), CHAT)
     collector = Collector(parsed.requests)
-    failed = Failed(parsed.requests[0].request_id, 2, "deadline", "too late", desk.usage)
+    failed = Failed(parsed.requests[0].request_id, 2, "deadline", "too late", desk.usage, {})
     collector.add([*desk.text(parsed, "a"), failed])
     assert collector.ended
     assert collector.failed is failed
@@ -79,7 +79,7 @@ def test_it_ends_when_the_last_of_several_requests_has(desk: Any) -> None:
 def test_progress_and_the_logprobs_of_reasoning_are_no_content(desk: Any) -> None:
     parsed = desk.parse(OpenAIChat(), {**CHAT, "logprobs": True})
     ours = parsed.requests[0].request_id
-    token = TokenLogprob(5, "x", -0.5)
+    token = TokenLogprob(5, "x", -0.5, ())
     thought = TokenDelta(ours, 0, 0, "reasoning", "x", 1, (token,))
     said = TokenDelta(ours, 0, 0, "text", "x", 1, (token,))
     [one] = desk.collect(

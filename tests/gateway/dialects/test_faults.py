@@ -7,6 +7,7 @@ import pytest
 
 from bus.wire.errors import BadRequest, ContextOverflow, FailReason, Refusal, RefusalReason
 from bus.wire.ids import RequestId
+from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Failed
 from gateway.dialects import faults
 from gateway.dialects.dialect import Dialect
@@ -18,7 +19,7 @@ DIALECTS: list[Dialect] = [OpenAIChat(), OpenAICompletions(), OllamaChat(), Olla
 
 
 def _failed(reason: FailReason, **details: object) -> Failed:
-    return Failed(RequestId("req-a-0-b-1"), 3, reason, "why", details=details)
+    return Failed(RequestId("req-a-0-b-1"), 3, reason, "why", Usage(), details)
 
 
 def test_every_reason_has_a_status() -> None:
@@ -146,7 +147,7 @@ def test_facts_never_replace_the_words_of_the_envelope() -> None:
     ],
 )
 def test_faults_of_the_door_have_their_headers(
-    fault: faults.Fault, status: int, header: str
+    fault: faults.HttpFault, status: int, header: str
 ) -> None:
     answer = OpenAIChat().error(fault)
     assert answer.status == status

@@ -10,7 +10,7 @@ from openai.types import Model
 from bus.wire.errors import BadRequest
 from gateway.dialects import listing
 from gateway.dialects.dialect import Limits
-from gateway.dialects.listing import LoadedModel, ModelListing
+from gateway.dialects.listing import LoadedCopy, ModelListing
 
 AT = 1_763_640_000.0
 TINY = ModelListing(
@@ -26,8 +26,8 @@ TINY = ModelListing(
     template="{{ x }}",
     facts={"qwen3.block_count": 8},
     loaded=(
-        LoadedModel(9_000_000, 8_500_000, 4096, expires_at_s=AT + 300),
-        LoadedModel(9_000_000, 0, 2048),
+        LoadedCopy(9_000_000, 8_500_000, 4096, expires_at_s=AT + 300),
+        LoadedCopy(9_000_000, 0, 2048),
     ),
 )
 

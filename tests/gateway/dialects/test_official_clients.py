@@ -31,13 +31,13 @@ from bus.wire.messages.tokens import (
 from gateway.dialects import faults, listing
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, ParseContext, Parsed
-from gateway.dialects.listing import LoadedModel, ModelListing
+from gateway.dialects.listing import LoadedCopy, ModelListing
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 
 NOW_S = 1_763_640_000.0
-TINY = ModelListing("shoal-tiny", 1, NOW_S, loaded=(LoadedModel(1, 1, 4096),))
+TINY = ModelListing("shoal-tiny", 1, NOW_S, loaded=(LoadedCopy(1, 1, 4096),))
 DIALECTS: dict[str, Dialect] = {
     "/v1/chat/completions": OpenAIChat(),
     "/v1/completions": OpenAICompletions(),
@@ -64,7 +64,7 @@ def say(*texts: str, reason: Any = "stop", thinking: str = "") -> Script:
                     wanted = one.top_logprobs is not None
                     shown = (logprob,) if wanted else ()
                     made.append(TokenDelta(ours, 0, choice, "text", text, 1, shown))
-                made.append(ChoiceEnd(ours, 0, choice, reason))
+                made.append(ChoiceEnd(ours, 0, choice, reason, None))
             made.append(Finished(ours, 0, USAGE))
         return made
 
@@ -78,10 +78,10 @@ def call(*names: str) -> Script:
         ours = parsed.requests[0].request_id
         made: list[Entry] = []
         for index, name in enumerate(names):
-            made.append(ToolCallDelta(ours, 0, 0, index, f"call_{index}", name, ""))
-            made.append(ToolCallDelta(ours, 0, 0, index, None, None, '{"city": '))
-            made.append(ToolCallDelta(ours, 0, 0, index, None, None, '"Paris"}'))
-        return [*made, ChoiceEnd(ours, 0, 0, "tool_calls"), Finished(ours, 0, USAGE)]
+            made.append(ToolCallDelta(ours, 0, 0, index, f"call_{index}", name, "", 0))
+            made.append(ToolCallDelta(ours, 0, 0, index, None, None, '{"city": ', 0))
+            made.append(ToolCallDelta(ours, 0, 0, index, None, None, '"Paris"}', 0))
+        return [*made, ChoiceEnd(ours, 0, 0, "tool_calls", None), Finished(ours, 0, USAGE)]
 
     return entries
 
@@ -90,7 +90,7 @@ def fail(parsed: Parsed) -> list[Entry]:
     """A word, and then the runner is lost."""
     ours = parsed.requests[0].request_id
     said = TokenDelta(ours, 0, 0, "text", "half", 1)
-    return [said, Failed(ours, 1, "runner_lost", "the runner was lost", USAGE)]
+    return [said, Failed(ours, 1, "runner_lost", "the runner was lost", USAGE, {})]
 
 
 def _usage() -> Any:
@@ -148,7 +148,7 @@ class Door:
         # seven bytes at a time: no frame and no character arrives in one piece
         return (stream[at : at + 7] for at in range(0, len(stream), 7))
 
-    def _error(self, dialect: Dialect, fault: faults.Fault) -> Answer:
+    def _error(self, dialect: Dialect, fault: faults.HttpFault) -> Answer:
         answer = dialect.error(fault)
         return answer.status, dict(answer.headers), iter([answer.body])
 

@@ -13,7 +13,7 @@ from gateway.cluster.options import Options
 from gateway.http.openapi import document
 from gateway.http.resources.pages import Docs, OpenApi
 from gateway.http.routes import ROUTES, add_routes
-from gateway.service import Seat
+from gateway.service import ServiceHandle
 
 
 def answered() -> set[tuple[str, str]]:
@@ -21,7 +21,7 @@ def answered() -> set[tuple[str, str]]:
         node=NodeId("n1"), node_name="n", endpoints=Endpoints("/tmp/x"), metrics_folder="/tmp/x"
     )
     app: App[Any, Any] = App()
-    add_routes(app, Seat(options))
+    add_routes(app, ServiceHandle(options))
     return {
         (method.method, route.path)
         for route in falcon.inspect.inspect_routes(app)

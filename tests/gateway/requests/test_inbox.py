@@ -7,8 +7,8 @@ import asyncio
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
 from bus.wire.messages.tokens import ChoiceEnd, Failed, Finished, TokenDelta, Usage
-from gateway.dialects.faults import Fault
-from gateway.requests.inbox import Answer
+from gateway.dialects.faults import HttpFault
+from gateway.requests.inbox import EntryInbox
 
 A, B = RequestId("a"), RequestId("b")
 
@@ -28,11 +28,11 @@ def finished(name: RequestId, seq: int) -> Finished:
 def test_credit_is_given_back_only_once_the_bytes_before_are_sent() -> None:
     async def trace() -> None:
         sent: list[tuple[str, int, int]] = []
-        answer = Answer([request(A)], on_sent=lambda *what: sent.append(what))
+        answer = EntryInbox([request(A)], on_sent=lambda *what: sent.append(what))
         answer.arrived(A, [delta(A, 0), delta(A, 1)])
         assert len(await answer.take()) == 2
         assert sent == []
-        answer.arrived(A, [ChoiceEnd(A, 2, 0, "stop"), finished(A, 3)])
+        answer.arrived(A, [ChoiceEnd(A, 2, 0, "stop", None), finished(A, 3)])
         assert len(await answer.take()) == 2
         assert sent == [(A, 0, 2)]
         assert await answer.take() == []
@@ -44,7 +44,7 @@ def test_credit_is_given_back_only_once_the_bytes_before_are_sent() -> None:
 def test_several_requests_end_together_and_each_choice_has_its_credit() -> None:
     async def trace() -> None:
         sent: list[tuple[str, int, int]] = []
-        answer = Answer([request(A, 2), request(B, 2)], on_sent=lambda *what: sent.append(what))
+        answer = EntryInbox([request(A, 2), request(B, 2)], on_sent=lambda *what: sent.append(what))
         answer.arrived(A, [delta(A, 0, 0), delta(A, 1, 1), finished(A, 2)])
         assert not answer.ended and not answer.settled
         answer.arrived(B, [delta(B, 0, 1), finished(B, 1)])
@@ -58,8 +58,8 @@ def test_several_requests_end_together_and_each_choice_has_its_credit() -> None:
 
 def test_one_failure_ends_the_whole_answer() -> None:
     async def trace() -> None:
-        answer = Answer([request(A), request(B)], on_sent=lambda *_: None)
-        answer.arrived(A, [Failed(A, 0, "bad_request", "no")])
+        answer = EntryInbox([request(A), request(B)], on_sent=lambda *_: None)
+        answer.arrived(A, [Failed(A, 0, "bad_request", "no", Usage(), {})])
         assert answer.ended
         assert answer.early_fault is not None and answer.early_fault.status == 400
 
@@ -68,11 +68,11 @@ def test_one_failure_ends_the_whole_answer() -> None:
 
 def test_a_refusal_wakes_who_waits_and_is_the_first_word_only() -> None:
     async def trace() -> None:
-        answer = Answer([request(A)], on_sent=lambda *_: None)
+        answer = EntryInbox([request(A)], on_sent=lambda *_: None)
         waiting = asyncio.ensure_future(answer.wait_settled(5.0))
         await asyncio.sleep(0)
-        answer.refuse(Fault(429, "queue_full", "full"))
-        answer.refuse(Fault(503, "later", "too late"))
+        answer.refuse(HttpFault(429, "queue_full", "full"))
+        answer.refuse(HttpFault(503, "later", "too late"))
         assert await waiting
         assert answer.early_fault is not None and answer.early_fault.code == "queue_full"
         assert await answer.take() == []
@@ -82,7 +82,7 @@ def test_a_refusal_wakes_who_waits_and_is_the_first_word_only() -> None:
 
 def test_comments_wake_the_stream_and_do_not_pile_up() -> None:
     async def trace() -> None:
-        answer = Answer([request(A)], on_sent=lambda *_: None)
+        answer = EntryInbox([request(A)], on_sent=lambda *_: None)
         waiting = asyncio.ensure_future(answer.take())
         await asyncio.sleep(0)
         answer.say("1 %")
@@ -96,7 +96,7 @@ def test_comments_wake_the_stream_and_do_not_pile_up() -> None:
 
 def test_an_abandoned_answer_gives_nothing_more() -> None:
     async def trace() -> None:
-        answer = Answer([request(A)], on_sent=lambda *_: None)
+        answer = EntryInbox([request(A)], on_sent=lambda *_: None)
         answer.arrived(A, [delta(A, 0)])
         answer.abandon()
         assert await answer.take() == []

@@ -7,7 +7,7 @@ from bus.wire.instances import Instance, RankReady, Shard, Status
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
 from gateway.requests.routing import (
     AFFINITY_SLACK,
-    Load,
+    InstanceLoad,
     affinity_of,
     choose,
     given_up,
@@ -89,15 +89,15 @@ def test_a_warm_prefix_is_worth_a_few_rows_and_no_more() -> None:
     affinity = affinity_of(chat("hello"))
     warm = choose(ready, {}, affinity)
     assert warm is not None
-    at_slack = {warm.instance: Load(AFFINITY_SLACK)}
+    at_slack = {warm.instance: InstanceLoad(AFFINITY_SLACK)}
     assert choose(ready, at_slack, affinity) == warm
-    beyond = {warm.instance: Load(AFFINITY_SLACK + 1)}
+    beyond = {warm.instance: InstanceLoad(AFFINITY_SLACK + 1)}
     assert choose(ready, beyond, affinity) != warm
 
 
 def test_a_suspect_instance_is_asked_only_when_there_is_no_other() -> None:
     ready = [instance("a"), instance("b")]
-    loads = {InstanceId("a"): Load(0, suspect=True), InstanceId("b"): Load(30)}
+    loads = {InstanceId("a"): InstanceLoad(0, suspect=True), InstanceId("b"): InstanceLoad(30)}
     for number in range(20):
         assert choose(ready, loads, str(number)) == ready[1]
     assert choose(ready[:1], loads, "x") == ready[0]

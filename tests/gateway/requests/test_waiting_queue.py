@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.readings import FetchPhase, FetchReading, RunnerReading, WeightsReading
-from gateway.requests.waiting_queue import Demand, Waiter, loading_text
+from gateway.requests.waiting_queue import Waiter, WaitingQueue, loading_text
 
 M, OTHER = ModelId("m"), ModelId("other")
 
@@ -37,7 +37,7 @@ def reading(**facts: Any) -> RunnerReading:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 100)), max_size=30))
 def test_waiters_go_by_priority_then_age(found: list[tuple[int, float]]) -> None:
-    demand = Demand(limit=100)
+    demand = WaitingQueue(limit=100)
     for number, (priority, since_at) in enumerate(found):
         assert demand.add(waiter(str(number), M, priority, since_at)) is None
     order = [(one.priority, one.since_at) for one in demand.of(M)]
@@ -46,7 +46,7 @@ def test_waiters_go_by_priority_then_age(found: list[tuple[int, float]]) -> None
 
 
 def test_a_full_house_refuses_with_a_place_and_a_time() -> None:
-    demand = Demand(limit=2)
+    demand = WaitingQueue(limit=2)
     assert demand.add(waiter("a")) is None
     assert demand.add(waiter("b")) is None
     refusal = demand.add(waiter("c"))
@@ -58,7 +58,7 @@ def test_a_full_house_refuses_with_a_place_and_a_time() -> None:
 
 
 def test_a_model_that_cannot_load_blocks_no_other() -> None:
-    demand = Demand(limit=10)
+    demand = WaitingQueue(limit=10)
     demand.add(waiter("a", OTHER, 1))
     demand.add(waiter("b", M, 50))
     assert [one.key for one in demand.of(M)] == ["b"]
@@ -66,7 +66,7 @@ def test_a_model_that_cannot_load_blocks_no_other() -> None:
 
 
 def test_a_deadline_is_met_on_time_and_the_waiter_stays_until_removed() -> None:
-    demand = Demand(limit=10)
+    demand = WaitingQueue(limit=10)
     demand.add(waiter("a", since_at=5.0))
     assert demand.expired(104.9) == []
     assert [one.key for one in demand.expired(105.0)] == ["a"]
@@ -75,7 +75,7 @@ def test_a_deadline_is_met_on_time_and_the_waiter_stays_until_removed() -> None:
 
 
 def test_the_reading_tells_each_models_need_most_urgent_first() -> None:
-    demand = Demand(limit=10)
+    demand = WaitingQueue(limit=10)
     demand.add(waiter("a", M, 10, 3.0))
     demand.add(waiter("b", M, 20, 1.0))
     demand.add(waiter("c", OTHER, 5, 4.0))

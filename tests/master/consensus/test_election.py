@@ -16,11 +16,11 @@ from master.consensus.types import (
     Fitness,
     HeardBeat,
     HeardPeer,
+    LogRank,
     MyRank,
     OpenTerm,
     PeersKnown,
     PersistTerm,
-    Rank,
     StepDown,
     SwitchboardLost,
     SwitchboardUp,
@@ -31,7 +31,7 @@ A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
 
 def candidate(me: NodeId, *, counter: int = 0, index: int = 0) -> Election:
-    return Election(me=me, rank=Rank(counter, index, 0, me), counter=counter)
+    return Election(me=me, rank=LogRank(counter, index, 0, me), counter=counter)
 
 
 def test_a_node_of_its_own_takes_the_term_at_once_and_persists_it_first() -> None:
@@ -78,7 +78,7 @@ def test_a_silent_holder_is_challenged_when_its_term_lapses_and_not_before() -> 
 def test_the_lower_ranked_leaves_the_claim_to_a_better_one_that_lives() -> None:
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
     election = replace(election, role="following", holder=None, peers=frozenset({B}))
-    election, _ = stimulate(election, HeardPeer(Rank(1, 50, 0, B)), 1.0)
+    election, _ = stimulate(election, HeardPeer(LogRank(1, 50, 0, B)), 1.0)
     election, actions = stimulate(election, Tick(), 2.5)
     assert actions == []
     election, actions = stimulate(election, Tick(), 1.0 + LAPSE_S)
@@ -91,7 +91,7 @@ def test_one_that_was_only_just_started_is_waited_for_if_its_log_holds_more(
 ) -> None:
     election, _ = stimulate(candidate(A, counter=1, index=7), PeersKnown(frozenset({B})), 0.0)
     election, _ = stimulate(election, SwitchboardUp(), 0.0)
-    restarted = HeardPeer(Rank(1, index, 0, B), counter=1, settled=False)
+    restarted = HeardPeer(LogRank(1, index, 0, B), counter=1, warmed_up=False)
     election, _ = stimulate(election, restarted, LAPSE_S - 0.1)
     _, actions = stimulate(election, Tick(), LAPSE_S)
     assert (OpenTerm(2) in actions) is claims
@@ -104,8 +104,12 @@ def just_up(*peers: NodeId, members: tuple[NodeId, ...] = (), index: int = 7) ->
     return stimulate(election, SwitchboardUp(), 0.0)[0]
 
 
-def unled(node: NodeId, index: int = 7, *, fit: bool = True, led: bool = False) -> HeardPeer:
-    return HeardPeer(Rank(1, index, 0, node), fit, counter=1, led=led, settled=False)
+def unled(
+    node: NodeId, index: int = 7, *, eligible: bool = True, has_holder: bool = False
+) -> HeardPeer:
+    return HeardPeer(
+        LogRank(1, index, 0, node), eligible, counter=1, has_holder=has_holder, warmed_up=False
+    )
 
 
 def test_when_all_that_are_known_have_no_holder_either_the_best_waits_no_longer() -> None:
@@ -119,7 +123,7 @@ def test_when_all_that_are_known_have_no_holder_either_the_best_waits_no_longer(
     [
         ((A, C), [unled(A)]),
         ((A,), []),
-        ((A,), [unled(A, led=True)]),
+        ((A,), [unled(A, has_holder=True)]),
         ((A,), [unled(A, 8)]),
         ((A, C), [unled(A), unled(C)]),
         ((A,), [unled(A), HeardBeat(A, 1)]),
@@ -149,8 +153,8 @@ def test_who_had_a_holder_and_lost_it_waits_a_lapse() -> None:
 
 
 def test_a_longer_log_ranks_above_priority_and_priority_above_the_name() -> None:
-    assert Rank(2, 1, 0, A) > Rank(1, 99, 9, B) > Rank(1, 98, 10, C)
-    assert Rank(1, 1, 5, A) > Rank(1, 1, 4, C)
+    assert LogRank(2, 1, 0, A) > LogRank(1, 99, 9, B) > LogRank(1, 98, 10, C)
+    assert LogRank(1, 1, 5, A) > LogRank(1, 1, 4, C)
 
 
 def test_a_holder_that_hears_of_a_higher_term_steps_down_before_all_else() -> None:
@@ -200,7 +204,7 @@ def test_a_holder_outlives_its_switchboard_for_a_lapse_and_no_longer() -> None:
 def test_of_two_claims_to_one_counter_the_one_with_more_in_its_log_stays() -> None:
     for me, other, index, holds in ((A, B, 3, False), (A, B, 2, True), (B, A, 3, False)):
         election, _ = stimulate(candidate(me), SwitchboardUp(), 0.0)
-        election, _ = stimulate(election, MyRank(Rank(1, 2 if index == 3 else 3, 0, me)), 0.1)
+        election, _ = stimulate(election, MyRank(LogRank(1, 2 if index == 3 else 3, 0, me)), 0.1)
         election, _ = stimulate(election, HeardBeat(other, 1, index=index), 0.2)
         assert (election.role == "holding") is holds
         assert election.holder == (me if holds else other)
@@ -217,7 +221,7 @@ def test_who_follows_one_of_two_claims_stays_until_that_is_silent() -> None:
 
 
 def test_one_that_has_ever_had_company_waits_a_lapse_before_it_claims() -> None:
-    election, _ = stimulate(replace(candidate(A), company=True), SwitchboardUp(), 0.0)
+    election, _ = stimulate(replace(candidate(A), expects_peers=True), SwitchboardUp(), 0.0)
     election, actions = stimulate(election, PeersKnown(frozenset()), 0.1)
     assert actions == [], "nobody is in reach yet, which says nothing so early"
     _, actions = stimulate(election, Tick(), LAPSE_S)
@@ -226,9 +230,11 @@ def test_one_that_has_ever_had_company_waits_a_lapse_before_it_claims() -> None:
 
 def test_a_holder_raises_its_term_above_one_whose_candidate_cannot_follow_it() -> None:
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
-    election, actions = stimulate(election, HeardPeer(Rank(0, 0, 0, B), counter=9), 0.1)
+    election, actions = stimulate(election, HeardPeer(LogRank(0, 0, 0, B), counter=9), 0.1)
     assert actions == [], "it has a holder: that one's heartbeat will decide"
-    _, actions = stimulate(election, HeardPeer(Rank(0, 0, 0, B), counter=9, led=False), 0.2)
+    _, actions = stimulate(
+        election, HeardPeer(LogRank(0, 0, 0, B), counter=9, has_holder=False), 0.2
+    )
     assert isinstance(actions[0], StepDown)
     assert actions[1:] == [PersistTerm(10, None), OpenTerm(10), Beat()]
 
@@ -237,10 +243,10 @@ def test_a_holder_whose_journal_only_counts_gives_way_once_another_has_its_log()
     election, _ = stimulate(candidate(A, index=5), SwitchboardUp(), 0.0)
     election, actions = stimulate(election, Fitness(False), 0.1)
     assert actions == [], "alone it goes on"
-    behind, level = Rank(0, 4, 0, B), Rank(0, 5, 0, B)
+    behind, level = LogRank(0, 4, 0, B), LogRank(0, 5, 0, B)
     election, actions = stimulate(election, HeardPeer(behind, counter=1), 0.2)
     assert actions == []
-    election, actions = stimulate(election, HeardPeer(level, fit=False, counter=1), 0.3)
+    election, actions = stimulate(election, HeardPeer(level, eligible=False, counter=1), 0.3)
     assert actions == [], "that one is no better"
     election, actions = stimulate(election, HeardPeer(level, counter=1), 0.4)
     assert [type(action) for action in actions] == [StepDown]
@@ -291,7 +297,7 @@ def holding(followers: int, *, counter: int = 4, index: int = 9) -> Election:
     acked = {NodeId(f"f{n}"): 1.0 for n in range(followers)}
     return replace(
         known, role="holding", holder=A, up_at=0.0, beaten_at=1.0, heard_at=1.0, acked_at=acked,
-        company=True,
+        expects_peers=True,
     )  # fmt: skip
 
 
@@ -306,7 +312,7 @@ def follower(of: NodeId, followers: int) -> Election:
 def test_a_holder_gives_way_to_no_higher_claim_that_fewer_follow_but_goes_above_it() -> None:
     election, actions = stimulate(holding(2), HeardBeat(B, 7, index=90), 1.1)
     assert (election.role, election.counter, actions) == ("holding", 4, [])
-    alone = HeardPeer(Rank(7, 90, 0, B), counter=7, led=False)
+    alone = HeardPeer(LogRank(7, 90, 0, B), counter=7, has_holder=False)
     election, actions = stimulate(election, alone, 1.2)
     assert [type(one) for one in actions] == [StepDown, PersistTerm, OpenTerm, Beat]
     assert (election.role, election.counter) == ("holding", 8)
@@ -317,7 +323,7 @@ def test_a_holder_gives_way_to_a_lower_claim_that_more_follow_and_waits_for_a_hi
     election, actions = stimulate(holding(1, counter=7), HeardBeat(B, 4, followers=2), 1.1)
     assert [type(one) for one in actions] == [StepDown]
     assert (election.role, election.holder, election.counter) == ("following", None, 7)
-    assert not election.led(1.1), "so that the other hears that it has to go above 7"
+    assert not election.has_holder(1.1), "so that the other hears that it has to go above 7"
     election, _ = stimulate(election, HeardBeat(B, 8, followers=2), 1.5)
     assert (election.holder, election.counter) == (B, 8)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import Acknowledged
-from master.log.replication import REPLICATED_WITHIN_S, Acks, Answers, Standing
+from master.log.replication import REPLICATED_WITHIN_S, Acks, Answers, LogSafety
 
 ME = NodeId("v0")
 
@@ -31,9 +31,9 @@ def test_an_acknowledgement_that_comes_late_takes_nothing_back() -> None:
     assert acks.committed([ME, NodeId("v1"), NodeId("v2")], ME) == 8
 
 
-def standing(**fields: object) -> Standing:
+def standing(**fields: object) -> LogSafety:
     usual = {"committed": None, "replicated": 0, "durable": 5, "degraded": False, "helped": False}
-    return Standing(**{**usual, **fields})  # type: ignore[arg-type]
+    return LogSafety(**{**usual, **fields})  # type: ignore[arg-type]
 
 
 def test_with_votes_only_a_majority_counts_and_it_is_waited_for() -> None:

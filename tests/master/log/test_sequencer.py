@@ -15,7 +15,7 @@ from bus.wire.messages.events import (
     NodeRenamed,
     RunnerReady,
 )
-from master.log.recent_events import History
+from master.log.recent_events import RecentEvents
 from master.log.sequencer import fact_event, judge, next_event
 
 NODE = NodeId("n1")
@@ -91,17 +91,17 @@ def renamed(index: int, command: str, *, term: int = 2) -> Event:
 
 def test_what_another_log_lacks_of_this_one_is_undone() -> None:
     shared, mine, theirs = renamed(1, "shared"), renamed(2, "mine"), renamed(2, "theirs", term=3)
-    history, state = History(), ClusterState()
+    history, state = RecentEvents(), ClusterState()
     for event in (shared, mine):
         history.keep(event)
     for event in (shared, theirs):
         state = apply(state, event)
     assert history.undone(state) == (mine,)
-    assert History().undone(state) == ()
+    assert RecentEvents().undone(state) == ()
 
 
 def test_commands_that_no_state_remembers_any_more_do_not_count_as_undone() -> None:
-    history, state = History(), ClusterState()
+    history, state = RecentEvents(), ClusterState()
     for index in range(1, MAX_COMMANDS + 10):
         event = renamed(index, f"c{index}")
         history.keep(event)
@@ -109,8 +109,8 @@ def test_commands_that_no_state_remembers_any_more_do_not_count_as_undone() -> N
     assert history.undone(state) == ()
 
 
-def events(count: int) -> History:
-    history, state = History(limit=5), ClusterState()
+def events(count: int) -> RecentEvents:
+    history, state = RecentEvents(limit=5), ClusterState()
     for number in range(count):
         event = next_event(state, NodeJoined(node=NODE, name=str(number)), term=1, at_s=0.0)
         state = apply(state, event)
@@ -129,6 +129,6 @@ def test_history_finds_what_it_keeps_and_says_when_it_does_not() -> None:
 
 
 def test_an_empty_history_begins_behind_its_snapshot() -> None:
-    history = History(first=42, last=41)
+    history = RecentEvents(first=42, last=41)
     assert history.find(AskEvents(first=42, last=50)).complete is True
     assert history.find(AskEvents(first=41, last=50)).complete is False

@@ -5,7 +5,7 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.wire.topology import Link
+from bus.wire.topology import LinkCost
 from master.placement.memory_cost import Layered
 from master.placement.pipeline_search import Field, Line, pipeline_line, timed
 from master.placement.speed import tensor_s
@@ -33,7 +33,12 @@ def grounds(draw: st.DrawFn, counts: st.SearchStrategy[int]) -> tuple[Field, int
     )
     rooms = draw(st.lists(st.integers(250, 1500), min_size=count, max_size=count))
     speeds = draw(st.lists(st.sampled_from([20, 68, 100, 400]), min_size=count, max_size=count))
-    kinds = [Link(25e-6, 4e9), Link(2e-4, 0.1e9), Link(3e-3, 0.04e9), Link(2e-2, 0.01e9)]
+    kinds = [
+        LinkCost(25e-6, 4e9),
+        LinkCost(2e-4, 0.1e9),
+        LinkCost(3e-3, 0.04e9),
+        LinkCost(2e-2, 0.01e9),
+    ]
     pairs = [(a, b) for a in range(count) for b in range(a)]
     hops = {pair: draw(st.sampled_from(kinds)) for pair in pairs}
     read_s = [1e-9 / speed for speed in speeds]
@@ -73,8 +78,8 @@ def test_a_tight_fit_with_one_bad_link_still_finds_the_fastest_pipeline() -> Non
     between one of those that open and the one that closes."""
     load = load_of(model([20 * MB] * 3, embedding=50 * MB, head=60 * MB, kv=1000))
     rooms = [250, 250, 291, 356, 357, 433, 290]
-    hops = {(a, b): Link(25e-6, 4e9) for a in range(7) for b in range(a)}
-    hops[5, 4] = Link(2e-2, 0.01e9)
+    hops = {(a, b): LinkCost(25e-6, 4e9) for a in range(7) for b in range(a)}
+    hops[5, 4] = LinkCost(2e-2, 0.01e9)
     read_s = [1e-9 / speed for speed in (20, 20, 20, 20, 20, 20, 68)]
     ground = field(load, [room * MB for room in rooms], read_s, hops)
     check((ground, 3), 1.0)
@@ -82,8 +87,8 @@ def test_a_tight_fit_with_one_bad_link_still_finds_the_fastest_pipeline() -> Non
 
 def test_a_pair_on_one_cable_is_preferred_to_faster_machines_far_away() -> None:
     load = load_of(model((100 * MB,) * 8))
-    cable = {(1, 3): Link(25e-6, 4e9)}
-    slow = {(a, b): Link(2e-2, 0.01e9) for a in range(6) for b in range(a)}
+    cable = {(1, 3): LinkCost(25e-6, 4e9)}
+    slow = {(a, b): LinkCost(2e-2, 0.01e9) for a in range(6) for b in range(a)}
     hops = {**slow, (3, 1): cable[1, 3]}
     read_s = [1 / 120e9, 1 / 100e9, 1 / 120e9, 1 / 100e9, 1 / 120e9, 1 / 120e9]
     ground = field(load, [2 * GB] * 6, read_s, hops)
@@ -131,11 +136,11 @@ def test_tensor_ranks_all_need_the_same_room() -> None:
 def test_a_slow_link_takes_the_profit_out_of_tensor_parallelism() -> None:
     load = load_of(model((100 * MB,) * 32))
 
-    def faster(link: Link) -> bool:
+    def faster(link: LinkCost) -> bool:
         ground = field(load, [9 * GB] * 2, [1 / 100e9] * 2, {(0, 1): link})
         tensor, pipeline = tensor_line(ground, 2, splits_kv=True), pipeline_line(ground, 2)
         assert tensor is not None and pipeline is not None
         return tensor.token_s < pipeline.token_s
 
-    assert faster(Link(25.5e-6, 4.5e9))
-    assert not faster(Link(3e-3, 0.04e9))
+    assert faster(LinkCost(25.5e-6, 4.5e9))
+    assert not faster(LinkCost(3e-3, 0.04e9))

@@ -119,7 +119,7 @@ def test_a_row_that_cannot_be_drawn_fails_alone(drive, new_row, name):
         prefill=(tuple(PrefillChunk(row, 0, 2) for row in names),),
     )
     player.step(decode=names)
-    player.engine._rows[odd.row].draw.seed = "no number"
+    player.engine._rows.get(odd.row).draw.seed = "no number"
     for _ in range(4):
         player.step(decode=names)
     player.finish(*names)
@@ -134,7 +134,7 @@ def test_a_row_that_cannot_be_drawn_first_fails_alone(drive, new_row):
     good, odd = new_row([5, 6]), new_row([7, 8], sampling=Sampling(temperature=0.9))
     wanted = player.alone(new_row([5, 6]), 3)
     player.step(admit=(good, odd))
-    player.engine._rows[odd.row].draw.seed = "no number"
+    player.engine._rows.get(odd.row).draw.seed = "no number"
     player.step(prefill=(tuple(PrefillChunk(row.row, 0, 2) for row in (good, odd)),))
     for _ in range(2):
         player.step(decode=(good.row, odd.row))

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from bus.wire.messages.requests import Sampling
 from runner.engine import GrammarSpec, PrefillChunk
-from runner.mlx.sampling.grammar_mask import DeadEnd, Grammars
+from runner.mlx.sampling.grammar_mask import DeadEnd, GrammarMasks
 
 SCHEMA = {
     "type": "object",
@@ -122,7 +122,7 @@ def test_a_dead_end_in_the_middle_fails_the_row_and_spares_the_rest(drive, new_r
     player.step(
         admit=(good, row), prefill=((PrefillChunk(good.row, 0, 2), PrefillChunk(row.row, 0, 2)),)
     )
-    engine_row = player.engine._rows[row.row]
+    engine_row = player.engine._rows.get(row.row)
     engine_row.matcher.consume = refuse  # type: ignore[method-assign]
     for _ in range(4):
         player.step(decode=names)
@@ -137,7 +137,7 @@ def refuse(token: int) -> None:
 
 
 def test_equal_keys_are_compiled_once(model_folder):
-    grammars = Grammars(model_folder("qwen3"), vocabulary=260, eos_token_ids=frozenset({END}))
+    grammars = GrammarMasks(model_folder("qwen3"), vocabulary=260, eos_token_ids=frozenset({END}))
     grammar = schema_grammar(SCHEMA)
     one, other = grammars.start(grammar, ()), grammars.start(grammar, ())
     assert len(grammars._compiled) == 1
@@ -146,7 +146,7 @@ def test_equal_keys_are_compiled_once(model_folder):
 
 
 def test_only_the_end_may_follow_a_finished_text(model_folder):
-    grammars = Grammars(model_folder("qwen3"), vocabulary=260, eos_token_ids=frozenset({END}))
+    grammars = GrammarMasks(model_folder("qwen3"), vocabulary=260, eos_token_ids=frozenset({END}))
     tokenizer = Tokenizer.from_file(str(model_folder("qwen3") / "tokenizer.json"))
     word = GrammarSpec("ab", LLMatcher.grammar_from_regex("ab"))
     row = grammars.start(word, ())

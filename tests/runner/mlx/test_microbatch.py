@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.mlx.microbatch import FULL_ROWS, lane_for
+from runner.mlx.microbatch import FULL_ROWS, microbatch_for
 
 
 def filled(lanes: int, rows: int) -> list[int]:
     lengths = [0] * lanes
     for _ in range(rows):
-        lengths[lane_for(lengths)] += 1
+        lengths[microbatch_for(lengths)] += 1
     return lengths
 
 
@@ -33,7 +33,7 @@ def test_rows_that_come_together_are_spread_evenly_over_open_lanes(lanes: int, r
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6))
 def test_a_row_never_joins_a_longer_open_lane_than_it_must(lengths: list[int]) -> None:
-    lane = lane_for(lengths)
+    lane = microbatch_for(lengths)
     opened = [length for length in lengths if length]
     assert lengths[lane] == 0 or lengths[lane] == min(lengths[: lane + 1])
     assert not opened or lengths[lane] <= min(opened)

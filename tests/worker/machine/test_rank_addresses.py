@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import io
-from typing import Any, cast
 
 from bus.process.logs import Log
-from bus.replica.state import ClusterState
-from bus.wire.ids import InstanceId, NodeId
-from bus.wire.instances import Shard
-from bus.wire.messages.events import Fact, RankSeated
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, Shard
+from bus.wire.messages.events import RankSeated
 from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import LinkReading, MeasuredLink
 from bus.wire.topology import NodeAddress
 from worker.machine.ports import PortPool
-from worker.machine.rank_addresses import LINK_READING_S, PEERS_READING_S, Ways
-from worker.slots.actions import SeatRank
-from worker.slots.executor import DataPorts, Hands, RunnerDefaults
-from worker.slots.facts import Told
-from worker.slots.table import SlotTable, Task
+from worker.machine.rank_addresses import LINK_READING_S, PEERS_READING_S, RankAddresses
+from worker.slots.actions import SeatRank, Task
+from worker.slots.runner_specs import DataPorts, RankSeats
 
 ME, LEFT, RIGHT = NodeId("n-me"), NodeId("n-left"), NodeId("n-right")
 CABLE = NodeAddress(ip="10.0.0.1", medium="thunderbolt")
@@ -42,7 +38,7 @@ def measured(by: NodeId, *hosts: str) -> LinkReading:
 
 
 def test_each_neighbour_is_met_where_it_was_seen_on_the_best_it_has() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, LAN.ip), 0.0)
     ways.hear(measured(LEFT, VPN.ip, LAN.ip, CABLE.ip), 0.0)
     ways.hear(linked(RIGHT, VPN.ip), 0.0)
@@ -54,7 +50,7 @@ def test_each_neighbour_is_met_where_it_was_seen_on_the_best_it_has() -> None:
 
 
 def test_jaccls_ranks_meet_the_first_where_all_of_them_reach_it() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(measured(LEFT, CABLE.ip, LAN.ip, VPN.ip), 0.0)
     ways.hear(measured(RIGHT, OTHER_CABLE.ip, LAN.ip), 0.0)
     assert ways.shared_host([LEFT, RIGHT], IPS, 1.0) == LAN.ip
@@ -63,7 +59,7 @@ def test_jaccls_ranks_meet_the_first_where_all_of_them_reach_it() -> None:
 
 
 def test_a_vpn_is_taken_only_where_nothing_local_was_seen() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, VPN.ip), 0.0)
     assert ways.host_for(LEFT, IPS, 0.0) == VPN.ip
     ways.hear(measured(LEFT, LAN.ip), 0.0)
@@ -71,7 +67,7 @@ def test_a_vpn_is_taken_only_where_nothing_local_was_seen() -> None:
 
 
 def test_a_changed_address_replaces_the_old_one_and_old_readings_count_for_nothing() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, LAN.ip), 0.0)
     ways.hear(measured(LEFT, LAN.ip), 0.0)
     ways.hear(linked(LEFT, "192.168.7.7"), 1.0)
@@ -84,45 +80,42 @@ def test_a_changed_address_replaces_the_old_one_and_old_readings_count_for_nothi
 
 
 def test_the_ring_has_no_ipv6() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, "[fd00::1]"), 0.0)
     assert ways.host_for(LEFT, IPS, 0.0) is None
 
 
-class Teller:
-    """What hands need of a client to tell a fact."""
-
-    def __init__(self) -> None:
-        self.told: list[Fact] = []
-        self.speaker = self
-        self.node = ME
-        self.state = ClusterState()
-
-    def tell(self, fact: Fact) -> None:
-        self.told.append(fact)
-
-
-def seat(ways: Ways, rank: int) -> RankSeated:
+def seat(ways: RankAddresses, rank: int) -> RankSeated:
     """Where a rank of three (left, me, right in the ring) says that it will be met."""
-    teller = Teller()
-    hands = Hands(
-        client=cast(Any, teller), link=cast(Any, None), supervisor=cast(Any, None),
-        log=Log(node=ME, process="worker", stream=io.StringIO()), table=SlotTable(), told=Told(),
-        runner=cast(RunnerDefaults, None), models={},
+    seats = RankSeats(
+        node=ME,
         data=DataPorts(listen="127.0.0.1", port=0, hosts=("10.9.9.9", "10.8.8.8")),
-        ring_ports=PortPool(24_900, 20), plan_ports=PortPool(24_930, 20), ways=ways,
-    )  # fmt: skip
+        ring_ports=PortPool(24_900, 20),
+        plan_ports=PortPool(24_930, 20),
+        seen=ways,
+        devices=dict[str, str],
+        log=Log(node=ME, process="worker", stream=io.StringIO()),
+    )
     order = [LEFT, ME, RIGHT]
-    nodes = tuple(order[(place - rank + 1) % 3] for place in range(3))
-    shard = Shard(rank=rank, node=ME, first_layer=0, last_layer=1, bytes_reserved=1)
-    hands.do(SeatRank(Task(InstanceId("i"), 1, rank), shard, nodes), 1.0)
-    (fact,) = teller.told
-    assert isinstance(fact, RankSeated)
-    return fact
+    shards = tuple(
+        Shard(
+            rank=place,
+            node=order[(place - rank + 1) % 3],
+            first_layer=0,
+            last_layer=1,
+            bytes_reserved=1,
+        )
+        for place in range(3)
+    )
+    instance = Instance(
+        instance=InstanceId("i"), model=ModelId("m"), shards=shards, context_tokens=8,
+        keep_alive_s=1.0,
+    )  # fmt: skip
+    return seats.choose(SeatRank(Task(InstanceId("i"), 1, rank), instance, shards[rank]), 1.0)
 
 
 def test_a_rank_listens_where_its_left_neighbour_reaches_it() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, "127.0.0.2"), 0.0)
     ways.hear(linked(RIGHT, "127.0.0.3"), 0.0)
     for rank in (1, 2):
@@ -132,7 +125,7 @@ def test_a_rank_listens_where_its_left_neighbour_reaches_it() -> None:
 
 
 def test_the_lead_gives_its_followers_every_address_at_which_one_was_seen() -> None:
-    ways = Ways(ME)
+    ways = RankAddresses(ME)
     ways.hear(linked(LEFT, "127.0.0.2"), 0.0)
     ways.hear(linked(RIGHT, "127.0.0.3"), 0.0)
     found = seat(ways, 0).seat
@@ -141,6 +134,6 @@ def test_the_lead_gives_its_followers_every_address_at_which_one_was_seen() -> N
 
 
 def test_a_node_that_nobody_was_seen_to_reach_falls_back_on_what_it_announces() -> None:
-    found = seat(Ways(ME), 0).seat
+    found = seat(RankAddresses(ME), 0).seat
     assert found.ring[0].startswith("10.9.9.9:")
     assert [one.rpartition(":")[0] for one in found.plans] == ["tcp://10.9.9.9"]

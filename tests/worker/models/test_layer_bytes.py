@@ -29,10 +29,11 @@ from worker.models.layer_bytes import (
     wanted_pieces,
 )
 from worker.models.layers import Place
+from worker.models.local_models import FOLDER, held_layers, parts_held
 from worker.models.manifest import manifest_of, piece_count
 from worker.models.weights import Shelf, Weights
 from worker.transfer.pieces import Piece, Pieces, Staged
-from worker.transfer.staging import FOLDER, KEPT_S, Stage, held_layers, parts_held, sweep
+from worker.transfer.staging import KEPT_S, Stage, sweep
 
 M = ModelId("m")
 COUNT = 8

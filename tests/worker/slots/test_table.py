@@ -7,10 +7,12 @@ from bus.wire.ids import Boot, InstanceId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.control import Phase, SlotEnded, SlotHello
 from bus.wire.messages.events import RunnerEnded, RunnerUnloaded
+from worker.slots.actions import KillSlot, Task
+from worker.slots.admission import USUAL, NodeInventory
 from worker.slots.diagnoses import PATIENCE_S, OpenQuestions
-from worker.slots.facts import Told, farewell
-from worker.slots.reconcile import SILENT_S, Desk, KillSlot, reconcile
-from worker.slots.table import Gone, Seen, Slot, SlotTable, Task
+from worker.slots.facts import Reported, exit_fact
+from worker.slots.reconcile import reconcile
+from worker.slots.table import Gone, Seen, Slot, SlotTable
 
 NODE = NodeId("n1")
 TASK = Task(InstanceId("i"), 1, 0)
@@ -33,8 +35,8 @@ def state(status: str = "ready", generation: int = 1) -> ClusterState:
     return ClusterState(instances={"i": instance})
 
 
-def desk(now: float) -> Desk:
-    return Desk(NODE, True, None, frozenset({"m"}), 30.0, now)
+def desk(now: float) -> NodeInventory:
+    return NodeInventory(NODE, True, None, frozenset({"m"}), 30.0, now)
 
 
 def test_a_late_hello_does_not_turn_a_life_back() -> None:
@@ -71,11 +73,11 @@ def test_silence_counts_from_the_last_word_and_not_while_the_worker_was_away() -
     table = SlotTable()
     table.listed([Seen("00", True, 7, None)], 0.0)
     table.heard(hello("ready"), 1.0)
-    assert reconcile(state(), table, desk(SILENT_S + 0.9), Told()) == []
-    (action,) = reconcile(state(), table, desk(SILENT_S + 1.0), Told())
+    assert reconcile(state(), table, desk(USUAL.silent_s + 0.9), Reported()) == []
+    (action,) = reconcile(state(), table, desk(USUAL.silent_s + 1.0), Reported())
     assert isinstance(action, KillSlot) and "silent for 12 s" in action.why
-    table.forgive(SILENT_S + 1.0)
-    assert reconcile(state(), table, desk(2 * SILENT_S), Told()) == []
+    table.forgive(USUAL.silent_s + 1.0)
+    assert reconcile(state(), table, desk(2 * USUAL.silent_s), Reported()) == []
 
 
 @pytest.mark.parametrize(
@@ -98,21 +100,22 @@ def test_the_fact_says_how_a_runner_ended(
             exit_code=70, message=word,
         )  # fmt: skip
     slot = Slot("00", life="ready", task=TASK, doom=doom, last_word=last)
-    told = Told()
-    (action,) = farewell(Gone(slot, exit_code), state(), NODE, told, words, 1.0)
+    told = Reported()
+    (action,) = exit_fact(Gone(slot, exit_code), state(), NODE, told, words)
     assert isinstance(action.fact, RunnerEnded) and action.fact.message == said
-    assert farewell(Gone(slot, exit_code), state(), NODE, told, words, 2.0) == []
+    told.note(action, 1.0)
+    assert exit_fact(Gone(slot, exit_code), state(), NODE, told, words) == []
 
 
 def test_a_runner_that_leaves_while_draining_has_unloaded_however_it_went() -> None:
     slot = Slot("00", life="killed", task=TASK, doom="did not leave")
-    (action,) = farewell(Gone(slot, -1), state("draining"), NODE, Told(), "", 1.0)
+    (action,) = exit_fact(Gone(slot, -1), state("draining"), NODE, Reported(), "")
     assert isinstance(action.fact, RunnerUnloaded)
 
 
 def test_the_leaving_of_an_older_generation_is_not_news() -> None:
     slot = Slot("00", life="ready", task=TASK)
-    assert farewell(Gone(slot, -1), state(generation=2), NODE, Told(), "", 1.0) == []
+    assert exit_fact(Gone(slot, -1), state(generation=2), NODE, Reported(), "") == []
 
 
 def test_a_report_answers_everybody_who_asked_and_silence_is_told() -> None:

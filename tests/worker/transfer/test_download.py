@@ -25,13 +25,20 @@ from bus.wire.messages.weights import (
 )
 from bus.wire.messages.wire import Message
 from worker.models.manifest import manifest_of
-from worker.transfer.download import STALL_S, Fetch
-from worker.transfer.download_actions import Action, Ask, Check, OpenStage, Publish, Write
+from worker.transfer.download import STALL_S, Download
+from worker.transfer.download_actions import (
+    AskSource,
+    CheckFile,
+    DownloadAction,
+    OpenStage,
+    PublishModel,
+    WritePiece,
+)
 from worker.transfer.pieces import Piece, Staged
-from worker.transfer.source import ANSWER_S, MAX_WINDOW, PIECE_S, REST_S, Source
+from worker.transfer.source import ANSWER_S, MAX_WINDOW, PIECE_S, REST_S, StoreAddress
 
 MODEL = ModelId("m")
-A, B = Source(NodeId("a"), "tcp://a:1"), Source(NodeId("b"), "tcp://b:1")
+A, B = StoreAddress(NodeId("a"), "tcp://a:1"), StoreAddress(NodeId("b"), "tcp://b:1")
 LOTS = 1 << 60
 
 
@@ -97,18 +104,18 @@ class Disk:
 class World:
     """A fetch, its disk and its sources, with time. `answer` is what each source does."""
 
-    answers: dict[Source, Callable[[Message], Sequence[tuple[float, Message, bytes]]]]
+    answers: dict[StoreAddress, Callable[[Message], Sequence[tuple[float, Message, bytes]]]]
     disk: Disk = field(default_factory=Disk)
     now: float = 0.0
-    asked: list[tuple[float, Source, Message]] = field(
-        default_factory=list[tuple[float, Source, Message]]
+    asked: list[tuple[float, StoreAddress, Message]] = field(
+        default_factory=list[tuple[float, StoreAddress, Message]]
     )
     written: int = 0
     begun: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self.fetch = Fetch(MODEL, self.answers, self.now, begun=self.begun)
-        self._queue: list[tuple[float, int, Callable[[], list[Action]]]] = []
+        self.fetch = Download(MODEL, self.answers, self.now, begun=self.begun)
+        self._queue: list[tuple[float, int, Callable[[], list[DownloadAction]]]] = []
         self._count = 0
 
     def run(self, seconds: float) -> World:
@@ -122,33 +129,33 @@ class World:
             self.now = until
         return self
 
-    def later(self, delay_s: float, happen: Callable[[], list[Action]]) -> None:
+    def later(self, delay_s: float, happen: Callable[[], list[DownloadAction]]) -> None:
         self._count += 1
         heapq.heappush(self._queue, (self.now + delay_s, self._count, happen))
 
-    def do(self, actions: list[Action]) -> None:
+    def do(self, actions: list[DownloadAction]) -> None:
         for action in actions:
             match action:
-                case Ask(source=source, message=message):
+                case AskSource(source=source, message=message):
                     self.asked.append((self.now, source, message))
                     self._ask(source, message)
                 case OpenStage(manifest=manifest):
                     staged = self.disk.open(manifest)
                     self.later(0.0, lambda staged=staged: self.fetch.staged(staged, self.now))
-                case Write(piece=piece, content=content):
+                case WritePiece(piece=piece, content=content):
                     self.written += 1
                     self.disk.write(piece, content)
-                case Check(digest=digest, path=path):
+                case CheckFile(digest=digest, path=path):
                     self._check(digest, path)
-                case Publish():
+                case PublishModel():
                     assert set(self.disk.files) == self.disk.checked, "published unchecked"
                     self.disk.published = True
                     self.fetch.published()
 
-    def open_asks(self, source: Source) -> int:
+    def open_asks(self, source: StoreAddress) -> int:
         return sum(1 for _, s, m in self.asked if s == source and isinstance(m, AskPiece))
 
-    def _ask(self, source: Source, message: Message) -> None:
+    def _ask(self, source: StoreAddress, message: Message) -> None:
         for delay_s, answer, content in self.answers[source](message):
             self.later(
                 delay_s,
@@ -237,7 +244,9 @@ def test_a_window_opens_with_quick_answers_and_no_further() -> None:
     world = World({A: counted})
     heard = world.fetch.heard
 
-    def heard_and_counted(s: Source, m: Message, content: bytes, now: float) -> list[Action]:
+    def heard_and_counted(
+        s: StoreAddress, m: Message, content: bytes, now: float
+    ) -> list[DownloadAction]:
         if isinstance(m, PieceSent):
             waiting.discard((m.path, m.offset))
         return heard(s, m, content, now)
@@ -470,7 +479,9 @@ def test_lost_late_repeated_and_reordered_pieces_still_make_the_right_model(
 
         return answer
 
-    world = World({A: flawed(files), B: flawed(files), Source(NodeId("c"), "c"): flawed(files)})
+    world = World(
+        {A: flawed(files), B: flawed(files), StoreAddress(NodeId("c"), "c"): flawed(files)}
+    )
     world.run(600.0)
     if world.fetch.phase == "failed":
         # chance may silence all three for long enough, or spoil three pieces of each

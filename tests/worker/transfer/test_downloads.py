@@ -20,7 +20,7 @@ from tests.worker.test_service import DEFAULTS, NODE, House
 from tests.worker.transfer.test_store import big_model, content
 from worker.models.weights import Shelf, Weights
 from worker.service import Worker, WorkerSettings
-from worker.slots.executor import DataPorts
+from worker.slots.runner_specs import DataPorts
 from worker.transfer.thread import WeightsSettings
 
 pytestmark = pytest.mark.slow

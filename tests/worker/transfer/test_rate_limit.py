@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.transfer.rate_limit import Pace
+from worker.transfer.rate_limit import RateLimit
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    pace = Pace(0)
+    pace = RateLimit(0)
     pace.sent(1 << 40, 5.0)
     assert pace.wait_s(5.0) == 0.0
 
@@ -21,7 +21,7 @@ def test_without_a_limit_nothing_waits() -> None:
 def test_what_is_sent_keeps_to_the_rate_but_for_one_piece(
     rate: float, sizes: list[int], pauses: list[float]
 ) -> None:
-    pace, now, sent = Pace(rate), 0.0, 0
+    pace, now, sent = RateLimit(rate), 0.0, 0
     for size, pause_s in zip(sizes, pauses, strict=False):
         now += pause_s
         now += pace.wait_s(now)

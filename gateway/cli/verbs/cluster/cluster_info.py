@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.node.likeness import FIELDS, ClusterReport, NodeReport, report
+from gateway.cli.command import Invocation, command
+from gateway.cli.node.likeness import FACTS, ClusterReport, NodeReport, report
 from gateway.cli.node.node_state import parse_state
-from gateway.cli.output.command import Invocation, verb
 from gateway.cli.output.errors import FAILED
-from gateway.cli.output.terminal import Screen
+from gateway.cli.output.terminal import Output
 
 HEADINGS = {"mlx_lm": "mlx-lm"}
 SIDE_BY_SIDE = 4
@@ -24,7 +24,7 @@ SIDE_BY_SIDE = 4
 
 def register(app: typer.Typer) -> None:
     """Add `cluster-info`."""
-    verb(app, "cluster-info")(cluster_info)
+    command(app, "cluster-info")(cluster_info)
 
 
 def cluster_info(
@@ -35,23 +35,23 @@ def cluster_info(
 ) -> None:
     """Show what every node is and serves, and whether the nodes are alike; fails when they are
     not, or one is not reached."""
-    found, screen = report(parse_state(invocation.api().get("/state"))), invocation.screen
+    found, output = report(parse_state(invocation.api().get("/state"))), invocation.output
     well = is_well(found, strict=strict)
-    screen.document({"well": well, **as_document(found)})
-    if not screen.as_json:
-        _show(found, screen)
+    output.document({"well": well, **as_document(found)})
+    if not output.as_json:
+        _show(found, output)
     if not well:
         raise typer.Exit(FAILED)
 
 
 def is_well(found: ClusterReport, *, strict: bool) -> bool:
-    """Whether every node is reached and alike enough, and somebody holds the term."""
+    """Return whether every node is reached and alike enough, and the term is held."""
     alike = found.verdict == "aligned" or (found.verdict == "mixed" and not strict)
     return alike and found.holder is not None and not found.unreachable and not found.strangers
 
 
 def as_document(found: ClusterReport) -> dict[str, Any]:
-    """The report as JSON. Names and types of what is here stay."""
+    """Return the report as JSON. Names and types of what is here stay."""
     return {
         "asked": found.asked,
         "holder": found.holder,
@@ -59,7 +59,7 @@ def as_document(found: ClusterReport) -> dict[str, Any]:
         "nodes": [
             {
                 **dataclasses.asdict(node),
-                "facts": {field.name: node.facts.get(field.name) for field in FIELDS},
+                "facts": {field.name: node.facts.get(field.name) for field in FACTS},
             }
             for node in found.nodes
         ],
@@ -74,11 +74,11 @@ def as_document(found: ClusterReport) -> dict[str, Any]:
     }
 
 
-def _show(found: ClusterReport, screen: Screen) -> None:
+def _show(found: ClusterReport, output: Output) -> None:
     columns = ("node", "id", "link", "term", "health", ">clock", "started by", "serves")
-    screen.table(columns, [_standing(node) for node in found.nodes])
-    screen.say("")
-    told = [field.name for field in FIELDS if field.name != "launch"]
+    output.table(columns, [_standing(node) for node in found.nodes])
+    output.say("")
+    told = [field.name for field in FACTS if field.name != "launch"]
     rows = [("node", *(HEADINGS.get(name, name) for name in told), "fingerprint")]
     rows += [
         (node.name, *(node.facts.get(name, "?") for name in told), node.fingerprint or "?")
@@ -86,29 +86,29 @@ def _show(found: ClusterReport, screen: Screen) -> None:
     ]
     if len(found.nodes) <= SIDE_BY_SIDE:
         rows = list(zip(*rows, strict=True))
-    screen.table(rows[0], rows[1:])
-    screen.say("")
+    output.table(rows[0], rows[1:])
+    output.say("")
     for one in found.differences:
         values = "; ".join(f"{value}: {', '.join(names)}" for value, names in one.values.items())
-        screen.say(f"{HEADINGS.get(one.field, one.field)} differs ({one.weight}): {values}")
-        screen.say(f"  {one.remedy}")
+        output.say(f"{HEADINGS.get(one.field, one.field)} differs ({one.weight}): {values}")
+        output.say(f"  {one.remedy}")
     for node in found.nodes:
         if node.reachable and node.message:
-            screen.say(f"{node.name}: {node.health}: {node.message}")
+            output.say(f"{node.name}: {node.health}: {node.message}")
     for node in found.unreachable:
-        screen.say(f"{node.name} is not reached: {node.why}")
-        screen.say(
+        output.say(f"{node.name} is not reached: {node.why}")
+        output.say(
             "  see that its machine is awake and `shoal status` there; gone for good: "
             f"`shoal nodes forget {node.node}`"
         )
     if found.holder is None:
-        screen.say("nobody holds the term")
-        screen.say("  the cluster changes nothing now; `shoal status` on each node, voters first")
+        output.say("nobody holds the term")
+        output.say("  the cluster changes nothing now; `shoal status` on each node, voters first")
     for stranger in found.strangers:
-        screen.say(f"nobody of this cluster at {stranger}")
-        screen.say("  `shoal doctor` looks into it")
+        output.say(f"nobody of this cluster at {stranger}")
+        output.say("  `shoal doctor` looks into it")
     count = "one node" if len(found.nodes) == 1 else f"{len(found.nodes)} nodes"
-    screen.say(f"{count}: {found.verdict}")
+    output.say(f"{count}: {found.verdict}")
 
 
 def _standing(node: NodeReport) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def _standing(node: NodeReport) -> tuple[str, ...]:
 
 
 def clock(offset_s: float | None) -> str:
-    """How far a clock is ahead, for people: `+12 ms`, `-3.2 s`, `?`."""
+    """Return how far a clock is ahead, for people: `+12 ms`, `-3.2 s`, `?`."""
     if offset_s is None:
         return "?"
     return f"{offset_s * 1000:+.0f} ms" if abs(offset_s) < 1 else f"{offset_s:+.1f} s"

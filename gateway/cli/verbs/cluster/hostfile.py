@@ -11,6 +11,7 @@ import typer
 
 from bus.hardware.rdma_ports import rdma_ports
 from conf.ports import port_of
+from gateway.cli.command import Invocation, command
 from gateway.cli.node.hostfile_format import (
     BadHostfile,
     Host,
@@ -22,8 +23,7 @@ from gateway.cli.node.hostfile_format import (
     port_problems,
     ring,
 )
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import FAILED, Problem
+from gateway.cli.output.errors import FAILED, CliError
 
 SSH_S = 5
 PROBE_S = 20.0
@@ -32,7 +32,7 @@ PORT = port_of("ring", None)
 
 def register(app: typer.Typer) -> None:
     """Add `hostfile`."""
-    verb(app)(hostfile)
+    command(app)(hostfile)
 
 
 def hostfile(
@@ -54,13 +54,13 @@ def hostfile(
         hosts = parse_hostfile(file.read_text())
         written = _emitted(hosts, port)
     except OSError as error:
-        raise Problem(f"{file}: {error.strerror or error}") from error
+        raise CliError(f"{file}: {error.strerror or error}") from error
     except (BadHostfile, UnicodeDecodeError) as error:
-        raise Problem(
+        raise CliError(
             f"{file}: {error}", remedy="docs/operations/clusters.md shows some"
         ) from error
     problems = [one for host in hosts for one in _probed(host)] if probe else []
-    screen, found = invocation.screen, pairs(hosts)
+    output, found = invocation.output, pairs(hosts)
     backend = "jaccl" if found else "ring"
     if emit is not None:
         emit.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def hostfile(
             (emit / name).write_text(text + "\n")
     name = "devices.json" if backend == "jaccl" else "ring.json"
     ranks = [dict(environment(hosts, rank, name, port)) for rank in range(len(hosts))]
-    screen.document(
+    output.document(
         {
             "ranks": len(hosts),
             "backend": backend,
@@ -81,7 +81,7 @@ def hostfile(
     )
     _show(invocation, hosts, ranks, [f"{emit}/{one}" for one in written if emit])
     for one in problems:
-        screen.say(one)
+        output.say(one)
     if problems:
         raise typer.Exit(FAILED)
 
@@ -92,19 +92,19 @@ def _show(
     ranks: Sequence[Mapping[str, str]],
     written: Sequence[str],
 ) -> None:
-    screen, found = invocation.screen, pairs(hosts)
+    output, found = invocation.output, pairs(hosts)
     if len(hosts) == 1:
-        screen.say("1 rank: no group is needed")
+        output.say("1 rank: no group is needed")
         return
-    screen.say(f"{len(hosts)} ranks, {'jaccl' if found else 'ring'}")
+    output.say(f"{len(hosts)} ranks, {'jaccl' if found else 'ring'}")
     if found:
-        screen.say(f"{len(found)} cables: each two machines have one of their own")
-        screen.table(("from", "device", "to", "device"), found)
+        output.say(f"{len(found)} cables: each two machines have one of their own")
+        output.table(("from", "device", "to", "device"), found)
     for host, variables in zip(hosts, ranks, strict=True):
         words = " ".join(f"{key}={value}" for key, value in variables.items())
-        screen.say(f"{host.ssh}: {words}")
+        output.say(f"{host.ssh}: {words}")
     for one in written:
-        screen.say(f"wrote {one}")
+        output.say(f"wrote {one}")
 
 
 def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:

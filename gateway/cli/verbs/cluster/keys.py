@@ -21,8 +21,8 @@ from bus.process.endpoints import host_of, is_loopback
 from bus.wire.errors import BadKey
 from conf.paths import make_folders
 from conf.settings import Settings
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import NOT_FOUND, Problem
+from gateway.cli.command import Invocation, command
+from gateway.cli.output.errors import NOT_FOUND, CliError
 
 INPUT = "-"
 NEXT_STEP = {
@@ -38,8 +38,8 @@ def register(app: typer.Typer) -> None:
     """Add `keys init|show|join|export|import|rotate`."""
     group = typer.Typer(no_args_is_help=True, help="The cluster's key, at this node.")
     for act in (init, show, join, export, rotate):
-        verb(group)(act)
-    verb(group, "import")(take)
+        command(group)(act)
+    command(group, "import")(take)
     app.add_typer(group, name="keys")
 
 
@@ -47,14 +47,14 @@ def init(invocation: Invocation) -> None:
     """Make a cluster key at the first node of a cluster."""
     file = _folders(invocation)
     if file.exists():
-        raise Problem(
+        raise CliError(
             f"{file} is there already",
             remedy="`shoal keys show` tells about it; `shoal keys rotate` changes the key",
         )
     keys = ClusterKeys(new_key())
     write_keys(file, keys, replace=False)
     _tell(invocation, file, keys, "made a cluster key")
-    invocation.screen.note(
+    invocation.output.note(
         "next: take it to the other nodes (`shoal keys export FILE`, then `shoal keys import FILE` "
         "there); a running node takes it up at its next `shoal up`"
     )
@@ -69,7 +69,7 @@ def show(
     keys = _there(file)
     _tell(invocation, file, keys, "", secret=reveal)
     if keys.phase != "settled":
-        invocation.screen.note(f"next: {NEXT_STEP[keys.phase]}")
+        invocation.output.note(f"next: {NEXT_STEP[keys.phase]}")
 
 
 def join(
@@ -83,7 +83,7 @@ def join(
     """Take a cluster's key, as `shoal keys show --reveal` shows it there."""
     if key is not None and key != INPUT:
         setproctitle.setproctitle("shoal keys join")
-        invocation.screen.note("a key on a command line stays in the shell's history; `-` does not")
+        invocation.output.note("a key on a command line stays in the shell's history; `-` does not")
         text = key
     elif key is None and sys.stdin.isatty():
         text = getpass.getpass("cluster key (not shown): ")
@@ -99,11 +99,11 @@ def export(
     """Write this node's keys to a file, 0600, for `shoal keys import` at another node."""
     keys = _there(invocation.settings().cluster_key)
     if file == INPUT:
-        invocation.screen.write(render_keys(keys))
+        invocation.output.write(render_keys(keys))
         return
     write_keys(Path(file), keys, replace=False)
     _tell(invocation, Path(file), keys, "wrote the keys")
-    invocation.screen.note("whoever reads this file can join the cluster: remove it after use")
+    invocation.output.note("whoever reads this file can join the cluster: remove it after use")
 
 
 def take(
@@ -120,9 +120,9 @@ def take(
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise Problem(f"{file} cannot be read: {why}", code=NOT_FOUND) from None
+            raise CliError(f"{file} cannot be read: {why}", code=NOT_FOUND) from None
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            invocation.screen.note(f"{file} can be read by others; remove it soon")
+            invocation.output.note(f"{file} can be read by others; remove it soon")
     _adopt(invocation, parse_keys(text), replace=replace)
 
 
@@ -150,23 +150,23 @@ def rotate(
         else:
             after, said = keys.prepare(new_key()), "made a new key beside the old one"
     except BadKey as error:
-        raise Problem(
+        raise CliError(
             str(error), remedy=NEXT_STEP[keys.phase] or "begin with `shoal keys rotate`"
         ) from None
     write_keys(file, after, replace=True)
     _tell(invocation, file, after, said)
     if after.phase != "settled":
-        invocation.screen.note(f"next: {NEXT_STEP[after.phase]}")
+        invocation.output.note(f"next: {NEXT_STEP[after.phase]}")
 
 
 def check_reach(settings: Settings) -> None:
     """Refuse to start a node that is to meet others on other machines without a key. Raises
-    Problem; BadKey when there is a key file that is wrong."""
+    CliError; BadKey when there is a key file that is wrong."""
     cluster = settings.cluster
     beyond = [one for one in (cluster.listen, *map(host_of, cluster.peers)) if one]
     beyond = [one for one in beyond if not is_loopback(one)]
     if beyond and read_keys(settings.key_files.key) is None:
-        raise Problem(
+        raise CliError(
             f"{beyond[0]} is beyond this machine, so a cluster key is needed, and there is none",
             remedy="`shoal keys init` at a cluster's first node, `shoal keys join` at the others",
         )
@@ -180,7 +180,7 @@ def _adopt(invocation: Invocation, given: ClusterKeys, *, replace: bool) -> None
         return
     if mine is not None and not replace:
         if not mine.is_kin(given):
-            raise Problem(
+            raise CliError(
                 f"this node is in another cluster ({mine.current.fingerprint}, not "
                 f"{given.current.fingerprint})",
                 remedy="`--replace` leaves that one",
@@ -189,7 +189,7 @@ def _adopt(invocation: Invocation, given: ClusterKeys, *, replace: bool) -> None
     write_keys(file, given, replace=mine is not None)
     _tell(invocation, file, given, "took the keys")
     if mine is None:
-        invocation.screen.note("next: a running node takes the key up at its next `shoal up`")
+        invocation.output.note("next: a running node takes the key up at its next `shoal up`")
 
 
 def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
@@ -202,7 +202,7 @@ def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
     elif mine.phase == "switched":
         steps.append(mine.finish())
     if given not in steps:
-        raise Problem(
+        raise CliError(
             f"these keys are not one step of a rotation ahead of this node's ({mine.phase} here, "
             f"{given.phase} there)",
             remedy=NEXT_STEP[mine.phase] or "`shoal keys show` at both nodes tells where they are",
@@ -218,7 +218,7 @@ def _folders(invocation: Invocation) -> Path:
 def _there(file: Path) -> ClusterKeys:
     keys = read_keys(file)
     if keys is None:
-        raise Problem(
+        raise CliError(
             f"this node has no cluster key ({file})",
             remedy="`shoal keys init` at a cluster's first node, `shoal keys join` at the others",
             code=NOT_FOUND,
@@ -229,20 +229,20 @@ def _there(file: Path) -> ClusterKeys:
 def _tell(
     invocation: Invocation, file: Path, keys: ClusterKeys, done: str, *, secret: bool = False
 ) -> None:
-    screen = invocation.screen
+    output = invocation.output
     named = {name: getattr(keys, name) for name in ("current", "coming", "past")}
     document: dict[str, Any] = {"file": str(file), "phase": keys.phase}
     for name, key in named.items():
         document[name] = key.fingerprint if key is not None else None
         if secret and key is not None:
             document[f"{name}_key"] = key.text
-    screen.document(document)
+    output.document(document)
     if done:
-        screen.say(f"{done} ({file})")
+        output.say(f"{done} ({file})")
     else:
-        screen.say(f"file         {file}")
+        output.say(f"file         {file}")
     for name, key in named.items():
         if key is not None:
-            screen.say(f"{name:12} {key.fingerprint}")
+            output.say(f"{name:12} {key.fingerprint}")
             if secret:
-                screen.say(f"{'':12} {key.text}")
+                output.say(f"{'':12} {key.text}")

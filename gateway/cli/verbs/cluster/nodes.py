@@ -8,15 +8,15 @@ from urllib.parse import quote
 import typer
 
 from bus.wire.cards import NodeCard
+from gateway.cli.command import Invocation, command
 from gateway.cli.node.node_state import NodeState, parse_state
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import USAGE, Problem
-from gateway.cli.output.terminal import size, span
+from gateway.cli.output.amounts import size, span
+from gateway.cli.output.errors import USAGE, CliError
 
 
 def register(app: typer.Typer) -> None:
     """Add `nodes`."""
-    verb(app)(nodes)
+    command(app)(nodes)
 
 
 def nodes(
@@ -34,9 +34,9 @@ def nodes(
     if act != "list":
         _change(invocation, act, node, name, drain_s)
         return
-    state, screen = parse_state(invocation.api().get("/state")), invocation.screen
+    state, output = parse_state(invocation.api().get("/state")), invocation.output
     rows = [_fields(state, node) for node in everybody(state)]
-    screen.document({"holder": state.holder, "nodes": rows, "strangers": strangers(state)})
+    output.document({"holder": state.holder, "nodes": rows, "strangers": strangers(state)})
     columns = (
         "node",
         "id",
@@ -50,11 +50,11 @@ def nodes(
         ">ranks",
         "models",
     )
-    screen.table(columns, [_row(one) for one in rows])
+    output.table(columns, [_row(one) for one in rows])
     for stranger in strangers(state):
-        screen.say(f"nobody of this cluster at {stranger}")
+        output.say(f"nobody of this cluster at {stranger}")
     if len(rows) == 1 and not strangers(state):
-        screen.note("one node alone; join another with `shoal up --peers HOST:PORT`")
+        output.note("one node alone; join another with `shoal up --peers HOST:PORT`")
 
 
 DONE = {
@@ -68,26 +68,26 @@ DONE = {
 
 def _change(invocation: Invocation, act: str, node: str, name: str, drain_s: float) -> None:
     if act not in DONE:
-        raise Problem(f"{act!r} is none of list, {', '.join(DONE)}", code=USAGE)
+        raise CliError(f"{act!r} is none of list, {', '.join(DONE)}", code=USAGE)
     if not node or (act == "rename") != bool(name):
         words = "NODE NAME" if act == "rename" else "NODE"
-        raise Problem(f"`shoal nodes {act}` takes {words}", code=USAGE)
+        raise CliError(f"`shoal nodes {act}` takes {words}", code=USAGE)
     body: dict[str, Any] = {"name": name} if name else {}
     if act == "drain":
         body["drain_s"] = drain_s
     answer = invocation.api().post(f"/node/{quote(node, safe='')}/{act}", body)
-    invocation.screen.document(answer)
-    invocation.screen.say(DONE[act].format(node=node, name=name))
+    invocation.output.document(answer)
+    invocation.output.say(DONE[act].format(node=node, name=name))
 
 
 def everybody(state: NodeState) -> list[str]:
-    """Ids of all nodes that the state, a reading or a peer names."""
+    """Return the ids of all nodes that the state, a reading or a peer names."""
     peers = {peer.node for reading in state.peers.values() for peer in reading.peers}
     return sorted({*state.state.nodes, *state.peers, *peers, *(c.node for c in state.cards)})
 
 
 def strangers(state: NodeState) -> list[str]:
-    """Addresses that some node dials and where nobody of this cluster answers."""
+    """Return the addresses that some node dials and where no node of this cluster answers."""
     return sorted({one for reading in state.peers.values() for one in reading.strangers})
 
 

@@ -10,18 +10,19 @@ from typing import Annotated, Any, cast
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from gateway.cli.command import Invocation, command
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import parse_state
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import FAILED, USAGE, Problem
-from gateway.cli.output.terminal import Screen, size
+from gateway.cli.output.amounts import size
+from gateway.cli.output.errors import FAILED, USAGE, CliError
+from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
 
 
 def register(app: typer.Typer) -> None:
     """Add `rdma-test`."""
-    verb(app, "rdma-test")(rdma_test)
+    command(app, "rdma-test")(rdma_test)
 
 
 def rdma_test(
@@ -44,9 +45,9 @@ def rdma_test(
 ) -> None:
     """Test what joins the nodes: is every element right, how fast is it. Ends with 1 if not."""
     if quick and stress:
-        raise Problem("--quick and --stress", remedy="give one of them", code=USAGE)
+        raise CliError("--quick and --stress", remedy="give one of them", code=USAGE)
     if backend not in (None, "ring", "jaccl"):
-        raise Problem(f"--backend {backend!r}", remedy="it is `ring` or `jaccl`", code=USAGE)
+        raise CliError(f"--backend {backend!r}", remedy="it is `ring` or `jaccl`", code=USAGE)
     named = [] if nodes is None else [one.strip() for one in nodes.split(",") if one.strip()]
     body: dict[str, Any] = {
         "nodes": named,
@@ -56,19 +57,19 @@ def rdma_test(
         body["backend"] = backend
     if memory_mb is not None:
         body["memory_bytes"] = memory_mb * 1_000_000
-    api, screen = invocation.api(), invocation.screen
+    api, output = invocation.api(), invocation.output
     names = {str(card.node): card.name for card in parse_state(api.get("/state")).cards}
-    found = _followed(api, str(api.post("/rdma-test", body)["instance"]), screen)
-    screen.document(found)
-    _show(screen, found, names)
+    found = _followed(api, str(api.post("/rdma-test", body)["instance"]), output)
+    output.document(found)
+    _show(output, found, names)
     if not found["passed"]:
         raise typer.Exit(FAILED)
 
 
-def _followed(api: NodeApi, test: str, screen: Screen) -> dict[str, Any]:
-    """The test's last word. Whoever interrupts the wait ends the test."""
+def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
+    """Return the test's last state. An interrupt of the wait ends the test."""
     try:
-        with _progress(screen) as show:
+        with _progress(output) as show:
             while True:
                 found = cast(dict[str, Any], api.get(f"/rdma-test/{test}"))
                 if found["status"] != "running":
@@ -76,22 +77,22 @@ def _followed(api: NodeApi, test: str, screen: Screen) -> dict[str, Any]:
                 show(found)
                 time.sleep(LOOK_S)
     except KeyboardInterrupt:
-        screen.note("ending the test")
+        output.note("ending the test")
         api.delete(f"/instance/{test}")
         raise
 
 
-def _show(screen: Screen, found: dict[str, Any], names: dict[str, str]) -> None:
+def _show(output: Output, found: dict[str, Any], names: dict[str, str]) -> None:
     report, error = found["report"], found["error"]
     if report is not None:
-        _show_report(screen, report, names)
-    if error is not None and not screen.as_json:
+        _show_report(output, report, names)
+    if error is not None and not output.as_json:
         node = error["node"]
         who = "" if node is None else f"rank {error['rank']} on {names.get(node, node)}: "
-        screen.problem(Problem(f"{who}{error['message']}", remedy="see `shoal logs worker` there"))
+        output.error(CliError(f"{who}{error['message']}", remedy="see `shoal logs worker` there"))
 
 
-def _show_report(screen: Screen, report: dict[str, Any], names: dict[str, str]) -> None:
+def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) -> None:
     ranks = report["ranks"]
     rows = [
         (
@@ -104,7 +105,7 @@ def _show_report(screen: Screen, report: dict[str, Any], names: dict[str, str]) 
         )
         for one in ranks
     ]
-    screen.table(("rank", "node", "device", ">latency", ">memory", ""), rows)
+    output.table(("rank", "node", "device", ">latency", ">memory", ""), rows)
     sizes = [
         (
             size(one["bytes"]),
@@ -114,10 +115,10 @@ def _show_report(screen: Screen, report: dict[str, Any], names: dict[str, str]) 
         for one in report["sizes"]
     ]
     if sizes:
-        screen.table((">all_sum of", ">time", ">each direction"), sizes)
+        output.table((">all_sum of", ">time", ">each direction"), sizes)
     for wrong in report["wrong"]:
         check, name = wrong["check"], names.get(wrong["node"], wrong["node"])
-        screen.say(
+        output.say(
             f"WRONG at rank {wrong['rank']} on {name}: {check['name']}: {check['wrong']} of "
             f"{check['elements']} elements, the first at {check['first_wrong']}"
         )
@@ -130,9 +131,9 @@ def _show_report(screen: Screen, report: dict[str, Any], names: dict[str, str]) 
         else f"bandwidth {report['bytes_per_s'] / 1e9:.2f} GB/s: {report['bandwidth_verdict']}",
     ]
     if report["passed"]:
-        screen.say(f"{backend} over {len(ranks)} nodes: {right}, all right; {'; '.join(verdicts)}")
+        output.say(f"{backend} over {len(ranks)} nodes: {right}, all right; {'; '.join(verdicts)}")
     for beside in report["beside"]:
-        screen.note(f"{beside} was in memory beside the test, which may have slowed it")
+        output.note(f"{beside} was in memory beside the test, which may have slowed it")
 
 
 def _is_wrong(report: dict[str, Any], rank: dict[str, Any]) -> bool:
@@ -146,15 +147,16 @@ def _time(seconds: float | None) -> str:
 
 
 @contextlib.contextmanager
-def _progress(screen: Screen) -> Generator[Callable[[dict[str, Any]], None]]:
-    if not screen.live:
-        yield lambda found: screen.detail(f"{found['phase']}: {found['done']}/{found['rounds']}")
+def _progress(output: Output) -> Generator[Callable[[dict[str, Any]], None]]:
+    if not output.live:
+        yield lambda found: output.detail(f"{found['phase']}: {found['done']}/{found['rounds']}")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=screen.err, transient=True) as progress:
+    with Progress(*columns, console=output.err, transient=True) as progress:
         bar = progress.add_task("forming", total=None)
 
         def show(found: dict[str, Any]) -> None:
+            """Draw how far the test is."""
             total = found["rounds"] or None
             progress.update(bar, description=found["phase"], completed=found["done"], total=total)
 

@@ -16,19 +16,19 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bus.process.clock import wall
+from gateway.cli.command import Invocation, command
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import parse_state
-from gateway.cli.output.bench_math import Answered, Run, summary
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import size
+from gateway.cli.output.amounts import size
+from gateway.cli.output.errors import CliError
+from gateway.cli.verbs.models.bench_math import Answered, Run, summary
 
 WORDS = ("shoal", "reef", "tide", "current", "school", "silver", "kelp", "drift", "salt", "wave")
 
 
 def register(app: typer.Typer) -> None:
     """Add `bench`."""
-    verb(app)(bench)
+    command(app)(bench)
 
 
 def bench(
@@ -42,7 +42,7 @@ def bench(
     save: Annotated[Path | None, typer.Option("--save", help="Write the JSON there.")] = None,
 ) -> None:
     """Measure tokens per second, time to first token and gaps between tokens."""
-    api, screen = invocation.api(), invocation.screen
+    api, output = invocation.api(), invocation.output
     name = model or invocation.settings().default_model
     columns = (
         TextColumn("{task.description}"),
@@ -52,7 +52,7 @@ def bench(
     )
     measured: list[Run] = []
     with Progress(
-        *columns, console=screen.err, transient=True, disable=not screen.live
+        *columns, console=output.err, transient=True, disable=not output.live
     ) as progress:
         bar = progress.add_task("warm-up" if warmup else "runs", total=warmup + runs)
         for number in range(warmup + runs):
@@ -72,27 +72,28 @@ def bench(
     }
     if save is not None:
         _save(save, found)
-    screen.document(found)
-    screen.table(("", ">mean", ">std", ">p50", ">p95", ">p99"), _rows(found))
+    output.document(found)
+    output.table(("", ">mean", ">std", ">p50", ">p95", ">p99"), _rows(found))
     peak = found["memory"].get("peak_bytes")
     answers = len(measured) * concurrency
-    screen.say(
+    output.say(
         f"\n{answers} answers of {tokens} tokens, {concurrency} at once"
         + (f"; peak memory of the runner {size(peak)}" if peak else "")
     )
 
 
 def one_round(api: NodeApi, model: str, prompts: list[str], tokens: int) -> Run:
-    """All prompts at once. Raises the first Problem, once every request has ended."""
+    """Ask all prompts at once. Raises the first CliError, once every request has ended."""
     found: list[Answered | None] = [None] * len(prompts)
-    problems: list[Problem] = []
+    problems: list[CliError] = []
     start = threading.Barrier(len(prompts))
 
     def ask(position: int) -> None:
+        """Ask the prompt at `position`, once all threads are ready."""
         start.wait()
         try:
             found[position] = ask_one(api, model, prompts[position], tokens)
-        except Problem as problem:
+        except CliError as problem:
             problems.append(problem)
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(prompts))]
@@ -106,7 +107,7 @@ def one_round(api: NodeApi, model: str, prompts: list[str], tokens: int) -> Run:
 
 
 def ask_one(api: NodeApi, model: str, prompt: str, tokens: int) -> Answered:
-    """One streamed answer of exactly `tokens` tokens, timed here."""
+    """Ask for one streamed answer of exactly `tokens` tokens, timed here."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -159,7 +160,7 @@ def _save(path: Path, found: dict[str, Any]) -> None:
     try:
         path.write_text(json.dumps(found, indent=2) + "\n")
     except OSError as error:
-        raise Problem(f"cannot write {path}: {error.strerror}") from error
+        raise CliError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:

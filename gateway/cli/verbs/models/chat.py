@@ -16,10 +16,10 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from gateway.cli.command import Invocation, command
 from gateway.cli.node.node_api import NodeApi
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import Screen
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
 
 HISTORY_FILE = "chat-history"
 HELP = """\
@@ -52,7 +52,7 @@ class Wishes:
     think: bool | None = None
 
     def body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """The chat completion request for a conversation."""
+        """Return the chat completion request for a conversation."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": messages,
@@ -70,7 +70,7 @@ class Wishes:
         return body
 
     def opening(self) -> list[dict[str, str]]:
-        """The conversation before anything was said."""
+        """Return the conversation before anything was said."""
         return [] if self.system is None else [{"role": "system", "content": self.system}]
 
 
@@ -87,7 +87,7 @@ class Said:
     stopped: bool = False
 
     def take(self, event: Mapping[str, Any]) -> tuple[str, str]:
-        """(channel, text) that a chunk adds."""
+        """Add a chunk and return (channel, text) that it adds."""
         if event.get("usage"):
             self.usage = event["usage"]
         for choice in event.get("choices", []):
@@ -104,8 +104,8 @@ class Said:
 
 def register(app: typer.Typer) -> None:
     """Add `run` and `chat`."""
-    verb(app)(run)
-    verb(app)(chat)
+    command(app)(run)
+    command(app)(chat)
 
 
 def run(
@@ -126,13 +126,13 @@ def run(
     if not sys.stdin.isatty() and not text:
         text = sys.stdin.read().strip()
         if not text:
-            raise Problem("there is nothing to say", remedy="give a prompt: `shoal run MODEL hi`")
+            raise CliError("there is nothing to say", remedy="give a prompt: `shoal run MODEL hi`")
     if not text:
         converse(invocation, wishes)
         return
     messages = [*wishes.opening(), {"role": "user", "content": text}]
-    said = answer(invocation.api(), wishes, messages, invocation.screen)
-    invocation.screen.document(_fields(model, said))
+    said = answer(invocation.api(), wishes, messages, invocation.output)
+    invocation.output.document(_fields(model, said))
     if said.stopped:
         raise KeyboardInterrupt
 
@@ -153,10 +153,10 @@ def chat(
 
 def converse(invocation: Invocation, wishes: Wishes) -> None:
     """Read, ask, show, until /bye or the end of the input."""
-    screen, api = invocation.screen, invocation.api()
+    output, api = invocation.output, invocation.api()
     with _line_editing(invocation):
         if sys.stdin.isatty():
-            screen.note(f"{wishes.model} at {api.url}; /bye leaves, /help tells more")
+            output.note(f"{wishes.model} at {api.url}; /bye leaves, /help tells more")
         messages = wishes.opening()
         while True:
             try:
@@ -164,7 +164,7 @@ def converse(invocation: Invocation, wishes: Wishes) -> None:
             except EOFError:
                 return
             except KeyboardInterrupt:
-                screen.note("\n/bye leaves")
+                output.note("\n/bye leaves")
                 continue
             if line.startswith("/"):
                 command, _, rest = line.partition(" ")
@@ -172,35 +172,35 @@ def converse(invocation: Invocation, wishes: Wishes) -> None:
                     return
                 if command == "/clear":
                     messages = wishes.opening()
-                    screen.note("a new conversation")
+                    output.note("a new conversation")
                 elif command == "/system" and rest:
                     messages = [{"role": "system", "content": rest}]
-                    screen.note("a new conversation")
+                    output.note("a new conversation")
                 else:
-                    screen.note(HELP)
+                    output.note(HELP)
                 continue
             if line:
                 messages.append({"role": "user", "content": line})
-                messages = _turn(api, wishes, messages, screen)
+                messages = _turn(api, wishes, messages, output)
 
 
 def _turn(
-    api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], screen: Screen
+    api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], output: Output
 ) -> list[dict[str, str]]:
     """The conversation after one answer; without the question when that failed."""
     try:
-        said = answer(api, wishes, messages, screen)
-    except Problem as problem:
-        screen.problem(problem)
+        said = answer(api, wishes, messages, output)
+    except CliError as problem:
+        output.error(problem)
         return messages[:-1]
-    if screen.as_json:
-        screen.line(_fields(wishes.model, said))
+    if output.as_json:
+        output.line(_fields(wishes.model, said))
     if said.stopped:
-        screen.note("(stopped)")
+        output.note("(stopped)")
     return [*messages, {"role": "assistant", "content": said.text}]
 
 
-def answer(api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], screen: Screen) -> Said:
+def answer(api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], output: Output) -> Said:
     """Ask, and show the answer as it comes (reasoning dimmed, on standard error). An interrupt
     ends the answer and is told in `stopped`."""
     said, began = Said(), time.monotonic()
@@ -211,26 +211,26 @@ def answer(api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], screen:
                 spoken, text = said.take(event)
                 if text and said.ttft_s is None:
                     said.ttft_s = time.monotonic() - began
-                if not text or screen.as_json:
+                if not text or output.as_json:
                     continue
                 if channel not in (None, spoken):
-                    (screen.write if channel == "text" else screen.think)("\n")
+                    (output.write if channel == "text" else output.think)("\n")
                 channel = spoken
-                (screen.write if spoken == "text" else screen.think)(text)
+                (output.write if spoken == "text" else output.think)(text)
     except KeyboardInterrupt:
         said.stopped = True
     said.took_s = time.monotonic() - began
-    if not screen.as_json:
-        screen.write("\n")
+    if not output.as_json:
+        output.write("\n")
     tokens = said.usage.get("completion_tokens")
     if tokens and said.ttft_s is not None:
         pace = (tokens - 1) / max(1e-9, said.took_s - said.ttft_s)
-        screen.detail(f"{tokens} tokens, first after {said.ttft_s:.2f} s, then {pace:.1f}/s")
+        output.detail(f"{tokens} tokens, first after {said.ttft_s:.2f} s, then {pace:.1f}/s")
     return said
 
 
 def read_message() -> str:
-    """One message from the prompt: a line, or several between lines of three quotes."""
+    """Return one message from the prompt: a line, or several between lines of three quotes."""
     prompt = ">>> " if sys.stdin.isatty() else ""
     line = input(prompt).strip()
     if not line.startswith('"""'):

@@ -11,11 +11,12 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bus.wire.instances import Instance
+from gateway.cli.command import Invocation, command
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import NodeState, parse_state
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import NOT_FOUND, REFUSED, Problem
-from gateway.cli.output.terminal import Screen, size, span
+from gateway.cli.output.amounts import size, span
+from gateway.cli.output.errors import NOT_FOUND, REFUSED, CliError
+from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
 PLACED_AGAIN_S = 5.0
@@ -24,16 +25,16 @@ PLACED_AGAIN_S = 5.0
 
 def register(app: typer.Typer) -> None:
     """Add `ps`, `load`, `stop`."""
-    verb(app)(ps)
-    verb(app)(load)
-    verb(app)(stop)
+    command(app)(ps)
+    command(app)(load)
+    command(app)(stop)
 
 
 def ps(invocation: Invocation) -> None:
     """Show the models in memory and what they are doing."""
     state = parse_state(invocation.api().get("/state"))
-    screen = invocation.screen
-    screen.document({"instances": [_fields(state, one) for one in state.instances]})
+    output = invocation.output
+    output.document({"instances": [_fields(state, one) for one in state.instances]})
     rows = [_row(state, one) for one in state.instances]
     columns = (
         "model",
@@ -45,9 +46,9 @@ def ps(invocation: Invocation) -> None:
         ">memory",
         "leaves",
     )
-    screen.table(columns, rows)
+    output.table(columns, rows)
     if not rows:
-        screen.note("no model is loaded; `shoal load MODEL`, or just ask one something")
+        output.note("no model is loaded; `shoal load MODEL`, or just ask one something")
 
 
 def load(
@@ -69,7 +70,7 @@ def load(
     wait_s: Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")] = 300.0,
 ) -> None:
     """Load a model into memory and wait until it is ready."""
-    api, screen = invocation.api(), invocation.screen
+    api, output = invocation.api(), invocation.output
     body: dict[str, Any] = {"model": model, "dry_run": dry_run, "if_absent": not another}
     if context is not None:
         body["context_tokens"] = context
@@ -77,13 +78,13 @@ def load(
         body["keep_alive_s"] = keep_alive_s
     answer = api.post("/place_instance", body)
     if dry_run:
-        screen.document(answer)
+        output.document(answer)
         plan = cast(dict[str, Any], answer.get("plan") or {})
-        screen.table(("", ""), [(key, _word(key, value)) for key, value in plan.items()])
+        output.table(("", ""), [(key, _word(key, value)) for key, value in plan.items()])
         return
-    instance = wait_ready(api, str(answer["instance"]), screen, wait_s)
-    screen.document({"model": instance.model, "instance": instance.instance, "status": "ready"})
-    screen.say(f"{instance.model} is ready ({instance.instance})")
+    instance = wait_ready(api, str(answer["instance"]), output, wait_s)
+    output.document({"model": instance.model, "instance": instance.instance, "status": "ready"})
+    output.say(f"{instance.model} is ready ({instance.instance})")
 
 
 def stop(
@@ -95,33 +96,33 @@ def stop(
     ] = 30.0,
 ) -> None:
     """Unload a model: open requests may finish first."""
-    api, screen = invocation.api(), invocation.screen
+    api, output = invocation.api(), invocation.output
     state = parse_state(api.get("/state"))
     name = model.removesuffix(":latest")
     found = [one for one in state.instances if name in (one.model, one.instance)]
     if not found:
         there = ", ".join(sorted({one.model for one in state.instances})) or "none"
         text = f"{model!r} is not in memory"
-        raise Problem(text, remedy=f"in memory: {there}", code=NOT_FOUND)
+        raise CliError(text, remedy=f"in memory: {there}", code=NOT_FOUND)
     for one in found:
         api.delete(f"/instance/{one.instance}?drain_s={drain_s:g}")
     ids = {one.instance for one in found}
     ends_at = time.monotonic() + drain_s + 30.0
     while ids & set(parse_state(api.get("/state")).state.instances):
         if time.monotonic() > ends_at:
-            raise Problem(f"{model} has not left yet", remedy="see `shoal ps`", code=REFUSED)
+            raise CliError(f"{model} has not left yet", remedy="see `shoal ps`", code=REFUSED)
         time.sleep(LOOK_S)
-    screen.document({"model": found[0].model, "unloaded": sorted(ids)})
-    screen.say(f"unloaded {found[0].model} ({', '.join(sorted(ids))})")
+    output.document({"model": found[0].model, "unloaded": sorted(ids)})
+    output.say(f"unloaded {found[0].model} ({', '.join(sorted(ids))})")
 
 
-def wait_ready(api: NodeApi, instance_id: str, screen: Screen, wait_s: float) -> Instance:
+def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) -> Instance:
     """Wait until an instance is ready, showing how far it is. One that a worker refused is
-    followed to where it is placed next. Raises Problem if it fails."""
+    followed to where it is placed next. Raises CliError if it fails."""
     ends_at = time.monotonic() + wait_s
     patience_at: float | None = None
     model, older = "", frozenset[str]()
-    with _loading(screen) as show:
+    with _loading(output) as show:
         while True:
             state = parse_state(api.get("/state"))
             instance = state.state.instances.get(instance_id)
@@ -130,7 +131,7 @@ def wait_ready(api: NodeApi, instance_id: str, screen: Screen, wait_s: float) ->
             if instance is None or instance.status == "failed":
                 after = _placed_again(state, model, older)
                 if after is not None:
-                    screen.detail(f"{after.model} is placed again ({after.instance})")
+                    output.detail(f"{after.model} is placed again ({after.instance})")
                     instance_id, patience_at = after.instance, None
                     continue
                 may_follow = instance is not None and instance.place_again is not None
@@ -144,7 +145,7 @@ def wait_ready(api: NodeApi, instance_id: str, screen: Screen, wait_s: float) ->
             show(state, instance)
             if time.monotonic() > ends_at:
                 text = f"{instance.model} is not ready after {wait_s:.0f} s"
-                raise Problem(text, remedy="it goes on loading; see `shoal ps`", code=REFUSED)
+                raise CliError(text, remedy="it goes on loading; see `shoal ps`", code=REFUSED)
             time.sleep(LOOK_S)
 
 
@@ -154,18 +155,20 @@ def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instan
     return next((i for i in living if i.model == model and i.instance not in older), None)
 
 
-def _not_loaded(instance_id: str, instance: Instance | None) -> Problem:
+def _not_loaded(instance_id: str, instance: Instance | None) -> CliError:
     if instance is None:
         text = f"{instance_id} was removed while it loaded"
-        return Problem(text, remedy="see `shoal logs master`")
+        return CliError(text, remedy="see `shoal logs master`")
     why = instance.why or (instance.failures[-1] if instance.failures else "no reason given")
-    return Problem(f"{instance.model} could not be loaded: {why}", remedy="see `shoal logs worker`")
+    return CliError(
+        f"{instance.model} could not be loaded: {why}", remedy="see `shoal logs worker`"
+    )
 
 
 @contextlib.contextmanager
-def _loading(screen: Screen) -> Generator[Callable[[NodeState, Instance], None]]:
-    if not screen.live:
-        yield lambda _state, instance: screen.detail(f"{instance.model} is {instance.status}")
+def _loading(output: Output) -> Generator[Callable[[NodeState, Instance], None]]:
+    if not output.live:
+        yield lambda _state, instance: output.detail(f"{instance.model} is {instance.status}")
         return
     columns = (
         TextColumn("{task.description}"),
@@ -173,10 +176,11 @@ def _loading(screen: Screen) -> Generator[Callable[[NodeState, Instance], None]]
         DownloadColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=screen.err, transient=True) as progress:
+    with Progress(*columns, console=output.err, transient=True) as progress:
         bar = progress.add_task("loading", total=None)
 
         def show(state: NodeState, instance: Instance) -> None:
+            """Draw how far the instance is."""
             far = state.progress_of(instance)
             text, total = f"{instance.model} {far.phase}", far.total_bytes or None
             progress.update(bar, description=text, completed=far.done_bytes, total=total)

@@ -10,27 +10,27 @@ import typer
 
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel
+from gateway.cli.command import Invocation, command
 from gateway.cli.node.node_state import parse_state
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import size, span
+from gateway.cli.output.amounts import size, span
+from gateway.cli.output.errors import CliError
 
 ModelName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add `ls`, `show`, `rm`."""
-    verb(app)(ls)
-    verb(app)(show)
-    verb(app)(rm)
+    command(app)(ls)
+    command(app)(show)
+    command(app)(rm)
 
 
 def ls(invocation: Invocation) -> None:
     """List the models on disk, and those of which a node has some layers only."""
     state = parse_state(invocation.api().get("/state"))
-    screen = invocation.screen
+    output = invocation.output
     models = list(state.models.values())
-    screen.document(
+    output.document(
         {
             "models": [_fields(one, state.nodes_of(one.model)) for one in models],
             "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
@@ -50,19 +50,19 @@ def ls(invocation: Invocation) -> None:
     ]
     rows += [part_row(node, part) for node, part in state.parts]
     columns = ("model", "family", ">parameters", "quantised", ">size", ">context", "changed")
-    screen.table(columns, rows)
+    output.table(columns, rows)
     if not models:
-        screen.note("no models yet: put a model's folder into <data>/models (`shoal config show`)")
+        output.note("no models yet: put a model's folder into <data>/models (`shoal config show`)")
 
 
 def show(invocation: Invocation, model: ModelName) -> None:
     """Show what is known of a model, and where it is loaded."""
     state = parse_state(invocation.api().get("/state"))
-    screen = invocation.screen
+    output = invocation.output
     card = state.find_model(model)
     loaded = [one for one in state.instances if one.model == card.model]
     found = _fields(card, state.nodes_of(card.model))
-    screen.document({**found, "instances": [one.model_dump(mode="json") for one in loaded]})
+    output.document({**found, "instances": [one.model_dump(mode="json") for one in loaded]})
     rows = [
         ("model", card.model),
         ("family", card.family),
@@ -80,7 +80,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("nodes", ", ".join(state.nodes_of(card.model))),
     ]
     rows += [("loaded", f"{one.instance} ({one.status})") for one in loaded]
-    screen.table(("", ""), rows)
+    output.table(("", ""), rows)
 
 
 def rm(
@@ -89,49 +89,52 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a model, or the part of one, from this node's disk. It has to be unloaded first."""
-    settings, screen = invocation.settings(), invocation.screen
+    settings, output = invocation.settings(), invocation.output
     state = parse_state(invocation.api().get("/state"))
     card = state.on_disk(model)
     if isinstance(card, ModelCard) and card.bundled:
-        raise Problem(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
+        raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
     held = [one.instance for one in state.instances if one.model == card.model]
     if held:
-        raise Problem(
+        raise CliError(
             f"{card.model} is loaded ({', '.join(held)})",
             remedy=f"`shoal stop {card.model}` unloads it",
         )
     folder = own_folder(Path(card.path), settings.paths.models)
     bytes_ = card.size_bytes if isinstance(card, ModelCard) else card.have_bytes
     if not yes:
-        if screen.as_json or not screen.err.is_terminal:
-            raise Problem(f"{folder} would be deleted", remedy="say so with --yes")
+        if output.as_json or not output.err.is_terminal:
+            raise CliError(f"{folder} would be deleted", remedy="say so with --yes")
         typer.confirm(f"Delete {folder} ({size(bytes_)})?", abort=True, err=True)
     shutil.rmtree(folder)
     if folder.parent != settings.paths.models.resolve() and not any(folder.parent.iterdir()):
         folder.parent.rmdir()
-    screen.document({"model": card.model, "deleted": str(folder), "bytes": bytes_})
-    screen.say(f"deleted {card.model} ({size(bytes_)})")
-    screen.note("the node notices within half a minute")
+    output.document({"model": card.model, "deleted": str(folder), "bytes": bytes_})
+    output.say(f"deleted {card.model} ({size(bytes_)})")
+    output.note("the node notices within half a minute")
 
 
 def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
-    """A line of `shoal ls` about some layers of a model: which, where, how many bytes of all."""
+    """Return a line of `shoal ls` about some layers of a model: which, where, how many bytes."""
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
     return (part.model, "in part", "-", "-", sizes, "-", f"layers {spans} on {node}")
 
 
 def own_folder(folder: Path, models: Path) -> Path:
-    """The model's folder, if it lies in this home's own `models`. Raises Problem otherwise: a
-    cache of others, or another node's disk, is not ours to delete from."""
+    """Return the model's folder, if it lies in this home's own `models`.
+
+    Raises CliError otherwise: a cache of others, or another node's disk, is not ours to delete
+    from.
+    """
     real, root = folder.resolve(), models.resolve()
     if real == root or not real.is_relative_to(root):
-        raise Problem(
+        raise CliError(
             f"{folder} is not in {models}",
             remedy="delete it where it came from (a Hugging Face cache, another node's disk)",
         )
     if not real.is_dir():
-        raise Problem(f"{folder} is not on this machine", remedy="run `shoal rm` on its node")
+        raise CliError(f"{folder} is not on this machine", remedy="run `shoal rm` on its node")
     return real
 
 

@@ -8,10 +8,11 @@ from urllib.parse import urlencode
 import typer
 
 from bus.wire.instances import Instance
+from gateway.cli.command import Invocation, command
 from gateway.cli.node.node_state import parse_state
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import Screen, size
+from gateway.cli.output.amounts import size
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import wait_ready
 
 WIDTH = 96
@@ -20,7 +21,7 @@ WIDTH = 96
 
 def register(app: typer.Typer) -> None:
     """Add `place`."""
-    verb(app)(place)
+    command(app)(place)
 
 
 def place(
@@ -52,7 +53,7 @@ def place(
 ) -> None:
     """Place a model on one node or over several, and wait until it is ready."""
     if sharding not in (None, "pipeline", "tensor"):
-        raise Problem(f"--sharding {sharding!r}", remedy="it is `pipeline` or `tensor`", code=2)
+        raise CliError(f"--sharding {sharding!r}", remedy="it is `pipeline` or `tensor`", code=2)
     wish: dict[str, Any] = {"model": model, "min_nodes": nodes, "excluded_nodes": exclude or []}
     if sharding is not None:
         wish["sharding"] = sharding
@@ -63,45 +64,45 @@ def place(
         _preview(invocation, wish)
         return
     body = {**wish, "layers": by_hand, "dry_run": dry_run, "if_absent": not another}
-    api, screen = invocation.api(), invocation.screen
+    api, output = invocation.api(), invocation.output
     answer = api.post("/place_instance", body)
     if dry_run:
-        screen.document(answer)
-        _show_plan(screen, cast(dict[str, Any], answer.get("plan") or {}))
+        output.document(answer)
+        _show_plan(output, cast(dict[str, Any], answer.get("plan") or {}))
         return
-    instance = wait_ready(api, str(answer["instance"]), screen, wait_s)
-    screen.document({**instance.model_dump(mode="json"), "status": "ready"})
+    instance = wait_ready(api, str(answer["instance"]), output, wait_s)
+    output.document({**instance.model_dump(mode="json"), "status": "ready"})
     names = {str(card.node): card.name for card in parse_state(api.get("/state")).cards}
-    screen.say(f"{instance.model} is ready ({instance.instance})")
-    screen.table(("rank", "node", "layers", ">memory"), _seated(instance, names))
+    output.say(f"{instance.model} is ready ({instance.instance})")
+    output.table(("rank", "node", "layers", ">memory"), _seated(instance, names))
 
 
 def parse_layers(text: str) -> dict[str, int]:
-    """`box1=12,box2=20`, in that order. Raises Problem for anything else."""
+    """Return what `box1=12,box2=20` says, in that order. Raises CliError for anything else."""
     found: dict[str, int] = {}
     for part in text.split(","):
         name, _, count = part.strip().partition("=")
         if not name or not count.isdecimal() or name in found:
             remedy = "write each node once with its layers: `--layers box1=12,box2=20`"
-            raise Problem(f"--layers: {part.strip()!r} is not NODE=COUNT", remedy=remedy, code=2)
+            raise CliError(f"--layers: {part.strip()!r} is not NODE=COUNT", remedy=remedy, code=2)
         found[name] = int(count)
     return found
 
 
 def _preview(invocation: Invocation, wish: dict[str, Any]) -> None:
-    screen = invocation.screen
+    output = invocation.output
     query = urlencode(wish, doseq=True)
     found = invocation.api().get(f"/instance/previews?{query}")
-    screen.document(found)
+    output.document(found)
     rows = [_row(one) for one in found["previews"]]
     columns = ("", ">nodes", "sharding", ">tokens/s", ">to fetch", "layers and memory, or why not")
-    screen.table(columns, rows)
+    output.table(columns, rows)
     for name, why in found["blocked"].items():
-        screen.note(f"{name}: {why}")
+        output.note(f"{name}: {why}")
     if found["refusal"] is not None:
-        screen.say(f"refused: {found['refusal']['message']}")
+        output.say(f"refused: {found['refusal']['message']}")
     else:
-        screen.note("* is what would be done; speeds are predictions, one stream, short context")
+        output.note("* is what would be done; speeds are predictions, one stream, short context")
 
 
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:
@@ -122,7 +123,7 @@ def _seat(rank: dict[str, Any]) -> str:
     return f"{rank['name']} {layers} ({room})"
 
 
-def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
+def _show_plan(output: Output, plan: dict[str, Any]) -> None:
     rows = [
         (
             rank["rank"],
@@ -134,13 +135,13 @@ def _show_plan(screen: Screen, plan: dict[str, Any]) -> None:
         )
         for rank in plan.get("ranks", ())
     ]
-    screen.table(("rank", "node", "layers", ">needs", ">of", ">ms a token"), rows)
+    output.table(("rank", "node", "layers", ">needs", ">of", ">ms a token"), rows)
     for link in plan.get("links", ()):
         speed = f"{link['latency_us']:.0f} us, {size(link['bytes_per_s'])}/s"
         how = "measured" if link["measured"] else "assumed"
-        screen.note(f"{link['from']} - {link['to']}: {speed}, {how}")
+        output.note(f"{link['from']} - {link['to']}: {speed}, {how}")
     if plan.get("evicts"):
-        screen.say(f"{', '.join(plan['evicts'])} would make way: {plan['why']}")
+        output.say(f"{', '.join(plan['evicts'])} would make way: {plan['why']}")
 
 
 def _seated(instance: Instance, names: dict[str, str]) -> list[tuple[Any, ...]]:

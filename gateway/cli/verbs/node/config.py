@@ -1,7 +1,4 @@
-"""`shoal config`: every setting, its value, and which layer it came from.
-
-Pure but for what it is given to show things with.
-"""
+"""Talks to the terminal: `shoal config`, every setting, its value, and the layer it is from."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import cast
 
 import typer
 
-from gateway.cli.output.command import Invocation, verb
+from gateway.cli.command import Invocation, command
 
 SECRET = "api_keys"
 
@@ -18,13 +15,13 @@ SECRET = "api_keys"
 def register(app: typer.Typer) -> None:
     """Add `config show`."""
     group = typer.Typer(no_args_is_help=True, help="Settings and where they come from.")
-    verb(group)(show)
+    command(group)(show)
     app.add_typer(group, name="config")
 
 
 def show(invocation: Invocation) -> None:
     """Show every setting with its value and source, and the folders."""
-    settings, screen = invocation.settings(), invocation.screen
+    settings, output = invocation.settings(), invocation.output
     paths = settings.paths
     folders = {
         "config": paths.config_file,
@@ -37,16 +34,16 @@ def show(invocation: Invocation) -> None:
         (key, f"({len(value)} hashed)" if key == SECRET and value else value, source)
         for key, value, source in settings.rows()
     ]
-    screen.document(
+    output.document(
         {
             "settings": {key: {"value": value, "source": source} for key, value, source in rows},
             "folders": {name: str(path) for name, path in folders.items()},
             "url": settings.url,
         }
     )
-    screen.table(("setting", "value", "source"), [(k, _plain(v), s) for k, v, s in rows])
-    screen.say("")
-    screen.table(("folder", "path"), folders.items())
+    output.table(("setting", "value", "source"), [(k, _plain(v), s) for k, v, s in rows])
+    output.say("")
+    output.table(("folder", "path"), folders.items())
 
 
 def _plain(value: object) -> str:

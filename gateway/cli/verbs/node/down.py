@@ -17,11 +17,11 @@ import typer
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.paths import Paths
+from gateway.cli.command import Invocation, command
 from gateway.cli.node import processes
 from gateway.cli.node.processes import Leftover
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import Screen
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
 
 ORDERLY_S = 60.0
 TERM_S = 5.0
@@ -30,7 +30,7 @@ LOOK_S = 0.1
 
 
 @dataclass(slots=True)
-class Ended:
+class DownReport:
     """What `down` did."""
 
     orderly: bool = False
@@ -41,41 +41,41 @@ class Ended:
 
 def register(app: typer.Typer) -> None:
     """Add `down`."""
-    verb(app)(down)
+    command(app)(down)
 
 
 def down(invocation: Invocation) -> None:
     """Stop the node: every process, socket and lock of its home."""
-    settings, screen = invocation.settings(), invocation.screen
+    settings, output = invocation.settings(), invocation.output
     supervisor = Supervisor(settings.endpoints.supervisor)
     ran = supervisor.is_up() or bool(processes.leftovers(settings.paths))
     with processes.alone(settings.paths):
-        ended = bring_down(settings.paths, supervisor, screen)
-    screen.document({"status": "stopped" if ran else "was not running", **_facts(ended)})
+        ended = bring_down(settings.paths, supervisor, output)
+    output.document({"status": "stopped" if ran else "was not running", **_facts(ended)})
     if not ran:
-        screen.say(f"no node runs in {settings.paths.home}")
+        output.say(f"no node runs in {settings.paths.home}")
         return
     words = f"{settings.node_name} is down ({ended.took_s:.1f} s)"
-    screen.say(words)
+    output.say(words)
     if ended.killed:
-        screen.note(f"had to kill: {', '.join(ended.killed)}")
+        output.note(f"had to kill: {', '.join(ended.killed)}")
 
 
-def bring_down(paths: Paths, supervisor: Supervisor, screen: Screen) -> Ended:
-    """Stop everything and sweep. Raises Problem when a process cannot be ended."""
-    ended, began = Ended(), time.monotonic()
+def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownReport:
+    """Stop everything and sweep. Raises CliError when a process cannot be ended."""
+    ended, began = DownReport(), time.monotonic()
     known = processes.leftovers(paths)
     if supervisor.is_up():
-        screen.detail("supervisord stops its processes")
+        output.detail("supervisord stops its processes")
         try:
             supervisor.shutdown()
             ended.orderly = _until(ORDERLY_S, lambda: not _running(paths, known))
         except ShoalError as error:
-            screen.note(f"supervisord would not: {error}")
+            output.note(f"supervisord would not: {error}")
     left = _running(paths, known)
     if left:
         ended.terminated = _names(left)
-        screen.detail(f"SIGTERM to {', '.join(ended.terminated)}")
+        output.detail(f"SIGTERM to {', '.join(ended.terminated)}")
         processes.signal_all(left, signal.SIGTERM)
         _until(TERM_S, lambda: not _running(paths, known))
     left = _running(paths, known)
@@ -85,7 +85,7 @@ def bring_down(paths: Paths, supervisor: Supervisor, screen: Screen) -> Ended:
         _until(KILL_S, lambda: not _running(paths, known))
     left = _running(paths, known)
     if left:
-        raise Problem(
+        raise CliError(
             f"still running: {', '.join(_names(left))}",
             remedy="they are stuck in the kernel or belong to another user; see `ps -fp PID`",
         )
@@ -114,7 +114,7 @@ def _until(seconds: float, done: Callable[[], bool]) -> bool:
     return True
 
 
-def _facts(ended: Ended) -> dict[str, object]:
+def _facts(ended: DownReport) -> dict[str, object]:
     return {
         "orderly": ended.orderly,
         "terminated": ended.terminated,

@@ -24,12 +24,12 @@ from bus.wire.errors import ShoalError
 from conf.paths import HOME_VARIABLE, find_paths
 from conf.ports import HIGHEST_BASE_PORT, SPAN, port_of
 from conf.settings import LAUNCHED_BY, load_settings
+from gateway.cli.command import Invocation, command
 from gateway.cli.node import processes
 from gateway.cli.node.node_api import NodeApi, api_key
 from gateway.cli.node.node_state import NodeState, parse_state
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import Screen
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import wait_ready
 from gateway.cli.verbs.node.down import bring_down
 
@@ -51,12 +51,13 @@ class LabNode:
 
     @property
     def url(self) -> str:
+        """Return the address of the node's HTTP API."""
         return f"http://127.0.0.1:{self.base_port}"
 
 
 def register(app: typer.Typer) -> None:
     """Add `lab`."""
-    verb(app)(lab)
+    command(app)(lab)
 
 
 def lab(
@@ -72,10 +73,10 @@ def lab(
     ] = True,
 ) -> None:
     """Start N nodes on this machine as one cluster, or take them down."""
-    settings, screen = invocation.settings(), invocation.screen
+    settings, output = invocation.settings(), invocation.output
     folder = settings.paths.data / "lab"
     if what == "down":
-        _down(folder, screen)
+        _down(folder, output)
         return
     count = _counted(what, base_port)
     nodes = [
@@ -84,25 +85,25 @@ def lab(
     ]
     _refuse_second(folder)
     _prepare(nodes)
-    _start(nodes, screen)
+    _start(nodes, output)
     formed_s = _formed(nodes)
-    screen.say(f"{count} nodes formed a cluster in {formed_s:.2f} s")
+    output.say(f"{count} nodes formed a cluster in {formed_s:.2f} s")
     facts: dict[str, Any] = {
         "nodes": [{"name": one.name, "home": str(one.home), "url": one.url} for one in nodes],
         "formed_s": round(formed_s, 3),
     }
     if place:
-        facts |= _placed(nodes, settings.default_model, screen)
-    screen.document(facts)
-    screen.table(("node", "url", "home"), [(one.name, one.url, one.home) for one in nodes])
-    screen.note(f"`shoal nodes --url {nodes[0].url}` shows them; `shoal lab down` ends them")
+        facts |= _placed(nodes, settings.default_model, output)
+    output.document(facts)
+    output.table(("node", "url", "home"), [(one.name, one.url, one.home) for one in nodes])
+    output.note(f"`shoal nodes --url {nodes[0].url}` shows them; `shoal lab down` ends them")
 
 
 def _counted(what: str, base_port: int) -> int:
     if not what.isdecimal() or not 2 <= int(what) <= MOST:
-        raise Problem(f"{what!r} is neither a number from 2 to {MOST} nor `down`")
+        raise CliError(f"{what!r} is neither a number from 2 to {MOST} nor `down`")
     if base_port < 1024 or base_port + SPAN * int(what) > HIGHEST_BASE_PORT:
-        raise Problem(
+        raise CliError(
             f"base port {base_port} leaves no room for {what} nodes of {SPAN} ports each",
             remedy=f"choose one from 1024 to {HIGHEST_BASE_PORT - SPAN * int(what)}",
         )
@@ -112,7 +113,7 @@ def _counted(what: str, base_port: int) -> int:
 def _refuse_second(folder: Path) -> None:
     running = [home.name for home in _homes(folder) if processes.leftovers(find_paths(home))]
     if running:
-        raise Problem(
+        raise CliError(
             f"a lab runs already ({', '.join(running)})", remedy="`shoal lab down` ends it"
         )
 
@@ -143,7 +144,7 @@ def _prepare(nodes: list[LabNode]) -> None:
         config.write_text("\n".join(lines) + "\n")
 
 
-def _start(nodes: list[LabNode], screen: Screen) -> None:
+def _start(nodes: list[LabNode], output: Output) -> None:
     """All at once; a node that does not come up takes the lab with it."""
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
@@ -170,11 +171,11 @@ def _start(nodes: list[LabNode], screen: Screen) -> None:
             told = "\n".join(line for line in lines if not line.startswith("next: "))
             failed = failed or f"{node.name}: {told}"
         else:
-            screen.detail(f"{node.name} is up at {node.url}")
+            output.detail(f"{node.name} is up at {node.url}")
     if failed:
         for node in nodes:
-            _take_down(node.home, screen)
-        raise Problem(
+            _take_down(node.home, output)
+        raise CliError(
             "the lab could not be started",
             details=failed,
             remedy="where a port is taken, `--base-port N` moves the whole lab",
@@ -189,7 +190,7 @@ def _formed(nodes: list[LabNode]) -> float:
         if is_formed(states):
             return formation_s(nodes, time.time())
         if time.time() > ends_at:
-            raise Problem(
+            raise CliError(
                 f"the nodes did not form a cluster within {FORM_S:g} s",
                 remedy=f"see `shoal nodes --url {nodes[0].url}` and the nodes' `bus` logs",
             )
@@ -197,15 +198,15 @@ def _formed(nodes: list[LabNode]) -> float:
 
 
 def state_of(url: str) -> NodeState | None:
-    """A node's state, None while it does not answer."""
+    """Return a node's state, None while it does not answer."""
     try:
         return parse_state(NodeApi(url, api_key()).get("/state", timeout_s=2.0))
-    except Problem:
+    except CliError:
         return None
 
 
 def is_formed(states: list[NodeState | None]) -> bool:
-    """Whether all nodes know the same holder, and each other."""
+    """Return whether all nodes know the same holder, and each other."""
     known = [one for one in states if one is not None and one.live]
     if len(known) != len(states):
         return False
@@ -214,8 +215,10 @@ def is_formed(states: list[NodeState | None]) -> bool:
 
 
 def formation_s(nodes: list[LabNode], now: float) -> float:
-    """Seconds from the start of the last switchboard until the last node had heard of the holder
-    that all know, by their logs; nodes have to have formed."""
+    """Return the seconds from the start of the last switchboard until all nodes know the holder.
+
+    The nodes' logs tell both instants; the nodes have to have formed.
+    """
     began = max(_started_at(node) for node in nodes)
     return max(0.0, _agreed_at(nodes, now) - began)
 
@@ -224,7 +227,7 @@ def _started_at(node: LabNode) -> float:
     """When the node's switchboard was started last, by its own log."""
     times = [line["at"] for line in _lines(node, "bus") if line.get("message") == "started"]
     if not times:
-        raise Problem(f"{node.name}'s switchboard has logged nothing")
+        raise CliError(f"{node.name}'s switchboard has logged nothing")
     return float(times[-1])
 
 
@@ -253,12 +256,12 @@ def _lines(node: LabNode, process: str) -> list[dict[str, Any]]:
     return found
 
 
-def _placed(nodes: list[LabNode], model: str, screen: Screen) -> dict[str, Any]:
+def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
     """The model across all nodes, and its first words."""
     api = NodeApi(nodes[0].url, api_key())
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})
-    instance = wait_ready(api, str(answer["instance"]), screen, UP_S)
+    instance = wait_ready(api, str(answer["instance"]), output, UP_S)
     loaded_s = time.monotonic() - began
     began, first_s, words = time.monotonic(), None, ""
     body = {
@@ -274,11 +277,11 @@ def _placed(nodes: list[LabNode], model: str, screen: Screen) -> dict[str, Any]:
                 if text and first_s is None:
                     first_s = time.monotonic() - began
                 words += text
-    screen.say(
+    output.say(
         f"{model} is held by {len(instance.shards)} ranks ({instance.sharding}) after "
         f"{loaded_s:.1f} s; first token after {first_s or 0:.3f} s"
     )
-    screen.say(f"> {ASKED}\n{words}")
+    output.say(f"> {ASKED}\n{words}")
     return {
         "instance": instance.instance,
         "sharding": instance.sharding,
@@ -289,14 +292,14 @@ def _placed(nodes: list[LabNode], model: str, screen: Screen) -> dict[str, Any]:
     }
 
 
-def _down(folder: Path, screen: Screen) -> None:
+def _down(folder: Path, output: Output) -> None:
     homes = _homes(folder)
-    ended = [home.name for home in homes if _take_down(home, screen)]
-    screen.document({"ended": ended})
-    screen.say(f"ended {', '.join(ended)}" if ended else "no lab runs")
+    ended = [home.name for home in homes if _take_down(home, output)]
+    output.document({"ended": ended})
+    output.say(f"ended {', '.join(ended)}" if ended else "no lab runs")
 
 
-def _take_down(home: Path, screen: Screen) -> bool:
+def _take_down(home: Path, output: Output) -> bool:
     """End a node of the lab; whether it ran."""
     settings = load_settings(home=home)
     supervisor = Supervisor(settings.endpoints.supervisor)
@@ -304,5 +307,5 @@ def _take_down(home: Path, screen: Screen) -> bool:
     with contextlib.suppress(ShoalError):
         ran = ran or supervisor.is_up()
     with processes.alone(settings.paths):
-        bring_down(settings.paths, supervisor, screen)
+        bring_down(settings.paths, supervisor, output)
     return ran

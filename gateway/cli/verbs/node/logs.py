@@ -16,10 +16,10 @@ from rich.markup import escape
 from bus.process.clock import wall
 from bus.process.supervisor import Supervisor
 from conf.settings import Settings
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import NOT_FOUND, Problem
+from gateway.cli.command import Invocation, command
+from gateway.cli.output.errors import NOT_FOUND, CliError
 from gateway.cli.output.log_lines import STYLES, LogLine, file_of, parse_line, process_of
-from gateway.cli.output.terminal import Screen
+from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.2
 TAIL_BYTES = 1 << 20
@@ -28,7 +28,7 @@ QUIET_S = 5.0
 
 def register(app: typer.Typer) -> None:
     """Add `logs`."""
-    verb(app)(logs)
+    command(app)(logs)
 
 
 def logs(
@@ -42,33 +42,33 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The last so many.")] = 40,
 ) -> None:
     """Read what the processes have logged; `--json` gives the lines as they are on disk."""
-    settings, screen = invocation.settings(), invocation.screen
+    settings, output = invocation.settings(), invocation.output
     readers = [_Reader(path) for path in _files(settings, process)]
     try:
         found = _by_time(line for reader in readers for line in reader.last(lines))
         for line in found[-lines:] if lines else []:
-            _say(screen, line)
+            _say(output, line)
         if follow:
-            _follow(settings, screen, readers, every=process is None)
+            _follow(settings, output, readers, every=process is None)
     finally:
         for reader in readers:
             reader.close()
 
 
-def _follow(settings: Settings, screen: Screen, readers: list[_Reader], *, every: bool) -> None:
+def _follow(settings: Settings, output: Output, readers: list[_Reader], *, every: bool) -> None:
     """Show what is written until the node is down; with `every`, new files as well."""
     supervisor = Supervisor(settings.endpoints.supervisor)
     while True:
         fresh = _by_time(line for reader in readers for line in reader.fresh())
         for line in fresh:
-            _say(screen, line)
+            _say(output, line)
         if fresh:
             continue
         if every:
             known = {reader.path for reader in readers}
             readers += [_Reader(path) for path in _files(settings, None) if path not in known]
         if not supervisor.is_up() and not _recent(readers):
-            screen.note("the node is down")
+            output.note("the node is down")
             return
         time.sleep(LOOK_S)
 
@@ -133,12 +133,12 @@ def _files(settings: Settings, process: str | None) -> list[Path]:
     if process is None:
         if not there:
             text = f"no logs in {folder}: this node has not been up yet"
-            raise Problem(text, remedy="`shoal up` starts it", code=NOT_FOUND)
+            raise CliError(text, remedy="`shoal up` starts it", code=NOT_FOUND)
         return there
     path = folder / file_of(process)
     if path not in there:
         names = ", ".join(process_of(one.name) for one in there) or "none yet"
-        raise Problem(f"no log of {process!r}", remedy=f"there are: {names}", code=NOT_FOUND)
+        raise CliError(f"no log of {process!r}", remedy=f"there are: {names}", code=NOT_FOUND)
     return [path]
 
 
@@ -149,9 +149,9 @@ def _recent(readers: list[_Reader]) -> bool:
     return bool(times) and wall() - max(times) < QUIET_S
 
 
-def _say(screen: Screen, line: _Line) -> None:
-    if screen.as_json:
-        screen.write(line.raw + "\n")
+def _say(output: Output, line: _Line) -> None:
+    if output.as_json:
+        output.write(line.raw + "\n")
         return
     text, style = escape(line.parsed.text()), STYLES.get(line.parsed.level, "")
-    screen.out.print(text, style=style or None)
+    output.out.print(text, style=style or None)

@@ -20,10 +20,10 @@ from typing import Annotated, Any
 import typer
 
 from conf.paths import find_paths
+from gateway.cli.command import Invocation, command
 from gateway.cli.node import units
 from gateway.cli.node.units import Account, NotAUnit, Plan, Service
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, Problem
+from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, CliError
 
 SHOAL = (sys.executable, "-P", "-m", "gateway.cli.app")
 TOLD_S = 120.0
@@ -34,7 +34,7 @@ KEPT = (*XDG, "HF_HOME", "HF_HUB_CACHE")
 
 
 class Scope(StrEnum):
-    """Whose service it is."""
+    """Whether the service is the machine's or the user's own."""
 
     system = "system"
     user = "user"
@@ -53,8 +53,8 @@ DryRun = Annotated[
 def register(app: typer.Typer) -> None:
     """Add `service install|uninstall`."""
     group = typer.Typer(no_args_is_help=True, help="Let the node start with the machine.")
-    verb(group)(install)
-    verb(group)(uninstall)
+    command(group)(install)
+    command(group)(uninstall)
     app.add_typer(group, name="service")
 
 
@@ -75,7 +75,7 @@ def install(
     _check_rights(made, "install", invocation)
     path = Path(made.path)
     if path.exists() and not units.is_ours(path.read_text(errors="replace")):
-        raise Problem(f"{path} is there already, and not from shoal", remedy="move it away first")
+        raise CliError(f"{path} is there already, and not from shoal", remedy="move it away first")
     if start:
         _check_start(invocation, user, scope)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,9 +85,9 @@ def install(
         _tell(made.start, f"{path} was written, but could not be started")
     _done(invocation, made, "installed" if start else "written")
     if not start:
-        invocation.screen.note(f"start it with {_lines(made.start)}")
+        invocation.output.note(f"start it with {_lines(made.start)}")
     if made.note:
-        invocation.screen.note(made.note)
+        invocation.output.note(made.note)
 
 
 def uninstall(
@@ -104,9 +104,9 @@ def uninstall(
         return
     path = Path(made.path)
     if not path.exists():
-        raise Problem(f"no service is installed ({path} is not there)", code=NOT_FOUND)
+        raise CliError(f"no service is installed ({path} is not there)", code=NOT_FOUND)
     if not units.is_ours(path.read_text(errors="replace")):
-        raise Problem(f"{path} is not from shoal", remedy="remove it by hand if it has to go")
+        raise CliError(f"{path} is not from shoal", remedy="remove it by hand if it has to go")
     _check_rights(made, "uninstall", invocation)
     if stop:
         _tell(made.stop, f"{path} is still there, for the service could not be stopped")
@@ -117,7 +117,7 @@ def uninstall(
 def _plan(invocation: Invocation, user: str | None, scope: Scope | None) -> Plan:
     system = sys.platform
     if system not in ("linux", "darwin"):
-        raise Problem(f"services are for Linux and macOS, not {system}")
+        raise CliError(f"services are for Linux and macOS, not {system}")
     chosen: units.Scope = scope.value if scope else _scope(system, user)
     paths = find_paths(invocation.home)
     account = _account(user, chosen)
@@ -131,7 +131,7 @@ def _plan(invocation: Invocation, user: str | None, scope: Scope | None) -> Plan
     try:
         return units.plan(service, system, chosen)
     except NotAUnit as error:
-        raise Problem(str(error), code=USAGE) from error
+        raise CliError(str(error), code=USAGE) from error
 
 
 def _scope(system: str, user: str | None) -> units.Scope:
@@ -143,7 +143,7 @@ def _account(user: str | None, scope: units.Scope) -> Account:
     me = pwd.getpwuid(os.geteuid())
     if scope == "user":
         if user not in (None, me.pw_name):
-            raise Problem(
+            raise CliError(
                 f"{user}'s own service can be installed by {user} alone",
                 remedy="`--scope system` runs the machine's service as that user",
                 code=USAGE,
@@ -151,7 +151,7 @@ def _account(user: str | None, scope: units.Scope) -> Account:
         return Account(me.pw_name, me.pw_dir)
     name = user or os.environ.get("SUDO_USER") or ("" if me.pw_uid == 0 else me.pw_name)
     if not name:
-        raise Problem(
+        raise CliError(
             "whom is the node to run as?",
             remedy="`--user NAME` (root only if you mean it)",
             code=USAGE,
@@ -159,7 +159,7 @@ def _account(user: str | None, scope: units.Scope) -> Account:
     try:
         found = pwd.getpwnam(name)
     except KeyError as error:
-        raise Problem(f"there is no user {name!r} on this machine", code=USAGE) from error
+        raise CliError(f"there is no user {name!r} on this machine", code=USAGE) from error
     return Account(found.pw_name, found.pw_dir)
 
 
@@ -176,7 +176,7 @@ def _check_rights(made: Plan, act: str, invocation: Invocation) -> None:
         where = ["--home", str(home.home)] if home.chosen else []
         again = shlex.join([*SHOAL, "service", act, *where])
         own = "" if sys.platform == "darwin" else ", or without root: `--scope user`"
-        raise Problem(
+        raise CliError(
             f"{made.path} belongs to the system, and this is not root",
             remedy=f"`sudo {again} --user {me}`{own}; `--dry-run` shows what it does",
             code=FAILED,
@@ -208,13 +208,13 @@ def _check_start(invocation: Invocation, user: str | None, scope: Scope | None) 
             **({} if mine else theirs),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Problem(f"{account.name} cannot run shoal: {error}") from error
+        raise CliError(f"{account.name} cannot run shoal: {error}") from error
     if done.returncode == 0:
-        raise Problem(
+        raise CliError(
             "the node of this home runs already", remedy="`shoal down`, then install the service"
         )
     if done.returncode != NO_NODE:
-        raise Problem(
+        raise CliError(
             f"{account.name} cannot run shoal",
             details=(done.stderr or done.stdout).strip(),
             remedy=f"let {account.name} read {sys.prefix} and the home's folders",
@@ -232,26 +232,26 @@ def _tell(commands: Iterable[tuple[str, ...]], trouble: str) -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             said, bad = str(error), True
         if bad:
-            raise Problem(trouble, details=said, remedy=f"try it by hand: {_lines(waiting)}")
+            raise CliError(trouble, details=said, remedy=f"try it by hand: {_lines(waiting)}")
         del waiting[0]
 
 
 def _show(
     invocation: Invocation, made: Plan, words: str, commands: tuple[tuple[str, ...], ...]
 ) -> None:
-    screen = invocation.screen
-    screen.document({**_facts(made, words), "text": made.text, "commands": list(commands)})
-    screen.say(f"# {words} {made.path}")
-    screen.say(made.text)
+    output = invocation.output
+    output.document({**_facts(made, words), "text": made.text, "commands": list(commands)})
+    output.say(f"# {words} {made.path}")
+    output.say(made.text)
     for one in commands:
-        screen.say(f"# would run: {shlex.join(one)}")
+        output.say(f"# would run: {shlex.join(one)}")
     if made.needs_root and os.geteuid() != 0:
-        screen.note("this takes root")
+        output.note("this takes root")
 
 
 def _done(invocation: Invocation, made: Plan, words: str) -> None:
-    invocation.screen.document(_facts(made, words))
-    invocation.screen.say(f"{words} {made.path}")
+    invocation.output.document(_facts(made, words))
+    invocation.output.say(f"{words} {made.path}")
 
 
 def _facts(made: Plan, words: str) -> dict[str, Any]:

@@ -11,31 +11,31 @@ from bus.process.clock import wall
 from bus.process.supervisor import SupervisedProcess, Supervisor
 from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
-from gateway.cli.node.node_state import Health, NodeState, parse_state
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import NO_NODE, Problem
-from gateway.cli.output.terminal import span
+from gateway.cli.command import Invocation, command
+from gateway.cli.node.node_state import HealthSummary, NodeState, parse_state
+from gateway.cli.output.amounts import span
+from gateway.cli.output.errors import NO_NODE, CliError
 
 
 def register(app: typer.Typer) -> None:
     """Add `status`."""
-    verb(app)(status)
+    command(app)(status)
 
 
 def status(invocation: Invocation) -> None:
     """Show the processes of the node, the models it holds, and its address."""
-    settings, screen = invocation.settings(), invocation.screen
+    settings, output = invocation.settings(), invocation.output
     try:
         processes = Supervisor(settings.endpoints.supervisor).list_processes()
     except ShoalError as error:
-        screen.detail(str(error))
-        raise Problem(
+        output.detail(str(error))
+        raise CliError(
             f"no node runs in {settings.paths.home}", remedy="`shoal up` starts one", code=NO_NODE
         ) from error
     state, trouble = _state(invocation)
     instances: list[Instance] = [] if state is None else state.instances
-    health: Mapping[str, Health] = {} if state is None else state.health
-    screen.document(
+    health: Mapping[str, HealthSummary] = {} if state is None else state.health
+    output.document(
         {
             "node": settings.node_name,
             "home": str(settings.paths.home),
@@ -47,30 +47,30 @@ def status(invocation: Invocation) -> None:
         }
     )
     shown = [one for one in processes if one.alive or not one.name.startswith("runner:")]
-    screen.table(
+    output.table(
         ("process", "status", ">pid", "up", "about"),
         [(p.name, p.status, p.pid or "", _uptime(p), _about(p)) for p in shown],
     )
     slots = sum(one.name.startswith("runner:") for one in processes)
     used = sum(one.name.startswith("runner:") and one.alive for one in processes)
-    screen.say(f"\n{used} of {slots} runner slots in use")
+    output.say(f"\n{used} of {slots} runner slots in use")
     if instances:
-        screen.say("")
+        output.say("")
         rows = [(i.model, i.status, i.instance, i.generation) for i in instances]
-        screen.table(("model", "status", "instance", ">generation"), rows)
-    screen.say("")
+        output.table(("model", "status", "instance", ">generation"), rows)
+    output.say("")
     where = f"{settings.node_name} at {invocation.address()}"
-    screen.say(f"{where}: {trouble}" if trouble else where)
+    output.say(f"{where}: {trouble}" if trouble else where)
     for node, one in health.items():
         if one.status != "ok":
-            screen.say(f"{one.status}: {node}: {one.message} ({one.remediation})")
+            output.say(f"{one.status}: {node}: {one.message} ({one.remediation})")
 
 
 def _state(invocation: Invocation) -> tuple[NodeState | None, str]:
     """The node's state, or why it could not be had."""
     try:
         return parse_state(invocation.api().get("/state", timeout_s=5.0)), ""
-    except Problem as problem:
+    except CliError as problem:
         return None, problem.message
 
 

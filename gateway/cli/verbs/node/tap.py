@@ -12,9 +12,9 @@ import typer
 
 from bus.switchboard.tap_client import Tapped, listen
 from bus.wire.topics import TABLE
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import NO_NODE, NOT_FOUND, Problem
-from gateway.cli.output.terminal import Screen
+from gateway.cli.command import Invocation, command
+from gateway.cli.output.errors import NO_NODE, NOT_FOUND, CliError
+from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.2
 TAIL_BYTES = 1 << 20
@@ -23,7 +23,7 @@ MAX_TEXT = 160
 
 def register(app: typer.Typer) -> None:
     """Add `tap`."""
-    verb(app)(tap)
+    command(app)(tap)
 
 
 def tap(
@@ -45,24 +45,24 @@ def tap(
     somebody taps `token.*`.
     """
     _check_pattern(pattern)
-    settings, screen = invocation.settings(), invocation.screen
+    settings, output = invocation.settings(), invocation.output
     if not Path(settings.endpoints.tap.removeprefix("ipc://")).exists():
         text = f"no node runs in {settings.paths.home}"
-        raise Problem(text, remedy="`shoal up` starts one", code=NO_NODE)
+        raise CliError(text, remedy="`shoal up` starts one", code=NO_NODE)
     ends_at = None if for_s is None else time.monotonic() + for_s
     seen = 0
-    screen.detail(f"listening at {settings.endpoints.tap}; Ctrl-C ends")
+    output.detail(f"listening at {settings.endpoints.tap}; Ctrl-C ends")
     with contextlib.closing(listen(settings.endpoints, pattern, patience_s=LOOK_S)) as tapped:
         for one in tapped:
             if one is not None:
-                _show(screen, one, raw=raw)
+                _show(output, one, raw=raw)
                 seen += 1
             if (count is not None and seen >= count) or _over(ends_at):
                 return
 
 
 def tapped_text(one: Tapped) -> str:
-    """A message in a line: topic, who said it, and its fields."""
+    """Return a message in a line: its topic, the process that said it, and its fields."""
     if one.error is not None:
         return f"{one.topic}  not decoded: {one.error}"
     fields = json.dumps(one.fields, default=str, ensure_ascii=False)
@@ -71,11 +71,11 @@ def tapped_text(one: Tapped) -> str:
     return f"{one.topic}  {one.process}#{one.seq}  {fields}"
 
 
-def _show(screen: Screen, one: Tapped, *, raw: bool) -> None:
+def _show(output: Output, one: Tapped, *, raw: bool) -> None:
     if raw:
-        screen.write(f"{one.topic} {one.payload.hex()}\n")
-    elif screen.as_json:
-        screen.line(
+        output.write(f"{one.topic} {one.payload.hex()}\n")
+    elif output.as_json:
+        output.line(
             {
                 "topic": one.topic,
                 "node": one.node,
@@ -87,7 +87,7 @@ def _show(screen: Screen, one: Tapped, *, raw: bool) -> None:
             }
         )
     else:
-        screen.say(tapped_text(one))
+        output.say(tapped_text(one))
 
 
 def _check_pattern(pattern: str) -> None:
@@ -95,7 +95,7 @@ def _check_pattern(pattern: str) -> None:
     fixed = pattern.split("*")[0].split("?")[0].split("[")[0]
     prefixes = [row.prefix for row in TABLE]
     if fixed and not any(p.startswith(fixed) or fixed.startswith(p) for p in prefixes):
-        raise Problem(
+        raise CliError(
             f"no topic begins with {fixed!r}",
             remedy=f"topics begin with {', '.join(prefixes)}",
             code=NOT_FOUND,

@@ -25,6 +25,7 @@ from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.settings import LAUNCHED_BY, Settings, load_settings, remember_flags
 from conf.supervisord import SERVICES, supervisord_command, write_conf
+from gateway.cli.command import Invocation, command
 from gateway.cli.node import processes
 from gateway.cli.node.node_api import NodeApi, api_key
 from gateway.cli.node.node_state import NodeState, parse_state
@@ -32,16 +33,16 @@ from gateway.cli.node.readiness import (
     Look,
     ModelLook,
     ServiceLook,
+    Starting,
+    StartWatch,
     Stuck,
     Up,
-    Waiting,
-    Watch,
     overdue,
 )
-from gateway.cli.output.command import Invocation, verb
-from gateway.cli.output.errors import Problem
+from gateway.cli.output.amounts import size
+from gateway.cli.output.errors import CliError
 from gateway.cli.output.log_lines import file_of, tail
-from gateway.cli.output.terminal import QUIET, Screen, size
+from gateway.cli.output.terminal import QUIET, Output
 from gateway.cli.verbs.cluster.keys import check_reach
 from gateway.cli.verbs.node.down import ORDERLY_S, bring_down
 
@@ -55,7 +56,7 @@ NO_HOLDER = "nobody holds the term yet"
 
 def register(app: typer.Typer) -> None:
     """Add `up`."""
-    verb(app)(up)
+    command(app)(up)
 
 
 def up(
@@ -103,7 +104,7 @@ def up(
         "cluster.namespace": namespace,
     }
     settings = load_settings(home=invocation.home, flags=flags, remembered=False)
-    screen = invocation.screen
+    output = invocation.output
     supervisor = Supervisor(settings.endpoints.supervisor)
     if supervisor.is_up():
         _already(invocation, supervisor, flags)
@@ -111,48 +112,48 @@ def up(
     check_reach(settings)
     began = time.monotonic()
     with processes.alone(settings.paths):
-        _clear_the_way(settings, screen)
+        _clear_the_way(settings, output)
         write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
         remember_flags(settings)
         child = _start(settings, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
         try:
-            wait_until_up(settings, supervisor, screen, wait_s)
-            _welcome(settings, supervisor, screen, time.monotonic() - began)
-        except Problem as problem:
+            wait_until_up(settings, supervisor, output, wait_s)
+            _welcome(settings, supervisor, output, time.monotonic() - began)
+        except CliError as problem:
             if not stay or child is None:
                 raise
-            screen.problem(problem)
+            output.error(problem)
         if child is not None:
             _hold(child)
 
 
-def _welcome(settings: Settings, supervisor: Supervisor, screen: Screen, took_s: float) -> None:
-    screen.document(_summary(settings, supervisor, "started", took_s))
-    screen.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s)")
-    screen.note(f"try `shoal run {settings.default_model} 'hello'`; stop it with `shoal down`")
+def _welcome(settings: Settings, supervisor: Supervisor, output: Output, took_s: float) -> None:
+    output.document(_summary(settings, supervisor, "started", took_s))
+    output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s)")
+    output.note(f"try `shoal run {settings.default_model} 'hello'`; stop it with `shoal down`")
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:
-    """Until supervisord ends. Raises Problem unless it was told to."""
+    """Wait until supervisord ends. Raises CliError unless it was told to."""
     code = child.wait()
     if code != 0:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise Problem(f"supervisord ended by itself ({how})", remedy="`shoal up` starts the node")
+        raise CliError(f"supervisord ended by itself ({how})", remedy="`shoal up` starts the node")
 
 
 def wait_until_up(
-    settings: Settings, supervisor: Supervisor, screen: Screen, deadline_s: float
+    settings: Settings, supervisor: Supervisor, output: Output, deadline_s: float
 ) -> None:
-    """Look until the node is up. Raises Problem when it is stuck or the deadline has come."""
-    watch = Watch(SERVICES)
+    """Look until the node is up. Raises CliError when it is stuck or the deadline has come."""
+    watch = StartWatch(SERVICES)
     api = NodeApi(settings.url, api_key())
     began = time.monotonic()
-    with _progress(screen) as show:
+    with _progress(output) as show:
         while True:
             look = look_at(settings, supervisor, api)
             verdict = watch.judge(look)
-            if isinstance(verdict, Waiting):
+            if isinstance(verdict, Starting):
                 late = time.monotonic() - began
                 silent = look.services is None and late > SUPERVISORD_START_S
                 if late > deadline_s or silent:
@@ -169,7 +170,7 @@ def wait_until_up(
 
 
 def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
-    """One look at supervisord and the HTTP API; what does not answer is left out."""
+    """Look at supervisord and the HTTP API; what does not answer is left out."""
     try:
         processes = supervisor.list_processes()
     except ShoalError:
@@ -177,14 +178,14 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
     services = tuple(ServiceLook(p.name, p.status, p.pid, p.description) for p in processes)
     try:
         state = parse_state(api.get("/state", timeout_s=2.0))
-    except Problem:
+    except CliError:
         return Look(services=services)
     models = tuple(model_look(state, model) for model in settings.preload)
     return Look(services=services, http="" if state.live else NO_HOLDER, models=models)
 
 
 def model_look(state: NodeState, model: str) -> ModelLook:
-    """How far a model is: its instances, and the reading of its runner."""
+    """Return how far a model is: its instances, and the reading of its runner."""
     instance = next((one for one in reversed(state.instances) if one.model == model), None)
     if instance is None:
         here = not state.cards or model in state.models
@@ -196,7 +197,7 @@ def model_look(state: NodeState, model: str) -> ModelLook:
 
 
 def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
-    """The last lines of a process's log, readable; empty when there is none."""
+    """Return the last lines of a process's log, readable; empty when there is none."""
     path = settings.paths.logs / file_of(process)
     try:
         with open(path, "rb") as file:
@@ -207,10 +208,10 @@ def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
     return tail(text, process, lines)
 
 
-def _stuck(settings: Settings, verdict: Stuck) -> Problem:
+def _stuck(settings: Settings, verdict: Stuck) -> CliError:
     process = verdict.process or "supervisord"
     said = log_tail(settings, process)
-    return Problem(
+    return CliError(
         verdict.why,
         details=f"the end of {process}'s log:\n{said}" if said else "",
         remedy=f"see `shoal logs {process}` and `shoal doctor`; `shoal down` takes the rest down",
@@ -218,13 +219,13 @@ def _stuck(settings: Settings, verdict: Stuck) -> Problem:
 
 
 def _already(invocation: Invocation, supervisor: Supervisor, flags: dict[str, Any]) -> None:
-    settings, screen = invocation.settings(), invocation.screen
-    screen.document(_summary(settings, supervisor, "already running", 0.0))
-    screen.say(f"{settings.node_name} is already running at {settings.url}")
+    settings, output = invocation.settings(), invocation.output
+    output.document(_summary(settings, supervisor, "already running", 0.0))
+    output.say(f"{settings.node_name} is already running at {settings.url}")
     ignored = [name for name, value in flags.items() if value is not None]
     if ignored:
         names = ", ".join(_flag(name) for name in ignored)
-        screen.note(f"{names}: takes effect after `shoal down` and `shoal up`")
+        output.note(f"{names}: takes effect after `shoal down` and `shoal up`")
 
 
 def _flag(key: str) -> str:
@@ -245,15 +246,15 @@ def _summary(
     }
 
 
-def _clear_the_way(settings: Settings, screen: Screen) -> None:
-    """Wait for what an earlier node left behind, and for the port. Raises Problem."""
+def _clear_the_way(settings: Settings, output: Output) -> None:
+    """Wait for what an earlier node left behind, and for the port. Raises CliError."""
     if processes.leftovers(settings.paths):
-        screen.note("processes of an earlier node are still ending")
+        output.note("processes of an earlier node are still ending")
         _until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
         left = processes.leftovers(settings.paths)
         if left:
             names = ", ".join(f"{one.role} (pid {one.pid})" for one in left)
-            raise Problem(
+            raise CliError(
                 f"processes of an earlier node of this home still run: {names}",
                 remedy="`shoal down` ends them",
             )
@@ -267,7 +268,7 @@ def _clear_the_way(settings: Settings, screen: Screen) -> None:
         )
         trouble = processes.port_problem(settings.http_host, settings.http_port)
     if trouble is not None:
-        raise Problem(trouble, remedy="choose another one with `shoal up --http-port PORT`")
+        raise CliError(trouble, remedy="choose another one with `shoal up --http-port PORT`")
 
 
 def _until(seconds: float, done: Callable[[], bool]) -> None:
@@ -280,7 +281,7 @@ def _beside_python(settings: Settings, *, asked: bool) -> bool:
     in_venv = sys.prefix != sys.base_prefix
     has_supervisorctl = (Path(sys.prefix) / "bin" / "supervisorctl").exists()
     if asked and not (in_venv and has_supervisorctl):
-        raise Problem("--write-venv-conf needs a virtual environment that holds supervisorctl")
+        raise CliError("--write-venv-conf needs a virtual environment that holds supervisorctl")
     return in_venv and has_supervisorctl and (asked or not settings.paths.chosen)
 
 
@@ -306,10 +307,10 @@ def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] |
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise Problem("supervisord did not go into the background in time") from error
+        raise CliError("supervisord did not go into the background in time") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
-        raise Problem("supervisord could not be started", details=said, remedy="`shoal doctor`")
+        raise CliError("supervisord could not be started", details=said, remedy="`shoal doctor`")
     return None
 
 
@@ -323,6 +324,7 @@ def _ended_with_us(
         return
 
     def stop(_number: int, _frame: object) -> None:
+        """End the wait as Ctrl-C does."""
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
@@ -332,27 +334,29 @@ def _ended_with_us(
         child.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(ORDERLY_S)
-        bring_down(settings.paths, supervisor, Screen(verbosity=QUIET))
+        bring_down(settings.paths, supervisor, Output(verbosity=QUIET))
 
 
 @contextlib.contextmanager
-def _progress(screen: Screen) -> Generator[Callable[[Waiting], None]]:
-    """Shows how far it is: a bar on a terminal, a line for each new step elsewhere."""
-    if not screen.live:
+def _progress(output: Output) -> Generator[Callable[[Starting], None]]:
+    """Show how far it is: a bar on a terminal, a line for each new step elsewhere."""
+    if not output.live:
         said: set[str] = set()
 
-        def line(waiting: Waiting) -> None:
+        def line(waiting: Starting) -> None:
+            """Write each new step once."""
             if waiting.text not in said:
                 said.add(waiting.text)
-                screen.detail(f"{waiting.done}/{waiting.total} {waiting.text}")
+                output.detail(f"{waiting.done}/{waiting.total} {waiting.text}")
 
         yield line
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=screen.err, transient=True) as progress:
+    with Progress(*columns, console=output.err, transient=True) as progress:
         steps = progress.add_task("starts", total=None)
 
-        def draw(waiting: Waiting) -> None:
+        def draw(waiting: Starting) -> None:
+            """Draw how many steps are done, and how much of the model."""
             text, done, total = waiting.text, float(waiting.done), float(waiting.total)
             model = waiting.model
             if model is not None and model.total_bytes:

@@ -22,7 +22,7 @@ from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.topology import NodeAddress
 from conf.settings import load_settings
 from gateway.cli.app import app
-from gateway.cli.doctor.check import Check
+from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.network_checks import dial, dialled, network_checks, own_addresses
 from gateway.cli.doctor.network_findings import (
     PeerLook,
@@ -43,7 +43,7 @@ CURVE = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\x00") + byt
 NULL = CURVE.replace(b"CURVE", b"NULL\x00")
 
 
-def told(check: Check) -> tuple[str, str]:
+def told(check: Finding) -> tuple[str, str]:
     """Level, and all words. A remedy is there exactly when something is amiss."""
     assert bool(check.remedy) == (check.level != "ok")
     return check.level, f"{check.found} {check.remedy}"
@@ -204,7 +204,7 @@ def test_what_is_dialled_is_looked_at_once() -> None:
     assert dialled(("c:1",), None) == ["c:1"]
 
 
-def checks(home: Path, found: NodeState | None) -> dict[str, Check]:
+def checks(home: Path, found: NodeState | None) -> dict[str, Finding]:
     return {one.name: one for one in network_checks(load_settings(home=home), found)}
 
 

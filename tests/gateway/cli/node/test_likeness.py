@@ -15,7 +15,7 @@ from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.peers import PeerReading, PeersReading
 from gateway.cli.app import app
-from gateway.cli.node.likeness import FIELDS, ClusterReport, facts_of, fingerprint, newest, report
+from gateway.cli.node.likeness import FACTS, ClusterReport, facts_of, fingerprint, newest, report
 from gateway.cli.node.node_state import parse_state
 from gateway.cli.verbs.cluster.cluster_info import clock
 from tests.harness.node_server import NODE, serving, state
@@ -202,7 +202,7 @@ def test_the_document_keeps_its_names() -> None:
     }  # fmt: skip
     assert said["well"] is False
     assert said["differences"][0]["values"] == {"0.32.4": ["desk"], "0.33.0": ["mini"]}
-    assert set(said["nodes"][0]["facts"]) == {field.name for field in FIELDS}
+    assert set(said["nodes"][0]["facts"]) == {field.name for field in FACTS}
 
 
 def test_who_started_a_node_has_no_part_in_its_fingerprint() -> None:

@@ -16,8 +16,8 @@ import pytest
 from bus.process.supervisor import Supervisor
 from conf.paths import Paths, find_paths
 from gateway.cli.node import processes
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import QUIET, Screen
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import QUIET, Output
 from gateway.cli.verbs.node.down import bring_down
 
 STUBBORN = """
@@ -92,7 +92,7 @@ def test_down_ends_what_ignores_sigterm_and_sweeps(
     (paths.runtime / "gateway-metrics").mkdir()
     paths.up_file.write_text("{}")
     nobody = Supervisor(str(paths.runtime / "supervisor.sock"))
-    ended = bring_down(paths, nobody, Screen(verbosity=QUIET))
+    ended = bring_down(paths, nobody, Output(verbosity=QUIET))
     assert not ended.orderly
     assert f"bus (pid {stubborn[0]})" in ended.killed
     assert not paths.runtime.exists() and not paths.up_file.exists()
@@ -101,12 +101,12 @@ def test_down_ends_what_ignores_sigterm_and_sweeps(
 
 def test_down_where_nothing_runs_is_no_error(paths: Paths) -> None:
     nobody = Supervisor(str(paths.runtime / "supervisor.sock"))
-    ended = bring_down(paths, nobody, Screen(verbosity=QUIET))
+    ended = bring_down(paths, nobody, Output(verbosity=QUIET))
     assert (ended.terminated, ended.killed) == ([], [])
 
 
 def test_two_cannot_start_or_stop_one_home_at_once(paths: Paths) -> None:
-    with processes.alone(paths), pytest.raises(Problem, match="at work"), processes.alone(paths):
+    with processes.alone(paths), pytest.raises(CliError, match="at work"), processes.alone(paths):
         pass
     with processes.alone(paths):
         assert sorted(one.name for one in paths.state.iterdir()) == []

@@ -9,10 +9,10 @@ from gateway.cli.node.readiness import (
     Look,
     ModelLook,
     ServiceLook,
+    Starting,
+    StartWatch,
     Stuck,
     Up,
-    Waiting,
-    Watch,
     overdue,
 )
 
@@ -26,11 +26,11 @@ def with_worker(**changes: object) -> tuple[ServiceLook, ...]:
 
 
 def test_all_there_is_up() -> None:
-    assert Watch(SERVICES).judge(ALL) == Up()
+    assert StartWatch(SERVICES).judge(ALL) == Up()
 
 
 def test_the_steps_are_awaited_in_order_and_counted() -> None:
-    watch = Watch(SERVICES)
+    watch = StartWatch(SERVICES)
     looks = [
         Look(None),
         Look(with_worker(status="starting")),
@@ -39,10 +39,10 @@ def test_the_steps_are_awaited_in_order_and_counted() -> None:
         Look(RUNNING, http="nobody leads", models=(ModelLook("tiny", "ready"),)),
     ]
     verdicts = [watch.judge(look) for look in looks]
-    assert all(isinstance(verdict, Waiting) for verdict in verdicts)
-    done = [verdict.done for verdict in verdicts if isinstance(verdict, Waiting)]
+    assert all(isinstance(verdict, Starting) for verdict in verdicts)
+    done = [verdict.done for verdict in verdicts if isinstance(verdict, Starting)]
     assert done == sorted(done) and done[0] == 0
-    texts = [verdict.text for verdict in verdicts if isinstance(verdict, Waiting)]
+    texts = [verdict.text for verdict in verdicts if isinstance(verdict, Starting)]
     assert texts == [
         "supervisord starts",
         "worker start",
@@ -55,38 +55,38 @@ def test_the_steps_are_awaited_in_order_and_counted() -> None:
 
 def test_what_supervisord_gave_up_is_named_at_once() -> None:
     look = Look(with_worker(status="fatal", description="no such file"))
-    verdict = Watch(SERVICES).judge(look)
+    verdict = StartWatch(SERVICES).judge(look)
     assert verdict == Stuck("worker does not stay up: fatal (no such file)", "worker")
 
 
 def test_a_service_that_keeps_ending_is_stuck_after_its_third_life() -> None:
-    watch = Watch(SERVICES)
+    watch = StartWatch(SERVICES)
     for life in range(1, MAX_LIVES + 1):
         verdict = watch.judge(Look(with_worker(status="starting", pid=100 + life)))
     assert isinstance(verdict, Stuck) and verdict.process == "worker"
 
 
 def test_one_restart_is_forgiven() -> None:
-    watch = Watch(SERVICES)
+    watch = StartWatch(SERVICES)
     watch.judge(Look(with_worker(pid=100)))
     assert watch.judge(replace(ALL, services=with_worker(pid=101))) == Up()
 
 
 def test_another_nodes_supervisord_is_noticed() -> None:
-    verdict = Watch(SERVICES).judge(Look(RUNNING[:2]))
+    verdict = StartWatch(SERVICES).judge(Look(RUNNING[:2]))
     assert isinstance(verdict, Stuck) and "gateway" in verdict.why
 
 
 def test_a_model_that_failed_says_why() -> None:
     failed = ModelLook("tiny", "failed", why="3 failures in 60 s")
-    verdict = Watch(SERVICES).judge(replace(ALL, models=(failed,)))
+    verdict = StartWatch(SERVICES).judge(replace(ALL, models=(failed,)))
     assert verdict == Stuck("tiny could not be loaded: 3 failures in 60 s")
 
 
 def test_the_deadline_names_the_process_most_likely_to_blame() -> None:
     by_name = {service.name: service for service in with_worker(status="starting")}
-    assert overdue(Waiting(2, 5, "worker start"), by_name, 30.0).process == "worker"
+    assert overdue(Starting(2, 5, "worker start"), by_name, 30.0).process == "worker"
     running = {service.name: service for service in RUNNING}
     model = ModelLook("tiny", "loading")
-    assert overdue(Waiting(4, 5, "tiny is loading", model), running, 30.0).process == "worker"
-    assert overdue(Waiting(3, 5, "no answer"), running, 30.0).process == "gateway"
+    assert overdue(Starting(4, 5, "tiny is loading", model), running, 30.0).process == "worker"
+    assert overdue(Starting(3, 5, "no answer"), running, 30.0).process == "gateway"

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from gateway.cli.output.terminal import Screen
+from gateway.cli.output.terminal import Output
 
 COLUMNS = ("node", "id", ">memory", "models")
 ROW = ("lab-1", "n60f4dd9d5b", "25.3 GB", ", ".join(f"model-{number}" for number in range(30)))
@@ -15,7 +15,7 @@ ROW = ("lab-1", "n60f4dd9d5b", "25.3 GB", ", ".join(f"model-{number}" for number
 def shown(*, terminal: bool) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=40, color_system=None)
-    Screen(out=console).table(COLUMNS, [ROW])
+    Output(out=console).table(COLUMNS, [ROW])
     return out.getvalue()
 
 

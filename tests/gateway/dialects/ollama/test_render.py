@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ollama import ChatResponse, GenerateResponse
 
+from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenDelta, TokenLogprob
 from gateway.dialects import faults
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
@@ -110,7 +111,11 @@ def test_a_failure_in_the_middle_is_an_error_line(desk: Any) -> None:
     renderer = CHAT.stream(parsed)
     ours = parsed.requests[0].request_id
     stream = renderer.render(
-        [*desk.text(parsed, "a"), Failed(ours, 1, "deadline", "too late"), *desk.text(parsed, "b")]
+        [
+            *desk.text(parsed, "a"),
+            Failed(ours, 1, "deadline", "too late", Usage(), {}),
+            *desk.text(parsed, "b"),
+        ]
     )
     assert _lines(stream)[-1] == {"error": "too late"}
     assert renderer.ended

@@ -11,6 +11,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from bus.wire.ids import RequestId
+from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenDelta, TokenLogprob
 from gateway.dialects import faults, sse
 from gateway.dialects.openai.chat import OpenAIChat
@@ -240,7 +241,7 @@ def test_a_failure_in_the_middle_is_told_and_the_stream_done(desk: Any) -> None:
     parsed = desk.parse(CHAT, WITH_USAGE)
     renderer = CHAT.stream(parsed)
     ours = parsed.requests[0].request_id
-    failed = Failed(ours, 1, "runner_lost", "the runner was lost; try again")
+    failed = Failed(ours, 1, "runner_lost", "the runner was lost; try again", Usage(), {})
     stream = renderer.open() + renderer.render(
         [*desk.text(parsed, "a"), failed, *desk.text(parsed, "late")]
     )

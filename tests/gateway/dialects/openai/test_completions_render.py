@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
 
+from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenLogprob
 from gateway.dialects import faults, sse
 from gateway.dialects.openai.completions import OpenAICompletions
@@ -90,7 +91,9 @@ def test_one_prompts_failure_ends_the_stream(desk: Any) -> None:
     parsed = desk.parse(COMPLETIONS, BODY)
     renderer = COMPLETIONS.stream(parsed)
     ours = parsed.requests[1].request_id
-    made = renderer.render([Failed(ours, 0, "overloaded", "full"), *desk.text(parsed, "late")])
+    made = renderer.render(
+        [Failed(ours, 0, "overloaded", "full", Usage(), {}), *desk.text(parsed, "late")]
+    )
     assert b"late" not in made
     assert made.endswith(b"data: [DONE]\n\n")
     assert renderer.ended

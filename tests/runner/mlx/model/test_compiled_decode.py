@@ -8,7 +8,7 @@ import pytest
 from runner.engine import PrefillChunk, RowId
 from runner.mlx.kv.batch import DecodeBatch
 from runner.mlx.model.capabilities import measure, new_caches, trace_agrees
-from runner.mlx.model.compiled_decode import MOST_ROWS, STEADY_STEPS, TracedDecode
+from runner.mlx.model.compiled_decode import MOST_ROWS, STEADY_STEPS, CompiledDecode
 from runner.mlx.model.kernels import KernelCache, Outlook
 
 
@@ -26,7 +26,7 @@ def test_a_trace_and_the_model_itself_go_the_same_way(engine, lengths):
     model = engine("qwen3")._forward._model
     shape = measure(model)
     plain, traced = batch_of(model, shape, lengths), batch_of(model, shape, lengths)
-    trace = TracedDecode(model, len(shape.plain))
+    trace = CompiledDecode(model, len(shape.plain))
     steps = 0
     for _ in range(80):
         said = []
@@ -48,7 +48,7 @@ def test_a_trace_and_the_model_itself_go_the_same_way(engine, lengths):
 def test_holes_and_large_batches_are_no_trouble(engine):
     model = engine("qwen3")._forward._model
     shape = measure(model)
-    trace = TracedDecode(model, len(shape.plain))
+    trace = CompiledDecode(model, len(shape.plain))
     large = batch_of(model, shape, [5] * (MOST_ROWS + 1))
     for _ in range(STEADY_STEPS + 2):
         large.open_step()
@@ -76,7 +76,7 @@ def test_holes_and_large_batches_are_no_trouble(engine):
 def test_few_traces_are_kept(engine):
     model = engine("qwen3")._forward._model
     shape = measure(model)
-    trace = TracedDecode(model, 64)
+    trace = CompiledDecode(model, 64)
     for rows in (1, 2, 3, 4, 5, 6):
         batch = batch_of(model, shape, [5] * rows)
         for _ in range(STEADY_STEPS + 2):
@@ -99,7 +99,7 @@ def test_an_engine_that_starts_tracing_midway_says_the_same(drive, engine, new_r
     wanted = player.alone(new_row(range(3, 30)), 40)
     forward = engine("qwen3")._forward
     row = new_row(range(3, 30))
-    before, forward._traced = forward._traced, None
+    before, forward._compiled = forward._compiled, None
     try:
         player.step(admit=(row,), prefill=((PrefillChunk(row.row, 0, 27),),))
         for count in range(39):
@@ -109,7 +109,7 @@ def test_an_engine_that_starts_tracing_midway_says_the_same(drive, engine, new_r
             player.step(decode=(row.row,))
         player.finish(row.row)
     finally:
-        forward._traced = before
+        forward._compiled = before
     assert player.ids(row.row) == wanted
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from runner.mlx.ranks.comm import Company
+from runner.mlx.ranks.comm import GroupComm
 
 
 @pytest.fixture
@@ -19,47 +19,47 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def company(monkeypatch: pytest.MonkeyPatch, rank: int) -> Company:
+def comm_of(monkeypatch: pytest.MonkeyPatch, rank: int) -> GroupComm:
     """One rank of a pipeline of two whose exchanges stay in this process."""
     monkeypatch.setattr(mx.distributed, "init", lambda **_: None)
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     monkeypatch.setattr(mx.distributed, "recv", lambda shape, dtype, _, group: mx.zeros(shape))
-    seat: Any = SimpleNamespace(rank=rank, size=2, sharding="pipeline", backend="ring")
-    return Company(seat)
+    context: Any = SimpleNamespace(rank=rank, size=2, sharding="pipeline", backend="ring")
+    return GroupComm(context)
 
 
 def test_what_is_held_goes_before_what_is_given(
     monkeypatch: pytest.MonkeyPatch, given: list[Any]
 ) -> None:
-    lead = company(monkeypatch, 0)
+    lead = comm_of(monkeypatch, 0)
     one, two, three = ([mx.array(n)] for n in range(3))
-    lead.start(one)
-    lead.start(two)
+    lead.submit_or_hold(one)
+    lead.submit_or_hold(two)
     assert given == []
-    lead.give(three)
+    lead.submit(three)
     assert given == [one, two, three]
-    lead.launch()
+    lead.flush()
     assert given == [one, two, three]
 
 
 def test_what_arrives_belongs_to_what_is_started_next_and_is_waited_for_once(
     monkeypatch: pytest.MonkeyPatch, given: list[Any]
 ) -> None:
-    lead = company(monkeypatch, 0)
+    lead = comm_of(monkeypatch, 0)
     waits: list[float] = []
-    lead._bell = SimpleNamespace(wait=waits.append)  # type: ignore[assignment]
-    hidden = lead.arrive((1, 1, 4), mx.float32)
-    assert len(lead.arriving) == 1 and lead.arriving[0] is hidden
-    lead.start([hidden + 1])
-    assert lead.arriving == [] and waits == [], "nothing is waited for before it is given"
-    lead.launch()
+    lead._ring = SimpleNamespace(wait=waits.append)  # type: ignore[assignment]
+    hidden = lead.recv_hidden((1, 1, 4), mx.float32)
+    assert len(lead._order.arriving) == 1 and lead._order.arriving[0] is hidden
+    lead.submit_or_hold([hidden + 1])
+    assert lead._order.arriving == [] and waits == [], "nothing is waited for before it is given"
+    lead.flush()
     assert len(waits) == 1 and len(given) == 1
-    lead.give([mx.array(1)])
+    lead.submit([mx.array(1)])
     assert len(waits) == 1, "nothing arrives for this"
 
 
 def test_a_follower_holds_nothing(monkeypatch: pytest.MonkeyPatch, given: list[Any]) -> None:
-    follower = company(monkeypatch, 1)
+    follower = comm_of(monkeypatch, 1)
     arrays = [mx.array(1)]
-    follower.start(arrays)
+    follower.submit_or_hold(arrays)
     assert given == [arrays]

@@ -15,8 +15,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.utils import _get_classes
 
-from runner.mlx.ranks.layer_probe import Unsplittable, passing_of
-from runner.mlx.ranks.pipeline_stage import Part
+from runner.mlx.ranks.layer_probe import Unsplittable, flow_of
+from runner.mlx.ranks.pipeline_stage import StageModel
 from tests.harness.families import MODELS, ODD, SMALL
 from tests.runner.mlx.ranks.test_pipeline_stage import Neighbours
 
@@ -45,13 +45,13 @@ def built(settings: dict[str, Any]) -> list[nn.Module]:
     return models
 
 
-def parted(models: list[nn.Module], cut: int) -> tuple[list[Part], deque[mx.array]]:
+def parted(models: list[nn.Module], cut: int) -> tuple[list[StageModel], deque[mx.array]]:
     wire: deque[mx.array] = deque()
     _, later, first = models
     count = len(later.layers)
     return [
-        Part(first, Neighbours(wire, leads=False), 0, cut),
-        Part(later, Neighbours(wire, leads=True), cut, count),
+        StageModel(first, Neighbours(wire, leads=False), 0, cut),
+        StageModel(later, Neighbours(wire, leads=True), cut, count),
     ], wire
 
 
@@ -88,9 +88,9 @@ def test_a_stage_that_hears_no_tokens_must_not_need_them(family: str) -> None:
     middle = Neighbours(deque(), leads=False, hears=False)
     if family in ("talkie", "gemma4_text"):
         with pytest.raises(Unsplittable, match="look at the tokens"):
-            Part(model, middle, 1, 3)
+            StageModel(model, middle, 1, 3)
     else:
-        Part(model, middle, 1, 3)
+        StageModel(model, middle, 1, 3)
 
 
 class Layer(nn.Module):
@@ -147,16 +147,16 @@ def test_a_forward_that_could_only_be_split_into_wrong_numbers_is_refused(
 ) -> None:
     toy = Toy(way)
     with pytest.raises(Unsplittable, match=why):
-        passing_of(toy, toy.layers)
+        flow_of(toy, toy.layers)
 
 
 def test_layers_may_share_what_is_made_of_the_tokens_but_no_cache() -> None:
     for way in ("plain", "start"):
         toy = Toy(way)
-        assert passing_of(toy, toy.layers).stream.key == 0
+        assert flow_of(toy, toy.layers).path.key == 0
     toy = Toy("shares")
     with pytest.raises(Unsplittable, match="share caches"):
-        passing_of(toy, toy.layers).caches_of(0, 2)
+        flow_of(toy, toy.layers).caches_of(0, 2)
 
 
 def test_looking_leaves_the_model_as_it_was() -> None:
@@ -164,6 +164,6 @@ def test_looking_leaves_the_model_as_it_was() -> None:
     kinds = [type(layer) for layer in toy.layers]
     tokens = mx.array([[1, 2]])
     before = toy(tokens, toy.make_cache())
-    passing_of(toy, toy.layers)
+    flow_of(toy, toy.layers)
     assert [type(layer) for layer in toy.layers] == kinds
     assert mx.array_equal(toy(tokens, toy.make_cache()), before)

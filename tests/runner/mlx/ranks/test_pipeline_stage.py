@@ -9,15 +9,15 @@ import pytest
 from mlx_lm.utils import load_model
 
 from runner.mlx.model.capabilities import measure, trace_agrees
-from runner.mlx.model.compiled_decode import STEADY_STEPS, TracedDecode
-from runner.mlx.ranks.pipeline_stage import Part
+from runner.mlx.model.compiled_decode import STEADY_STEPS, CompiledDecode
+from runner.mlx.ranks.pipeline_stage import StageModel
 from tests.runner.mlx.model.test_compiled_decode import batch_of
 
 STEPS = 70
 
 
 class Neighbours:
-    """What a part knows of its company; hidden states pass through `wire`."""
+    """What a part knows of its comm; hidden states pass through `wire`."""
 
     def __init__(self, wire: deque[mx.array], *, leads: bool, hears: bool = True) -> None:
         self.wire = wire
@@ -25,12 +25,12 @@ class Neighbours:
         self.hears = hears
         self.pipes = True
 
-    def arrive(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+    def recv_hidden(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
         hidden = self.wire.popleft()
         assert hidden.dtype == dtype
         return hidden.reshape(shape)
 
-    def depart(self, hidden: mx.array) -> mx.array:
+    def send_hidden(self, hidden: mx.array) -> mx.array:
         self.wire.append(hidden)
         return hidden
 
@@ -44,8 +44,8 @@ def stages(model_folder):
         whole = load_model(model_folder(family))[0]
         later, first = (load_model(model_folder(family))[0] for _ in range(2))
         parts = [
-            Part(first, Neighbours(wire, leads=False), 0, cut),
-            Part(later, Neighbours(wire, leads=True), cut, 4),
+            StageModel(first, Neighbours(wire, leads=False), 0, cut),
+            StageModel(later, Neighbours(wire, leads=True), cut, 4),
         ]
         shapes = []
         for part in parts:
@@ -69,7 +69,7 @@ def test_traced_stages_say_what_the_whole_model_says(stages, family):
     for part, own in parts:
         own_batches.append(batch_of(part, own, (4, 30)))
         assert len(wire) == (0 if part is parts[-1][0] else 2)
-    traces = [TracedDecode(part, len(own.plain)) for part, own in parts]
+    traces = [CompiledDecode(part, len(own.plain)) for part, own in parts]
     steps = 0
     for _ in range(STEPS):
         batch.open_step()
@@ -92,7 +92,7 @@ def test_traced_stages_say_what_the_whole_model_says(stages, family):
 def test_lanes_that_take_turns_are_each_as_steady_as_they_are(engine):
     model = engine("llama")._forward._model
     shape = measure(model)
-    trace = TracedDecode(model, len(shape.plain))
+    trace = CompiledDecode(model, len(shape.plain))
     lanes = [batch_of(model, shape, lengths) for lengths in ((5,), (6, 7))]
     traced = 0
     for _ in range(2 * STEADY_STEPS):

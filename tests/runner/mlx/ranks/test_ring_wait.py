@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from runner.mlx.ranks.ring_wait import Doorbell, ring_sockets
+from runner.mlx.ranks.ring_wait import RingWait, ring_sockets
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -34,7 +34,7 @@ def test_only_connections_at_the_rings_ports_are_found(pair: Pair) -> None:
 
 def test_it_rings_for_bytes_and_for_an_end_and_not_before(pair: Pair) -> None:
     ours, theirs = pair
-    bell = Doorbell([ours.fileno()])
+    bell = RingWait([ours.fileno()])
     assert not bell.wait(0.0)
     theirs.send(b"x")
     assert bell.wait(10.0)
@@ -46,6 +46,6 @@ def test_it_rings_for_bytes_and_for_an_end_and_not_before(pair: Pair) -> None:
 
 def test_a_socket_that_was_closed_rings_rather_than_keeping_anybody_waiting(pair: Pair) -> None:
     ours, _ = pair
-    bell = Doorbell([ours.fileno()])
+    bell = RingWait([ours.fileno()])
     ours.close()
     assert bell.wait(10.0)

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gateway.cli.app import app
+from gateway.cli.command import Invocation
 from gateway.cli.node import units
 from gateway.cli.node.units import Account, NotAUnit, Service, plan
-from gateway.cli.output.command import Invocation
-from gateway.cli.output.errors import Problem
-from gateway.cli.output.terminal import Screen
+from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.node import service
 from gateway.cli.verbs.node.up import _hold  # pyright: ignore[reportPrivateUsage]
 
@@ -189,10 +189,10 @@ def test_a_dry_run_writes_nothing_and_shows_all(tmp_path: Path) -> None:
 
 
 def test_without_the_right_to_it_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    invocation = Invocation(Path("/srv/my home"), None, Screen())
+    invocation = Invocation(Path("/srv/my home"), None, Output())
     monkeypatch.setattr(service.os, "geteuid", lambda: 65534)
     check = service._check_rights  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(CliError) as refused:
         check(plan(PLAIN, "linux", "system"), "install", invocation)
     remedy = refused.value.remedy
     assert "sudo" in remedy and "--scope user" in remedy and "--home '/srv/my home'" in remedy
@@ -207,9 +207,9 @@ def test_an_account_that_cannot_start_the_node_is_found_out_first(tmp_path: Path
     (home / "config").mkdir(mode=0o700)
     (home / "config" / "shoal.toml").write_text("slots = 4\n")
     check = service._check_start  # pyright: ignore[reportPrivateUsage]
-    invocation = Invocation(home, None, Screen())
+    invocation = Invocation(home, None, Output())
     check(invocation, "root", None)
-    with pytest.raises(Problem, match="nobody cannot run shoal"):
+    with pytest.raises(CliError, match="nobody cannot run shoal"):
         check(invocation, "nobody", None)
 
 
@@ -225,12 +225,12 @@ def test_a_node_in_the_foreground_fails_when_its_supervisord_does(code: int) -> 
         if code == 0:
             _hold(child)
         else:
-            with pytest.raises(Problem, match="exit code 3"):
+            with pytest.raises(CliError, match="exit code 3"):
                 _hold(child)
 
 
 def test_a_node_in_the_foreground_fails_when_its_supervisord_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         child.kill()
-        with pytest.raises(Problem, match="signal 9"):
+        with pytest.raises(CliError, match="signal 9"):
             _hold(child)

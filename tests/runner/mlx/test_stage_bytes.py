@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from runner.mlx.model.load import load_weights
+from runner.mlx.ranks.shard import own_part
 from tests.harness.families import MODELS, QUANTISED, SMALL, write_model
 from worker.models.layer_bytes import Layers, needs, tensor_ranges
 from worker.models.layers import FETCHED_IN_PARTS, Place, place_of
@@ -26,33 +28,33 @@ SPLITS = [(0, 2), (1, 3), (2, 4), (3, 4)]
 
 
 @dataclass
-class Seat:
+class Context:
     sharding: str
     first_layer: int
     last_layer: int
 
 
 @dataclass
-class Alone:
+class SilentComm:
     """A rank of a pipeline by itself: nothing arrives, nothing departs."""
 
-    seat: Seat
+    context: Context
 
     @property
     def leads(self) -> bool:
-        return self.seat.last_layer == LAYERS
+        return self.context.last_layer == LAYERS
 
     @property
     def is_first_stage(self) -> bool:
-        return self.seat.first_layer == 0
+        return self.context.first_layer == 0
 
     pipes = True
     hears = True
 
 
 def out_of(folder: Path, first: int, last: int) -> mx.array:
-    company: Any = Alone(Seat("pipeline", first, last))
-    loaded = load_weights(folder, "float32", lambda _progress: None, company)
+    comm: Any = SilentComm(Context("pipeline", first, last))
+    loaded = load_weights(folder, "float32", lambda _progress: None, partial(own_part, comm))
     loaded.model.rehearsing = True
     tokens = mx.array([[5, 9, 44, 7]])
     out = loaded.model(tokens, cache=make_prompt_cache(loaded.module)[first:last])

@@ -2,7 +2,7 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: from a step's logits to one token per row, all on the device.
 
-A `Sampler` is made for a fixed set of rows, one per slot, and does for all rows at once
+A `BatchSampler` is made for a fixed set of rows, one per slot, and does for all rows at once
 what any of them needs: bias, penalties, grammar mask, temperature, truncation, the draw.
 Rows that need nothing special (greedy, unpenalised) cost one argmax together. The draw adds
 Gumbel noise whose key is a function of (seed, position), so a row's tokens do not
@@ -102,7 +102,7 @@ def start_draw(
     return draw
 
 
-class Sampler:
+class BatchSampler:
     """Draws for a fixed tuple of rows. `close` gives the rows their state back."""
 
     def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:

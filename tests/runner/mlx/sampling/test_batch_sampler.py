@@ -10,7 +10,7 @@ import pytest
 
 from bus.wire.messages.requests import Sampling
 from runner.engine import PrefillChunk
-from runner.mlx.sampling.draws import Sampler, start_draw
+from runner.mlx.sampling.batch_sampler import BatchSampler, start_draw
 from runner.mlx.sampling.rng import key_words
 from runner.mlx.sampling.truncation import Cuts, Truncation
 
@@ -76,7 +76,7 @@ def test_penalties_and_bias_follow_the_formulas_over_many_steps():
     ]
     prompt, made = (4, 5, 6), (7, 7)
     draws = [draw_of(s, tokens=prompt + made, made=2, vocabulary=vocabulary) for s in settings]
-    sampler = Sampler(draws, vocabulary)
+    sampler = BatchSampler(draws, vocabulary)
     outputs = [list(made) for _ in settings]
     for _ in range(25):
         logits = chance.normal(size=(len(settings), vocabulary)).astype(np.float32)
@@ -102,7 +102,7 @@ def test_the_draw_follows_the_distribution():
     vocabulary, rows = 12, 4000
     logits = np.linspace(-2, 2, vocabulary).astype(np.float32)
     draws = [draw_of(Sampling(temperature=0.8), seed=s, vocabulary=vocabulary) for s in range(rows)]
-    tokens = Sampler(draws, vocabulary).draw(mx.array(np.tile(logits, (rows, 1)))).tokens
+    tokens = BatchSampler(draws, vocabulary).draw(mx.array(np.tile(logits, (rows, 1)))).tokens
     wanted = np.exp(logits / 0.8) / np.exp(logits / 0.8).sum() * rows
     found = np.bincount(np.array(tokens), minlength=vocabulary)
     statistic = ((found - wanted) ** 2 / wanted).sum()
@@ -112,7 +112,7 @@ def test_the_draw_follows_the_distribution():
 def test_successive_positions_of_one_seed_are_independent_draws():
     vocabulary, steps = 6, 3000
     draw = draw_of(Sampling(temperature=1.0), seed=9, vocabulary=vocabulary)
-    sampler = Sampler([draw], vocabulary)
+    sampler = BatchSampler([draw], vocabulary)
     tokens = [sampler.draw(mx.zeros((1, vocabulary))).tokens for _ in range(steps)]
     found = np.bincount(np.array(mx.concatenate(tokens)), minlength=vocabulary)
     statistic = ((found - steps / vocabulary) ** 2 / (steps / vocabulary)).sum()
@@ -135,7 +135,7 @@ def test_logprobs_are_the_models_own_whatever_the_settings():
         draw_of(plain, vocabulary=30),
         draw_of(odd, top=5, vocabulary=30),
     ]
-    drawn = Sampler(draws, 30).draw(mx.array(logits))
+    drawn = BatchSampler(draws, 30).draw(mx.array(logits))
     own = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     assert drawn.listed == (0, 2)
     tokens = drawn.tokens.tolist()

@@ -1,8 +1,8 @@
 """Talks to typer: what every verb shares, options and the end in words.
 
-`verb(app)` makes a command of a function whose first parameter is the `Invocation`; the shared
+`command(app)` makes a command of a function whose first parameter is the `Invocation`; the shared
 options (`--home`, `--url`, `--json`, `-v`, `-q`) may stand before or after the verb. Expected
-failures are `Problem`s: shown with their remedy, never with a traceback.
+failures are `CliError`s: shown with their remedy, never with a traceback.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import typer
 from bus.wire.errors import ConfigError, ShoalError
 from conf.settings import Settings, load_settings
 from gateway.cli.node.node_api import NodeApi, api_key
-from gateway.cli.output.errors import FAILED, INTERRUPTED, Problem
-from gateway.cli.output.terminal import DEBUG, Screen
+from gateway.cli.output.errors import FAILED, INTERRUPTED, CliError
+from gateway.cli.output.terminal import DEBUG, Output
 
 SHARED = "Options of every verb"
 HomeOption = Annotated[
@@ -60,30 +60,30 @@ QuietOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One run of a verb: whose node, and how to speak."""
+    """One run of a verb: the home and address of its node, and where it says things."""
 
     home: Path | None
     url: str | None
-    screen: Screen
+    output: Output
 
     def settings(self) -> Settings:
-        """The settings of the node's home. Raises Problem for a wrong one."""
+        """Return the settings of the node's home. Raises CliError for a wrong one."""
         try:
             return load_settings(home=self.home)
         except ConfigError as error:
             raise _config_problem(error) from error
 
     def address(self) -> str:
-        """Where the node's HTTP API answers."""
+        """Return the URL of the node's HTTP API, without a slash at its end."""
         return (self.url or self.settings().url).rstrip("/")
 
     def api(self) -> NodeApi:
-        """The node's HTTP API."""
+        """Return the node's HTTP API, with the key of the environment."""
         return NodeApi(self.address(), api_key())
 
 
 @dataclass(slots=True)
-class Before:
+class EarlierOptions:
     """Shared options that stood before the verb."""
 
     home: Path | None = None
@@ -101,13 +101,14 @@ def options(
     quiet: QuietOption = False,
 ) -> None:
     """shoal runs large language models on your machines: one node or many, any client."""
-    ctx.obj = Before(home, url, as_json, -1 if quiet else verbose)
+    ctx.obj = EarlierOptions(home, url, as_json, -1 if quiet else verbose)
 
 
-def verb(app: typer.Typer, name: str | None = None, **extra: Any) -> Callable[..., Any]:
-    """Register `act(invocation, ...)` as a verb with the shared options."""
+def command(app: typer.Typer, name: str | None = None, **extra: Any) -> Callable[..., Any]:
+    """Return a decorator that registers `act(invocation, ...)` with the shared options as well."""
 
     def register(act: Callable[..., None]) -> Callable[..., None]:
+        """Register `act` and return it as it was."""
         own = list(inspect.signature(act, eval_str=True).parameters.values())[1:]
         shared = [
             _parameter("home", HomeOption, None),
@@ -123,9 +124,10 @@ def verb(app: typer.Typer, name: str | None = None, **extra: Any) -> Callable[..
 
         @functools.wraps(act)
         def run(ctx: typer.Context, **given: Any) -> None:
-            before = ctx.obj if isinstance(ctx.obj, Before) else Before()
+            """Run `act` with an invocation made of the shared options."""
+            before = ctx.obj if isinstance(ctx.obj, EarlierOptions) else EarlierOptions()
             invocation = _invocation(before, given)
-            end_in_words(invocation.screen, lambda: act(invocation, **given))
+            end_in_words(invocation.output, lambda: act(invocation, **given))
 
         parameters = [context, *own, *shared]
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
@@ -141,29 +143,29 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, annotation=annotation, default=default)
 
 
-def _invocation(before: Before, given: dict[str, Any]) -> Invocation:
+def _invocation(before: EarlierOptions, given: dict[str, Any]) -> Invocation:
     home, url = given.pop("home") or before.home, given.pop("url") or before.url
     as_json = given.pop("as_json") or before.as_json
     verbose, quiet = given.pop("verbose"), given.pop("quiet")
     verbosity = -1 if quiet else verbose or before.verbosity
-    return Invocation(home, url, Screen(as_json=as_json, verbosity=verbosity))
+    return Invocation(home, url, Output(as_json=as_json, verbosity=verbosity))
 
 
-def end_in_words(screen: Screen, act: Callable[[], None]) -> None:
-    """Do it; whatever goes wrong is said on the screen and becomes an exit code."""
+def end_in_words(output: Output, act: Callable[[], None]) -> None:
+    """Run `act`; say what goes wrong on `output`, and raise typer.Exit with its exit code."""
     try:
         act()
-    except Problem as problem:
-        screen.problem(problem)
+    except CliError as problem:
+        output.error(problem)
         raise typer.Exit(problem.code) from None
     except ConfigError as error:
-        screen.problem(_config_problem(error))
+        output.error(_config_problem(error))
         raise typer.Exit(FAILED) from None
     except ShoalError as error:
-        screen.problem(Problem(str(error)))
+        output.error(CliError(str(error)))
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
-        screen.note("interrupted")
+        output.note("interrupted")
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         # Whoever read our output has seen enough; nothing may be written there at exit either.
@@ -172,12 +174,12 @@ def end_in_words(screen: Screen, act: Callable[[], None]) -> None:
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        if screen.verbosity >= DEBUG:
-            screen.err.print(traceback.format_exc(), markup=False)
+        if output.verbosity >= DEBUG:
+            output.err.print(traceback.format_exc(), markup=False)
         text = f"this is a defect of shoal: {type(error).__name__}: {error}"
-        screen.problem(Problem(text, remedy="repeat it with -vv for the traceback and report it"))
+        output.error(CliError(text, remedy="repeat it with -vv for the traceback and report it"))
         raise typer.Exit(FAILED) from None
 
 
-def _config_problem(error: ConfigError) -> Problem:
-    return Problem(str(error), remedy="`shoal config show` tells each setting and its source")
+def _config_problem(error: ConfigError) -> CliError:
+    return CliError(str(error), remedy="`shoal config show` tells each setting and its source")

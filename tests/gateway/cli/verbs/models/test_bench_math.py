@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.cli.output.bench_math import Answered, Run, percentiles, spread, summary
+from gateway.cli.verbs.models.bench_math import Answered, Run, percentiles, spread, summary
 
 
 def answered(sent_at: float = 0.0) -> Answered:

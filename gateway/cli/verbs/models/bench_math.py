@@ -27,17 +27,17 @@ class Answered:
 
     @property
     def ttft_s(self) -> float:
-        """Seconds to the first token; the whole time for an answer without any."""
+        """Return the seconds to the first token; the whole time for an answer without any."""
         return (self.token_at[0] if self.token_at else self.ended_at) - self.sent_at
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between neighbouring pieces."""
+        """Return the seconds between neighbouring pieces."""
         return [b - a for a, b in zip(self.token_at, self.token_at[1:], strict=False)]
 
     @property
     def decode_per_s(self) -> float:
-        """Tokens after the first, per second; 0 where there is none."""
+        """Return the tokens after the first, per second; 0 where there is none."""
         if self.tokens < 2 or not self.token_at:
             return 0.0
         span_s = self.token_at[-1] - self.token_at[0]
@@ -45,7 +45,7 @@ class Answered:
 
     @property
     def prefill_per_s(self) -> float:
-        """Prompt tokens over the time to the first token."""
+        """Return the prompt tokens over the time to the first token."""
         return self.prompt_tokens / self.ttft_s if self.ttft_s > 0 else 0.0
 
 
@@ -57,17 +57,17 @@ class Run:
 
     @property
     def wall_s(self) -> float:
-        """From the first request to the last token."""
+        """Return the seconds from the first request to the last token."""
         return max(a.ended_at for a in self.answers) - min(a.sent_at for a in self.answers)
 
     @property
     def per_s(self) -> float:
-        """All tokens over the wall time."""
+        """Return all tokens over the wall time."""
         return sum(a.tokens for a in self.answers) / self.wall_s if self.wall_s > 0 else 0.0
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """Mean and sample standard deviation over runs, percentiles over answers and gaps."""
+    """Return mean and sample standard deviation over runs, percentiles over answers and gaps."""
     answers = [answer for run in runs for answer in run.answers]
     gaps_ms = [gap * 1000 for answer in answers for gap in answer.gaps_s]
     return {
@@ -85,7 +85,7 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean and sample standard deviation (0 for fewer than two)."""
+    """Return mean and sample standard deviation (0 for fewer than two)."""
     if not values:
         return {"mean": 0.0, "std": 0.0}
     std = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -93,7 +93,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p95, p99 (nearest rank) and the mean; zeros for nothing."""
+    """Return p50, p95, p99 (nearest rank) and the mean; zeros for nothing."""
     if not values:
         return {"p50": 0.0, "p95": 0.0, "p99": 0.0, "mean": 0.0}
     ordered = sorted(values)

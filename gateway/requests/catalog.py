@@ -1,0 +1,144 @@
+"""Talks to the bus client: which models and instances the cluster has now, and which to ask.
+
+Models are those on disk anywhere and those that instances hold. Nothing is kept here: every
+answer is made of the mirrored state, the readings, and what this process has open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from bus.client import BusClient
+from bus.wire.cards import ModelCard
+from bus.wire.errors import Refusal
+from bus.wire.ids import InstanceId, ModelId
+from bus.wire.instances import Instance
+from bus.wire.messages.readings import RunnerReading
+from bus.wire.messages.requests import GenerationRequest
+from gateway.cluster.readings import ClusterReadings
+from gateway.dialects.faults import HttpFaultRaised, of_refusal, unknown_model
+from gateway.requests.routing import (
+    InstanceLoad,
+    affinity_of,
+    choose,
+    given_up,
+    model_named,
+    reading_rows,
+    ready_instances,
+)
+from gateway.runners.pool import RunnerClients
+
+KNOWN_S = 3.0
+"""A starting process lets its first requests wait this long for the state and the cards."""
+KNOWN_LOOK_S = 0.02
+READY_LOOK_S = 0.05
+Tried = Collection[tuple[InstanceId, int]]
+"""(instance, generation) pairs."""
+
+
+class ModelCatalog:
+    """The models and instances of the cluster, as this process knows them."""
+
+    def __init__(self, bus: BusClient, readings: ClusterReadings, clients: RunnerClients) -> None:
+        self._bus = bus
+        self._readings = readings
+        self._clients = clients
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was heard to say that a model does not exist."""
+        return self._bus.mirror.live and self._readings.has_cards
+
+    async def wait_known(self) -> None:
+        """Wait until it can be said which models exist, just after the start of the process.
+
+        Raises HttpFaultRaised (503) after `KNOWN_S` in which nothing at all was heard.
+        """
+        try:
+            async with asyncio.timeout(KNOWN_S):
+                while not self.known:
+                    await asyncio.sleep(KNOWN_LOOK_S)
+        except TimeoutError:
+            if self._bus.mirror.live or self._readings.cards(self._now()):
+                return
+            refusal = Refusal(
+                reason="pending",
+                message="the gateway does not know the cluster's state yet; see `shoal status`",
+                retry_after_s=2.0,
+            )
+            raise HttpFaultRaised(of_refusal(refusal)) from None
+
+    def cards(self) -> dict[ModelId, ModelCard]:
+        """Return the cards of the models on disk, by model."""
+        return self._readings.models(self._now())
+
+    def names(self) -> set[ModelId]:
+        """Return the models on disk, and those that instances hold."""
+        instances = self._bus.state.instances.values()
+        return {one.model for one in instances if one.test is None} | set(self.cards())
+
+    def named(self, name: str) -> ModelId:
+        """Return the model that a client's name means. Raises HttpFaultRaised (404) for none."""
+        names = self.names()
+        found = model_named(name, names)
+        if found is None:
+            raise HttpFaultRaised(unknown_model(name, sorted(names)))
+        return found
+
+    def serving(self) -> list[RunnerReading]:
+        """Return the readings of runners whose generation the state still has: a dead runner's
+        last reading stays fresh for a while."""
+        return self._readings.serving(self._bus.state.instances, self._now())
+
+    def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:
+        """Return the model's instances that may take a request now, but for those tried."""
+        return ready_instances(self._bus.state.instances.values(), model, tried)
+
+    def choose(self, request: GenerationRequest, tried: Tried) -> Instance | None:
+        """Return the instance to ask, None where none is ready that was not tried."""
+        ready = self.ready(request.model, tried)
+        if not ready:
+            return None
+        loads = {one.instance: self._load(one) for one in ready}
+        return choose(ready, loads, affinity_of(request))
+
+    def hopeless(self, model: ModelId) -> Refusal | None:
+        """Return why the model will not be loaded: the holder gave all its copies up."""
+        why = given_up(self._bus.state.instances.values(), model)
+        if why is None:
+            return None
+        message = f"{model} cannot be loaded: {why}"
+        return Refusal(reason="not_ready", message=message, retry_after_s=30.0)
+
+    def any_suspect(self, model: ModelId) -> bool:
+        """Return whether one of the model's ready instances is late with what it owes."""
+        return any(self._clients.suspect(one.instance) for one in self.ready(model))
+
+    async def wait_ready(self, model: ModelId, patience_s: float) -> None:
+        """Wait until an instance of the model is ready.
+
+        Raises HttpFaultRaised (503) when it cannot be loaded, or is not after `patience_s`.
+        """
+        since_at = self._now()
+        while not self.ready(model):
+            waited_s = self._now() - since_at
+            refusal = not_loaded(model, waited_s) if waited_s >= patience_s else None
+            refusal = refusal or self.hopeless(model)
+            if refusal is not None:
+                raise HttpFaultRaised(of_refusal(refusal))
+            await asyncio.sleep(READY_LOOK_S)
+
+    def _load(self, instance: Instance) -> InstanceLoad:
+        said = reading_rows(self._readings.runner_of(instance, self._now()))
+        name = instance.instance
+        return InstanceLoad(max(said, self._clients.open_at(name)), self._clients.suspect(name))
+
+    def _now(self) -> float:
+        return self._bus.reactor.now()
+
+
+def not_loaded(model: ModelId, waited_s: float) -> Refusal:
+    """Return the refusal for a wait in which the model was not loaded."""
+    message = f"{model} was not loaded within {waited_s:.0f} s; it may be soon"
+    return Refusal(reason="pending", message=message, retry_after_s=5.0)

@@ -1,0 +1,154 @@
+"""Talks to the bus: requests that wait for an instance of their model, and what they wait for.
+
+The demand is published each second while there is any, and once more when there is none. Waiting
+ends by an instance that is ready, by a time that has run out, or by reasons that time will not
+change: the holder says that the model has no place, it has given all copies up, or the only
+instances did not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from bus.client import BusClient
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, RequestId
+from bus.wire.topics import reading_topic
+from gateway.cluster.options import Options
+from gateway.cluster.readings import ClusterReadings
+from gateway.requests.catalog import ModelCatalog, not_loaded
+from gateway.requests.placement_check import PlacementCheck
+from gateway.requests.request import ClientRequest
+from gateway.requests.waiting_queue import PUBLISH_S, Waiter, WaitingQueue, loading_text
+
+SILENT_S = 12.0
+"""How long a request waits for the replacement of the only instance, which did not answer."""
+
+
+class WaitingRoom:
+    """The requests of one HTTP process for which no instance is ready.
+
+    `on_ready` is called with a request that an instance may take now, `on_refused` with one that
+    waits in vain. `open_requests` are all requests of the process: one that is no longer there
+    is passed over.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        process: str,
+        bus: BusClient,
+        catalog: ModelCatalog,
+        open_requests: Mapping[RequestId, ClientRequest],
+        on_ready: Callable[[ClientRequest], None],
+        on_refused: Callable[[ClientRequest, Refusal], None],
+    ) -> None:
+        self._queue = WaitingQueue(limit=options.max_waiting)
+        self._options = options
+        self._process = process
+        self._bus = bus
+        self._catalog = catalog
+        self._open = open_requests
+        self._on_ready = on_ready
+        self._on_refused = on_refused
+        self._published_at = 0.0
+        self._demanded = True  # what an earlier process of this name said is taken back
+        self._placement = PlacementCheck(bus, self._refuse_all)
+
+    def __contains__(self, request_id: RequestId) -> bool:
+        return request_id in self._queue.waiters
+
+    def add(self, request: ClientRequest) -> Refusal | None:
+        """Let a request wait, and have its model's placement checked; or say that all is full."""
+        waiter = Waiter(
+            key=request.request_id,
+            model=request.model,
+            priority=request.wire.priority,
+            since_at=request.since_at,
+            deadline_at=request.since_at + self._options.load_timeout_s,
+        )
+        full = self._queue.add(waiter)
+        if full is None:
+            request.waiting(self._bus.reactor.now())
+            self._publish()
+            self._placement.ask(request.model)
+        return full
+
+    def remove(self, request_id: RequestId) -> bool:
+        """Let a request wait no longer; return whether it did."""
+        return self._queue.remove(request_id) is not None
+
+    def follow(self) -> None:
+        """Give out what an instance may take, end what waits for a model that was given up."""
+        for model in self._queue.models():
+            if self._catalog.ready(model):
+                self._give_out(model)
+            elif hopeless := self._catalog.hopeless(model):
+                self._refuse(model, hopeless)
+
+    def tick(self, now: float) -> None:
+        """Publish the demand, end what waits in vain. To be called several times a second."""
+        if now - self._published_at >= PUBLISH_S:
+            self._publish()
+        for model in self._queue.models():
+            self._give_up_silent(model, now)
+        for waiter in self._queue.expired(now):
+            request = self._open.get(RequestId(waiter.key))
+            if request is not None:
+                self._on_refused(request, not_loaded(waiter.model, now - waiter.since_at))
+
+    def progress(self, request: ClientRequest, readings: ClusterReadings, now: float) -> str:
+        """Return a line for the person who waits for `request`."""
+        return loading_text(
+            request.model,
+            readings.runners(now),
+            readings.weights(now),
+            position=self._queue.position(request.request_id),
+        )
+
+    # --- below ---------------------------------------------------------------------------------
+
+    def _waiting_for(self, model: ModelId) -> Iterator[ClientRequest]:
+        """Yield the requests that wait for a model, in order, as long as they are still open."""
+        for waiter in self._queue.of(model):
+            request = self._open.get(RequestId(waiter.key))
+            if request is not None:
+                yield request
+
+    def _give_out(self, model: ModelId) -> None:
+        for request in self._waiting_for(model):
+            if self._catalog.ready(model, request.excluded):
+                self._queue.remove(request.request_id)
+                self._on_ready(request)
+        self._publish()
+
+    def _give_up_silent(self, model: ModelId, now: float) -> None:
+        """Refuse those who tried all instances, none of which answers or is being replaced."""
+        if not self._catalog.ready(model) or self._catalog.any_suspect(model):
+            return
+        text = f"the runner of {model} does not answer; it may be overloaded"
+        silent = Refusal(reason="not_ready", message=text, retry_after_s=5.0)
+        for request in self._waiting_for(model):
+            untried = self._catalog.ready(model, request.excluded)
+            if not untried and now - request.moved_at >= SILENT_S:
+                self._on_refused(request, silent)
+
+    def _refuse_all(self, model: ModelId, refusal: Refusal) -> None:
+        """Refuse all, unless an instance got ready after all."""
+        if not self._catalog.ready(model):
+            self._refuse(model, refusal)
+
+    def _refuse(self, model: ModelId, refusal: Refusal) -> None:
+        for request in self._waiting_for(model):
+            self._on_refused(request, refusal)
+
+    def _publish(self) -> None:
+        now = self._bus.reactor.now()
+        if not self._queue.waiters and not self._demanded:
+            return
+        self._demanded = bool(self._queue.waiters)
+        self._published_at = now
+        node = self._options.node
+        reading = self._queue.reading(node, self._process, now)
+        self._bus.publish(reading_topic("demand", node, self._process), reading)

@@ -1,0 +1,159 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
+"""Talks to MLX: which token each row says next, here or at the lead of the group.
+
+The lead of a group, or an engine alone, samples; what grammars allow it knows from the tokens
+that it waits for. A follower takes the lead's choice: it knows neither sampling nor grammars.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine import RowFailure
+from runner.mlx.ranks.comm import Comm
+from runner.mlx.sampling.batch_sampler import Allowed, BatchSampler, Drawn, RowDraw
+from runner.mlx.sampling.grammar_mask import DeadEnd
+from runner.mlx.sampling.pending_step import PendingStep
+from runner.mlx.sampling.row import EngineRow
+
+Rows = Sequence[EngineRow | None]
+
+
+class TokenSource(Protocol):
+    """Gives one token per row, unevaluated, from a forward's output `out`: (rows, vocabulary)
+    logits where tokens are sampled, else what the forward ended in. None among the rows is a hole,
+    whose token is not read."""
+
+    def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
+        """Return the tokens of rows that may be others next time."""
+        ...
+
+    def draw_again(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
+        """Return the tokens of the same rows as last time, until `write_back`."""
+        ...
+
+    def write_back(self) -> None:
+        """Give the rows their own state back: they are about to change."""
+        ...
+
+
+class SamplingSource:
+    """Samples. A row that cannot be sampled fails alone."""
+
+    def __init__(self, vocabulary: int, comm: Comm) -> None:
+        self._vocabulary = vocabulary
+        self._comm = comm
+        self._sampler: BatchSampler | None = None
+
+    def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
+        """Return sampled tokens; the rows have their own state back at once."""
+        allowed = self._allowed(rows, pending, after=out)
+        try:
+            sampler = self._sampler_of(rows)
+            drawn = sampler.draw(out, allowed)
+            sampler.close()
+        except Exception:
+            drawn = self._draw_apart(rows, out, allowed, pending)
+        return self._sent(drawn)
+
+    def draw_again(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
+        """Return sampled tokens; the rows' state stays here until `write_back`."""
+        allowed = self._allowed(rows, pending, after=out)
+        try:
+            if self._sampler is None:
+                self._sampler = self._sampler_of(rows)
+            drawn = self._sampler.draw(out, allowed)
+        except Exception:
+            self.write_back()
+            drawn = self._draw_apart(rows, out, allowed, pending)
+        return self._sent(drawn)
+
+    def write_back(self) -> None:
+        """Give the rows of the last `draw_again` their counts back."""
+        if self._sampler is not None:
+            self._sampler.close()
+            self._sampler = None
+
+    def _sampler_of(self, rows: Rows) -> BatchSampler:
+        return BatchSampler(
+            [row.draw if row is not None else None for row in rows], self._vocabulary
+        )
+
+    def _sent(self, drawn: Drawn) -> Drawn:
+        sent = self._comm.send_tokens(drawn.tokens)
+        return drawn if sent is drawn.tokens else replace(drawn, tokens=sent)
+
+    def _allowed(self, rows: Rows, pending: PendingStep, after: mx.array) -> Allowed | None:
+        """Return what grammars allow next; None when no row has a grammar.
+
+        It waits for the last tokens of such rows, after starting on `after`. A row whose
+        grammar has come to a dead end fails.
+        """
+        bound = [
+            (slot, row, row.matcher)
+            for slot, row in enumerate(rows)
+            if row is not None and row.matcher is not None
+        ]
+        if not bound:
+            return None
+        self._comm.submit([after])
+        masks: list[NDArray[np.bool_]] = []
+        slots: list[int] = []
+        for slot, row, matcher in bound:
+            try:
+                row.read_token()
+                masks.append(matcher.allowed())
+                slots.append(slot)
+            except DeadEnd as error:
+                pending.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
+        if not slots:
+            return None
+        tokens = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
+        return Allowed(tuple(slots), tokens)
+
+    def _draw_apart(
+        self, rows: Rows, logits: mx.array, allowed: Allowed | None, pending: PendingStep
+    ) -> Drawn:
+        """Draw where one of the rows cannot be drawn: find out which, and let it alone fail."""
+        sound: list[RowDraw | None] = []
+        for slot, row in enumerate(rows):
+            try:
+                trial = copy.copy(row.draw) if row is not None else None
+                BatchSampler([trial], self._vocabulary).draw(logits[slot : slot + 1])
+                sound.append(row.draw if row is not None else None)
+            except Exception as error:
+                sound.append(None)
+                if row is not None:
+                    message = f"sampling: {type(error).__name__}: {error}"
+                    pending.failures.append(RowFailure(row.name, "internal", message))
+        sampler = BatchSampler(sound, self._vocabulary)
+        drawn = sampler.draw(logits, allowed)
+        sampler.close()
+        return drawn
+
+
+class ReceivingSource:
+    """Takes what the lead has sampled."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+
+    def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
+        """Return the lead's tokens; they may be due (see `Comm.await_tokens`)."""
+        for row in rows:
+            if row is not None:
+                row.draw.position += 1
+        return Drawn(self._comm.recv_tokens(len(rows), out))
+
+    draw_again = draw
+
+    def write_back(self) -> None:
+        """Do nothing: a follower's rows have no state to sample by."""

@@ -1,0 +1,117 @@
+"""Talks to the disk: the models that lie on this node, whole or in part.
+
+A model that was fetched in part stays in its stage, whose note (`stage.json`) lists the layers of
+which all that they need is there. Of several stages of one model the one that has most counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bus.wire.cards import ModelCard, PartialModel
+from bus.wire.ids import ModelId, is_model_id
+from bus.wire.messages.weights import PIECE_BYTES
+from worker.models.layer_bytes import Range
+from worker.models.weights import Weights
+
+FOLDER = ".staging"
+
+
+@dataclass(frozen=True, slots=True)
+class PartHeld:
+    """A part of a model on this disk: which layers' weights lie whole in `folder`, and how many
+    bytes have come of how many that all files have."""
+
+    model: ModelId
+    folder: Path
+    layers: tuple[Range, ...]
+    have_bytes: int
+    size_bytes: int
+
+
+class LocalModels:
+    """What lies here as of the last look: `cards` of whole models, `parts` of others. Parts lie in
+    stages below the folder `stages`; None: no parts are kept."""
+
+    def __init__(self, weights: Weights, stages: Path | None) -> None:
+        self.cards: dict[ModelId, ModelCard] = {}
+        self.parts: dict[ModelId, PartialModel] = {}
+        self._part_cards: dict[ModelId, ModelCard] = {}
+        self._weights = weights
+        self._stages = stages
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Return which folders could not be read, and why."""
+        return self._weights.troubles
+
+    def card(self, model: ModelId) -> ModelCard:
+        """Return the card to load a model by, with the folder of what there is of it. Raises
+        KeyError when none of it lies here."""
+        return self.cards.get(model) or self._part_cards[model]
+
+    def look(self) -> None:
+        """See what lies on the disk now."""
+        self.cards = {card.model: card for card in self._weights.look()}
+        self.parts, self._part_cards = {}, {}
+        found = () if self._stages is None else parts_held(self._stages)
+        for part in sorted(found, key=lambda part: part.have_bytes):
+            card = None if part.model in self.cards else self._weights.part(part.model, part.folder)
+            if card is not None:
+                self._part_cards[part.model] = card
+                self.parts[part.model] = PartialModel(
+                    model=part.model,
+                    layers=part.layers,
+                    have_bytes=part.have_bytes,
+                    size_bytes=part.size_bytes,
+                    path=str(part.folder.parent),
+                )
+
+
+def parts_held(models: Path) -> tuple[PartHeld, ...]:
+    """Return the parts of models that lie in stages below `models`, by model."""
+    found: list[PartHeld] = []
+    for stage in stages_of(models):
+        layers, name = held_layers(stage), staged_model(stage)
+        if layers and is_model_id(name):
+            with contextlib.suppress(FileNotFoundError):  # it is being completed or removed
+                found.append(_part(stage, ModelId(name), layers))
+    return tuple(sorted(found, key=lambda part: (part.model, part.folder)))
+
+
+def stages_of(models: Path) -> Iterator[Path]:
+    """Yield the folder of each stage below the folder of all models, in order."""
+    with contextlib.suppress(FileNotFoundError):
+        yield from sorted((models / FOLDER).iterdir())
+
+
+def staged_model(stage: Path) -> str:
+    """Return the name of the model in a stage; empty where its note cannot be read."""
+    try:
+        return str(_note(stage)["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def held_layers(stage: Path) -> tuple[Range, ...]:
+    """Return the layers of which a stage has all that they need."""
+    try:
+        return tuple((int(first), int(last)) for first, last in _note(stage)["layers"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _note(stage: Path) -> Any:
+    return json.loads((stage / "stage.json").read_text())
+
+
+def _part(stage: Path, model: ModelId, layers: tuple[Range, ...]) -> PartHeld:
+    sizes = [path.stat().st_size for path in (stage / "files").rglob("*") if path.is_file()]
+    missing = sum(note.read_bytes()[:-1].count(0) for note in (stage / "have").iterdir())
+    have = max(0, sum(sizes) - missing * PIECE_BYTES)
+    return PartHeld(model, stage / "files", layers, have, sum(sizes))

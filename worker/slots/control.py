@@ -1,0 +1,211 @@
+"""Talks to the slots, and through `executor` to supervisord: the shell around `reconcile`.
+
+The only writer of the slot table and of what was reported. supervisord's list is taken in twice a
+second while a slot changes; with each state, hello and quarter of a second the slots are reconciled
+and the actions done. Stopping a worker stops no runner: the next one finds them by their hellos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bus.client import BusClient
+from bus.links.transport import Change
+from bus.process.logs import Log
+from bus.wire.codec import decode
+from bus.wire.errors import BadMessage
+from bus.wire.ids import InstanceId
+from bus.wire.messages.control import (
+    AskRunner,
+    DiagnosisRefused,
+    RunnerReport,
+    SlotEnded,
+    SlotHello,
+    SlotRefused,
+)
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from worker.slots.actions import Action, SeatRank, Tell
+from worker.slots.admission import NodeInventory, SlotTiming
+from worker.slots.diagnoses import OpenQuestions
+from worker.slots.executor import Executor, Send, identity_of
+from worker.slots.facts import Reported, exit_fact
+from worker.slots.processes import SlotProcesses
+from worker.slots.reconcile import instance_slot, is_settled, reconcile, silent_ones
+from worker.slots.table import Gone, SlotTable
+
+REAPED_S, RESTLESS_S = 0.1, 2.0
+STALL_S = 3.0
+
+
+class SlotControl:
+    """This node's slots. `inventory` is asked for what is known beside them, given whether every
+    running slot has said what it is and the time; `send` reaches those whom the ROUTER knows."""
+
+    def __init__(
+        self,
+        client: BusClient,
+        send: Send,
+        executor: Executor,
+        processes: SlotProcesses,
+        inventory: Callable[[bool, float], NodeInventory],
+        log: Log,
+        timing: SlotTiming,
+    ) -> None:
+        self.table = SlotTable()
+        self._client = client
+        self._reactor = client.reactor
+        self._send = send
+        self._executor = executor
+        self._processes = processes
+        self._inventory = inventory
+        self._log = log
+        self._timing = timing
+        self._reported = Reported()
+        self._questions = OpenQuestions()
+        self._began_at: float | None = None
+        self._settled = False
+        self._suspects: set[str] = set()
+        self._ticked_at = self._reactor.now()
+        self._listed_at = self._lost_at = -timing.list_steady_s
+
+    def forget_ready(self) -> None:
+        """Forget which runners were told to be ready: they are told of again."""
+        self._reported.ready.clear()
+
+    # --- what slots say ---
+
+    def received(self, frames: list[bytes]) -> None:
+        """Take in a message of a slot, or of another process that asks about one."""
+        if len(frames) != 2:
+            return
+        identity, payload = frames
+        try:
+            message = decode(payload).message
+        except BadMessage as error:
+            self._log.warning("dropped a slot's message", error=str(error)[:200])
+            return
+        match message:
+            case SlotHello():
+                self._hello(message, identity)
+            case SlotEnded():
+                self.table.ended(message)
+                self._log.info("a runner leaves", slot=message.slot, why=message.message)
+                self._reactor.later(0.05, self.list_slots)
+            case RunnerReport():
+                if message.instance is not None:
+                    for asker in self._questions.answered(message.instance):
+                        self._send(asker, message)
+            case AskRunner(instance=instance):
+                self._ask_runner(instance, identity)
+            case _:
+                self._log.warning("unexpected from a slot", kind=type(message).__name__)
+
+    def _hello(self, hello: SlotHello, identity: bytes) -> None:
+        if hello.protocol_max < PROTOCOL_MIN or hello.protocol_min > PROTOCOL_MAX:
+            text = (
+                f"the runner speaks protocols {hello.protocol_min} to {hello.protocol_max}, "
+                f"this worker {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+            )
+            self._log.error("refused a runner", slot=hello.slot, why=text)
+            self._send(identity, SlotRefused(message=text))
+            return
+        gone = self.table.heard(hello, self._reactor.now())
+        if gone is not None:
+            self._left(gone)
+        self.reconcile()
+
+    def _ask_runner(self, instance: InstanceId, asker: bytes) -> None:
+        slot = instance_slot(self.table, instance)
+        if slot is None or slot.boot is None:
+            text = f"no runner of {instance} is on this node"
+            self._send(asker, DiagnosisRefused(status=404, message=text))
+            return
+        self._questions.ask(instance, asker, self._reactor.now())
+        self._send(identity_of(slot.name, slot.boot), AskRunner(instance=instance))
+
+    # --- what supervisord says ---
+
+    def connection(self, change: Change) -> None:
+        """Have supervisord's list taken in soon when a connection was lost, as that of a runner
+        that dies is. The first call makes supervisord look after its children, the second hears
+        of it."""
+        if change == "lost":
+            self._lost_at = self._reactor.now()
+            for delay_s in (0.0, REAPED_S):
+                self._reactor.later(delay_s, self.list_slots)
+
+    def list_if_due(self) -> None:
+        """Take supervisord's list in: often while a slot changes, one has just dropped its
+        connection or supervisord is in trouble, now and then otherwise."""
+        now = self._reactor.now()
+        restless = self._began_at is None or self._processes.trouble or not self.table.is_steady
+        steady_s = self._timing.list_steady_s
+        if restless or now - self._lost_at < RESTLESS_S or now - self._listed_at >= steady_s:
+            self.list_slots()
+
+    def list_slots(self) -> None:
+        """Take supervisord's list in, tell of processes that are gone, and reconcile."""
+        self._listed_at = self._reactor.now()
+        seen = self._processes.listed()
+        if seen is None:
+            return
+        now = self._reactor.now()
+        if self._began_at is None:
+            self._began_at = now
+        for gone in self.table.listed(seen, now):
+            self._left(gone)
+        self._processes.sweep({slot.name for slot in seen if not slot.alive})
+        self.reconcile()
+
+    def _left(self, gone: Gone) -> None:
+        slot = gone.slot
+        words = ""
+        if slot.last_word is None and not slot.doom and slot.task is not None:
+            words = self._processes.last_words(slot.name)
+        now, node = self._reactor.now(), self._client.speaker.node
+        facts = exit_fact(gone, self._client.state, node, self._reported, words)
+        self._log.info("a slot is free", slot=slot.name, pid=slot.pid, exit_code=gone.exit_code)
+        for tell in facts:
+            self._do(tell, now)
+
+    # --- what to do ---
+
+    def tick(self, now: float) -> None:
+        """Judge silence: of this worker itself, of those asked about a runner, of runners."""
+        if now - self._ticked_at > STALL_S:
+            self._log.warning("was away", seconds=round(now - self._ticked_at, 1))
+            self.table.forgive(now)
+        self._ticked_at = now
+        for asker in self._questions.expired(now):
+            text = "the runner did not answer in time"
+            self._send(asker, DiagnosisRefused(status=504, message=text))
+        silent = {
+            name
+            for name, slot in self.table.slots.items()
+            if slot.life in ("ready", "draining") and now - slot.heard_at >= self._timing.suspect_s
+        }
+        for name in silent - self._suspects:
+            self._log.warning("a runner has fallen silent", slot=name)
+        self._suspects = silent
+
+    def reconcile(self) -> None:
+        """Have the slots match the state, once that and supervisord's list are known."""
+        if not self._client.mirror.live or self._began_at is None:
+            return
+        now, state = self._reactor.now(), self._client.state
+        if not self._settled and is_settled(self.table, self._began_at, now, self._timing):
+            self._settled = True
+            self._log.info("took stock", slots=len(self.table.slots))
+            for action in silent_ones(self.table):
+                self._do(action, now)
+        inventory = self._inventory(self._settled, now)
+        self._reported.prune(state.instances)
+        for action in reconcile(state, self.table, inventory, self._reported):
+            self._do(action, now)
+
+    def _do(self, action: Action, now: float) -> None:
+        for done in self._executor.do(action, self.table.slots, now):
+            if isinstance(done, SeatRank | Tell):
+                self._reported.note(done, now)
+            else:
+                self.table.note(done, now)

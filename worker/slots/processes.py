@@ -1,0 +1,98 @@
+"""Talks to supervisord: the processes of the runner slots.
+
+supervisord that does not answer is a trouble that is logged once, for as long as it lasts.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.process.supervisor import ProcessRefused, Supervisor
+from bus.service import sweep_role
+from bus.wire.errors import Unavailable
+from worker.slots.table import Seen
+
+GROUP = "runner:"
+
+
+class SlotProcesses:
+    """The slots' processes. `trouble` is what is wrong with supervisord, empty while it answers."""
+
+    def __init__(self, supervisor: Supervisor, endpoints: Endpoints, log: Log) -> None:
+        self.trouble = ""
+        self._supervisor = supervisor
+        self._endpoints = endpoints
+        self._log = log
+        self._swept: set[str] = set()
+
+    def listed(self) -> list[Seen] | None:
+        """Return the runner slots as supervisord has them; None when it does not answer."""
+        try:
+            found = self._supervisor.list_processes()
+        except ProcessRefused as error:
+            if error.reason != "shutting_down":
+                self.say_once(str(error))
+            return None
+        except Unavailable as error:
+            self.say_once(str(error))
+            return None
+        self.trouble = ""
+        return [
+            Seen(process.name.removeprefix(GROUP), process.alive, process.pid, process.exit_code)
+            for process in found
+            if process.name.startswith(GROUP)
+        ]
+
+    def start(self, slot: str) -> bool:
+        """Start a slot's process; return whether supervisord did. Raises Unavailable,
+        ProcessRefused."""
+        return self._supervisor.start(GROUP + slot)
+
+    def stop(self, slot: str) -> None:
+        """Send a slot's process SIGTERM; supervisord follows with SIGKILL. Raises Unavailable,
+        ProcessRefused."""
+        self._supervisor.stop(GROUP + slot, wait=False)
+
+    def kill(self, slot: str) -> None:
+        """Send a slot's process SIGKILL. Raises Unavailable, ProcessRefused."""
+        self._supervisor.signal(GROUP + slot, "KILL")
+
+    def sweep(self, free: set[str]) -> None:
+        """Remove the sockets that a killed runner left, once for each slot that came free."""
+        for slot in sorted(free - self._swept):
+            left = sweep_role(self._endpoints, GROUP + slot)
+            if left:
+                files = ", ".join(left)
+                self._log.info("swept after a runner that was killed", slot=slot, files=files)
+        self._swept = free
+
+    def last_words(self, slot: str) -> str:
+        """Return the last line of a slot's log, readable; empty when there is none."""
+        try:
+            tail = self._supervisor.last_words(GROUP + slot)
+        except (Unavailable, ProcessRefused):
+            return ""
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        return _readable(lines[-1])[:300] if lines else ""
+
+    def say_once(self, trouble: str) -> None:
+        """Log a trouble with supervisord, once for as long as it lasts."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self._log.error("supervisord does not answer", error=trouble)
+
+
+def _readable(line: str) -> str:
+    """A log line's own message, where it is one of our JSON lines."""
+    try:
+        found: Any = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(found, dict):
+        return line
+    record = cast(dict[str, Any], found)
+    error = str(record.get("error", "")).strip().splitlines()
+    return ": ".join([str(record.get("message", line)), *error[-1:]])

@@ -1,0 +1,178 @@
+"""Talks to the operating system about ports and addresses: what a runner is told to be, and where.
+
+A rank of a group has a seat first: the address at which its left neighbour reaches this node, with
+a port that was not used lately. When all seats are known each rank gets its `RunnerSpec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+
+from bus.process.endpoints import Endpoints
+from bus.process.logs import Log
+from bus.wire.ids import InstanceId, NodeId
+from bus.wire.instances import Instance, RankSeat
+from bus.wire.messages.control import GroupSpec, RunnerSpec
+from bus.wire.messages.events import RankSeated
+from worker.machine.node_card import addresses
+from worker.machine.ports import PortPool
+from worker.machine.rank_addresses import RankAddresses
+from worker.machine.rdma import device_row
+from worker.models.local_models import LocalModels
+from worker.slots.actions import GiveSpec, SeatRank
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerDefaults:
+    """What every `RunnerSpec` gets from the settings."""
+
+    max_rows: int
+    max_waiting: int
+    prefill_share: float
+    prefix_cache_bytes: int
+    default_max_tokens: int
+    drop_idle_s: float
+    load_deadline_s: float
+
+
+class CannotSeat(Exception):
+    """This node cannot be a rank of the group; `args[0]` says why."""
+
+
+RingSecret = Callable[[InstanceId, int], str]
+
+
+def open_secret(instance: InstanceId, generation: int) -> str:
+    """Return what the ranks of a cluster without keys greet each other with: it tells generations
+    apart and keeps nobody out."""
+    return sha256(f"{instance}/{generation}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DataPorts:
+    """Where runners of this node serve other nodes: the first slot's TCP `port`, on `listen`
+    (empty: they do not), dialled at `hosts`, best first."""
+
+    listen: str
+    port: int
+    hosts: tuple[str, ...]
+
+
+class RankSeats:
+    """Chooses where ranks on this `node` are met. `devices` returns peer to the RDMA device that
+    leads there, now."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        data: DataPorts,
+        ring_ports: PortPool,
+        plan_ports: PortPool,
+        seen: RankAddresses,
+        devices: Callable[[], Mapping[str, str]],
+        log: Log,
+    ) -> None:
+        self._node = node
+        self._data = data
+        self._ring_ports = ring_ports
+        self._plan_ports = plan_ports
+        self._seen = seen
+        self._devices = devices
+        self._log = log
+
+    def choose(self, action: SeatRank, now: float) -> RankSeated:
+        """Return where a rank will be met: by its left neighbour on the ring and, where it leads,
+        by its followers for step plans. Raises PortTaken, CannotSeat."""
+        data, task, shard, nodes = self._data, action.task, action.shard, action.nodes
+        if not data.listen or not data.hosts:
+            raise CannotSeat("this node does not listen for others (`cluster.listen`)")
+        rdma = self._device_row(action.instance)
+        ring = self._ring_ports.fresh(data.listen)
+        plans = self._plan_ports.fresh(data.listen) if task.rank == 0 else None
+        ips, left = addresses(), nodes[task.rank - 1]
+        if rdma and task.rank == 0:
+            # JACCL's ranks all meet rank 0 here, and its neighbours by the device matrix alone.
+            seen = self._seen.shared_host(nodes[1:], ips, now)
+        else:
+            seen = self._seen.host_for(left, ips, now)
+        host = seen or data.hosts[0]
+        followers = self._seen.hosts_for(nodes[1:], ips, now) or (host,)
+        self._log.info("seats", rank=task.rank, host=host, left=left, seen=seen is not None)
+        seat = RankSeat(
+            rank=task.rank,
+            node=self._node,
+            first_layer=shard.first_layer,
+            last_layer=shard.last_layer,
+            ring=(f"{host}:{ring}",),
+            plans=tuple(f"tcp://{ip}:{plans}" for ip in followers) if plans else (),
+            rdma=rdma,
+        )
+        return RankSeated(instance=task.instance, generation=task.generation, seat=seat)
+
+    def _device_row(self, instance: Instance) -> tuple[str, ...]:
+        """A JACCL rank's row of the device matrix, "" for itself; none for a ring. CannotSeat
+        where a device is missing (its port went down after the placement)."""
+        if instance.collectives != "jaccl":
+            return ()
+        order = [shard.node for shard in instance.shards]
+        row = device_row(order, self._node, self._devices())
+        if isinstance(row, str):
+            raise CannotSeat(f"no active RDMA port leads from this node to {row}")
+        return row
+
+
+class RunnerSpecs:
+    """Says what each slot's runner is to be."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        defaults: RunnerDefaults,
+        data: DataPorts,
+        models: LocalModels,
+        ring_secret: RingSecret,
+    ) -> None:
+        self._endpoints = endpoints
+        self._defaults = asdict(defaults)
+        self._data = data
+        self._models = models
+        self._ring_secret = ring_secret
+
+    def spec(self, give: GiveSpec) -> RunnerSpec:
+        """Return the spec of one rank. Raises KeyError when its model does not lie here."""
+        model, test, data = give.instance.model, give.instance.test, self._data
+        card = None if test is not None else self._models.card(model)
+        local, port = self._endpoints.runner(give.slot), data.port + int(give.slot)
+        abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
+        announced = (tuple(f"tcp://{host}:{port}" for host in data.hosts),) if abroad else ()
+        return RunnerSpec(
+            **asdict(give.task),
+            **self._defaults,
+            size=len(give.instance.shards),
+            model=model,
+            path="" if card is None else card.path,
+            dtype="float32" if card is None else card.dtype,
+            first_layer=give.shard.first_layer,
+            last_layer=give.shard.last_layer,
+            context_tokens=give.instance.context_tokens,
+            addresses=(local, *abroad),
+            announced=((local,), *announced),
+            memory_limit_bytes=give.shard.bytes_reserved,
+            thinking=card is not None and card.thinking,
+            group=self._group(give.instance),
+            test=test,
+        )
+
+    def _group(self, instance: Instance) -> GroupSpec | None:
+        if len(instance.shards) == 1:
+            return None
+        over_rdma = instance.collectives == "jaccl"
+        return GroupSpec(
+            sharding="tensor" if instance.sharding == "tensor" else "pipeline",
+            backend="jaccl" if over_rdma else "ring",
+            coordinator=instance.seats[0].ring[0] if over_rdma else "",
+            ranks=instance.seats,
+            secret=self._ring_secret(instance.instance, instance.generation),
+        )
