@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
 
+from bus.wire.array_frames import ArrayFrame
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
 
@@ -58,8 +59,7 @@ class RowSpec:
     grammar: GrammarSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixHit:
+class PrefixHit(ArrayFrame, frozen=True):
     """Start `row` from the first `length` tokens of the kept prefix `entry`
     (0 < length < len(row tokens): at least one token is always computed)."""
 
@@ -68,8 +68,7 @@ class PrefixHit:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixInsert:
+class PrefixInsert(ArrayFrame, frozen=True):
     """Keep the KV of the row's first `length` tokens as `entry` (all of them are computed
     by the end of this step)."""
 
@@ -78,8 +77,7 @@ class PrefixInsert:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillChunk:
+class PrefillChunk(ArrayFrame, frozen=True):
     """Compute tokens[start:stop] of the row. Chunks of a row come in order, without gaps."""
 
     row: RowId

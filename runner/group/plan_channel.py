@@ -159,7 +159,7 @@ class LeadChannel:
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Have the followers leave; what is final is for the worker to know, not for them."""
         self._over = True
-        self._send_all(RankGone(why))
+        self._send_all(RankGone(why, False))
 
     def close(self) -> None:
         """Drop the link and the followers' connections."""
