@@ -283,6 +283,7 @@ def run_slot(
     services: list[RunnerService] = []
 
     def build(shell: Shell) -> RunnerService:
+        """Make the service, and have signals end it in its own loop."""
         service = RunnerService(shell, slot=slot, factories=factories)
         services.append(service)
         for number in (signal.SIGTERM, signal.SIGINT):

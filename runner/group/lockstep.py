@@ -115,6 +115,7 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
 
     @property
     def spare_bytes(self) -> int:
+        """Return the memory that is left beside the weights."""
         return max(self.memory_limit_bytes - self.weights_bytes, 0)
 
 

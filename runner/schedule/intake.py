@@ -72,7 +72,7 @@ class Intake:
         )
 
     def _retry_after_s(self, position: int, now: float) -> float:
-        """How long until a place frees up: the pace of recent ends, else of decoding."""
+        """Return how long until a place frees up: the pace of recent ends, else of decoding."""
         pace_s = self._between_ends_s or 256 * self._table.costs.decode_s(self._table.max_rows)
         if self._ended_at is not None:
             pace_s = max(pace_s, now - self._ended_at)

@@ -118,6 +118,7 @@ class Scheduler:
             row.paused_at = now
 
     def resume(self, key: RowKey) -> None:
+        """Have the row decode again: its reader has credit."""
         row = self._table.rows.get(key)
         if row is not None:
             row.paused_at = None
@@ -222,6 +223,7 @@ class Scheduler:
         return min(instants, default=None)
 
     def load(self) -> SchedulerLoad:
+        """Return what there is to do now, for readings."""
         table = self._table
         waiting = [row for row in table.rows.values() if row.status == "waiting"]
         return SchedulerLoad(

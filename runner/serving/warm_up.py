@@ -48,7 +48,7 @@ class WarmUp:
         return True
 
     def ended(self, event: RowEvent) -> bool:
-        """Whether this event ends the prompt that was submitted last. RuntimeError where the
+        """Return whether this event ends the prompt that was submitted last. RuntimeError where the
         engine failed it."""
         if event.key.request_id != self._current:
             return False
