@@ -136,8 +136,9 @@ class Row:
 
     @property
     def keeps_prompt(self) -> bool:
-        """Return whether its prompt is kept as soon as it is computed (for its other choices, or
-        because it is long); a short one is kept with the output, at the end, for half the copying."""
+        """Return whether its prompt is kept as soon as it is computed (for its other choices,
+        or because it is long); a short one is kept with the output, at the end, for half the
+        copying."""
         enough = self.prompt.length > self.prompt.block_tokens
         return enough and (len(self.prepared.choices) > 1 or self.prompt.length >= LONG_PROMPT)
 
