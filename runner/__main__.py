@@ -17,7 +17,7 @@ from runner.group.collectives import Exchanges
 from runner.group.lockstep import RankContext
 from runner.roles.role import Factories, Progressed
 from runner.service import run_slot
-from runner.text.prepared import TextWorks
+from runner.text import TextWorks
 
 if TYPE_CHECKING:
     from runner.mlx.engine import MlxEngine
@@ -57,8 +57,8 @@ def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
 
 
 def load_text(spec: RunnerSpec) -> TextWorks:
-    from runner.text.text import Text
-    from runner.text.tokenizer import ModelTokenizer
+    """Open the model's tokenizer, and MLX's library for it only then. Raises TokenizerError."""
+    from runner.text import ModelTokenizer, Text
 
     return Text(ModelTokenizer(Path(spec.path)), thinking_by_default=spec.thinking)
 

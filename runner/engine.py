@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
 
+from bus.wire.array_frames import ArrayFrame
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
 
@@ -58,8 +59,7 @@ class RowSpec:
     grammar: GrammarSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixHit:
+class PrefixHit(ArrayFrame, frozen=True):
     """Start `row` from the first `length` tokens of the kept prefix `entry`
     (0 < length < len(row tokens): at least one token is always computed)."""
 
@@ -68,8 +68,7 @@ class PrefixHit:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixInsert:
+class PrefixInsert(ArrayFrame, frozen=True):
     """Keep the KV of the row's first `length` tokens as `entry` (all of them are computed
     by the end of this step)."""
 
@@ -78,8 +77,7 @@ class PrefixInsert:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillChunk:
+class PrefillChunk(ArrayFrame, frozen=True):
     """Compute tokens[start:stop] of the row. Chunks of a row come in order, without gaps."""
 
     row: RowId
@@ -192,6 +190,21 @@ class LoadProgress:
     total_bytes: int
 
 
+@dataclass(slots=True)
+class EngineStatus:
+    """Where an engine stands, for reports and watchdogs: its thread writes, the main thread reads.
+
+    `steps_done` is the number of the last step read, `last_step_s` its seconds. `busy_since`
+    (monotonic) says since when the engine has owed its next result; None while it owes none.
+    """
+
+    progress: LoadProgress = LoadProgress("reading", 0, 0)
+    memory: EngineMemory = EngineMemory(0, 0, 0, 0)
+    steps_done: int = 0
+    last_step_s: float = 0.0
+    busy_since: float | None = None
+
+
 class Engine(Protocol):
     """Computes plans. Every call is made from the one thread that loaded the model.
 
@@ -203,17 +216,26 @@ class Engine(Protocol):
 
     facts: EngineFacts
 
-    def issue(self, plan: StepPlan) -> None: ...
-
-    def read(self) -> StepResult: ...
-
-    def memory(self) -> EngineMemory: ...
-
-    def rest(self) -> None:
-        """There has been nothing to do for a moment: memory that is free may go."""
+    def issue(self, plan: StepPlan) -> None:
+        """Start step `plan.step`, one more than the step issued before it. Any exception is fatal
+        to the group."""
         ...
 
-    def close(self) -> None: ...
+    def read(self) -> StepResult:
+        """Return the result of the oldest unread step, waiting for it. Called once per issue."""
+        ...
+
+    def memory(self) -> EngineMemory:
+        """Return the bytes in use now; does not wait for the device."""
+        ...
+
+    def rest(self) -> None:
+        """Give back free memory: there has been nothing to do for a moment, no step is unread."""
+        ...
+
+    def close(self) -> None:
+        """End the engine; no other call comes after it."""
+        ...
 
 
 class FollowingEngine(Protocol):
@@ -225,16 +247,26 @@ class FollowingEngine(Protocol):
     facts: EngineFacts
 
     @property
-    def hears(self) -> bool: ...
+    def hears(self) -> bool:
+        """Return whether results hold the tokens that were sampled, to be checked by digest."""
+        ...
 
     def follow(self, plan: StepPlan, barred: tuple[RowId, ...]) -> None:
         """Start a step in which `barred` rows take no part."""
         ...
 
-    def read(self) -> StepResult: ...
+    def read(self) -> StepResult:
+        """Return the result of the oldest unread step, waiting for it. Called once per `follow`."""
+        ...
 
-    def memory(self) -> EngineMemory: ...
+    def memory(self) -> EngineMemory:
+        """Return the bytes in use now; does not wait for the device."""
+        ...
 
-    def rest(self) -> None: ...
+    def rest(self) -> None:
+        """Give back free memory: there has been nothing to do for a moment, no step is unread."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the engine; no other call comes after it."""
+        ...

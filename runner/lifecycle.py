@@ -59,12 +59,12 @@ RANK_LOST_LOADING_S: Final = 15.0
 
 
 def lost_peer(message: str) -> bool:
-    """Whether an engine's error says that the connection to another rank is gone."""
+    """Return whether an engine's error says that the connection to another rank is gone."""
     return any(f"[{backend}]" in message for backend in ("ring", "jaccl"))
 
 
 def step_deadline_s(expected_s: float, steps_done: int) -> float:
-    """How long the engine may take over what it has been given: 8 times what is expected,
+    """Return how long the engine may take over what it has been given: 8 times what is expected,
     5 s at the least and 10 s at most, or twice what is expected where that is more (a device may
     be that slow); 60 s for the first step, and while costs are learned."""
     if steps_done == 0:

@@ -52,6 +52,7 @@ class FlightRecorder:
     def note(
         self, at_s: float, phase: RecorderPhase, request_id: str | None = None, **facts: Any
     ) -> None:
+        """Keep one entry; the oldest goes where there are `KEPT`."""
         self.count += 1
         self._entries.append(Entry(at_s, phase, request_id, tuple(facts.items())))
 

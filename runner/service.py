@@ -1,6 +1,6 @@
 """Talks to the worker and the clock: a runner's shell, from an empty slot to its exit code.
 
-The main thread: it asks its worker what to be, plays that part (`leading`, `following`), tells the
+The main thread: it asks its worker what to be, plays that role (`runner.roles`), tells the
 worker each second where it stands, and watches. It never waits, but for a group to form. Every
 way out goes through `leave`: open requests get their last word, the worker the exit code.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 from bus.client import BusClient
 from bus.links.keyring import KeyFiles
@@ -48,8 +49,8 @@ from runner.recorder import FlightRecorder
 from runner.roles.collective_test import CollectiveTestRole
 from runner.roles.follower import FollowerRole
 from runner.roles.lead import LeadRole
-from runner.roles.reports import SlotIdentity, runner_report, slot_hello
-from runner.roles.role import Factories, Role
+from runner.roles.reports import runner_report, slot_hello
+from runner.roles.role import Factories, Role, SlotIdentity
 
 BEAT_S = 1.0
 WATCH_S = 0.25
@@ -136,39 +137,17 @@ class RunnerService:
         self._role.begin()
 
     def _make_role(self, spec: RunnerSpec) -> Role:
+        shell = replace(self._shell, log=self._log)
+        factories, recorder = self._factories, self._recorder
         if spec.test is not None:
             return CollectiveTestRole(
-                spec,
-                spec.test,
-                self,
-                identity=self._identity,
-                factories=self._factories,
-                reactor=self._reactor,
-                log=self._log,
-                recorder=self._recorder,
-                security=self._shell.security,
+                spec, spec.test, self, shell=shell, factories=factories, recorder=recorder
             )
         if spec.rank == 0:
             return LeadRole(
-                spec,
-                self,
-                identity=self._identity,
-                factories=self._factories,
-                reactor=self._reactor,
-                log=self._log,
-                recorder=self._recorder,
-                tap=self._tap,
-                security=self._shell.security,
+                spec, self, shell=shell, factories=factories, recorder=recorder, tap=self._tap
             )
-        return FollowerRole(
-            spec,
-            self,
-            factories=self._factories,
-            reactor=self._reactor,
-            log=self._log,
-            recorder=self._recorder,
-            security=self._shell.security,
-        )
+        return FollowerRole(spec, self, shell=shell, factories=factories, recorder=recorder)
 
     def _start_drain(self, drain: SlotDrain) -> None:
         spec = self._spec
@@ -259,12 +238,13 @@ class RunnerService:
         self._worker.send(encode(self._client.envelope(message)))
 
     def _say_hello(self) -> None:
-        self._tell(slot_hello(self._identity(), self._spec, self._role, message=self._message))
+        self._tell(slot_hello(self.identity(), self._spec, self._role, message=self._message))
 
     def _report(self) -> RunnerReport:
-        return runner_report(self._identity(), self._spec, self._role, recorder=self._recorder)
+        return runner_report(self.identity(), self._spec, self._role, recorder=self._recorder)
 
-    def _identity(self) -> SlotIdentity:
+    def identity(self) -> SlotIdentity:
+        """Return who speaks, with the phase of now."""
         speaker = self._shell.speaker
         return SlotIdentity(
             speaker.node, speaker.process, speaker.boot, self._slot, os.getpid(), self.phase
@@ -303,6 +283,7 @@ def run_slot(
     services: list[RunnerService] = []
 
     def build(shell: Shell) -> RunnerService:
+        """Make the service, and have signals end it in its own loop."""
         service = RunnerService(shell, slot=slot, factories=factories)
         services.append(service)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -35,10 +35,14 @@ class Exchanges(Protocol):
     device: str
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Return how many ranks there are."""
+        ...
 
     @property
-    def peak_bytes(self) -> int: ...
+    def peak_bytes(self) -> int:
+        """Return the most accelerator memory used so far."""
+        ...
 
     def barrier(self) -> Check:
         """Nobody goes on before everybody is here."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal
 
+from bus.wire.array_frames import ArrayFrame
 from runner.engine import EngineFacts, RowId, SampledToken, StepPlan
 
 _DIGEST = struct.Struct("<qi")
@@ -92,8 +93,7 @@ class Lockstep:
         self._made[step] = tuple(tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class RankFacts:
+class RankFacts(ArrayFrame, tag="facts", frozen=True):
     """What one rank found when it had loaded its part.
 
     `config` is the SHA-256 of its config.json, `precision` what it computes in. `groups`: chunks
@@ -115,11 +115,11 @@ class RankFacts:
 
     @property
     def spare_bytes(self) -> int:
+        """Return the memory that is left beside the weights."""
         return max(self.memory_limit_bytes - self.weights_bytes, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(ArrayFrame, tag="agreed", frozen=True):
     """What all ranks go by. The bytes are in the measure of the tightest rank."""
 
     weights_bytes: int

@@ -12,13 +12,12 @@ from __future__ import annotations
 import hmac
 import threading
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from bus.links.reactor import PollReactor
-from bus.links.security import Security
 from bus.links.transport import Link
-from bus.process.logs import Log
+from bus.service import Shell
 from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
-from bus.wire.messages.control import GroupSpec, RankSeat, RunnerSpec
+from bus.wire.messages.control import GroupSpec, RunnerSpec
 from runner.group.group_config import CannotForm, greeting
 from runner.group.lockstep import Agreement, Disagreement, RankContext, RankFacts, SharedPlan, agree
 from runner.group.rank_frames import (
@@ -37,8 +36,61 @@ TRY_NEXT_S = 2.0
 """A lead that does not answer at one address is asked at its next."""
 
 
+class PlanListener(Protocol):
+    """What a channel tells its rank, in the main thread."""
+
+    def form(self) -> None:
+        """Join the ring: all ranks are here. Told once; answered by `PlanChannel.formed`."""
+        ...
+
+    def plan(self, shared: SharedPlan) -> None:
+        """Compute the lead's next plan; plans come in order, to followers alone."""
+        ...
+
+    def lost(self, what: str, is_final: bool) -> None:
+        """The group is over: `what` is the matter, and where `is_final` trying again will not
+        help. Told once."""
+        ...
+
+    def ended(self, why: str) -> None:
+        """The lead has left, in good order or not. Told once, to followers alone."""
+        ...
+
+
+class PlanChannel(Protocol):
+    """One rank's end. Of `lost` and `ended` at most one is told, and none after `end`.
+
+    `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
+    last one computed, for beats) and `ready` (it has loaded: silence is borne less long).
+    """
+
+    group: GroupSpec
+    context: RankContext
+    step: int
+    ready: bool
+
+    def formed(self) -> None:
+        """Count silence from now: the ring is there."""
+        ...
+
+    def end(self, why: str, *, is_final: bool = False) -> None:
+        """Tell the others that this rank leaves, and from a follower whether it always would."""
+        ...
+
+    def close(self) -> None:
+        """Drop the link; nothing is told any more."""
+        ...
+
+
+def open_channel(spec: RunnerSpec, shell: Shell, listener: PlanListener) -> PlanChannel:
+    """Return this rank's end. CannotForm where the spec's group is no group, or rank 0 cannot
+    listen."""
+    end = LeadChannel if spec.rank == 0 else FollowerChannel
+    return end(spec, shell, listener)
+
+
 def group_of(spec: RunnerSpec) -> GroupSpec:
-    """The spec's group, checked against the rest of it. CannotForm."""
+    """Return the spec's group, checked against the rest of it. CannotForm."""
     group = spec.group
     if group is None:
         raise CannotForm(f"rank {spec.rank} of {spec.size} was given no group")
@@ -70,35 +122,23 @@ def _context(
 
 
 class LeadChannel:
-    """Rank 0's end. `on_formed` is called once, when all ranks are here and were told to form;
-    `on_lost` once, with what is the matter and whether trying again will not help."""
+    """Rank 0's `PlanChannel`: it waits for the others, has them form, and sends them its plans."""
 
-    def __init__(
-        self,
-        spec: RunnerSpec,
-        reactor: PollReactor,
-        log: Log,
-        *,
-        security: Security | None,
-        on_formed: Callable[[], None],
-        on_lost: Callable[[str, bool], None],
-    ) -> None:
+    def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
         self.group = group_of(spec)
         self.context = _context(spec, self.group, self._agree, self._tell)
         self.step = 0
-        """The last step computed here, for beats."""
         self.ready = False
-        self._reactor = reactor
-        self._log = log
-        self._on_formed = on_formed
-        self._on_lost = on_lost
+        self._reactor = reactor = shell.reactor
+        self._log = shell.log
+        self._listener = listener
         self._formed = False
         self._over = False
         self._peers: dict[int, bytes] = {}
         self._heard_at: dict[int, float] = {}
         self._facts: dict[int, RankFacts] = {}
         self._told = threading.Condition()
-        self._link = Link("router", security=security)
+        self._link = Link("router", security=shell.security)
         self._link.is_busy = lambda: True  # a group ends with its connections
         for address in self.group.ranks[0].plans:
             try:
@@ -111,17 +151,18 @@ class LeadChannel:
         self._beats = reactor.every(RANK_BEAT_S, self._beat)
 
     def formed(self) -> None:
-        """The ring is there: silence counts from now."""
+        """Count silence from now: the ring is there."""
         now = self._reactor.now()
         self._heard_at = dict.fromkeys(self._peers, now)
         self._formed = True
 
-    def end(self, why: str) -> None:
-        """Have the followers leave."""
+    def end(self, why: str, *, is_final: bool = False) -> None:
+        """Have the followers leave; what is final is for the worker to know, not for them."""
         self._over = True
-        self._send_all(RankGone(why))
+        self._send_all(RankGone(why, False))
 
     def close(self) -> None:
+        """Drop the link and the followers' connections."""
         self._beats.cancel()
         self._reactor.unwatch(self._link)
         self._link.close()
@@ -176,7 +217,7 @@ class LeadChannel:
         self._peers[rank] = peer
         if len(self._peers) == spec.size - 1:
             self._send_all(FormNow())
-            self._on_formed()
+            self._listener.form()
 
     def _too_late(self) -> None:
         missing = [seat for seat in self.group.ranks[1:] if seat.rank not in self._peers]
@@ -200,7 +241,7 @@ class LeadChannel:
     def _lose(self, what: str, *, is_final: bool = False) -> None:
         if not self._over:
             self._over = True
-            self._on_lost(what, is_final)
+            self._listener.lost(what, is_final)
 
     def _send_all(self, message: ToRank) -> None:
         self._send_frame(pack_rank(message))
@@ -212,32 +253,16 @@ class LeadChannel:
 
 
 class FollowerChannel:
-    """Another rank's end. `on_form` is called once, when the lead has all ranks form; `on_plan`
-    with each plan in order; `on_lost` once, with what is the matter; `on_end` once, when the
-    lead leaves in good order or not."""
+    """Another rank's `PlanChannel`: it looks for the lead, and hears its plans."""
 
-    def __init__(
-        self,
-        spec: RunnerSpec,
-        reactor: PollReactor,
-        log: Log,
-        *,
-        security: Security | None,
-        on_form: Callable[[], None],
-        on_plan: Callable[[SharedPlan], None],
-        on_lost: Callable[[str], None],
-        on_end: Callable[[str], None],
-    ) -> None:
+    def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
         self.group = group_of(spec)
+        self._lead = self.group.ranks[0]
         self.context = _context(spec, self.group, self._agree, self._tell)
         self.step = 0
         self.ready = False
-        self._reactor = reactor
-        self._log = log
-        self._on_form = on_form
-        self._on_plan = on_plan
-        self._on_lost = on_lost
-        self._on_end = on_end
+        self._reactor = reactor = shell.reactor
+        self._listener = listener
         self._asked = False
         self._formed = False
         self._over = False
@@ -245,21 +270,17 @@ class FollowerChannel:
         self._agreement: Agreement | None = None
         self._told = threading.Condition()
         identity = f"rank-{spec.rank}/{spec.generation}"
-        self._link = Link("dealer", identity=identity, security=security)
-        self._addresses = self.group.ranks[0].plans
+        self._link = Link("dealer", identity=identity, security=shell.security)
+        self._addresses = self._lead.plans
         self._address = 0
         self._tried_at = self._began_at
-        self._link.connect(self._addresses[0], peer=self.lead.node)
+        self._link.connect(self._addresses[0], peer=self._lead.node)
         reactor.watch(self._link, self._received)
         self._beats = reactor.every(RANK_BEAT_S, self._beat)
         self._beat()
 
-    @property
-    def lead(self) -> RankSeat:
-        return self.group.ranks[0]
-
     def formed(self) -> None:
-        """The ring is there: silence counts from now."""
+        """Count silence from now: the ring is there."""
         self._formed = True
         self._heard_at = self._reactor.now()
 
@@ -270,6 +291,7 @@ class FollowerChannel:
             self._link.send(pack_rank(RankGone(why, is_final)))
 
     def close(self) -> None:
+        """Drop the link."""
         self._beats.cancel()
         self._reactor.unwatch(self._link)
         self._link.close()
@@ -299,11 +321,11 @@ class FollowerChannel:
         self._heard_at = self._reactor.now()
         match message:
             case SharedPlan():
-                self._on_plan(message)
+                self._listener.plan(message)
             case FormNow():
                 if not self._asked:
                     self._asked = True
-                    self._on_form()
+                    self._listener.form()
             case Agreement():
                 with self._told:
                     self._agreement = message
@@ -313,7 +335,7 @@ class FollowerChannel:
             case RankGone(why, _):
                 if not self._over:
                     self._over = True
-                    self._on_end(why)
+                    self._listener.ended(why)
 
     def _beat(self) -> None:
         now = self._reactor.now()
@@ -325,20 +347,20 @@ class FollowerChannel:
         self._send(pack_rank(RankBeat(self.step)))
         limit_s = RANK_LOST_S if self.ready else RANK_LOST_LOADING_S
         if now - self._heard_at > limit_s:
-            self._lose(f"the lead, on node {self.lead.node}, was silent for {limit_s:g} s")
+            self._lose(f"the lead, on node {self._lead.node}, was silent for {limit_s:g} s")
 
     def _say_hello(self, now: float) -> None:
         deadline_s = self.group.form_deadline_s
         if now - self._began_at > deadline_s:
             self._lose(
-                f"the lead, on node {self.lead.node}, did not have the group form "
+                f"the lead, on node {self._lead.node}, did not have the group form "
                 f"in {deadline_s:g} s"
             )
             return
         if now - self._tried_at > TRY_NEXT_S and len(self._addresses) > 1:
             self._link.disconnect(self._addresses[self._address])
             self._address = (self._address + 1) % len(self._addresses)
-            self._link.connect(self._addresses[self._address], peer=self.lead.node)
+            self._link.connect(self._addresses[self._address], peer=self._lead.node)
             self._tried_at = now
         context = self.context
         proof = greeting(context.secret, context.generation, context.rank)
@@ -347,7 +369,7 @@ class FollowerChannel:
     def _lose(self, what: str) -> None:
         if not self._over:
             self._over = True
-            self._on_lost(what)
+            self._listener.lost(what, False)
 
     def _send(self, frame: bytes) -> None:
         self._link.send(frame)

@@ -8,20 +8,18 @@ the one that is gone before the rank leaves. When it is done it waits to be drai
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from bus.links.reactor import PollReactor
-from bus.links.security import Security
+from bus.process.clock import now as clock_now
 from bus.process.clock import wall
-from bus.process.logs import Log
+from bus.service import Shell
 from bus.wire.errors import FailReason
-from bus.wire.messages.collectives import CollectiveReading, CollectiveTest
+from bus.wire.messages.collectives import CollectiveReading, CollectiveTest, RankFinding
 from bus.wire.messages.control import Phase, RunnerSpec
-from runner.engine import EngineFacts
-from runner.group.collectives import Exchanges
-from runner.group.group_config import CannotForm
+from runner.engine import EngineFacts, EngineMemory, EngineStatus
+from runner.group.collectives import Exchanges, Suite, SuiteProgress
 from runner.group.lockstep import SharedPlan
-from runner.group.plan_channel import FollowerChannel, LeadChannel
 from runner.lifecycle import (
     ENGINE_ERROR,
     GROUP_LOST,
@@ -31,14 +29,8 @@ from runner.lifecycle import (
     lost_peer,
 )
 from runner.recorder import FlightRecorder
-from runner.roles.collectives_thread import (
-    CollectivesNews,
-    CollectivesThread,
-    RanksMet,
-    SuiteDone,
-    SuiteFailed,
-)
-from runner.roles.reports import SlotIdentity
+from runner.roles.model_thread import Broken, Loaded, LoadFailed, ThreadNews
+from runner.roles.rank_shell import RankShell
 from runner.roles.role import Factories, RoleHost
 
 ROUND_S = 60.0
@@ -49,8 +41,56 @@ DRAINED_S = 30.0
 """How long a rank that is done waits to be drained before it leaves by itself."""
 
 
+class SuiteLoop:
+    """The `EngineLoop` of a test: meet the other ranks, run the suite; it cannot be interrupted.
+
+    `done` is called from the thread with the finding, when all was done. `status.steps_done`
+    counts exchanges; `exchanges` is None until the ranks have met.
+    """
+
+    def __init__(
+        self,
+        test: CollectiveTest,
+        meet: Callable[[], Exchanges],
+        done: Callable[[RankFinding], None],
+    ) -> None:
+        self._test = test
+        self._meet = meet
+        self._done = done
+        self.exchanges: Exchanges | None = None
+        self.progress = SuiteProgress("forming", 0, 0, RankFinding())
+        self.status = EngineStatus()
+
+    def load(self) -> None:
+        """Meet the other ranks, who prove themselves. Exchanges count from here on."""
+        self.status.busy_since = clock_now()
+        try:
+            self.exchanges = self._meet()
+        except Exception:
+            self.status.busy_since = None
+            raise
+
+    def run(self) -> None:
+        """Make every exchange of the suite."""
+        assert self.exchanges is not None, "met"
+        try:
+            finding = Suite(self._test, self.exchanges, time.perf_counter, self._told).run()
+        finally:
+            self.status.busy_since = None
+        self._done(finding)
+
+    def stop(self) -> None:
+        """Do nothing: an exchange cannot be interrupted."""
+
+    def _told(self, progress: SuiteProgress) -> None:
+        self.progress = progress
+        self.status.steps_done = progress.done
+        self.status.busy_since = clock_now()
+        self.status.memory = EngineMemory(0, 0, 0, progress.finding.peak_bytes)
+
+
 class CollectiveTestRole:
-    """See the module's law, and `runner.roles.role.Role`."""
+    """The `runner.roles.role.Role` of a rank of a test, and its channel's `PlanListener`."""
 
     def __init__(
         self,
@@ -58,11 +98,8 @@ class CollectiveTestRole:
         test: CollectiveTest,
         host: RoleHost,
         *,
-        identity: Callable[[], SlotIdentity],
+        shell: Shell,
         factories: Factories,
-        security: Security | None,
-        reactor: PollReactor,
-        log: Log,
         recorder: FlightRecorder,
     ) -> None:
         self.facts: EngineFacts | None = None
@@ -72,31 +109,38 @@ class CollectiveTestRole:
         self._spec = spec
         self._test = test
         self._host = host
-        self._identity = identity
         self._factories = factories
-        self._reactor = reactor
-        self._log = log
+        self._reactor = shell.reactor
+        self._log = shell.log
         self._recorder = recorder
-        self._exchanges: Exchanges | None = None
         self._met_at: float | None = None
         self._done_at: float | None = None
         self._broken: tuple[str, float] | None = None
-        self._channel = self._lead(security) if spec.rank == 0 else self._follower(security)
-        self.works = self._thread = CollectivesThread(
+        self._loop = SuiteLoop(
             test,
-            lambda: factories.open_exchanges(spec, self._channel.context),
-            lambda news: reactor.call(lambda: self._heard(news)),
+            lambda: factories.open_exchanges(spec, self._rank.grouped),
+            lambda finding: shell.reactor.call(lambda: self._done(finding)),
+        )
+        self._rank = RankShell(
+            spec, host, shell, recorder, loop=self._loop, listener=self, heard=self._heard
         )
 
+    @property
+    def status(self) -> EngineStatus:
+        """Return how many exchanges were made, and the memory that they took."""
+        return self._loop.status
+
     def begin(self) -> None:
+        """Wait until all ranks are here."""
         self._recorder.note(wall(), "connect_group", ranks=self._spec.size)
 
     def entered(self, phase: Phase) -> None:
-        return
+        """Do nothing: no phase changes what a test does."""
 
     def watch(self, now: float) -> None:
-        thread, test = self._thread, self._test
-        self._channel.step = thread.steps_done
+        """Leave where an exchange or the whole test takes too long, and some time after its end."""
+        status, progress, test = self._loop.status, self._loop.progress, self._test
+        self._rank.stepped(status.steps_done)
         if self._broken is not None:
             message, at = self._broken
             if now - at > NAMED_S:
@@ -106,111 +150,97 @@ class CollectiveTestRole:
             if now - self._done_at > DRAINED_S:
                 self._host.leave(STOPPED, "model_unavailable", "the test is done")
             return
-        moved_at = thread.moved_at
-        if moved_at is not None and now - moved_at > ROUND_S:
-            phase = thread.standing.phase
+        busy_since = status.busy_since
+        if busy_since is not None and now - busy_since > ROUND_S:
+            phase = progress.phase
             self._leave(WEDGED, f"no exchange of the {phase} test has ended for {ROUND_S:g} s")
         elif self._met_at is not None and now - self._met_at > test.deadline_s:
-            done = f"{thread.standing.done} of {thread.standing.rounds} exchanges"
+            done = f"{progress.done} of {progress.rounds} exchanges"
             self._leave(WEDGED, f"the test took more than {test.deadline_s:g} s ({done} were done)")
 
     def reading(self, now: float) -> CollectiveReading | None:
-        me, standing, exchanges = self._identity(), self._thread.standing, self._exchanges
-        group = self._channel.group
+        """Return how far this rank is, and what it has found so far."""
+        identity, progress = self._host.identity(), self._loop.progress
+        exchanges = self._loop.exchanges
         return CollectiveReading(
-            node=me.node,
-            process=me.process,
+            node=identity.node,
+            process=identity.process,
             instance=self._spec.instance,
             rank=self._spec.rank,
             size=self._spec.size,
-            backend=group.backend,
+            backend=self._rank.grouped.backend,
             test=self._test,
-            phase=standing.phase,
-            done=standing.done,
-            rounds=standing.rounds,
-            finding=standing.finding,
-            pid=me.pid,
+            phase=progress.phase,
+            done=progress.done,
+            rounds=progress.rounds,
+            finding=progress.finding,
+            pid=identity.pid,
             mlx_version="" if exchanges is None else exchanges.mlx_version,
             device="" if exchanges is None else exchanges.device,
         )
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        self._channel.end(message)
+        """Tell the other ranks that this one leaves."""
+        self._rank.end(message)
 
     def say_goodbye(self, message: str) -> None:
-        return
+        """Do nothing: no gateway knows a test."""
 
     def stop(self, timeout_s: float) -> None:
-        self._thread.stop(timeout_s)
-        self._channel.close()
+        """Wait a moment for the suite's end, then drop the channel."""
+        self._rank.stop(timeout_s)
 
-    # --- the group -------------------------------------------------------------------------
+    # --- from the other ranks --------------------------------------------------------------
 
-    def _lead(self, security: Security | None) -> LeadChannel:
-        return LeadChannel(
-            self._spec,
-            self._reactor,
-            self._log,
-            security=security,
-            on_formed=self._form,
-            on_lost=lambda what, is_final: self._leave(GROUP_LOST, what),
-        )
+    def form(self) -> None:
+        """Join the ring and meet."""
+        if self._rank.form(self._factories):
+            self._rank.start()
 
-    def _follower(self, security: Security | None) -> FollowerChannel:
-        return FollowerChannel(
-            self._spec,
-            self._reactor,
-            self._log,
-            security=security,
-            on_form=self._form,
-            on_plan=self._planned,
-            on_lost=self._lost_the_lead,
-            on_end=self._ended,
-        )
-
-    def _form(self) -> None:
-        group = self._channel.group
-        try:
-            self._factories.form_group(group, self._spec.rank, group.form_deadline_s)
-        except CannotForm as error:
-            self._leave(GROUP_LOST, str(error))
-            return
-        self._channel.formed()
-        self._thread.start()
-
-    def _planned(self, shared: SharedPlan) -> None:
+    def plan(self, shared: SharedPlan) -> None:
+        """Leave: nothing is computed in a test."""
         self._leave(ENGINE_ERROR, f"the lead sent step {shared.plan.step} in a test")
 
-    def _lost_the_lead(self, what: str) -> None:
-        lead = self._channel.group.ranks[0]
-        self._leave(GROUP_LOST, f"rank 0 on node {lead.node}: {what}")
+    def lost(self, what: str, is_final: bool) -> None:
+        """Leave: another rank is gone; a new generation may do better."""
+        if self._spec.rank:
+            what = f"rank 0 on node {self._lead_node}: {what}"
+        self._leave(GROUP_LOST, what)
 
-    def _ended(self, why: str) -> None:
+    def ended(self, why: str) -> None:
+        """Leave: in good order where this rank is done."""
         code = GROUP_LOST if self._done_at is None else STOPPED
         self._host.leave(code, "model_unavailable", f"the lead has left: {why}")
+
+    @property
+    def _lead_node(self) -> str:
+        group = self._spec.group
+        return "" if group is None else group.ranks[0].node
 
     def _leave(self, code: int, what: str) -> None:
         self._log.error("the test is over", why=what)
         self._host.leave(code, "runner_lost", what)
 
-    def _heard(self, news: CollectivesNews) -> None:
+    # --- from the engine's thread ----------------------------------------------------------
+
+    def _heard(self, news: ThreadNews) -> None:
         match news:
-            case RanksMet(exchanges):
-                self._exchanges = exchanges
+            case Loaded():
                 self._met_at = self._reactor.now()
                 if self._host.phase == "loading":
-                    self._channel.ready = True
+                    self._rank.ready()
                     self._host.signal("loaded")
                     self._host.signal("warmed")
                     self._log.info("ready", rank=self._spec.rank)
-            case SuiteDone(finding):
-                self._done_at = self._reactor.now()
-                self._recorder.note(wall(), "completion", checks=len(finding.checks))
-                self._log.info("the test is done", rank=self._spec.rank)
-            case SuiteFailed(message, story):
+            case LoadFailed(message, story) | Broken(_, message, story):
                 self._recorder.note(wall(), "error", message=message)
                 self._log.error("an exchange failed", error=story)
                 if lost_peer(message):
                     self._broken = (message, self._reactor.now())
                 else:
                     self._leave(ENGINE_ERROR, message)
+
+    def _done(self, finding: RankFinding) -> None:
+        self._done_at = self._reactor.now()
+        self._recorder.note(wall(), "completion", checks=len(finding.checks))
+        self._log.info("the test is done", rank=self._spec.rank)

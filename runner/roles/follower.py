@@ -8,44 +8,32 @@ requests have.
 
 from __future__ import annotations
 
-from bus.links.reactor import PollReactor
-from bus.links.security import Security
 from bus.process.clock import wall
-from bus.process.logs import Log
 from bus.process.memory import keep
+from bus.service import Shell
 from bus.wire.errors import FailReason
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from runner.engine import EngineFacts, FollowingEngine
-from runner.group.group_config import CannotForm
-from runner.group.plan_channel import FollowerChannel
-from runner.lifecycle import (
-    ENGINE_ERROR,
-    FIRST_STEP_DEADLINE_S,
-    GROUP_LOST,
-    LOAD_FAILED,
-    STOPPED,
-    WEDGED,
-    lost_peer,
-)
+from runner.engine import EngineFacts, EngineStatus
+from runner.group.lockstep import SharedPlan
+from runner.lifecycle import FIRST_STEP_DEADLINE_S, STOPPED, lost_peer
 from runner.recorder import FlightRecorder
-from runner.roles.follower_thread import FollowerNews, FollowerThread
-from runner.roles.role import Factories, Progressed, RoleHost
-from runner.serving.engine_thread import Broken, Loaded, LoadFailed
+from runner.roles.follower_loop import FollowerLoop
+from runner.roles.model_thread import Broken, Loaded, LoadFailed, ThreadNews
+from runner.roles.rank_shell import RankShell
+from runner.roles.role import Factories, RoleHost
 
 
 class FollowerRole:
-    """See the module's law, and `runner.roles.role.Role`."""
+    """The `runner.roles.role.Role` of every rank but 0, and its channel's `PlanListener`."""
 
     def __init__(
         self,
         spec: RunnerSpec,
         host: RoleHost,
         *,
+        shell: Shell,
         factories: Factories,
-        security: Security | None,
-        reactor: PollReactor,
-        log: Log,
         recorder: FlightRecorder,
     ) -> None:
         self.facts: EngineFacts | None = None
@@ -55,96 +43,89 @@ class FollowerRole:
         self._spec = spec
         self._host = host
         self._factories = factories
-        self._log = log
+        self._log = shell.log
         self._recorder = recorder
-        self.works = self._engine = FollowerThread(
-            self._load,
-            lambda news: reactor.call(lambda: self._heard(news)),
+        self._loop = FollowerLoop(
+            lambda progress: factories.load_follower(spec, self._rank.grouped, progress)
         )
-        self._channel = FollowerChannel(
-            spec,
-            reactor,
-            log,
-            security=security,
-            on_form=self._form,
-            on_plan=self._engine.give,
-            on_lost=self._lost,
-            on_end=self._ended,
+        self._rank = RankShell(
+            spec, host, shell, recorder, loop=self._loop, listener=self, heard=self._heard
         )
+
+    @property
+    def status(self) -> EngineStatus:
+        """Return where this rank's engine stands."""
+        return self._loop.status
 
     def begin(self) -> None:
-        self._recorder.note(wall(), "connect_group", lead=self._channel.lead.node)
+        """Wait for the lead, who has all ranks form."""
+        group = self._spec.group
+        assert group is not None, "checked by the channel"
+        self._recorder.note(wall(), "connect_group", lead=group.ranks[0].node)
 
     def entered(self, phase: Phase) -> None:
-        return
+        """Do nothing: no phase changes what a follower does."""
 
     def watch(self, now: float) -> None:
-        engine = self._engine
-        self._channel.step = engine.steps_done
-        busy_since = engine.busy_since
-        if busy_since is None:
-            return
-        if now - busy_since > FIRST_STEP_DEADLINE_S:
-            what = f"step {engine.steps_done + 1} took more than {FIRST_STEP_DEADLINE_S:.0f} s"
-            self._log.critical("the engine is stuck", what=what)
-            self._host.leave(WEDGED, "runner_lost", what)
+        """Leave where a step has taken longer than any may."""
+        status = self._loop.status
+        self._rank.stepped(status.steps_done)
+        busy_since = status.busy_since
+        if busy_since is not None and now - busy_since > FIRST_STEP_DEADLINE_S:
+            step = status.steps_done + 1
+            self._rank.stuck(f"step {step} took more than {FIRST_STEP_DEADLINE_S:.0f} s")
 
     def reading(self, now: float) -> RunnerReading | None:
+        """Return None: the lead tells for all ranks."""
         return None
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        self._channel.end(message)
+        """Tell the lead that this rank leaves."""
+        self._rank.end(message)
 
     def say_goodbye(self, message: str) -> None:
-        return
+        """Do nothing: no gateway knows a follower."""
 
     def stop(self, timeout_s: float) -> None:
-        self._engine.stop(timeout_s)
-        self._channel.close()
+        """Give the engine a moment to end its step, then drop the link to the lead."""
+        self._rank.stop(timeout_s)
 
-    def _load(self, progress: Progressed) -> FollowingEngine:
-        return self._factories.load_follower(self._spec, self._channel.context, progress)
+    # --- from the lead ---------------------------------------------------------------------
 
-    def _form(self) -> None:
-        group = self._channel.group
-        try:
-            self._factories.form_group(group, self._spec.rank, group.form_deadline_s)
-        except CannotForm as error:
-            self._host.leave(GROUP_LOST, "model_unavailable", str(error))
-            return
-        self._channel.formed()
-        self._recorder.note(wall(), "load_model", model=self._spec.model)
-        self._engine.start()
+    def form(self) -> None:
+        """Join the ring and load."""
+        if self._rank.form(self._factories):
+            self._rank.start()
 
-    def _lost(self, what: str) -> None:
-        self._log.error("the group is over", why=what)
-        self._host.leave(GROUP_LOST, "runner_lost", what)
+    def plan(self, shared: SharedPlan) -> None:
+        """Hand the next plan to the engine's thread."""
+        self._loop.give(shared)
 
-    def _ended(self, why: str) -> None:
+    def lost(self, what: str, is_final: bool) -> None:
+        """Leave: the lead is silent or was not understood."""
+        self._rank.lost(what, is_final)
+
+    def ended(self, why: str) -> None:
+        """Leave in good order, as the lead has."""
         self._host.leave(STOPPED, "model_unavailable", f"the lead has left: {why}")
 
-    def _heard(self, news: FollowerNews) -> None:
+    # --- from the engine's thread ----------------------------------------------------------
+
+    def _heard(self, news: ThreadNews) -> None:
         match news:
             case Loaded():
-                self._loaded(news)
+                self._loaded()
             case LoadFailed():
-                self._recorder.note(wall(), "error", message=news.message)
-                self._log.error("loading failed", error=news.message)
-                is_final = not lost_peer(news.message)
-                self._channel.end(news.message, is_final=is_final)
-                code = LOAD_FAILED if is_final else GROUP_LOST
-                self._host.leave(code, "model_unavailable", news.message)
+                self._rank.end(news.message, is_final=not lost_peer(news.message))
+                self._rank.load_failed(news)
             case Broken():
-                self._recorder.note(wall(), "error", message=news.message)
-                self._log.critical("the engine raised", error=news.story)
-                code = GROUP_LOST if lost_peer(news.message) else ENGINE_ERROR
-                self._host.leave(code, "runner_lost", f"the engine failed: {news.message}")
+                self._rank.broken(news)
 
-    def _loaded(self, news: Loaded) -> None:
+    def _loaded(self) -> None:
         if self._host.phase != "loading":
             return
-        self.facts = news.facts
-        self._channel.ready = True
+        self.facts = self._loop.facts
+        self._rank.ready()
         keep()
         self._host.signal("loaded")
         self._host.signal("warmed")

@@ -6,242 +6,186 @@ serves, and watches the engine and the other ranks.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
-from bus.links.reactor import PollReactor
-from bus.links.security import Security
 from bus.process.clock import wall
-from bus.process.logs import Log
-from bus.process.memory import keep
+from bus.service import Shell
 from bus.wire.errors import FailReason
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Entry
-from runner.engine import EngineFacts
-from runner.group.group_config import CannotForm
-from runner.group.plan_channel import LeadChannel
-from runner.lifecycle import (
-    ENGINE_ERROR,
-    GROUP_LOST,
-    LOAD_FAILED,
-    WEDGED,
-    lost_peer,
-    step_deadline_s,
-)
+from runner.engine import Engine, EngineFacts, EngineStatus
+from runner.group.lockstep import SharedPlan
+from runner.lifecycle import step_deadline_s
 from runner.recorder import FlightRecorder
-from runner.roles.reports import RunnerMeter, SlotIdentity
-from runner.roles.role import Factories, RoleHost
-from runner.schedule.scheduler import Scheduler
-from runner.schedule.table import ScheduleSettings
-from runner.serving.engine_thread import Broken, EngineThread, Loaded, LoadFailed, News, Stepped
+from runner.roles.model_thread import Broken, Loaded, LoadFailed, ThreadNews
+from runner.roles.rank_shell import RankShell
+from runner.roles.reports import RunnerMeter
+from runner.roles.role import Factories, Progressed, RoleHost
+from runner.roles.startup import Startup
+from runner.schedule import Scheduler, ScheduleSettings
+from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.request_server import RequestServer
-from runner.serving.warm_up import WarmUp
-from runner.text.prepared import TextWorks
-from runner.text.thread import TextThread
+from runner.text import TextWorks
 
 
 class LeadRole:
-    """See the module's law, and `runner.roles.role.Role`."""
+    """The `runner.roles.role.Role` of rank 0, or of a runner alone; its channel's `PlanListener`.
+
+    `tap` sees each step's entries as they are sent.
+    """
 
     def __init__(
         self,
         spec: RunnerSpec,
         host: RoleHost,
         *,
-        identity: Callable[[], SlotIdentity],
+        shell: Shell,
         factories: Factories,
-        security: Security | None,
-        reactor: PollReactor,
-        log: Log,
         recorder: FlightRecorder,
         tap: Callable[[int, list[Entry]], None],
     ) -> None:
         self.facts: EngineFacts | None = None
         self._spec = spec
         self._host = host
-        self._identity = identity
         self._factories = factories
-        self._reactor = reactor
-        self._log = log
+        self._reactor = reactor = shell.reactor
+        self._log = shell.log
         self._recorder = recorder
-        self._since = reactor.now()
-        self._meter = RunnerMeter(self._since)
-        self._warm = {"engine": False, "text": False}
-        self._warm_up: WarmUp | None = None
-        self._channel: LeadChannel | None = None
-        if spec.size > 1:
-            self._channel = LeadChannel(
-                spec,
-                reactor,
-                log,
-                security=security,
-                on_formed=self._form,
-                on_lost=self._lost_a_rank,
-            )
-        context = self._channel.context if self._channel else None
-        self.works = self._engine = EngineThread(
-            lambda progress: factories.load_engine(spec, context, progress),
+        self._loop = LeadLoop(
+            self._load_engine,
             lambda facts: Scheduler(facts, _settings(spec)),
-            lambda news: reactor.call(lambda: self._heard(news)),
+            lambda news: reactor.call(lambda: self._stepped(news)),
         )
-        self._text = TextThread(lambda: factories.load_text(spec), reactor.call, self._text_loaded)
-        self._serving = RequestServer(
+        self._rank = RankShell(
+            spec, host, shell, recorder, loop=self._loop, listener=self, heard=self._heard
+        )
+        self._startup = Startup(
             spec,
-            boot=identity().boot,
-            reactor=reactor,
-            log=log,
-            recorder=recorder,
-            engine=self._engine,
-            text=self._text,
-            wall=wall,
-            tap=tap,
-            security=security,
+            host,
+            shell,
+            recorder,
+            loop=self._loop,
+            load_text=factories.load_text,
+            opened=self._opened,
         )
+        self._server = RequestServer(
+            spec, shell, recorder=recorder, loop=self._loop, text=self._startup.text, tap=tap
+        )
+        self._meter = RunnerMeter(spec, self._server.totals, reactor.now())
+
+    @property
+    def status(self) -> EngineStatus:
+        """Return where the engine stands."""
+        return self._loop.status
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return self._serving.addresses
+        """Return the sockets where gateways find this runner."""
+        return self._server.addresses
 
     @property
     def open_requests(self) -> int:
-        return self._serving.open_requests
+        """Return how many requests are owed an end or an answer."""
+        return self._server.open_requests
 
     @property
     def is_empty(self) -> bool:
-        return self._serving.open_requests == 0
+        """Return whether every request has had its end."""
+        return self._server.open_requests == 0
 
     def begin(self) -> None:
-        if self._channel is not None:
+        """Wait for the other ranks; alone, load."""
+        if self._rank.channel is None:
+            self._rank.start()
+        else:
             self._recorder.note(wall(), "connect_group", ranks=self._spec.size)
-            return
-        self._load()
 
     def entered(self, phase: Phase) -> None:
-        self._serving.phase = phase
+        """Have requests taken, or refused, as the phase says."""
+        self._server.phase = phase
 
     def watch(self, now: float) -> None:
-        self._serving.watch(now)
-        engine = self._engine
-        if self._channel is not None:
-            self._channel.step = engine.steps_done
-        busy_since = engine.busy_since
+        """Give up silent gateways; leave where a step takes longer than it may."""
+        self._server.watch(now)
+        status = self._loop.status
+        self._rank.stepped(status.steps_done)
+        busy_since = status.busy_since
         if busy_since is None:
             return
         learning = self._host.phase == "warming"
-        limit_s = step_deadline_s(engine.expected_s(), 0 if learning else engine.steps_done)
+        limit_s = step_deadline_s(self._loop.expected_s(), 0 if learning else status.steps_done)
         if now - busy_since > limit_s:
-            what = f"step {engine.steps_done + 1} took more than {limit_s:.1f} s"
-            self._log.critical("the engine is stuck", what=what)
-            self._host.leave(WEDGED, "runner_lost", what)
+            self._rank.stuck(f"step {status.steps_done + 1} took more than {limit_s:.1f} s")
 
     def reading(self, now: float) -> RunnerReading | None:
-        return self._meter.reading(self._identity(), self._serving, self._engine, now)
+        """Return this second's reading, with the rates since the last one."""
+        return self._meter.reading(
+            self._host.identity(),
+            self._loop.status,
+            self._loop.scheduler_load(),
+            self._server.open_requests,
+            now,
+        )
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        self._serving.fail_all(reason, message)
-        if self._channel is not None:
-            self._channel.end(message)
+        """End every open request, and have the followers leave."""
+        self._server.fail_all(reason, message)
+        self._rank.end(message)
 
     def say_goodbye(self, message: str) -> None:
-        self._serving.close(message)
+        """Take leave of gateways."""
+        self._server.close(message)
 
     def stop(self, timeout_s: float) -> None:
-        self._engine.stop(timeout_s)
-        if self._channel is not None:
-            self._channel.close()
+        """Give the engine a moment to end its step, then drop the links to followers."""
+        self._rank.stop(timeout_s)
 
     # --- the group -------------------------------------------------------------------------
 
-    def _form(self) -> None:
-        channel = self._channel
-        assert channel is not None, "a group"
-        try:
-            self._factories.form_group(channel.group, 0, channel.group.form_deadline_s)
-        except CannotForm as error:
-            self._host.leave(GROUP_LOST, "model_unavailable", str(error))
-            return
-        channel.formed()
-        self._load()
+    def form(self) -> None:
+        """Join the ring and load."""
+        if self._rank.form(self._factories):
+            self._rank.start()
 
-    def _lost_a_rank(self, what: str, is_final: bool) -> None:
-        self._log.error("the group is over", why=what)
-        self._host.leave(LOAD_FAILED if is_final else GROUP_LOST, "runner_lost", what)
+    def plan(self, shared: SharedPlan) -> None:
+        """Do nothing: a lead is sent no plans."""
 
-    # --- loading and warming up ------------------------------------------------------------
+    def lost(self, what: str, is_final: bool) -> None:
+        """Leave: a follower is gone, silent, or cannot load."""
+        self._rank.lost(what, is_final)
 
-    def _load(self) -> None:
-        self._recorder.note(wall(), "load_model", model=self._spec.model)
-        self._engine.start()
+    def ended(self, why: str) -> None:
+        """Do nothing: a lead has no lead."""
 
-    def _heard(self, news: News) -> None:
+    # --- from the engine's thread ----------------------------------------------------------
+
+    def _load_engine(self, progress: Progressed) -> Engine:
+        return self._factories.load_engine(self._spec, self._rank.context, progress)
+
+    def _heard(self, news: ThreadNews) -> None:
         match news:
-            case Stepped():
-                if self._host.phase != "ended":
-                    self._serving.stepped(news)
-                if self._host.phase == "warming":
-                    self._warming(news)
+            case Loaded() if self._host.phase == "loading":
+                facts = self.facts = self._loop.facts
+                assert facts is not None, "loaded"
+                self._host.signal("loaded")
+                self._rank.ready()
+                self._startup.loaded(facts)
             case Loaded():
-                self._loaded(news.facts)
+                return
             case LoadFailed():
-                self._recorder.note(wall(), "error", message=news.message)
-                self._log.error("loading failed", error=news.message)
-                code = GROUP_LOST if lost_peer(news.message) else LOAD_FAILED
-                self._host.leave(code, "model_unavailable", news.message)
+                self._rank.load_failed(news)
             case Broken():
-                self._recorder.note(wall(), "error", message=news.message)
-                self._log.critical("the engine raised", error=news.story)
-                code = GROUP_LOST if lost_peer(news.message) else ENGINE_ERROR
-                self._host.leave(code, "runner_lost", f"the engine failed: {news.message}")
+                self._rank.broken(news)
 
-    def _loaded(self, facts: EngineFacts) -> None:
-        engine = self._engine
-        if self._host.phase != "loading":
-            return
-        self.facts = facts
-        self._host.signal("loaded")
-        if self._channel is not None:
-            self._channel.ready = True
-        self._text.start(min(facts.context_tokens, self._spec.context_tokens))
-        self._recorder.note(wall(), "warmup")
-        assert engine.scheduler is not None, "loaded"
-        warm_up = self._warm_up = WarmUp(self._spec.model, facts, engine.scheduler)
-        with engine.lock:
-            warm_up.advance(self._reactor.now())
-        engine.wake()
+    def _opened(self, works: TextWorks) -> None:
+        self._server.works = works
 
-    def _warming(self, news: Stepped) -> None:
-        warm_up, engine = self._warm_up, self._engine
-        if warm_up is None:
-            return
-        try:
-            ended = any(warm_up.ended(event) for event in news.events)
-        except RuntimeError as error:
-            self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
-            return
-        if ended:
-            with engine.lock:
-                goes_on = warm_up.advance(self._reactor.now())
-            engine.wake()
-            if not goes_on:
-                self._is_warm("engine")
-
-    def _text_loaded(self, works: TextWorks | Exception) -> None:
-        if isinstance(works, Exception):
-            self._log.error("the tokenizer could not be loaded", error=str(works))
-            self._host.leave(LOAD_FAILED, "model_unavailable", str(works))
-        else:
-            self._serving.works = works
-            self._is_warm("text")
-
-    def _is_warm(self, what: str) -> None:
-        self._warm[what] = True
-        if all(self._warm.values()) and self._host.phase == "warming":
-            keep()
-            self._host.signal("warmed")
-            self._recorder.note(wall(), "idle")
-            seconds = round(self._reactor.now() - self._since, 2)
-            self._log.info("ready", seconds=seconds, pid=os.getpid())
+    def _stepped(self, news: Stepped) -> None:
+        if self._host.phase != "ended":
+            self._server.stepped(news)
+        if self._host.phase == "warming":
+            self._startup.stepped(news)
 
 
 def _settings(spec: RunnerSpec) -> ScheduleSettings:

@@ -1,4 +1,4 @@
-"""What a runner says of itself: to its worker, to the readings, to whoever diagnoses it.
+"""What a runner says of itself: to its worker, to the readings, in diagnoses.
 
 Pure: it reads what it is given and keeps only what rates are computed from.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bus.wire.ids import Boot, NodeId
-from bus.wire.messages.control import Phase, RunnerReport, RunnerSpec, SlotHello
+from bus.wire.messages.control import RunnerReport, RunnerSpec, SlotHello
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
-from runner.recorder import FlightRecorder
-from runner.roles.role import Role
-from runner.schedule.scheduler import SchedulerLoad
-from runner.serving.engine_thread import EngineThread
-from runner.serving.request_server import RequestServer
+from runner.engine import EngineStatus
+from runner.recorder import FlightRecorder, ServedTotals
+from runner.roles.role import Role, SlotIdentity
+from runner.schedule import SchedulerLoad
 
 NO_LOAD = SchedulerLoad(
     running=0,
@@ -31,52 +29,42 @@ NO_LOAD = SchedulerLoad(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SlotIdentity:
-    """Who speaks, and where in its life it is."""
-
-    node: NodeId
-    process: str
-    boot: Boot
-    slot: str
-    pid: int
-    phase: Phase
-
-
 def slot_hello(
-    me: SlotIdentity, spec: RunnerSpec | None, role: Role | None, *, message: str
+    identity: SlotIdentity, spec: RunnerSpec | None, role: Role | None, *, message: str
 ) -> SlotHello:
-    works = role.works if role else None
+    """Return the beat for the worker; `message` says why the runner leaves, if it does."""
+    status = role.status if role else None
     return SlotHello(
-        slot=me.slot,
-        pid=me.pid,
-        boot=me.boot,
+        slot=identity.slot,
+        pid=identity.pid,
+        boot=identity.boot,
         protocol_min=PROTOCOL_MIN,
         protocol_max=PROTOCOL_MAX,
-        phase=me.phase,
+        phase=identity.phase,
         instance=spec.instance if spec else None,
         generation=spec.generation if spec else 0,
         rank=spec.rank if spec else 0,
         addresses=role.addresses if role else (),
-        done_bytes=works.progress.done_bytes if works else 0,
-        total_bytes=works.progress.total_bytes if works else 0,
+        done_bytes=status.progress.done_bytes if status else 0,
+        total_bytes=status.progress.total_bytes if status else 0,
         open_requests=role.open_requests if role else 0,
-        step=works.steps_done if works else 0,
+        step=status.steps_done if status else 0,
         message=message,
     )
 
 
 def runner_report(
-    me: SlotIdentity,
+    identity: SlotIdentity,
     spec: RunnerSpec | None,
     role: Role | None,
     *,
     recorder: FlightRecorder,
 ) -> RunnerReport:
+    """Return what a diagnosis shows of this runner: its last deeds, memory and model."""
     memory: dict[str, int] = {}
     facts = None
     if role is not None:
-        now, facts = role.works.memory, role.facts
+        now, facts = role.status.memory, role.facts
         memory = {
             "active_bytes": now.active_bytes,
             "kv_bytes": now.kv_bytes,
@@ -85,11 +73,11 @@ def runner_report(
         }
     known = {} if facts is None else {**facts.extra, "context_tokens": facts.context_tokens}
     return RunnerReport(
-        slot=me.slot,
-        pid=me.pid,
+        slot=identity.slot,
+        pid=identity.pid,
         instance=spec.instance if spec else None,
         generation=spec.generation if spec else 0,
-        phase=me.phase,
+        phase=identity.phase,
         recorder=recorder.report(),
         memory=memory,
         facts=known,
@@ -98,49 +86,57 @@ def runner_report(
 
 @dataclass(slots=True)
 class RunnerMeter:
-    """Rates are over the time since the last reading."""
+    """Makes a lead's readings; rates are over the time since the last one (`measured_at`)."""
 
+    spec: RunnerSpec
+    totals: ServedTotals
     measured_at: float
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
+    _prompt_tokens: int = 0
+    _generated_tokens: int = 0
 
     def reading(
-        self, me: SlotIdentity, serving: RequestServer, engine: EngineThread, now: float
+        self,
+        identity: SlotIdentity,
+        status: EngineStatus,
+        load: SchedulerLoad | None,
+        open_requests: int,
+        now: float,
     ) -> RunnerReading:
-        spec, tally = serving.spec, serving.tally
-        load = engine.load() or NO_LOAD
+        """Return the reading of this instant. `load` is None before the model is loaded."""
+        spec, totals = self.spec, self.totals
+        load = load or NO_LOAD
         seconds = max(now - self.measured_at, 1e-3)
-        prompts = tally.prompt_tokens - self.prompt_tokens
-        made = tally.generated_tokens - self.generated_tokens
+        prompts = totals.prompt_tokens - self._prompt_tokens
+        made = totals.generated_tokens - self._generated_tokens
         self.measured_at = now
-        self.prompt_tokens, self.generated_tokens = tally.prompt_tokens, tally.generated_tokens
+        self._prompt_tokens, self._generated_tokens = totals.prompt_tokens, totals.generated_tokens
         return RunnerReading(
-            node=me.node,
-            process=me.process,
+            node=identity.node,
+            process=identity.process,
             instance=spec.instance,
             model=spec.model,
             generation=spec.generation,
-            phase=me.phase,
+            phase=identity.phase,
             running=load.running,
             waiting=load.waiting_requests,
             max_running=spec.max_rows,
             max_waiting=spec.max_waiting,
             best_waiting_priority=load.best_waiting_priority,
-            prompt_tokens=tally.prompt_tokens,
-            generation_tokens=tally.generated_tokens,
+            prompt_tokens=totals.prompt_tokens,
+            generation_tokens=totals.generated_tokens,
             prompt_tokens_per_s=prompts / seconds,
             generation_tokens_per_s=made / seconds,
             kv_bytes=load.kv_bytes,
             kv_limit_bytes=load.kv_limit_bytes,
             prefix_bytes=load.prefix_bytes,
-            prefix_hits=tally.prefix_hits,
-            prefix_hit_tokens=tally.cached_tokens,
+            prefix_hits=totals.prefix_hits,
+            prefix_hit_tokens=totals.cached_tokens,
             preemptions=load.preemptions,
-            active_bytes=engine.memory.active_bytes,
-            peak_bytes=engine.memory.peak_bytes,
-            step=engine.steps_done,
-            step_ms=engine.last_step_s * 1000,
-            last_used_ago_s=0.0 if serving.open_requests else now - tally.used_at,
-            done_bytes=engine.progress.done_bytes,
-            total_bytes=engine.progress.total_bytes,
+            active_bytes=status.memory.active_bytes,
+            peak_bytes=status.memory.peak_bytes,
+            step=status.steps_done,
+            step_ms=status.last_step_s * 1000,
+            last_used_ago_s=0.0 if open_requests else now - totals.used_at,
+            done_bytes=status.progress.done_bytes,
+            total_bytes=status.progress.total_bytes,
         )

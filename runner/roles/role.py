@@ -1,8 +1,8 @@
-"""The seam between a runner's shell and the part that it plays: lead, alone or of a group, or
-follower.
+"""The seam between a runner's shell and the role that it plays: lead (alone or of a group),
+follower, or one rank of a collective test.
 
-Pure. The shell speaks with the worker and knows the phase; the part has the engine, and serves
-whoever it serves. A part never ends the process: it asks its `RoleHost` to.
+Pure. The shell speaks with the worker and knows the phase; the role has the engine and what it
+serves. A role never ends the process: it asks its `RoleHost` to.
 """
 
 from __future__ import annotations
@@ -12,23 +12,36 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bus.wire.errors import FailReason
+from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from runner.engine import Engine, EngineFacts, EngineMemory, FollowingEngine, LoadProgress
+from runner.engine import Engine, EngineFacts, EngineStatus, FollowingEngine, LoadProgress
 from runner.group.collectives import Exchanges
 from runner.group.lockstep import RankContext
 from runner.lifecycle import Signal
-from runner.text.prepared import TextWorks
+from runner.text import TextWorks
 
 Progressed = Callable[[LoadProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
+class SlotIdentity:
+    """Who speaks, and where in its life it is. `slot` is its two digits, `process` its name."""
+
+    node: NodeId
+    process: str
+    boot: Boot
+    slot: str
+    pid: int
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
 class Factories:
-    """How a part comes by what it needs. `load_engine`, `load_follower` and `open_exchanges`
-    (for a test) are called in the engine's thread, `form_group` (group, own rank, seconds it
-    may take) in the main thread."""
+    """How a role comes by what it needs. `load_engine`, `load_follower` and `open_exchanges`
+    (for a test) are called in the engine's thread, `load_text` in the text thread, `form_group`
+    (group, own rank, seconds it may take; raises CannotForm) in the main thread."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
@@ -38,47 +51,53 @@ class Factories:
 
 
 class RoleHost(Protocol):
-    """What the shell is to its part."""
+    """What the shell is to its role. Called from the main thread."""
 
     @property
-    def phase(self) -> Phase: ...
-
-    def signal(self, signal: Signal) -> None: ...
-
-    def leave(self, code: int, reason: FailReason, message: str) -> None:
-        """End the process soon; the first caller decides the code."""
+    def phase(self) -> Phase:
+        """Return where the runner is in its life."""
         ...
 
+    def identity(self) -> SlotIdentity:
+        """Return who speaks, with the phase of now."""
+        ...
 
-class EngineStatus(Protocol):
-    """What reports tell of an engine's thread."""
+    def signal(self, signal: Signal) -> None:
+        """Tell what happened; the phase changes where `runner.lifecycle.NEXT` says so."""
+        ...
 
-    progress: LoadProgress
-    memory: EngineMemory
-
-    @property
-    def steps_done(self) -> int: ...
+    def leave(self, code: int, reason: FailReason, message: str) -> None:
+        """End the process soon, with a code of `runner.lifecycle`; the first caller decides."""
+        ...
 
 
 class Role(Protocol):
-    """Called from the main thread alone."""
-
-    facts: EngineFacts | None
-
-    @property
-    def works(self) -> EngineStatus: ...
+    """Called from the main thread alone. `begin` comes first, `stop` last; after `fail_all`
+    nothing is served any more."""
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where gateways find it; none for a follower."""
+    def facts(self) -> EngineFacts | None:
+        """Return what is true of the loaded model; None before, and in a collective test."""
         ...
 
     @property
-    def open_requests(self) -> int: ...
+    def status(self) -> EngineStatus:
+        """Return where the engine stands; its thread goes on writing there."""
+        ...
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the sockets where gateways find it; none but a lead has any."""
+        ...
+
+    @property
+    def open_requests(self) -> int:
+        """Return how many requests are owed an end or an answer."""
+        ...
 
     @property
     def is_empty(self) -> bool:
-        """Nothing keeps a draining runner any longer."""
+        """Return whether nothing keeps a draining runner any longer."""
         ...
 
     def begin(self) -> None:
@@ -86,19 +105,26 @@ class Role(Protocol):
         ...
 
     def watch(self, now: float) -> None:
-        """Four times a second: whoever is silent or stuck is seen here."""
+        """Look for what is silent or stuck, and leave where something is. Called four times a
+        second with the monotonic instant."""
         ...
 
-    def entered(self, phase: Phase) -> None: ...
+    def entered(self, phase: Phase) -> None:
+        """Take note of the runner's new phase."""
+        ...
 
-    def reading(self, now: float) -> RunnerReading | CollectiveReading | None: ...
+    def reading(self, now: float) -> RunnerReading | CollectiveReading | None:
+        """Return what to publish this second; None where the role has nothing to tell."""
+        ...
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """Whoever is owed something hears of the end."""
+        """Tell every open request, and the other ranks, that the runner ends."""
         ...
 
-    def say_goodbye(self, message: str) -> None: ...
+    def say_goodbye(self, message: str) -> None:
+        """Take leave of gateways, after the last entries were sent."""
+        ...
 
     def stop(self, timeout_s: float) -> None:
-        """Give the engine a moment to end its step."""
+        """Give the engine a moment to end its step, then drop the links."""
         ...

@@ -2,3 +2,32 @@
 
 Pure: time arrives as `now`. Knows tokens and bytes, never an array.
 """
+
+from runner.schedule.rows import (
+    RowCost,
+    RowEvent,
+    RowFailed,
+    RowFinished,
+    RowKey,
+    RowPrefilled,
+    RowStarted,
+    RowToken,
+)
+from runner.schedule.scheduler import STEPS_AHEAD, Placed, Scheduler, SchedulerLoad
+from runner.schedule.table import ScheduleSettings
+
+__all__ = [
+    "STEPS_AHEAD",
+    "Placed",
+    "RowCost",
+    "RowEvent",
+    "RowFailed",
+    "RowFinished",
+    "RowKey",
+    "RowPrefilled",
+    "RowStarted",
+    "RowToken",
+    "ScheduleSettings",
+    "Scheduler",
+    "SchedulerLoad",
+]

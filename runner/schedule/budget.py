@@ -68,9 +68,11 @@ class PrefillAccount:
         self.balance_s = min(self.balance_s + earned_s, BOUT_CHUNKS * chunk_s + earned_s)
 
     def affords(self, prefill_s: float) -> bool:
+        """Return whether so many seconds of prefill are paid for."""
         return self.balance_s >= prefill_s * 0.999
 
     def spend(self, prefill_s: float) -> None:
+        """Take the seconds of a chunk that is planned."""
         self.balance_s -= prefill_s
 
     def correct(self, prefill_s: float, *, debt_s: float) -> None:
@@ -111,6 +113,7 @@ class Timekeeper:
 
     @property
     def wants_quiet(self) -> bool:
+        """Return whether prefill is to be held for a moment, so that decodes can be measured."""
         return self.steps_since_quiet >= QUIET_EVERY
 
     def took(self, step: StepTime, *, idle_next: bool) -> None:

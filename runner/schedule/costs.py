@@ -126,10 +126,12 @@ class CostModel:
 
     @property
     def knows_prefill(self) -> bool:
+        """Return whether any prefill was measured."""
         return self.prefill.known
 
     @property
     def knows_decode(self) -> bool:
+        """Return whether any decode was measured."""
         return bool(self._decode_s)
 
     def forget(self) -> None:
@@ -138,6 +140,7 @@ class CostModel:
         self._decode_s.clear()
 
     def learn_decode(self, rows: int, measured_s: float) -> None:
+        """Take the seconds that one decode of `rows` rows took."""
         known = self._decode_s.get(rows)
         self._decode_s[rows] = measured_s if known is None else _blend(known, measured_s)
 

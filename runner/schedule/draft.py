@@ -39,6 +39,7 @@ class Draft:
 
     @property
     def is_empty(self) -> bool:
+        """Return whether the step would do nothing."""
         return not (
             self.decode
             or self.prefill

@@ -9,7 +9,7 @@ preemption by recomputation vLLM's.
 
 from __future__ import annotations
 
-from runner.engine import PrefixHit, RowId, StepPlan
+from runner.engine import PrefixHit, StepPlan
 from runner.schedule.draft import Draft, keep_prefix
 from runner.schedule.prefill import choose_prefill
 from runner.schedule.prefix import PrefixMatch
@@ -18,7 +18,7 @@ from runner.schedule.table import Issued, RowTable
 
 
 def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
-    """The next step and what became of rows in deciding it; None when nothing can be done.
+    """Return the next step and what became of rows in deciding it; None when nothing can be done.
 
     A plan returned is taken as issued: its result must be committed.
     """
@@ -30,9 +30,8 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     choose_prefill(table, draft)
     if draft.is_empty:
         return None, draft.events
-    table.step += 1
     plan = StepPlan(
-        step=table.step,
+        step=table.step + 1,
         release=tuple(draft.release),
         preempt=tuple(draft.preempt),
         evict=tuple(draft.evict),
@@ -43,9 +42,9 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
         insert=tuple(draft.insert),
         digest=table.digest,
     )
-    table.issued.append(
+    table.issue(
         Issued(
-            step=table.step,
+            step=plan.step,
             samples=draft.samples,
             progress=tuple(draft.progress),
             decode_rows=len(draft.decode),
@@ -61,20 +60,15 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
 def _retire(table: RowTable, draft: Draft) -> None:
     """Ended rows leave; the output of a conversation is kept first, a step before its row
     goes, so that the next turn finds it."""
-    staying: list[Row] = []
-    for row in table.retiring:
-        assert row.row_id is not None
+    for row in tuple(table.retiring):
         table.drop_held(row)
         if not row.kept_output and row.finish in ("stop", "length"):
             row.kept_output = True
             if keep_prefix(
                 table, draft, row, row.length - 1 if table.facts.trims else row.computed
             ):
-                staying.append(row)
                 continue
-        draft.release.append(row.row_id)
-        del table.live[row.row_id]
-    table.retiring = staying
+        draft.release.append(table.release(row))
 
 
 def _grow(table: RowTable, draft: Draft) -> None:
@@ -122,7 +116,7 @@ def _preempt(table: RowTable, draft: Draft, row: Row) -> None:
 
 
 def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
-    """Whether live rows, and rows of the lengths `more`, fit; prefixes make way."""
+    """Return whether live rows, and rows of the lengths `more`, fit; prefixes make way."""
     lengths = [row.reserved for row in table.live.values()]
     spare_bytes = table.kv_bytes - table.cost_bytes([*lengths, *more])
     if spare_bytes < 0:
@@ -149,7 +143,7 @@ def _admit(table: RowTable, draft: Draft) -> None:
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
-    """Whether a row ahead of this one is computing a prompt of which this one can use more
+    """Return whether a row ahead of this one is computing a prompt of which this one can use more
     than it could now (the choices of one request, or a common beginning)."""
     have = match.length if match is not None else 0
     block_tokens = table.settings.block_tokens
@@ -213,23 +207,14 @@ def _make_place(table: RowTable, draft: Draft, row: Row) -> bool:
 
 
 def _enter(table: RowTable, draft: Draft, row: Row) -> None:
-    """Give the row its next life in the engine."""
-    table.last_row_id += 1
-    row_id = RowId(table.last_row_id)
+    """Give the row its next life in the engine, from a kept prefix where one serves."""
     match = table.prefixes.find(row.chain())  # making a place may have evicted the first
-    row.move("admit")
-    row.row_id = row_id
-    row.life_tokens = row.length
-    row.reserved = row.reserve_for(table.settings.headroom_tokens)
-    row.waited_s += draft.now - row.waiting_since
-    table.live[row_id] = row
+    row_id = table.enter(row, draft.now)
     draft.admit.append(row.spec(row_id))
     if match is not None and match.entry not in draft.fresh:
         draft.hits.append(PrefixHit(row_id, match.entry, match.length))
         draft.needed.add(match.entry)
-        table.prefixes.hold(match.entry)
-        row.held = match.entry
-        row.computed = match.length
+        table.hold(row, match.entry, match.length)
     if row.admitted_at is None:
         row.admitted_at = draft.now
         row.cached_tokens = row.computed

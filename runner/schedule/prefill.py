@@ -32,6 +32,7 @@ class Room:
     most: int
 
     def without(self, tokens: int) -> Room:
+        """Return what is left beside `tokens`, padding counted."""
         return Room(self.tokens - tokens, self.most - tokens)
 
 
@@ -102,7 +103,7 @@ def _depth(rows: list[Row]) -> int:
 
 
 def _due(table: RowTable, draft: Draft, rows: list[Row]) -> float:
-    """How many rows' time the prompts can claim: those that rank with every row that decodes."""
+    """Return how many rows' time the prompts claim: those that rank with every row that decodes."""
     best = min(table.live[row_id].rank for row_id in draft.decode)
     short = table.settings.prefill_tokens // 2
     return sum(SHORT_COUNTS if _left(row) <= short else 1.0 for row in rows if row.rank <= best)
@@ -163,7 +164,7 @@ def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
 
 
 def _piece(table: RowTable, row: Row, room: Room) -> int:
-    """How much of the row's prompt the next chunk may take."""
+    """Return how much of the row's prompt the next chunk may take."""
     left = _in_one_go(table, row)
     return left if left <= room.most else min(left, room.tokens)
 

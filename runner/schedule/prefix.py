@@ -36,6 +36,7 @@ class TokenChain:
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[TokenId]) -> None:
+        """Append tokens; hash the blocks that they complete."""
         self._packed.extend(tokens)
         self.length = len(self._packed)
         while (len(self.hashes) + 1) * self.block_tokens <= self.length:
@@ -58,6 +59,7 @@ class TokenChain:
         return self.hashes[blocks - 1] if blocks else b""
 
     def first(self, length: int) -> array[int]:
+        """Return the first `length` tokens, int32."""
         return self._packed[:length]
 
     def agrees(self, kept: array[int], start: int, stop: int) -> int:
@@ -89,6 +91,7 @@ class PrefixEntry:
 
     @property
     def length(self) -> int:
+        """Return how many tokens are kept."""
         return len(self.tokens)
 
 

@@ -15,7 +15,7 @@ from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
 from runner.engine import EntryId, RowId, RowSpec, SampledToken
 from runner.schedule.prefix import TokenChain
-from runner.text.prepared import PreparedRequest
+from runner.text import PreparedRequest
 
 RowStatus = Literal["waiting", "prefilling", "decoding", "ended"]
 RowSignal = Literal["admit", "prompt_done", "preempt", "end"]
@@ -131,21 +131,25 @@ class Row:
 
     @property
     def prompt_tokens(self) -> int:
+        """Return how many tokens the prompt has."""
         return self.prompt.length
 
     @property
     def keeps_prompt(self) -> bool:
-        """Whether its prompt is kept as soon as it is computed (for its other choices, or because
-        it is long); a short one is kept with the output, at the end, for half the copying."""
+        """Return whether its prompt is kept as soon as it is computed (for its other choices,
+        or because it is long); a short one is kept with the output, at the end, for half the
+        copying."""
         enough = self.prompt.length > self.prompt.block_tokens
         return enough and (len(self.prepared.choices) > 1 or self.prompt.length >= LONG_PROMPT)
 
     @property
     def length(self) -> int:
+        """Return how many tokens there are: the prompt's and those made."""
         return self.prompt.length + len(self.made)
 
     @property
     def longest(self) -> int:
+        """Return the length that the row can never exceed."""
         return self.prompt.length + self.prepared.max_tokens
 
     @property
@@ -160,7 +164,7 @@ class Row:
 
     @property
     def wants_token(self) -> bool:
-        """Whether one more sample may be issued for it."""
+        """Return whether one more sample may be issued for it."""
         return (
             self.status == "decoding"
             and self.paused_at is None
@@ -168,6 +172,7 @@ class Row:
         )
 
     def move(self, signal: RowSignal) -> None:
+        """Go on to the next status. KeyError where `NEXT` has none."""
         self.status = NEXT[self.status][signal]
 
     def reserve_for(self, headroom: int) -> int:
@@ -196,6 +201,7 @@ class Row:
         )
 
     def cost(self, now: float) -> RowCost:
+        """Return what the row has taken up to `now`."""
         admitted_at = now if self.admitted_at is None else self.admitted_at
         first_token_at = now if self.first_token_at is None else self.first_token_at
         return RowCost(

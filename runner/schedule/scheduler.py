@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from bus.wire.errors import FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
-from runner.group.lockstep import digested
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
+from runner.schedule.intake import Intake
 from runner.schedule.plan import plan_step
 from runner.schedule.prefix import TokenChain
 from runner.schedule.rows import (
@@ -29,8 +29,8 @@ from runner.schedule.rows import (
     RowPrefilled,
     RowToken,
 )
-from runner.schedule.table import Issued, RowTable, ScheduleSettings
-from runner.text.prepared import PreparedRequest
+from runner.schedule.table import RowTable, ScheduleSettings
+from runner.text import PreparedRequest
 
 STEPS_AHEAD = 2
 
@@ -63,10 +63,8 @@ class Scheduler:
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
-        self._requests: dict[RequestId, list[Row]] = {}
+        self._intake = Intake(self._table)
         self._serial = 0
-        self._between_ends_s = 0.0
-        self._ended_at: float | None = None
         self._planned_at = self._committed_at = float("-inf")
 
     # --- what is asked of it ----------------------------------------------------------
@@ -81,9 +79,7 @@ class Scheduler:
     ) -> Placed | Refusal:
         """Take the request with one row per choice (`seeds` as many), or say why not."""
         table, request_id = self._table, prepared.request_id
-        if request_id in self._requests:
-            return Refusal(reason="conflict", message=f"request {request_id} is open already")
-        refusal = self._never_fits(prepared) or self._queue_full(now)
+        refusal = self._intake.refusal(prepared, now)
         if refusal is not None:
             return refusal
         prompt = TokenChain(prepared.tokens, table.settings.block_tokens)
@@ -100,31 +96,20 @@ class Scheduler:
                 deadline_at=deadline_at,
                 waiting_since=now,
             )
-            table.rows[row.key] = row
             rows.append(row)
-        self._requests[request_id] = rows
+        table.open(request_id, rows)
         queue = table.queue()
         return Placed(queue.index(request_id) if request_id in queue else 0)
 
     def cancel(self, request_id: RequestId, now: float) -> list[RowEvent]:
         """End every row of the request as `cancelled`; unknown requests are ignored."""
-        rows = list(self._requests.get(request_id, ()))
+        rows = list(self._table.requests.get(request_id, ()))
         return [self._finish(row, "cancelled", now) for row in rows]
-
-    def expire(self, request_id: RequestId, message: str, now: float) -> list[RowEvent]:
-        """End every row of the request with `deadline`."""
-        rows = list(self._requests.get(request_id, ()))
-        return [self._fail(row, "deadline", message, now) for row in rows]
 
     def complete(self, key: RowKey, now: float) -> list[RowEvent]:
         """The row's text is complete (a stop string): end it as `stop`."""
         row = self._table.rows.get(key)
         return [] if row is None else [self._finish(row, "stop", now)]
-
-    def fail(self, key: RowKey, message: str, now: float) -> list[RowEvent]:
-        """The row's text could not be read: end it alone, as `internal`."""
-        row = self._table.rows.get(key)
-        return [] if row is None else [self._fail(row, "internal", message, now)]
 
     def pause(self, key: RowKey, now: float) -> None:
         """The row's reader has no credit left: it leaves the decode set."""
@@ -133,6 +118,7 @@ class Scheduler:
             row.paused_at = now
 
     def resume(self, key: RowKey) -> None:
+        """Have the row decode again: its reader has credit."""
         row = self._table.rows.get(key)
         if row is not None:
             row.paused_at = None
@@ -167,33 +153,30 @@ class Scheduler:
         if plan is None and self._table.retiring:
             plan, more = plan_step(self._table, now)
             events += more
-        for event in events:
-            if isinstance(event, RowFailed):
-                self._forget(event.key)
         return plan, events
 
     def commit(self, result: StepResult, now: float) -> list[RowEvent]:
         """Take the oldest unread step's result. Tokens of rows that ended meanwhile are thrown
         away; a row that got neither token nor failure is failed."""
         table = self._table
-        issued = table.issued.popleft()
-        if issued.step != result.step:
-            raise ValueError(f"result of step {result.step} where {issued.step} was due")
-        self._learn(issued, now)
+        issued = table.read(result)
+        # A step took the time since the one before it was read, or since it was planned where
+        # the engine was idle.
+        took_s = now - max(issued.planned_at, self._committed_at)
+        self._committed_at = now
+        step = StepTime(issued.decode_rows, issued.groups, issued.prefill_s, took_s)
+        table.timekeeper.took(step, idle_next=not table.issued)
         events: list[RowEvent] = []
         for row, done in issued.progress:
             if row.status != "ended" and not row.made and done <= row.prompt_tokens:
                 events.append(RowPrefilled(row.key, done, row.prompt_tokens))
         owed = dict(issued.samples)
-        digest = table.digest
         for sampled in result.tokens:
-            digest = digested(digest, sampled.row, sampled.token)
             row = owed.pop(sampled.row, None)
             if row is not None:
                 row.in_flight -= 1
                 if row.status != "ended":
                     self._take(row, sampled, now, events)
-        table.digest = digest
         for failure in result.failures:
             row = owed.pop(failure.row, None) or table.live.get(failure.row)
             if row is not None and row.status != "ended":
@@ -240,6 +223,7 @@ class Scheduler:
         return min(instants, default=None)
 
     def load(self) -> SchedulerLoad:
+        """Return what there is to do now, for readings."""
         table = self._table
         waiting = [row for row in table.rows.values() if row.status == "waiting"]
         return SchedulerLoad(
@@ -260,52 +244,8 @@ class Scheduler:
     def validate_state(self) -> None:
         """Raise AssertionError unless every invariant holds (tests call this at each step)."""
         self._table.validate_state()
-        listed = {row.key for rows in self._requests.values() for row in rows}
-        assert listed == set(self._table.rows)
 
     # --- inside ---------------------------------------------------------------------------
-
-    def _never_fits(self, prepared: PreparedRequest) -> Refusal | None:
-        table = self._table
-        length = len(prepared.tokens)
-        limit = table.facts.context_tokens
-        if length + prepared.max_tokens > limit:
-            return Refusal(
-                reason="context_length",
-                message=f"{length} prompt tokens and {prepared.max_tokens} more exceed {limit}",
-                facts={"prompt_tokens": length, "limit_tokens": limit},
-            )
-        headroom = min(table.settings.headroom_tokens, prepared.max_tokens)
-        needed_bytes = table.cost_bytes([length + headroom])
-        if needed_bytes > table.kv_bytes:
-            return Refusal(
-                reason="insufficient_memory",
-                message=f"the prompt needs {needed_bytes} bytes of KV memory, "
-                f"{table.kv_bytes} are allowed",
-                facts={"needed_bytes": needed_bytes, "limit_bytes": table.kv_bytes},
-            )
-        return None
-
-    def _queue_full(self, now: float) -> Refusal | None:
-        table = self._table
-        if len(table.rows) < table.max_rows:
-            return None
-        queued = len(table.queue())
-        if queued < table.settings.max_waiting:
-            return None
-        return Refusal(
-            reason="queue_full",
-            message=f"{queued} requests are waiting already",
-            position=queued,
-            retry_after_s=self._retry_after_s(queued, now),
-        )
-
-    def _retry_after_s(self, position: int, now: float) -> float:
-        """How long until a place frees up: the pace of recent ends, else of decoding."""
-        pace_s = self._between_ends_s or 256 * self._table.costs.decode_s(self._table.max_rows)
-        if self._ended_at is not None:
-            pace_s = max(pace_s, now - self._ended_at)
-        return round(min(max(pace_s * (1 + position / 2), 1.0), 120.0), 1)
 
     def _take(self, row: Row, sampled: SampledToken, now: float, events: list[RowEvent]) -> None:
         row.made.append(sampled.token)
@@ -317,34 +257,13 @@ class Scheduler:
         elif len(row.made) >= row.prepared.max_tokens:
             events.append(self._finish(row, "length", now))
 
-    def _learn(self, issued: Issued, now: float) -> None:
-        """What a step took is the time since the one before it was read, or since it was
-        planned where the engine was idle."""
-        took_s = now - max(issued.planned_at, self._committed_at)
-        self._committed_at = now
-        step = StepTime(issued.decode_rows, issued.groups, issued.prefill_s, took_s)
-        self._table.timekeeper.took(step, idle_next=not self._table.issued)
-
     def _finish(self, row: Row, finish: FinishReason, now: float) -> RowFinished:
         row.finish = finish
-        self._end(row, now)
+        self._table.end(row)
+        self._intake.ended(row, now)
         return RowFinished(row.key, finish, row.cost(now))
 
     def _fail(self, row: Row, reason: FailReason, message: str, now: float) -> RowFailed:
-        self._end(row, now)
-        return RowFailed(row.key, reason, message, row.cost(now))
-
-    def _end(self, row: Row, now: float) -> None:
         self._table.end(row)
-        self._forget(row.key)
-        if row.admitted_at is not None:
-            if self._ended_at is not None:
-                between_s = now - self._ended_at
-                self._between_ends_s += 0.2 * (between_s - self._between_ends_s)
-            self._ended_at = now
-
-    def _forget(self, key: RowKey) -> None:
-        rows = self._requests[key.request_id]
-        rows[:] = [row for row in rows if row.key != key]
-        if not rows:
-            del self._requests[key.request_id]
+        self._intake.ended(row, now)
+        return RowFailed(row.key, reason, message, row.cost(now))

@@ -1,6 +1,7 @@
 """All rows of a runner: which wait, which live in the engine, what their KV may take.
 
-Pure. `RowTable` is the scheduler's memory; `plan_step` decides on it, `Scheduler` guards it.
+Pure. `RowTable` is the scheduler's memory and the one writer of its own fields: planning and the
+scheduler read them, and change them by its methods, each of which keeps the invariants.
 KV memory is counted by formula, never measured: (live rows) x (longest reservation) x bytes
 per token, as a padded batch takes, plus the fixed part per row.
 """
@@ -12,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bus.wire.ids import RequestId
-from runner.engine import EngineFacts, RowId
+from runner.engine import EngineFacts, EntryId, RowId, StepResult
+from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
 from runner.schedule.costs import CostModel, GroupSize
 from runner.schedule.prefix import BLOCK_TOKENS, PrefixIndex
@@ -70,20 +72,25 @@ def _live() -> dict[RowId, Row]:
 
 @dataclass(slots=True)
 class RowTable:
-    """`rows` holds every row that has not ended; `live` every row that the engine holds, ended
-    ones (`retiring`) included until their release is planned."""
+    """`rows` holds every row that has not ended, `requests` the same by request; `live` every row
+    that the engine holds, ended ones (`retiring`) included until their release is planned.
+
+    `issued` are the plans whose results are not read; `step` the last one's number, `digest` that
+    of all tokens read. `kv_bytes` is what rows and kept prefixes may take together.
+    """
 
     facts: EngineFacts
     settings: ScheduleSettings
     rows: dict[RowKey, Row] = field(default_factory=_rows)
+    requests: dict[RequestId, list[Row]] = field(default_factory=dict[RequestId, list[Row]])
     live: dict[RowId, Row] = field(default_factory=_live)
     retiring: list[Row] = field(default_factory=list[Row])
     issued: deque[Issued] = field(default_factory=deque[Issued])
     costs: CostModel = field(default_factory=CostModel)
     step: int = 0
     digest: int = 0
-    last_row_id: int = 0
     preemptions: int = 0
+    _last_row_id: int = 0
     prefixes: PrefixIndex = field(init=False)
     account: PrefillAccount = field(init=False)
     timekeeper: Timekeeper = field(init=False)
@@ -107,11 +114,12 @@ class RowTable:
 
     @property
     def max_rows(self) -> int:
-        """Rows of unlike length share a batch only where the model can."""
+        """Return how many rows may live at once: one where rows of unlike length cannot share a
+        batch."""
         return self.settings.max_rows if self.facts.batches_ragged else 1
 
     def cost_bytes(self, lengths: Iterable[int]) -> int:
-        """KV of rows reserved to these lengths, in one padded batch."""
+        """Return the KV of rows reserved to these lengths, in one padded batch."""
         count = longest = 0
         for length in lengths:
             count += 1
@@ -119,17 +127,18 @@ class RowTable:
         return count * (longest * self.facts.kv_bytes_per_token + self.facts.kv_bytes_fixed)
 
     def live_bytes(self) -> int:
+        """Return the KV that all live rows are reserved for."""
         return self.cost_bytes(row.reserved for row in self.live.values())
 
     def waiting(self) -> list[Row]:
-        """Rows outside the engine, first to go first."""
+        """Return the rows outside the engine, first to go first."""
         return sorted(
             (row for row in self.rows.values() if row.status == "waiting"),
             key=lambda row: row.order,
         )
 
     def queue(self) -> list[RequestId]:
-        """Requests of which no row has started and that find no free place, in order."""
+        """Return the requests of which no row has started and that find no free place, in order."""
         started: set[RequestId] = set()
         unstarted: dict[RequestId, int] = {}
         places = self.max_rows
@@ -150,8 +159,33 @@ class RowTable:
                 queued.append(request_id)
         return queued
 
+    # --- the life of a row -----------------------------------------------------------------
+
+    def open(self, request_id: RequestId, rows: list[Row]) -> None:
+        """Take up the rows of a new request; they wait."""
+        self.requests[request_id] = rows
+        for row in rows:
+            self.rows[row.key] = row
+
+    def enter(self, row: Row, now: float) -> RowId:
+        """Give a waiting row its next life in the engine, with memory reserved; return its id."""
+        self._last_row_id += 1
+        row_id = row.row_id = RowId(self._last_row_id)
+        row.move("admit")
+        row.life_tokens = row.length
+        row.reserved = row.reserve_for(self.settings.headroom_tokens)
+        row.waited_s += now - row.waiting_since
+        self.live[row_id] = row
+        return row_id
+
+    def hold(self, row: Row, entry: EntryId, length: int) -> None:
+        """Have an entered row start from the first `length` tokens of a kept prefix."""
+        self.prefixes.hold(entry)
+        row.held = entry
+        row.computed = length
+
     def put_out(self, row: Row, now: float) -> None:
-        """A row leaves the engine by preemption and waits again."""
+        """Have a row leave the engine by preemption and wait again."""
         assert row.row_id is not None
         del self.live[row.row_id]
         self.drop_held(row)
@@ -162,22 +196,57 @@ class RowTable:
         row.waiting_since = now
 
     def end(self, row: Row) -> None:
-        """The row's only end; the engine is told with the next plan."""
+        """End the row, once; the engine is told with the next plan."""
         row.move("end")
         del self.rows[row.key]
+        siblings = self.requests[row.key.request_id]
+        siblings.remove(row)
+        if not siblings:
+            del self.requests[row.key.request_id]
         if row.row_id is not None:
             self.retiring.append(row)
 
     def drop_held(self, row: Row) -> None:
+        """Let go of the kept prefix that the row started from, if it did."""
         if row.held is not None:
             self.prefixes.release(row.held)
             row.held = None
+
+    def release(self, row: Row) -> RowId:
+        """Have an ended row leave the engine; return the id that it lived under."""
+        assert row.row_id is not None
+        self.retiring.remove(row)
+        del self.live[row.row_id]
+        return row.row_id
+
+    # --- steps -----------------------------------------------------------------------------
+
+    def issue(self, issued: Issued) -> None:
+        """Take a plan as given to the engine; steps are numbered without gaps."""
+        assert issued.step == self.step + 1
+        self.step = issued.step
+        self.issued.append(issued)
+
+    def read(self, result: StepResult) -> Issued:
+        """Take the result of the oldest unread step into the digest; return what was issued.
+
+        ValueError where it is another step's.
+        """
+        issued = self.issued.popleft()
+        if issued.step != result.step:
+            raise ValueError(f"result of step {result.step} where {issued.step} was due")
+        digest = self.digest
+        for sampled in result.tokens:
+            digest = digested(digest, sampled.row, sampled.token)
+        self.digest = digest
+        return issued
 
     def validate_state(self) -> None:
         """Raise AssertionError unless every invariant holds (tests call this at each step)."""
         self.prefixes.validate_state()
         assert len(self.issued) <= 2
         assert len(self.live) <= self.max_rows + len(self.retiring)
+        assert [row for rows in self.requests.values() for row in rows] == list(self.rows.values())
         assert self.live_bytes() + self.prefixes.used_bytes <= self.kv_bytes
         for row_id, row in self.live.items():
             assert row.row_id == row_id

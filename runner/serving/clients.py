@@ -44,7 +44,7 @@ class Clients:
         return gateway
 
     def heard(self, peer: bytes, now: float) -> bool:
-        """Whether the peer has said hello; if so, it lives."""
+        """Return whether the peer has said hello; if so, it lives."""
         gateway = self.known.get(peer)
         if gateway is None:
             return False
@@ -56,4 +56,5 @@ class Clients:
         return [peer for peer, one in self.known.items() if now - one.heard_at > SILENT_S]
 
     def forget(self, peer: bytes) -> None:
+        """Drop a gateway process; an unknown one is ignored."""
         self.known.pop(peer, None)

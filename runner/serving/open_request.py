@@ -26,9 +26,8 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
 )
 from runner.engine import SampledToken
-from runner.schedule.rows import RowCost, RowEvent, RowKey
-from runner.schedule.scheduler import Scheduler
-from runner.text.prepared import ChoiceReader, Piece, PreparedRequest, TextPiece
+from runner.schedule import RowCost, RowEvent, RowKey, Scheduler
+from runner.text import ChoiceReader, Piece, PreparedRequest, TextPiece
 
 OrderKind = Literal["pause", "resume", "complete", "cancel"]
 
@@ -93,6 +92,7 @@ class OpenRequest:
     # --- from the scheduler ----------------------------------------------------------
 
     def started(self, choice: int, cached_tokens: int) -> None:
+        """Note how many prompt tokens were found kept; the first choice tells."""
         if choice == 0:
             self.cached_tokens = cached_tokens
 
@@ -121,6 +121,7 @@ class OpenRequest:
     def row_finished(
         self, choice: int, finish: FinishReason, cost: RowCost, now: float, out: Outgoing
     ) -> None:
+        """Take the end of a choice's row: its last words, and what it cost."""
         open_choice = self.choices[choice]
         if self.is_over:
             return
@@ -163,10 +164,11 @@ class OpenRequest:
 
     @property
     def is_paused(self) -> bool:
-        """Whether every choice that is not complete waits for its reader."""
+        """Return whether every choice that is not complete waits for its reader."""
         return all(choice.paused or choice.finish is not None for choice in self.choices)
 
     def usage(self) -> Usage:
+        """Return the sums over all choices; seconds are of the slowest, waits of the first."""
         costs = [choice.cost for choice in self.choices if choice.cost is not None]
         return Usage(
             prompt_tokens=len(self.prepared.tokens),

@@ -1,4 +1,4 @@
-"""Talks to gateway processes: requests in, entries out, over this runner's data ROUTER.
+"""Talks to gateway processes and the engine's loop: requests in, entries out.
 
 Runs in the main thread. Each turn of the engine becomes at most one message per gateway process.
 A submit is answered once: `Accepted` or `Refused`; a repeated one is answered again and done
@@ -12,33 +12,26 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import zip_longest
 
-from bus.links.reactor import Reactor
-from bus.links.security import Security
-from bus.links.transport import Link
-from bus.process.logs import Log
-from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
-from bus.wire.errors import BadMessage, FailReason, PortTaken, Refusal
-from bus.wire.ids import Boot, RequestId
+from bus.process.clock import wall
+from bus.service import Shell
+from bus.wire.errors import FailReason, Refusal
+from bus.wire.ids import RequestId
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
     Credit,
     Entry,
-    Goodbye,
-    Hello,
     Ping,
     Pong,
     Refused,
     StepEntries,
     Submit,
-    ToGateway,
-    Welcome,
 )
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
-from runner.schedule.rows import (
+from runner.schedule import (
+    Placed,
     RowEvent,
     RowFailed,
     RowFinished,
@@ -46,12 +39,10 @@ from runner.schedule.rows import (
     RowStarted,
     RowToken,
 )
-from runner.schedule.scheduler import Placed
-from runner.serving.clients import Clients
-from runner.serving.engine_thread import EngineThread, Stepped
+from runner.serving.gateway_link import GatewayLink
+from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
-from runner.text.prepared import PreparedRequest, TextWorks
-from runner.text.thread import Answer, TextThread
+from runner.text import Answer, PreparedRequest, TextThread, TextWorks
 
 REMEMBERED = 4096
 Tap = Callable[[int, list[Entry]], None]
@@ -68,121 +59,102 @@ class _Pending:
 
 
 class RequestServer:
-    """See the module's law. `note` writes to the flight recorder, `tap` sees what is sent."""
+    """The requests that this runner owes an end, and what becomes of them.
+
+    `tap` sees each step's entries as they are sent. `works` is set once the tokenizer is there,
+    `phase` as the runner goes on; requests are refused unless it is `ready`.
+    """
 
     def __init__(
         self,
         spec: RunnerSpec,
+        shell: Shell,
         *,
-        boot: Boot,
-        reactor: Reactor,
-        log: Log,
         recorder: FlightRecorder,
-        engine: EngineThread,
+        loop: LeadLoop,
         text: TextThread,
-        wall: Callable[[], float],
         tap: Tap,
-        security: Security | None = None,
     ) -> None:
         self.spec = spec
         self.phase: Phase = "loading"
         self.works: TextWorks | None = None
-        self.tally = ServedTotals(used_at=reactor.now())
-        self._boot = boot
-        self._reactor = reactor
-        self._log = log
+        self.totals = ServedTotals(used_at=shell.reactor.now())
+        self._boot = shell.speaker.boot
+        self._reactor = shell.reactor
+        self._log = shell.log
         self._recorder = recorder
-        self._engine = engine
+        self._loop = loop
         self._text = text
-        self._wall = wall
         self._tap = tap
-        self._clients = Clients()
         self._open: dict[RequestId, OpenRequest] = {}
         self._pending: dict[RequestId, _Pending] = {}
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
-        self._link = Link("router", security=security)
-        self._link.is_busy = lambda: bool(self.open_requests)
-        self.addresses = self._bind(spec)
-        reactor.watch(self._link, self._received)
+        self._link = GatewayLink(spec, shell, self)
 
-    def _bind(self, spec: RunnerSpec) -> tuple[str, ...]:
-        """Listen; what others are told to dial. One address that is taken costs that address."""
-        told: list[str] = []
-        for address, announced in zip_longest(spec.addresses, spec.announced, fillvalue=()):
-            try:
-                bound = self._link.bind(str(address))
-            except PortTaken as error:
-                self._log.error("other nodes cannot reach this runner", why=str(error))
-                continue
-            told += announced or (bound,)
-        return tuple(told)
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the sockets where gateways find this runner."""
+        return self._link.addresses
 
     @property
     def open_requests(self) -> int:
-        """Requests that are owed an end or an answer."""
+        """Return how many requests are owed an end or an answer."""
         return len(self._open) + len(self._pending)
 
     def close(self, message: str) -> None:
         """Say goodbye and go; what is open has been ended before."""
-        for peer in tuple(self._clients.known):
-            self._send(peer, Goodbye(message))
-        self._reactor.unwatch(self._link)
-        self._link.close()
+        self._link.close(message)
 
     # --- from gateways -------------------------------------------------------------------
 
-    def _received(self, frames: list[bytes]) -> None:
-        peer, now = frames[0], self._reactor.now()
-        try:
-            message = unpack_to_runner(frames[-1])
-        except BadMessage as error:
-            self._log.warning("dropped a frame", error=str(error)[:200])
-            return
-        if isinstance(message, Hello):
-            self._greet(peer, message, now)
-        elif not self._clients.heard(peer, now):
-            self._send(peer, Goodbye("say hello first"))
-        elif isinstance(message, Submit):
-            self._submit(peer, message, now)
-        elif isinstance(message, Credit):
-            request = self._open.get(message.request_id)
-            if request is not None:
-                out = Outgoing()
-                request.grant(message.choice, message.grant, now, out)
-                self._deliver({peer: out})
-        elif isinstance(message, Cancel):
-            self._cancel(message, now)
-        else:
-            self._pong(peer, message)
+    def asked(self, peer: bytes, message: Submit | Credit | Cancel | Ping, now: float) -> None:
+        """Take up what a gateway process asks for."""
+        match message:
+            case Submit():
+                self._submit(peer, message, now)
+            case Credit(request_id, choice, grant):
+                request = self._open.get(request_id)
+                if request is not None:
+                    out = Outgoing()
+                    request.grant(choice, grant, now, out)
+                    self._deliver({peer: out})
+            case Cancel():
+                self._cancel(message, now)
+            case Ping():
+                owes = any(not request.is_paused for request in self._open.values())
+                self._link.send(peer, Pong(self._boot, self._loop.status.steps_done, owes))
 
-    def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
-        gateway = self._clients.greet(peer, hello, now)
-        if isinstance(gateway, str):
-            self._send(peer, Goodbye(gateway))
-            return
-        spec = self.spec
-        self._send(peer, Welcome(spec.instance, spec.generation, self._boot, gateway.protocol))
-
-    def _pong(self, peer: bytes, _ping: Ping) -> None:
-        owes = any(not request.is_paused for request in self._open.values())
-        self._send(peer, Pong(self._boot, self._engine.steps_done, owes))
+    def gone(self, peer: bytes) -> int:
+        """Cancel what a gateway process asked for; return how many requests were open."""
+        gone = [request for request in self._open.values() if request.peer == peer]
+        for request in gone:
+            self._note("cancel_observed", request.request_id, why="gateway gone")
+            self._ended_now(request, self._reactor.now())
+        mine = [key for key, pending in self._pending.items() if pending.peer == peer]
+        for request_id in mine:
+            del self._pending[request_id]
+        if self._loop.scheduler is not None:
+            with self._loop.scheduling() as scheduler:
+                for request in gone:
+                    scheduler.cancel(request.request_id, self._reactor.now())
+        return len(gone)
 
     def _submit(self, peer: bytes, submit: Submit, now: float) -> None:
         request_id = submit.request.request_id
         self._note("task_submission", request_id)
         if request_id in self._open and self._open[request_id].peer == peer:
             prompt_tokens = len(self._open[request_id].prepared.tokens)
-            self._send(peer, Accepted(request_id, 0, prompt_tokens))
+            self._link.send(peer, Accepted(request_id, 0, prompt_tokens))
             return
         if request_id in self._pending and self._pending[request_id].peer == peer:
             return
         refusal = self._cannot_take(submit)
         if refusal is not None:
-            self._send(peer, Refused(request_id, refusal))
+            self._link.send(peer, Refused(request_id, refusal))
             return
         deadline_at = now + submit.remaining_ms / 1000
         self._pending[request_id] = _Pending(peer, submit, deadline_at)
-        self.tally.used_at = now
+        self.totals.used_at = now
         request = submit.request
         if request.max_tokens is None:
             limit = {"max_tokens": self.spec.default_max_tokens}
@@ -215,7 +187,7 @@ class RequestServer:
         now = self._reactor.now()
         self._note("prompt_build", request_id)
         if isinstance(answer, Refusal):
-            self._send(pending.peer, Refused(request_id, answer))
+            self._link.send(pending.peer, Refused(request_id, answer))
             return
         try:
             placed = self._place(pending, answer, now)
@@ -223,26 +195,25 @@ class RequestServer:
             self._log.error("placing a request failed", error=traceback.format_exc())
             placed = Refusal(reason="bad_request", message="the request could not be placed")
         if isinstance(placed, Refusal):
-            self._send(pending.peer, Refused(request_id, placed))
+            self._link.send(pending.peer, Refused(request_id, placed))
             return
-        self._engine.wake()
-        self.tally.requests += 1
-        self.tally.prompt_tokens += len(answer.tokens)
-        self._send(pending.peer, Accepted(request_id, placed.position, len(answer.tokens)))
+        self.totals.requests += 1
+        self.totals.prompt_tokens += len(answer.tokens)
+        self._link.send(pending.peer, Accepted(request_id, placed.position, len(answer.tokens)))
         if pending.cancelled is not None:
             self._cancel(pending.cancelled, now)
 
     def _place(self, pending: _Pending, prepared: PreparedRequest, now: float) -> Placed | Refusal:
-        works, engine = self.works, self._engine
-        assert works is not None and engine.scheduler is not None, "ready"
+        works = self.works
+        assert works is not None, "ready"
         readers = [works.choice(prepared, choice.choice) for choice in prepared.choices]
         request = OpenRequest(prepared, readers, peer=pending.peer, credit=pending.submit.credit)
         seeds = [
             secrets.randbits(63) if choice.seed is None else choice.seed
             for choice in prepared.choices
         ]
-        with engine.lock:
-            placed = engine.scheduler.submit(
+        with self._loop.scheduling() as scheduler:
+            placed = scheduler.submit(
                 prepared, seeds=seeds, now=now, deadline_at=pending.deadline_at
             )
         if isinstance(placed, Placed):
@@ -287,7 +258,7 @@ class RequestServer:
             match event:
                 case RowToken():
                     request.token(choice, event.sampled, now, out)
-                    self.tally.generated_tokens += 1
+                    self.totals.generated_tokens += 1
                 case RowFinished():
                     request.row_finished(choice, event.finish, event.cost, now, out)
                 case RowFailed():
@@ -309,24 +280,22 @@ class RequestServer:
     def _looked_up(self, event: RowStarted) -> None:
         self._note("kv_cache_lookup", event.key.request_id, cached_tokens=event.cached_tokens)
         if event.cached_tokens:
-            self.tally.prefix_hits += 1
-            self.tally.cached_tokens += event.cached_tokens
+            self.totals.prefix_hits += 1
+            self.totals.cached_tokens += event.cached_tokens
 
     def _deliver(self, outs: dict[bytes, Outgoing]) -> None:
         """Carry out orders (which may make more entries), then send."""
         now = self._reactor.now()
-        scheduler = self._engine.scheduler
-        while scheduler is not None and any(out.orders for out in outs.values()):
+        while self._loop.scheduler is not None and any(out.orders for out in outs.values()):
             events: list[RowEvent] = []
-            with self._engine.lock:
+            with self._loop.scheduling() as scheduler:
                 for out in outs.values():
                     for order in out.orders:
                         events += carry_out(order, scheduler, now)
                     out.orders.clear()
-            self._engine.wake()
             for event in events:
                 self._happened(event, outs, now)
-        step = self._engine.steps_done
+        step = self._loop.status.steps_done
         for peer, out in outs.items():
             if not out.entries:
                 continue
@@ -335,13 +304,13 @@ class RequestServer:
                 if request is not None and request.is_over:
                     self._ended_now(request, now)
             self._tap(step, out.entries)
-            self._send(peer, StepEntries(step, tuple(out.entries)))
+            self._link.send(peer, StepEntries(step, tuple(out.entries)))
 
     def _ended_now(self, request: OpenRequest, now: float) -> None:
         if self._open.pop(request.request_id, None) is None:
             return
         self._note("completion", request.request_id, tokens=request.usage().completion_tokens)
-        self.tally.used_at = now
+        self.totals.used_at = now
         self._ended[request.request_id] = None
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
@@ -350,8 +319,7 @@ class RequestServer:
 
     def watch(self, now: float) -> None:
         """Give up silent gateway processes and readers that never come back."""
-        for peer in self._clients.silent(now):
-            self._give_up(peer, "it was silent for 3 s")
+        self._link.watch(now)
         outs: dict[bytes, Outgoing] = {}
         for request in list(self._open.values()):
             if request.stalled_s(now) > self.spec.drop_idle_s:
@@ -367,34 +335,11 @@ class RequestServer:
             request.fail(reason, message, outs.setdefault(request.peer, Outgoing()))
         for request_id, pending in self._pending.items():
             refusal = Refusal(reason="not_ready", message=message)
-            self._send(pending.peer, Refused(request_id, refusal))
+            self._link.send(pending.peer, Refused(request_id, refusal))
         self._pending.clear()
         for out in outs.values():
             out.orders.clear()  # the scheduler may be out of reach; the process ends
         self._deliver(outs)
 
-    def _give_up(self, peer: bytes, why: str) -> None:
-        """A gateway process is gone: cancel what it asked for, send it nothing more."""
-        gateway = self._clients.known.get(peer)
-        self._clients.forget(peer)
-        gone = [request for request in self._open.values() if request.peer == peer]
-        for request in gone:
-            self._note("cancel_observed", request.request_id, why="gateway gone")
-            self._ended_now(request, self._reactor.now())
-        for request_id in [key for key, one in self._pending.items() if one.peer == peer]:
-            del self._pending[request_id]
-        scheduler = self._engine.scheduler
-        if scheduler is not None:
-            with self._engine.lock:
-                for request in gone:
-                    scheduler.cancel(request.request_id, self._reactor.now())
-            self._engine.wake()
-        if gateway is not None:
-            self._log.warning("a gateway is gone", gateway=gateway.name, why=why, open=len(gone))
-
-    def _send(self, peer: bytes, message: ToGateway) -> None:
-        if not self._link.send(peer, pack_to_gateway(message)) and peer in self._clients.known:
-            self._give_up(peer, "its socket is gone")
-
     def _note(self, phase: RecorderPhase, request_id: RequestId, **facts: object) -> None:
-        self._recorder.note(self._wall(), phase, request_id, **facts)
+        self._recorder.note(wall(), phase, request_id, **facts)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, TokensPrompt
 from runner.engine import EngineFacts
-from runner.schedule.rows import RowEvent, RowFailed, RowFinished
-from runner.schedule.scheduler import Scheduler
-from runner.text.prepared import PreparedChoice, PreparedRequest
+from runner.schedule import RowEvent, RowFailed, RowFinished, Scheduler
+from runner.text import PreparedChoice, PreparedRequest
 
 LENGTHS = (48, 48, 256, 768)
 """Tokens of the prompts; the last is long enough to be computed in chunks."""
@@ -49,7 +48,7 @@ class WarmUp:
         return True
 
     def ended(self, event: RowEvent) -> bool:
-        """Whether this event ends the prompt that was submitted last. RuntimeError where the
+        """Return whether this event ends the prompt that was submitted last. RuntimeError where the
         engine failed it."""
         if event.key.request_id != self._current:
             return False

@@ -1,4 +1,57 @@
 """Text and tokens: templates, tokenising, grammars; stops, spans and choices on the way out.
 
-Pure, but for the thread that does it beside the engine.
+Pure, but for the thread that does it beside the engine and the tokenizer that it opens.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.text.grammar import open_matcher
+    from runner.text.prepared import (
+        ChoiceReader,
+        Piece,
+        PreparedChoice,
+        PreparedRequest,
+        TextPiece,
+        TextWorks,
+    )
+    from runner.text.text import Text
+    from runner.text.thread import Answer, TextThread
+    from runner.text.tokenizer import ModelTokenizer
+
+__all__ = [
+    "Answer",
+    "ChoiceReader",
+    "ModelTokenizer",
+    "Piece",
+    "PreparedChoice",
+    "PreparedRequest",
+    "Text",
+    "TextPiece",
+    "TextThread",
+    "TextWorks",
+    "open_matcher",
+]
+
+_HOMES = {
+    "Answer": "runner.text.thread",
+    "ChoiceReader": "runner.text.prepared",
+    "ModelTokenizer": "runner.text.tokenizer",
+    "Piece": "runner.text.prepared",
+    "PreparedChoice": "runner.text.prepared",
+    "PreparedRequest": "runner.text.prepared",
+    "Text": "runner.text.text",
+    "TextPiece": "runner.text.prepared",
+    "TextThread": "runner.text.thread",
+    "TextWorks": "runner.text.prepared",
+    "open_matcher": "runner.text.grammar",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(name)
+    return getattr(import_module(_HOMES[name]), name)

@@ -21,12 +21,18 @@ class Detokeniser(Protocol):
     """The text that each token completes. `flush` ends the text; `held` tells whether bytes of
     an incomplete character are waiting."""
 
-    def add(self, token: int) -> str: ...
+    def add(self, token: int) -> str:
+        """Return the text that this token completes; it may be empty."""
+        ...
 
-    def flush(self) -> str: ...
+    def flush(self) -> str:
+        """Return what is left at the end; incomplete characters are U+FFFD."""
+        ...
 
     @property
-    def held(self) -> bool: ...
+    def held(self) -> bool:
+        """Return whether bytes of an incomplete character are waiting."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ class ByteDetokeniser:
         self._strip = strips_space
 
     def add(self, token: int) -> str:
+        """Return the text that this token completes."""
         table = self._bytes_of
         if not 0 <= token < len(table):
             return ""
@@ -90,10 +97,12 @@ class ByteDetokeniser:
         return text
 
     def flush(self) -> str:
+        """Return what is left at the end."""
         return self._decode(b"", True)
 
     @property
     def held(self) -> bool:
+        """Return whether bytes of an incomplete character are waiting."""
         return self._decoder.getstate()[0] != b""
 
 
@@ -101,11 +110,17 @@ class StreamingDecoder(Protocol):
     """The part of mlx-lm's streaming detokenizers that is used here."""
 
     @property
-    def last_segment(self) -> str: ...
+    def last_segment(self) -> str:
+        """Return the text that the last call completed."""
+        ...
 
-    def add_token(self, token: int) -> object: ...
+    def add_token(self, token: int) -> object:
+        """Take the next token."""
+        ...
 
-    def finalize(self) -> object: ...
+    def finalize(self) -> object:
+        """Take the end of the text."""
+        ...
 
 
 class WholeTextDetokeniser:
@@ -119,6 +134,7 @@ class WholeTextDetokeniser:
         self._waiting = False
 
     def add(self, token: int) -> str:
+        """Return the text that this token completes."""
         if token in self._hidden:
             return ""
         self._decoder.add_token(token)
@@ -127,12 +143,14 @@ class WholeTextDetokeniser:
         return text
 
     def flush(self) -> str:
+        """Return what is left at the end."""
         self._decoder.finalize()
         self._waiting = False
         return self._decoder.last_segment
 
     @property
     def held(self) -> bool:
+        """Return whether the last token's text is still to come."""
         return self._waiting
 
 

@@ -55,6 +55,7 @@ class PreparedRequest:
 
     @property
     def request_id(self) -> RequestId:
+        """Return the request's own id."""
         return self.request.request_id
 
 
@@ -107,9 +108,13 @@ class ChoiceFinish:
 class ChoiceReader(Protocol):
     """Reads one choice (`runner.text.text.ChoiceText`). Tokens pushed after the end are ignored."""
 
-    def push(self, token: SampledToken) -> ChoiceOutput: ...
+    def push(self, token: SampledToken) -> ChoiceOutput:
+        """Return what this token made certain; tokens come in order, the stop token included."""
+        ...
 
-    def finish(self, reason: FinishReason) -> ChoiceFinish: ...
+    def finish(self, reason: FinishReason) -> ChoiceFinish:
+        """Return what was held back, and the reason in full. Called once, after the last `push`."""
+        ...
 
 
 class TextWorks(Protocol):
@@ -119,13 +124,17 @@ class TextWorks(Protocol):
     raises for anything that a request contains. `count` is the number of prompt tokens alone.
     """
 
-    def prepare(
-        self, request: GenerationRequest, context_tokens: int
-    ) -> PreparedRequest | Refusal: ...
+    def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
+        """Return the request as tokens that fit `context_tokens` with what is made, or why not."""
+        ...
 
-    def count(self, request: GenerationRequest) -> int | Refusal: ...
+    def count(self, request: GenerationRequest) -> int | Refusal:
+        """Return how many tokens the prompt has, or why it has none."""
+        ...
 
-    def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceReader: ...
+    def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceReader:
+        """Return a new reader for one choice. May be called from another thread."""
+        ...
 
 
 def choice_seed(seed: int | None, choice: int) -> int | None:

@@ -104,6 +104,7 @@ class SpanReader:
 
     @property
     def reasoning(self) -> bool:
+        """Return whether the text so far ends inside thinking."""
         return self._state == "reasoning"
 
     def feed(self, text: str) -> list[Span | Call]:
@@ -273,7 +274,7 @@ def _one_call(item: object) -> tuple[str, str]:
 
 
 def inside_json_string(text: str) -> bool:
-    """Whether JSON text breaks off within a string; False for text that is not JSON at all."""
+    """Return whether JSON text breaks off within a string; False for what is no JSON at all."""
     if not text.lstrip().startswith(("{", "[")):
         return False
     inside = escaped = False

@@ -21,7 +21,7 @@ class Automaton:
     def __init__(self, strings: Iterable[str]) -> None:
         self.step: list[dict[str, int]] = [{}]
         self.depth: list[int] = [0]
-        """How many characters are held back in each state."""
+        """Return how many characters are held back in each state."""
         self._source: list[str] = [""]
         self.matched: list[str | None] = [None]
         sought = tuple(dict.fromkeys(strings))
@@ -83,6 +83,7 @@ class Scan:
 
     @property
     def held(self) -> str:
+        """Return the text that is held back."""
         return self._automaton.held(self._state)
 
     def feed(self, text: str) -> tuple[str, str | None, str]:

@@ -31,7 +31,9 @@ class Template(Protocol):
         *,
         thinking: bool,
         continue_final: bool,
-    ) -> str: ...
+    ) -> str:
+        """Return the prompt's text. Raises what the template raises."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

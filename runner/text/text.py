@@ -87,7 +87,7 @@ class Text:
             return _refusal(problem)
 
     def count(self, request: GenerationRequest) -> int | Refusal:
-        """How many tokens the prompt has, template and tools included."""
+        """Return how many tokens the prompt has, template and tools included."""
         try:
             return len(self._prompt(request, None).tokens)
         except (BadRequest, ContextOverflow) as problem:

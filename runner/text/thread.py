@@ -38,6 +38,7 @@ class TextThread:
         self.context_tokens = 0
 
     def start(self, context_tokens: int) -> None:
+        """Begin to load; prompts are to fit `context_tokens`."""
         self.context_tokens = context_tokens
         self._thread.start()
 

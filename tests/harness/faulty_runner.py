@@ -31,9 +31,7 @@ from runner.group.lockstep import RankContext
 from runner.roles.role import Factories, Progressed
 from runner.service import run_slot
 from runner.serving.warm_up import LENGTHS
-from runner.text.prepared import TextWorks
-from runner.text.text import Text
-from runner.text.tokenizer import ModelTokenizer
+from runner.text import ModelTokenizer, Text, TextWorks
 from tests.harness.engine import FakeEngine, facts
 
 STEPS_BEFORE = 2

@@ -9,10 +9,17 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
 from runner.engine import EngineFacts, StepPlan
-from runner.schedule.rows import RowEvent, RowFailed, RowFinished, RowKey, RowToken
-from runner.schedule.scheduler import Placed, Scheduler
-from runner.schedule.table import ScheduleSettings
-from runner.text.prepared import PreparedChoice, PreparedRequest
+from runner.schedule import (
+    Placed,
+    RowEvent,
+    RowFailed,
+    RowFinished,
+    RowKey,
+    RowToken,
+    Scheduler,
+    ScheduleSettings,
+)
+from runner.text import PreparedChoice, PreparedRequest
 from tests.harness.engine import FakeEngine, StepCosts
 
 

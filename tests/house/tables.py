@@ -9,6 +9,8 @@ DOORED_ROOMS: tuple[str, ...] = (
     "master.placement",
     "runner.mlx.kv",
     "runner.mlx.sampling",
+    "runner.schedule",
+    "runner.text",
 )
 """The rooms whose inside others reach only by names in the room's `__init__.__all__`, dotted.
 

@@ -149,7 +149,7 @@ def follower_messages() -> list[ToRank]:
         Agreement(0, 0, 0, 0, 0, 0, False, True, False),
         RankBeat(70_000),
         RankGone("told to", True),
-        RankGone("lost"),
+        RankGone("lost", False),
     ]
 
 
@@ -161,7 +161,7 @@ def lead_messages() -> list[ToLead]:
         RankFacts(0, "", "", 0, 0, 0, 0, 0, 0, False, True, False),
         RankBeat(0),
         RankGone("told to", True),
-        RankGone("lost"),
+        RankGone("lost", False),
     ]
 
 

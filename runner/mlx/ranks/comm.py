@@ -89,7 +89,7 @@ def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]
     return jaccl_environment(rank, str(path), group.coordinator)
 
 
-def meet(context: Seat) -> GroupComm:
+def meet(context: RankContext) -> GroupComm:
     """Return this rank's comm, made in the engine's thread, after `form`. Its first exchange is a
     proof by every rank that it belongs to the group: CannotForm names one that does not."""
     comm = GroupComm(context)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bus.wire.ids import TokenId
 from runner.engine import GrammarSpec
-from runner.text.grammar import open_matcher
+from runner.text import open_matcher
 
 KEPT_GRAMMARS = 64
 

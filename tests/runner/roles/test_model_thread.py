@@ -9,10 +9,9 @@ import pytest
 
 from bus.wire.ids import RequestId
 from runner.engine import EngineFacts, LoadProgress, StepPlan, StepResult
-from runner.schedule.rows import RowFinished, RowKey, RowToken
-from runner.schedule.scheduler import Scheduler
-from runner.schedule.table import ScheduleSettings
-from runner.serving.engine_thread import Broken, EngineThread, Loaded, LoadFailed, News, Stepped
+from runner.roles.model_thread import Broken, Loaded, LoadFailed, ModelThread, ThreadNews
+from runner.schedule import RowFinished, RowKey, RowToken, Scheduler, ScheduleSettings
+from runner.serving.lead_loop import LeadLoop, Stepped
 from tests.harness.engine import FakeEngine, facts, whole_output
 from tests.harness.nodes import eventually
 from tests.harness.scheduling import prepared
@@ -42,21 +41,19 @@ class Bench:
     """A running thread and what it posted."""
 
     def __init__(self, load: Callable[[Callable[[LoadProgress], None]], Watched]) -> None:
-        self.news: SimpleQueue[News] = SimpleQueue()
-        self.thread = EngineThread(
+        self.news: SimpleQueue[ThreadNews | Stepped] = SimpleQueue()
+        self.loop = LeadLoop(
             load, lambda facts: Scheduler(facts, ScheduleSettings()), self.news.put
         )
+        self.thread = ModelThread(self.loop, self.news.put)
         self.thread.start()
 
-    def next(self) -> News:
+    def next(self) -> ThreadNews | Stepped:
         return self.news.get(timeout=PATIENCE_S)
 
     def submit(self, name: str, most: int) -> None:
-        scheduler = self.thread.scheduler
-        assert scheduler is not None
-        with self.thread.lock:
+        with self.loop.scheduling() as scheduler:
             scheduler.submit(prepared(name, [5] * 9, max_tokens=most), seeds=[100], now=0.0)
-        self.thread.wake()
 
     def until_finished(self, name: str) -> list[int]:
         tokens: list[int] = []
@@ -97,8 +94,8 @@ def test_an_idle_thread_sleeps_and_wakes_for_the_next_request(bench: Bench) -> N
     bench.submit("b", 3)
     bench.until_finished("b")
     assert bench.thread.stop(PATIENCE_S)
-    assert bench.thread.busy_since is None
-    assert bench.thread.steps_done >= 6
+    assert bench.loop.status.busy_since is None
+    assert bench.loop.status.steps_done >= 6
 
 
 def test_an_exception_of_the_engine_is_told_and_ends_the_thread(
@@ -122,7 +119,7 @@ def test_a_load_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     bench = Bench(load)
     news = bench.next()
     assert news == LoadFailed("no such model")
-    assert bench.thread.progress.done_bytes == 5
+    assert bench.loop.status.progress.done_bytes == 5
     assert "no such model" in capsys.readouterr().err
 
 
@@ -130,7 +127,8 @@ def test_an_idle_engine_tidies_once(bench: Bench, engine: Watched) -> None:
     bench.submit("a", 3)
     bench.until_finished("a")
     eventually(lambda: engine.rests == 1, PATIENCE_S, "the engine rested")
-    bench.thread.wake()
+    with bench.loop.scheduling():
+        pass  # woken for nothing
     bench.submit("b", 3)
     bench.until_finished("b")
     eventually(lambda: engine.rests == 2, PATIENCE_S, "the engine rested again")

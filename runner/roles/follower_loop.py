@@ -1,0 +1,98 @@
+"""Talks to the engine of a follower: plans in, in the order in which the lead sent them.
+
+The loop waits for the next plan on a queue, never in an exchange between ranks, so that an idle
+group costs nothing. A plan that does not follow from what this rank has computed ends the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from bus.process.clock import now as clock_now
+from runner.engine import EngineFacts, EngineStatus, FollowingEngine, LoadProgress
+from runner.group.lockstep import Lockstep, SharedPlan
+from runner.schedule import STEPS_AHEAD
+from runner.serving.lead_loop import IDLE_S, MEMORY_EVERY_S
+
+NEXT_PLAN_S = 0.01
+"""With one step unread, the lead's next plan is waited for so long before that step is."""
+
+
+class FollowerLoop:
+    """The `EngineLoop` of every rank but 0. `facts` is None until the engine is loaded."""
+
+    def __init__(self, load: Callable[[Callable[[LoadProgress], None]], FollowingEngine]) -> None:
+        self._load_engine = load
+        self._engine: FollowingEngine | None = None
+        self._plans: SimpleQueue[SharedPlan | None] = SimpleQueue()
+        self._stopping = False
+        self._unread = 0
+        self.facts: EngineFacts | None = None
+        self.status = EngineStatus()
+
+    def give(self, shared: SharedPlan) -> None:
+        """Queue the lead's next plan. Called from the main thread."""
+        self._plans.put(shared)
+
+    def stop(self) -> None:
+        """Have `run` return after its step."""
+        self._stopping = True
+        self._plans.put(None)
+
+    def load(self) -> None:
+        """Load this rank's layers."""
+        engine = self._engine = self._load_engine(self._progressed)
+        self.facts = engine.facts
+        self.status.memory = engine.memory()
+
+    def run(self) -> None:
+        """Compute the lead's plans until `stop`; then close the engine. Raises OutOfStep."""
+        assert self._engine is not None, "loaded"
+        self._follow(self._engine)
+        self._engine.close()
+
+    def _progressed(self, progress: LoadProgress) -> None:
+        self.status.progress = progress
+
+    def _follow(self, engine: FollowingEngine) -> None:
+        status, lockstep = self.status, Lockstep(engine.hears)
+        measured_at = 0.0
+        while not self._stopping:
+            shared = self._next(engine)
+            if self._stopping:
+                return
+            if shared is None:
+                self._read(engine, lockstep)
+                continue
+            while lockstep.read < shared.covers and self._unread:
+                self._read(engine, lockstep)
+            lockstep.take(shared)
+            if status.busy_since is None:
+                status.busy_since = clock_now()
+            engine.follow(shared.plan, shared.barred)
+            self._unread += 1
+            while self._unread > STEPS_AHEAD:
+                self._read(engine, lockstep)
+            if clock_now() - measured_at >= MEMORY_EVERY_S:
+                status.memory, measured_at = engine.memory(), clock_now()
+
+    def _next(self, engine: FollowingEngine) -> SharedPlan | None:
+        """Return the next plan; None where there is none yet and a step is left to read."""
+        try:
+            if self._unread == STEPS_AHEAD:
+                return self._plans.get_nowait()
+            return self._plans.get(timeout=NEXT_PLAN_S if self._unread else IDLE_S)
+        except Empty:
+            if self._unread:
+                return None
+        engine.rest()
+        self.status.memory = engine.memory()
+        return self._plans.get()
+
+    def _read(self, engine: FollowingEngine, lockstep: Lockstep) -> None:
+        result = engine.read()
+        lockstep.made(result.step, result.tokens)
+        self._unread -= 1
+        self.status.steps_done = result.step
+        self.status.busy_since = clock_now() if self._unread else None

@@ -1,0 +1,94 @@
+"""Talks to the text thread and the engine's loop: a lead's way from loaded to ready.
+
+The engine computes the warm-up prompts while the text thread opens the tokenizer; the runner is
+ready when both are done, and leaves where either fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from bus.process.clock import wall
+from bus.process.memory import keep
+from bus.service import Shell
+from bus.wire.messages.control import RunnerSpec
+from runner.engine import EngineFacts
+from runner.lifecycle import LOAD_FAILED
+from runner.recorder import FlightRecorder
+from runner.roles.role import RoleHost
+from runner.serving.lead_loop import LeadLoop, Stepped
+from runner.serving.warm_up import WarmUp
+from runner.text import TextThread, TextWorks
+
+
+class Startup:
+    """Begin with `loaded`, then give it every step while the runner warms up.
+
+    `text` is the thread; `load_text` is called in it, and `opened` in the main thread with what
+    it made, before the runner is ready.
+    """
+
+    def __init__(
+        self,
+        spec: RunnerSpec,
+        host: RoleHost,
+        shell: Shell,
+        recorder: FlightRecorder,
+        *,
+        loop: LeadLoop,
+        load_text: Callable[[RunnerSpec], TextWorks],
+        opened: Callable[[TextWorks], None],
+    ) -> None:
+        self._spec = spec
+        self._host = host
+        self._reactor = shell.reactor
+        self._log = shell.log
+        self._recorder = recorder
+        self._loop = loop
+        self._opened = opened
+        self._since = shell.reactor.now()
+        self._waits_for = {"engine", "text"}
+        self._warm_up: WarmUp | None = None
+        self.text = TextThread(lambda: load_text(spec), shell.reactor.call, self._text_loaded)
+
+    def loaded(self, facts: EngineFacts) -> None:
+        """Open the tokenizer, and submit the first warm-up prompt."""
+        self.text.start(min(facts.context_tokens, self._spec.context_tokens))
+        self._recorder.note(wall(), "warmup")
+        with self._loop.scheduling() as scheduler:
+            warm_up = self._warm_up = WarmUp(self._spec.model, facts, scheduler)
+            warm_up.advance(self._reactor.now())
+
+    def stepped(self, news: Stepped) -> None:
+        """Submit the next prompt where this step ended the last one."""
+        warm_up = self._warm_up
+        if warm_up is None:
+            return
+        try:
+            ended = any(warm_up.ended(event) for event in news.events)
+        except RuntimeError as error:
+            self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
+            return
+        if ended:
+            with self._loop.scheduling():
+                goes_on = warm_up.advance(self._reactor.now())
+            if not goes_on:
+                self._is_done("engine")
+
+    def _text_loaded(self, works: TextWorks | Exception) -> None:
+        if isinstance(works, Exception):
+            self._log.error("the tokenizer could not be loaded", error=str(works))
+            self._host.leave(LOAD_FAILED, "model_unavailable", str(works))
+        else:
+            self._opened(works)
+            self._is_done("text")
+
+    def _is_done(self, what: str) -> None:
+        self._waits_for.discard(what)
+        if not self._waits_for and self._host.phase == "warming":
+            keep()
+            self._host.signal("warmed")
+            self._recorder.note(wall(), "idle")
+            seconds = round(self._reactor.now() - self._since, 2)
+            self._log.info("ready", seconds=seconds, pid=os.getpid())

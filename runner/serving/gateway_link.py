@@ -1,0 +1,118 @@
+"""Talks to gateway processes: frames in and out over this runner's data ROUTER.
+
+A gateway process says hello before anything else, and is given up when it is silent or its socket
+is gone. What a frame asks for is the listener's business.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Protocol
+
+from bus.links.transport import Link
+from bus.service import Shell
+from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
+from bus.wire.errors import BadMessage, PortTaken
+from bus.wire.messages.control import RunnerSpec
+from bus.wire.messages.tokens import (
+    Cancel,
+    Credit,
+    Goodbye,
+    Hello,
+    Ping,
+    Submit,
+    ToGateway,
+    Welcome,
+)
+from runner.serving.clients import Clients
+
+
+class GatewayListener(Protocol):
+    """What the link tells its server, in the main thread. `peer` is a socket's identity."""
+
+    @property
+    def open_requests(self) -> int:
+        """Return how many requests are owed an end: while there are any, the link is busy."""
+        ...
+
+    def asked(self, peer: bytes, message: Submit | Credit | Cancel | Ping, now: float) -> None:
+        """Take up what a gateway process that has said hello asks for."""
+        ...
+
+    def gone(self, peer: bytes) -> int:
+        """Cancel what a gateway process asked for; return how many requests were open."""
+        ...
+
+
+class GatewayLink:
+    """The socket, and who is there. `addresses` is what others are told to dial."""
+
+    def __init__(self, spec: RunnerSpec, shell: Shell, listener: GatewayListener) -> None:
+        self._spec = spec
+        self._boot = shell.speaker.boot
+        self._reactor = shell.reactor
+        self._log = shell.log
+        self._listener = listener
+        self._clients = Clients()
+        self._link = Link("router", security=shell.security)
+        self._link.is_busy = lambda: bool(listener.open_requests)
+        self.addresses = self._bind(spec)
+        self._reactor.watch(self._link, self._received)
+
+    def send(self, peer: bytes, message: ToGateway) -> None:
+        """Send one frame; a gateway process whose socket is gone is given up."""
+        if not self._link.send(peer, pack_to_gateway(message)) and peer in self._clients.known:
+            self._give_up(peer, "its socket is gone")
+
+    def watch(self, now: float) -> None:
+        """Give up gateway processes that are silent."""
+        for peer in self._clients.silent(now):
+            self._give_up(peer, "it was silent for 3 s")
+
+    def close(self, message: str) -> None:
+        """Say goodbye to every gateway process and drop the socket."""
+        for peer in tuple(self._clients.known):
+            self.send(peer, Goodbye(message))
+        self._reactor.unwatch(self._link)
+        self._link.close()
+
+    def _bind(self, spec: RunnerSpec) -> tuple[str, ...]:
+        """Listen; return what others dial. One address that is taken costs that address."""
+        told: list[str] = []
+        for address, announced in zip_longest(spec.addresses, spec.announced, fillvalue=()):
+            try:
+                bound = self._link.bind(str(address))
+            except PortTaken as error:
+                self._log.error("other nodes cannot reach this runner", why=str(error))
+                continue
+            told += announced or (bound,)
+        return tuple(told)
+
+    def _received(self, frames: list[bytes]) -> None:
+        peer, now = frames[0], self._reactor.now()
+        try:
+            message = unpack_to_runner(frames[-1])
+        except BadMessage as error:
+            self._log.warning("dropped a frame", error=str(error)[:200])
+            return
+        if isinstance(message, Hello):
+            self._greet(peer, message, now)
+        elif self._clients.heard(peer, now):
+            self._listener.asked(peer, message, now)
+        else:
+            self.send(peer, Goodbye("say hello first"))
+
+    def _greet(self, peer: bytes, hello: Hello, now: float) -> None:
+        client = self._clients.greet(peer, hello, now)
+        if isinstance(client, str):
+            self.send(peer, Goodbye(client))
+            return
+        spec = self._spec
+        self.send(peer, Welcome(spec.instance, spec.generation, self._boot, client.protocol))
+
+    def _give_up(self, peer: bytes, why: str) -> None:
+        client = self._clients.known.get(peer)
+        self._clients.forget(peer)
+        open_requests = self._listener.gone(peer)
+        if client is not None:
+            self._log.warning("a gateway is gone", gateway=client.name, why=why, open=open_requests)

@@ -1,0 +1,158 @@
+"""Talks to the engine of a runner that decides: the loop that keeps it one step ahead.
+
+The scheduler is shared with the main thread under a lock, which is never held while the engine
+computes: the main thread submits, cancels and pauses at once, whatever the device does. What
+happened in a step is posted as one batch, before the next step is issued, for issuing may wait
+for a device that is behind. The loop waits on an event when there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bus.process.clock import now as clock_now
+from bus.process.memory import tidy
+from runner.engine import Engine, EngineFacts, EngineStatus, LoadProgress
+from runner.schedule import STEPS_AHEAD, RowEvent, Scheduler, SchedulerLoad
+
+MEMORY_EVERY_S = 1.0
+IDLE_S = 0.5
+"""With nothing to do for so long, the engine gives back what is free."""
+
+LoadEngine = Callable[[Callable[[LoadProgress], None]], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What happened to rows by the end of `step`, in order."""
+
+    step: int
+    events: tuple[RowEvent, ...]
+
+
+class LeadLoop:
+    """The `EngineLoop` of rank 0, or of a runner alone.
+
+    `load`, given where to tell its progress, returns the engine; `schedule` makes its scheduler.
+    `post` is called from the thread and must not wait. `facts` and `scheduler` are None until
+    the engine is loaded.
+    """
+
+    def __init__(
+        self,
+        load: LoadEngine,
+        schedule: Callable[[EngineFacts], Scheduler],
+        post: Callable[[Stepped], None],
+    ) -> None:
+        self._load_engine = load
+        self._schedule = schedule
+        self._post = post
+        self._engine: Engine | None = None
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._tidied_at = 0
+        self.facts: EngineFacts | None = None
+        self.scheduler: Scheduler | None = None
+        self.status = EngineStatus()
+
+    # --- the main thread -------------------------------------------------------------------
+
+    @contextmanager
+    def scheduling(self) -> Generator[Scheduler]:
+        """Hold the lock and give out the scheduler; the loop looks at it again afterwards.
+
+        Only once the engine is loaded.
+        """
+        scheduler = self.scheduler
+        assert scheduler is not None, "loaded"
+        with self._lock:
+            yield scheduler
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Have `run` return after its step."""
+        self._stopping = True
+        self._wake.set()
+
+    def expected_s(self) -> float:
+        """Return the seconds that the unread steps are expected to take together."""
+        if self.scheduler is None:
+            return 0.0
+        with self._lock:
+            return self.scheduler.expected_s()
+
+    def scheduler_load(self) -> SchedulerLoad | None:
+        """Return what the scheduler has to do now; None before the model is loaded."""
+        if self.scheduler is None:
+            return None
+        with self._lock:
+            return self.scheduler.load()
+
+    # --- the engine's thread ---------------------------------------------------------------
+
+    def load(self) -> None:
+        """Load the engine and make its scheduler."""
+        engine = self._engine = self._load_engine(self._progressed)
+        self.facts = engine.facts
+        self.scheduler = self._schedule(engine.facts)
+        self.status.memory = engine.memory()
+
+    def run(self) -> None:
+        """Compute what the scheduler plans until `stop`; then close the engine."""
+        assert self._engine is not None and self.scheduler is not None, "loaded"
+        self._serve(self._engine, self.scheduler)
+        self._engine.close()
+
+    def _progressed(self, progress: LoadProgress) -> None:
+        self.status.progress = progress
+
+    def _serve(self, engine: Engine, scheduler: Scheduler) -> None:
+        status = self.status
+        events: list[RowEvent] = []
+        measured_at = 0.0
+        while not self._stopping:
+            self._wake.clear()
+            now = clock_now()
+            with self._lock:
+                events += scheduler.advance(now)
+                plan, more = scheduler.plan(now)
+                events += more
+                unread = scheduler.unread
+            if events:
+                self._post(Stepped(status.steps_done, tuple(events)))
+                events = []
+            if plan is not None:
+                if status.busy_since is None:
+                    status.busy_since = now
+                engine.issue(plan)
+            if now - measured_at >= MEMORY_EVERY_S or not unread:
+                status.memory, measured_at = engine.memory(), now
+            if unread == STEPS_AHEAD or (unread and plan is None):
+                result = engine.read()
+                now = clock_now()
+                with self._lock:
+                    events = scheduler.commit(result, now)
+                    unread = scheduler.unread
+                status.steps_done, status.last_step_s = result.step, result.step_s
+                status.busy_since = now if unread else None
+            elif plan is None:
+                self._rest(engine, scheduler)
+
+    def _rest(self, engine: Engine, scheduler: Scheduler) -> None:
+        """Wait for something to do; the first moment of an idle time, the engine tidies."""
+        with self._lock:
+            wake_at = scheduler.wake_at()
+        wait_s = None if wake_at is None else max(wake_at - clock_now(), 0.0)
+        if self._tidied_at != self.status.steps_done and (wait_s is None or wait_s > IDLE_S):
+            if self._wake.wait(IDLE_S):
+                return
+            self._tidied_at = self.status.steps_done
+            tidy()
+            engine.rest()
+            self.status.memory = engine.memory()
+            return
+        self._wake.wait(wait_s)
