@@ -11,7 +11,7 @@ from conf.settings import Settings
 
 
 def machine_addresses() -> tuple[str, ...]:
-    """IPv4 addresses of all interfaces that are up, loopback and link-local ones left out."""
+    """Return the IPv4 addresses of all interfaces that are up, but loopback and link-local ones."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     found = [
         one.address
@@ -23,7 +23,7 @@ def machine_addresses() -> tuple[str, ...]:
 
 
 def announced_hosts(settings: Settings) -> tuple[str, ...]:
-    """What other nodes are told to dial, best first; empty where nobody may join."""
+    """Return the hosts that other nodes are told to dial, best first; none where none may join."""
     cluster = settings.cluster
     if cluster.addresses or not cluster.listen:
         return cluster.addresses

@@ -15,19 +15,15 @@ from pathlib import Path
 
 SONAME = "libopenblas.so.0"
 FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu/openblas-pthread",
-    "/usr/lib/aarch64-linux-gnu/openblas-pthread",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/lib",
-)
+    "/usr/lib/x86_64-linux-gnu/openblas-pthread", "/usr/lib/aarch64-linux-gnu/openblas-pthread",
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64", "/usr/lib", "/usr/local/lib",
+)  # fmt: skip
 INSTALL_HINT = "install libopenblas0-pthread (Debian, Ubuntu) or openblas (Fedora, Arch)"
 
 
 def find_openblas() -> Path | None:
-    """The library to preload, or None when there is none or this is not Linux."""
+    """Return the library to preload, or None where there is none or this is not Linux."""
     if not sys.platform.startswith("linux"):
         return None
     for folder in FOLDERS:
@@ -38,7 +34,7 @@ def find_openblas() -> Path | None:
 
 
 def preload(library: Path | None, threads: int = 1) -> dict[str, str]:
-    """The variables that a runner is started with; none without a library."""
+    """Return the variables that a runner is started with; none without a library."""
     if library is None:
         return {}
     return {"LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": str(threads)}

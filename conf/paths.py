@@ -1,4 +1,4 @@
-"""Talks to the disk: where everything lies, one table for the whole suite.
+"""Talks to the disk: the folders of a home, one table for the whole suite.
 
 | folder    | with `--home DIR` | without it                | holds                        |
 |-----------|-------------------|---------------------------|------------------------------|
@@ -34,7 +34,7 @@ BUNDLED_MODEL = "shoal-tiny"
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The folders of one home. `chosen` says that the home was given, not the system's."""
+    """The folders of one home. `chosen`: the home was given and is not the system's."""
 
     home: Path
     chosen: bool
@@ -45,63 +45,63 @@ class Paths:
 
     @property
     def models(self) -> Path:
-        """One folder per model, named by its id (`owner/name` or `name`)."""
+        """Return the folder of models: one folder per model, named by its id."""
         return self.data / "models"
 
     @property
     def kernels(self) -> Path:
-        """Where MLX's compiled kernels are kept: of this user alone, for what lies there is
+        """Return the folder of MLX's compiled kernels: of this user alone, for what lies there is
         loaded as code, and shared by all of the user's homes, for making it takes a while."""
         return self.runtime.parent / "kernels"
 
     @property
     def logs(self) -> Path:
-        """What supervisord keeps of each process's output."""
+        """Return the folder in which supervisord keeps each process's output."""
         return self.state / "logs"
 
     @property
     def run(self) -> Path:
-        """The working directory of every process."""
+        """Return the working directory of every process."""
         return self.state / "run"
 
     @property
     def journal(self) -> Path:
-        """The master's journal."""
+        """Return the file of the master's journal."""
         return self.state / "journal"
 
     @property
     def cluster_key(self) -> Path:
-        """The cluster's keys, unless `cluster_key_file` is set."""
+        """Return the file of the cluster's keys, unless `cluster_key_file` is set."""
         return self.state / "cluster-key"
 
     @property
     def known_nodes(self) -> Path:
-        """The nodes that this one has met, by which it admits them."""
+        """Return the file of the nodes that this one has met, by which it admits them."""
         return self.state / "known-nodes"
 
     @property
     def config_file(self) -> Path:
-        """`shoal.toml`."""
+        """Return the file of the settings, `shoal.toml`."""
         return self.config / "shoal.toml"
 
     @property
     def up_file(self) -> Path:
-        """The flags that `shoal up` was given, so that later commands agree with it."""
+        """Return the file of the flags of `shoal up`, so that later commands agree with it."""
         return self.state / "up.json"
 
     @property
     def supervisord_conf(self) -> Path:
-        """What supervisord was started with."""
+        """Return the configuration that supervisord was started with."""
         return self.state / "supervisord.conf"
 
     @property
     def supervisord_pid(self) -> Path:
-        """supervisord's process id."""
+        """Return the file of supervisord's process id."""
         return self.state / "supervisord.pid"
 
 
 def find_paths(home: Path | None = None) -> Paths:
-    """The table for `home`, or for $SHOAL_HOME, or for this system. Makes nothing."""
+    """Return the folders of `home`, else of $SHOAL_HOME, else of this system. Makes none."""
     given = str(home) if home is not None else os.environ.get(HOME_VARIABLE, "")
     if given:
         root = Path(given).expanduser().resolve()
@@ -126,7 +126,7 @@ def find_paths(home: Path | None = None) -> Paths:
 
 def make_folders(paths: Paths) -> None:
     """Make every folder, private to this user. Raises ConfigError when the runtime folder
-    belongs to somebody else (anybody may make names under /tmp)."""
+    belongs to another user (every user may make names under /tmp)."""
     for folder in (paths.runtime.parent, paths.runtime, paths.kernels):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -140,7 +140,7 @@ def make_folders(paths: Paths) -> None:
 
 
 def bundled_models() -> dict[str, Path]:
-    """Models that came with the program: name to folder; empty where they were left out."""
+    """Return the models that came with the program, name to folder; none where left out."""
     folder = Path(__file__).parent / "tiny"
     found = next((f for f in (folder, folder / "model") if (f / "config.json").exists()), None)
     return {} if found is None else {BUNDLED_MODEL: found}

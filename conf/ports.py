@@ -1,7 +1,7 @@
-"""Which TCP port is whose: one stated table, all below the systems' ephemeral ranges.
+"""The TCP ports of a node: one stated table, all below the systems' ephemeral ranges.
 
 Pure. Linux hands out 32768-60999 to clients, macOS 49152-65535; a fixed port in there can be
-taken by anybody's outgoing connection. HTTP alone lies there by default (52415, what users of
+taken by any outgoing connection. HTTP alone lies there by default (52415, what users of
 this kind of software expect). A `base_port` moves everything, HTTP included, to
 `base_port + offset`, so that two nodes can share a machine.
 """
@@ -41,7 +41,7 @@ PORTS: Mapping[str, Ports] = {
 
 
 def port_of(use: str, base_port: int | None) -> int:
-    """The (first) port of a use under `base_port`, None for the default base."""
+    """Return the (first) port of a use under `base_port`, None for the default base."""
     if use == "http" and base_port is None:
         return DEFAULT_HTTP_PORT
     return (DEFAULT_BASE_PORT if base_port is None else base_port) + PORTS[use].offset

@@ -19,7 +19,7 @@ Words = Annotated[tuple[str, ...], NoDecode]
 
 
 def words(value: Any) -> Any:
-    """A list from text with commas, or from a JSON array; anything else as it is."""
+    """Return a list from text with commas or from a JSON array; any other value as it is."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -31,7 +31,7 @@ def words(value: Any) -> Any:
 
 
 class RunnerSettings(BaseModel):
-    """What every runner is told. Units in the names; meanings in default.toml."""
+    """The settings of every runner. Units in the names; meanings in default.toml."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,7 +46,7 @@ class RunnerSettings(BaseModel):
 
 
 class ClusterSettings(BaseModel):
-    """How this node meets others."""
+    """The settings by which this node meets others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,8 +58,8 @@ class ClusterSettings(BaseModel):
     measure_links: bool
 
     def discovers(self, *, has_key: bool) -> bool:
-        """Whether to look for others by mDNS, and be found: as it was said, else where others can
-        reach this node and need a key for it."""
+        """Return whether to look for other nodes by mDNS, and be found: as set, else where others
+        can reach this node and need a key for it."""
         if self.discovery == "auto":
             return has_key and bool(self.listen) and not is_loopback(self.listen)
         return self.discovery

@@ -2,7 +2,7 @@
 
 In rising order: `conf/default.toml` (which documents every key), `<config>/shoal.toml`, what
 `shoal up` was told (so that later commands agree with the running node), `SHOAL_*` variables
-(`SHOAL_RUNNER__MAX_ROWS` reaches into a table), flags. A key that nobody knows is refused
+(`SHOAL_RUNNER__MAX_ROWS` reaches into a table), flags. A key that is not known is refused
 with the one that was probably meant. Only composition roots call `load_settings`.
 """
 
@@ -90,48 +90,48 @@ class Settings(BaseSettings):
 
     @property
     def paths(self) -> Paths:
-        """The folders of this home."""
+        """Return the folders of this home."""
         return self._paths
 
     @property
     def endpoints(self) -> Endpoints:
-        """Where this node's sockets lie."""
+        """Return the addresses of this node's sockets."""
         return Endpoints(str(self._paths.runtime))
 
     @property
     def key_files(self) -> KeyFiles:
-        """Where the cluster's keys lie, and the nodes that they admit."""
+        """Return the files of the cluster's keys and of the nodes that they admit."""
         return KeyFiles(self.cluster_key, self._paths.known_nodes)
 
     @property
     def cluster_key(self) -> Path:
-        """The file with the cluster's keys; there need not be one."""
+        """Return the file with the cluster's keys; it need not exist."""
         chosen = self.cluster_key_file
         return Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """Where each value came from, by dotted key."""
+        """Return the source of each value, by dotted key."""
         return self._sources
 
     @property
     def flags(self) -> Mapping[str, Any]:
-        """What was given as flags, by key; the children of `shoal up` get it as variables."""
+        """Return the given flags, by key; the children of `shoal up` get them as variables."""
         return self._flags
 
     @property
     def url(self) -> str:
-        """Where a client on this machine reaches the HTTP API."""
+        """Return the URL at which a client on this machine reaches the HTTP API."""
         host = "127.0.0.1" if self.http_host in ("0.0.0.0", "") else self.http_host
         host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.http_port}"
 
     def port_of(self, use: str) -> int:
-        """The first port of a use in the table of `conf.ports`."""
+        """Return the first port of a use in the table of `conf.ports`."""
         return self.http_port if use == "http" else port_of(use, self.base_port or None)
 
     def rows(self) -> list[tuple[str, Any, str]]:
-        """(dotted key, value, source) of every setting, for `shoal config show`."""
+        """Return (dotted key, value, source) of every setting, for `shoal config show`."""
         flat = _flat(self.model_dump())
         return [(key, value, self._sources.get(key, "derived")) for key, value in flat.items()]
 
@@ -144,7 +144,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """`load_settings` merges the layers, for it has to tell where each value is from."""
+        """Return the given values alone: `load_settings` merges the layers, with their sources."""
         return (init_settings,)
 
     @field_validator(
@@ -212,7 +212,7 @@ class Settings(BaseSettings):
 
 
 def hash_key(key: str) -> str:
-    """An API key as it is kept: `sha256:<hex>`."""
+    """Return an API key as it is kept: `sha256:<hex>`."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -222,7 +222,7 @@ def load_settings(
     flags: Mapping[str, Any] | None = None,
     remembered: bool = True,
 ) -> Settings:
-    """The settings of `home` (or $SHOAL_HOME, or this system's folders).
+    """Return the settings of `home` (else of $SHOAL_HOME, else of this system's folders).
 
     `flags` by dotted key; those that are None were not given. `remembered` False leaves out
     what `shoal up` was told last (for `shoal up` itself). Raises ConfigError, which names the
@@ -290,7 +290,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def remember_flags(settings: Settings) -> None:
-    """Keep the flags of this `shoal up` for the commands that come later."""
+    """Keep the flags of this `shoal up` for later commands."""
     path = settings.paths.up_file
     path.write_text(json.dumps(dict(settings.flags), default=str))
 
@@ -322,7 +322,7 @@ def _variable(key: str) -> str:
 
 
 def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
-    """Flags as the variables that mean the same."""
+    """Return flags as the environment variables that mean the same."""
     return {_variable(key): _word(value) for key, value in flags.items()}
 
 

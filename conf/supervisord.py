@@ -52,7 +52,7 @@ SERVICES: tuple[str, ...] = tuple(program.name for program in PROGRAMS)
 def render(
     settings: Settings, *, python: str, openblas: Path | None, user: str | None = None
 ) -> str:
-    """The whole configuration. `user` is named only where supervisord runs as root, which it
+    """Return the whole configuration. `user` is named only where supervisord runs as root, which it
     otherwise warns of. Raises ConfigError for a path that supervisord cannot express."""
     paths = settings.paths
     socket = _plain(settings.endpoints.supervisor)
@@ -112,7 +112,7 @@ def write_conf(settings: Settings, *, beside_python: bool = False) -> Path:
 
 
 def supervisord_command(settings: Settings, *extra: str) -> list[str]:
-    """What starts supervisord; it puts itself into the background (`-n` keeps it here)."""
+    """Return the command that starts supervisord, in the background (`-n`: in the foreground)."""
     conf = str(settings.paths.supervisord_conf)
     return [sys.executable, "-P", "-m", "supervisor.supervisord", "-c", conf, *extra]
 
@@ -181,8 +181,11 @@ def _pairs(variables: Mapping[str, str]) -> str:
 
 
 def _plain(text: str, *, quoted: bool = False) -> str:
-    """Text as supervisord reads it back: `%` doubled, and what no escape exists for refused
-    (a quote ends a value, ` ;` and ` #` begin a comment)."""
+    """Return text as supervisord reads it back, with `%` doubled.
+
+    Raises ConfigError for what no escape exists for (a quote ends a value, ` ;` and ` #` begin a
+    comment).
+    """
     bad = ("\n", "\r", '"', " ;", " #") if quoted else ("\n", "\r", '"', "'", " ;", " #")
     for token in bad:
         if token in text:

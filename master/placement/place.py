@@ -15,16 +15,8 @@ from dataclasses import replace
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
-from master.placement import explain, search
-from master.placement.availability import (
-    Kind,
-    LocalCopy,
-    PlacementSpec,
-    RoomOf,
-    find_copies,
-    room_ever,
-    room_now,
-)
+from master.placement import availability, explain, search
+from master.placement.availability import Kind, LocalCopy, PlacementSpec, RoomOf
 from master.placement.capacity import NodeCapacity
 from master.placement.explain import Crowded
 from master.placement.memory_cost import RunnerSizing
@@ -56,7 +48,7 @@ def place(
     if not any(one.node.free_bytes is not None for one in problem.copies):
         return explain.unmeasured()
     for size in _sizes(problem):
-        found = search.fastest_of(_of_size(problem, size, room_now))
+        found = search.fastest_of(_of_size(problem, size, availability.room_now))
         if found is not None:
             return found
     return _crowded(problem) or _never_fits(problem)
@@ -74,7 +66,7 @@ def placement_problem(
     early = explain.refuse_early(spec, nodes, allowed)
     if early is not None:
         return early
-    copies, blocked = find_copies(spec, allowed, nodes)
+    copies, blocked = availability.find_copies(spec, allowed, nodes)
     if not copies:
         return explain.no_node_can_run(spec.model, blocked)
     return PlacementProblem(spec, copies, blocked, sizing, links)
@@ -96,7 +88,7 @@ def alternatives(
             yield 1, None, found if found is not None else _no_single(problem)
             continue
         for kind in KINDS:
-            placed = search.best_group(problem, kind, size, room_now)
+            placed = search.best_group(problem, kind, size, availability.room_now)
             yield (
                 size,
                 kind,
@@ -131,7 +123,7 @@ def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
     With explain.unmeasured nodes that could hold it the answer is to wait for their readings.
     """
     if 1 in _sizes(problem):
-        singles = [one for one in problem.copies if one.fits_whole(room_ever)]
+        singles = [one for one in problem.copies if one.fits_whole(availability.room_ever)]
         measured = [one for one in singles if one.node.free_bytes is not None]
         if measured:
             model = problem.spec.model
@@ -142,7 +134,7 @@ def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
     for size in _sizes(problem):
         if size == 1:
             continue
-        placed = search.fastest_of(_of_size(problem, size, room_ever))
+        placed = search.fastest_of(_of_size(problem, size, availability.room_ever))
         if placed is not None:
             if any(rank.copy.node.free_bytes is None for rank in placed.ranks):
                 return explain.unmeasured()
@@ -196,10 +188,10 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
             )
     if any(one.node.free_bytes is None for one in order):
         return explain.unmeasured()
-    placed = search.place_manual_split(problem, order, counts, room_now)
+    placed = search.place_manual_split(problem, order, counts, availability.room_now)
     if placed is not None:
         return placed
-    placed = search.place_manual_split(problem, order, counts, room_ever)
+    placed = search.place_manual_split(problem, order, counts, availability.room_ever)
     return explain.impossible(problem) if placed is None else explain.crowded_group(placed)
 
 
