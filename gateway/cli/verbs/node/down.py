@@ -69,7 +69,7 @@ def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownRepo
         output.detail("supervisord stops its processes")
         try:
             supervisor.shutdown()
-            ended.orderly = _until(ORDERLY_S, lambda: not _running(paths, known))
+            ended.orderly = until(ORDERLY_S, lambda: not _running(paths, known))
         except ShoalError as error:
             output.note(f"supervisord would not: {error}")
     left = _running(paths, known)
@@ -77,12 +77,12 @@ def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownRepo
         ended.terminated = _names(left)
         output.detail(f"SIGTERM to {', '.join(ended.terminated)}")
         processes.signal_all(left, signal.SIGTERM)
-        _until(TERM_S, lambda: not _running(paths, known))
+        until(TERM_S, lambda: not _running(paths, known))
     left = _running(paths, known)
     if left:
         ended.killed = _names(left)
         processes.signal_all(left, signal.SIGKILL)
-        _until(KILL_S, lambda: not _running(paths, known))
+        until(KILL_S, lambda: not _running(paths, known))
     left = _running(paths, known)
     if left:
         raise CliError(
@@ -94,6 +94,16 @@ def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownRepo
     return ended
 
 
+def until(seconds: float, done: Callable[[], bool]) -> bool:
+    """Wait until `done`, at most `seconds`. Returns whether it was."""
+    ends_at = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() >= ends_at:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
 def _running(paths: Paths, known: list[Leftover]) -> list[Leftover]:
     """What of this home still runs: as known before, and as found now."""
     found = {one.pid: one for one in known if processes.alive(one)}
@@ -103,15 +113,6 @@ def _running(paths: Paths, known: list[Leftover]) -> list[Leftover]:
 
 def _names(those: list[Leftover]) -> list[str]:
     return [f"{one.role} (pid {one.pid})" for one in those]
-
-
-def _until(seconds: float, done: Callable[[], bool]) -> bool:
-    ends_at = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() >= ends_at:
-            return False
-        time.sleep(LOOK_S)
-    return True
 
 
 def _facts(ended: DownReport) -> dict[str, object]:

@@ -44,7 +44,7 @@ from gateway.cli.output.errors import CliError
 from gateway.cli.output.log_lines import file_of, tail
 from gateway.cli.output.terminal import QUIET, Output
 from gateway.cli.verbs.cluster.keys import check_reach
-from gateway.cli.verbs.node.down import ORDERLY_S, bring_down
+from gateway.cli.verbs.node.down import ORDERLY_S, bring_down, until
 
 LOOK_S = 0.25
 SUPERVISORD_START_S = 15.0
@@ -250,7 +250,7 @@ def _clear_the_way(settings: Settings, output: Output) -> None:
     """Wait for what an earlier node left behind, and for the port. Raises CliError."""
     if processes.leftovers(settings.paths):
         output.note("processes of an earlier node are still ending")
-        _until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
+        until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
         left = processes.leftovers(settings.paths)
         if left:
             names = ", ".join(f"{one.role} (pid {one.pid})" for one in left)
@@ -262,19 +262,13 @@ def _clear_the_way(settings: Settings, output: Output) -> None:
     # A client's outgoing connection may hold an ephemeral port for a moment.
     trouble = processes.port_problem(settings.http_host, settings.http_port)
     if trouble is not None and "taken" in trouble:
-        _until(
+        until(
             PORT_GRACE_S,
             lambda: processes.port_problem(settings.http_host, settings.http_port) is None,
         )
         trouble = processes.port_problem(settings.http_host, settings.http_port)
     if trouble is not None:
         raise CliError(trouble, remedy="choose another one with `shoal up --http-port PORT`")
-
-
-def _until(seconds: float, done: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at and not done():
-        time.sleep(LOOK_S)
 
 
 def _beside_python(settings: Settings, *, asked: bool) -> bool:
