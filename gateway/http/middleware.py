@@ -17,10 +17,8 @@ from falcon.asgi import App, Request, Response
 from bus.process.identity import new_name
 from bus.wire.errors import BadRequest, ContextOverflow
 from gateway.dialects import faults
-from gateway.dialects.dialect import ErrorAnswer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.dialects.ollama import dialect
-from gateway.dialects.openai import shapes
+from gateway.dialects.registry import envelope_of
 from gateway.http.auth import OPEN_PATHS, host_allowed, is_known_key, offered_key, origin_allowed
 from gateway.service import ServiceHandle
 
@@ -180,7 +178,7 @@ class ErrorHandlers:
         self._answer(req, resp, faults.internal(reference))
 
     def _answer(self, req: Request, resp: Response, fault: HttpFault) -> None:
-        answer = envelope_of(req.path, fault)
+        answer = envelope_of(req.path).answer(fault)
         self._handle.service.metrics.fault(answer.status)
         resp.status = answer.status
         resp.stream = None
@@ -189,13 +187,6 @@ class ErrorHandlers:
         resp.data = answer.body
         if answer.status in (408, 413):
             resp.set_header("connection", "close")
-
-
-def envelope_of(path: str, fault: HttpFault) -> ErrorAnswer:
-    """A fault in the words of the dialect that the path belongs to."""
-    if path.startswith(("/api/", "/ollama/")):
-        return dialect.error_answer(fault)
-    return shapes.error_answer(fault)
 
 
 def _fault_of(req: Request, error: falcon.HTTPError) -> HttpFault:

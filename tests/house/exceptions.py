@@ -129,10 +129,6 @@ IMPURE_MODULES: Mapping[str, Excused] = {
     "gateway.cli.verbs.node.config": Excused(
         "is a verb: what it is called with comes from output.command"
     ),
-    "gateway.http.routes": Excused(
-        "puts the resources together",
-        9,
-    ),
     "runner.roles.reports": Excused(
         "names the two shells whose figures it reads",
         2,

@@ -42,6 +42,11 @@ FIELD_WORDS = {
     "max_tokens": "options.num_predict",
 }
 """What the rest of shoal calls differently."""
+ERROR_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}},
+}
 DONE_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",

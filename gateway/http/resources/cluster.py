@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
-from gateway.dialects.dialect import request_id_of
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.dialects.registry import request_id_of
 from gateway.http.node_health import node_health
 from gateway.service import HttpService, ServiceHandle
 

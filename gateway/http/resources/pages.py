@@ -8,6 +8,7 @@ from html import escape
 
 from falcon.asgi import Request, Response
 
+from gateway.dialects.registry import APIS
 from gateway.http.openapi import Route, document
 from gateway.service import ServiceHandle
 
@@ -28,10 +29,12 @@ class Root:
     async def on_get(self, req: Request, resp: Response) -> None:
         """What this is and where to go."""
         options = self._handle.options
+        spoken = [
+            f"{api.title}   {', '.join(endpoint.path for endpoint in api.endpoints[:3])}\n"
+            for api in APIS
+        ]
         resp.text = (
-            f"shoal {options.version} on {options.node_name} is running\n\n"
-            "OpenAI API   /v1/chat/completions, /v1/completions, /v1/models\n"
-            "Ollama API   /api/chat, /api/generate, /api/tags\n"
+            f"shoal {options.version} on {options.node_name} is running\n\n{''.join(spoken)}"
             "Reference    /docs, /openapi.json\n"
             "Health       /health, /metrics, /state, /queue\n"
         )
