@@ -25,11 +25,6 @@ def frame(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
-def named_frame(event: str, payload: bytes) -> bytes:
-    """One event with its name, for dialects that need the `event:` line."""
-    return b"event: " + event.encode() + b"\ndata: " + payload + b"\n\n"
-
-
 def comment(text: str) -> bytes:
     """A line that readers skip: keeps a connection warm, shows progress to a human."""
     return b": " + " ".join(text.split()).encode() + b"\n\n"

@@ -44,10 +44,6 @@ def _openapi(handle: ServiceHandle) -> pages.OpenApi:
     return pages.OpenApi(ROUTES, handle.options.version)
 
 
-def _live(_handle: ServiceHandle) -> cluster.LiveResource:
-    return cluster.LiveResource()
-
-
 def _rows_of(api: Api) -> Iterator[Route]:
     for endpoint in api.endpoints:
         path, summary = endpoint.path, endpoint.summary
@@ -103,7 +99,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/queue", "What runs and what waits", CLUSTER,
           cluster.QueueResource, errors=(401,)),
     Route("GET", "/health", "How this process is", ITSELF, cluster.HealthResource),
-    Route("GET", "/livez", "It lives", ITSELF, _live, answers=PLAIN),
+    Route("GET", "/livez", "It lives", ITSELF, cluster.LiveResource, answers=PLAIN),
     Route("GET", "/readyz", "It takes requests", ITSELF,
           cluster.ReadyResource, answers=PLAIN, errors=(503,)),
     Route("GET", "/metrics", "Prometheus metrics", ITSELF,

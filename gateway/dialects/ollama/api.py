@@ -138,26 +138,22 @@ def _expiry(copy: LoadedCopy, now_s: float) -> float:
     return latest if copy.expires_at_s is None else min(latest, copy.expires_at_s)
 
 
+# fmt: off
 OLLAMA = Api(
     title="Ollama API",
     envelope=ErrorEnvelope("OllamaError", ERROR_SCHEMA, error_answer),
-    # fmt: off
     endpoints=(
         Generates(
             "/api/chat", "A chat turn, streamed unless told otherwise", OllamaChat(), OllamaChatBody
         ),
-        Generates(
-            "/api/generate",
-            "A completion; without a prompt: load or unload",
-            OllamaGenerate(),
-            OllamaGenerateBody,
-        ),
+        Generates("/api/generate", "A completion; without a prompt: load or unload",
+                  OllamaGenerate(), OllamaGenerateBody),
         ListsModels("/api/tags", "Models on disk", render_tags),
         ShowsAsked("/api/show", "One model in detail", render_show, parse_show, OllamaShowBody),
         ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
         Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
     ),
-    # fmt: on
     prefixes=("/api/", "/ollama/"),
     also_under="/ollama",
 )
+# fmt: on

@@ -49,26 +49,18 @@ def _model_object(listing: ModelListing) -> dict[str, Any]:
     }
 
 
+# fmt: off
 OPENAI = Api(
     title="OpenAI API",
     envelope=ErrorEnvelope("Error", ERROR_SCHEMA, error_answer),
-    # fmt: off
     endpoints=(
-        Generates(
-            "/v1/chat/completions",
-            "A chat completion, whole or streamed",
-            OpenAIChat(),
-            ChatCompletionsBody,
-        ),
-        Generates(
-            "/v1/completions",
-            "A text completion, whole or streamed",
-            OpenAICompletions(),
-            CompletionsBody,
-        ),
+        Generates("/v1/chat/completions", "A chat completion, whole or streamed",
+                  OpenAIChat(), ChatCompletionsBody),
+        Generates("/v1/completions", "A text completion, whole or streamed",
+                  OpenAICompletions(), CompletionsBody),
         ListsModels("/v1/models", "Models that are here", render_models),
         ShowsModel("/v1/models/{name:path}", "One model", render_model),
     ),
-    # fmt: on
     id_prefixes=("chatcmpl-", "cmpl-"),
 )
+# fmt: on

@@ -32,6 +32,7 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, too_large
 from gateway.http.ask import Asker
+from gateway.http.middleware import Resource
 from gateway.service import HttpService, ServiceHandle
 
 ROOT = "/v1/diagnostics/node"
@@ -67,18 +68,18 @@ class ProfileOrder(BaseModel):
     format: Literal["speedscope", "flamegraph"] = "speedscope"
 
 
-class NodeDiagnostics:
+class NodeDiagnostics(Resource):
     """`GET /v1/diagnostics/node`."""
 
     def __init__(
         self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
     ) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._timing = timing
 
     async def on_get(self, _req: Request, resp: Response) -> None:
         """Runtime, processes, runners with their own accounts, memory, warnings."""
-        service = self._handle.service
+        service = self.service
         node, state = service.bus.speaker.node, service.bus.state
         now = service.reactor.now()
         fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
@@ -109,13 +110,13 @@ class NodeDiagnostics:
         resp.data = json_bytes(found)
 
 
-class ProcessStacks:
+class ProcessStacks(Resource):
     """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
 
     def __init__(
         self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
     ) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._timing = timing
 
     async def on_get(self, req: Request, resp: Response, name: str, part: str = "") -> None:
@@ -124,7 +125,7 @@ class ProcessStacks:
         if form not in ("json", "text"):
             raise BadRequest(f"format: {form!r} is neither json nor text", field="format")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await _asked(self._handle.service, question, self._timing.stacks_s)
+        found = await _asked(self.service, question, self._timing.stacks_s)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
             resp.text = stacks_text(json.loads(found.content))
@@ -133,13 +134,13 @@ class ProcessStacks:
             resp.data = found.content
 
 
-class ProcessProfile:
+class ProcessProfile(Resource):
     """`POST /v1/diagnostics/node/processes/{name}/profile`."""
 
     def __init__(
         self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
     ) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._timing = timing
 
     async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
@@ -160,7 +161,7 @@ class ProcessProfile:
             format=order.format,
         )
         deadline_s = order.seconds + self._timing.profile_slack_s
-        found = await _asked(self._handle.service, question, deadline_s)
+        found = await _asked(self.service, question, deadline_s)
         resp.content_type = found.content_type
         resp.data = found.content
 

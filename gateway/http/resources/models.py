@@ -17,20 +17,20 @@ from gateway.dialects.dialect import (
     ShowsAsked,
     ShowsModel,
 )
-from gateway.http.middleware import read_body
+from gateway.http.middleware import Resource, read_body
 from gateway.service import HttpService, ServiceHandle
 
 
-class ModelList:
+class ModelList(Resource):
     """A path that tells of all models, in its API's shape."""
 
     def __init__(self, handle: ServiceHandle, endpoint: ListsModels) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._endpoint = endpoint
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with all of them, by id."""
-        service = self._handle.service
+        service = self.service
         if self._endpoint.waits:
             await service.catalog.wait_known()
         cards = service.catalog.cards()
@@ -40,31 +40,31 @@ class ModelList:
         resp.content_type = "application/json"
 
 
-class ModelOfPath:
+class ModelOfPath(Resource):
     """A path that holds the name of the model that it tells of; a name may hold a slash."""
 
     def __init__(self, handle: ServiceHandle, endpoint: ShowsModel) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._endpoint = endpoint
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
         """Answer with one model."""
-        await _show(self._handle.service, self._endpoint, name, resp)
+        await _show(self.service, self._endpoint, name, resp)
 
 
-class ModelOfBody:
+class ModelOfBody(Resource):
     """A path that tells of the model that a body asks about."""
 
     def __init__(self, handle: ServiceHandle, endpoint: ShowsAsked) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._endpoint = endpoint
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with one model."""
-        options = self._handle.service.options
+        options = self.service.options
         body = await read_body(req, options.body_limit_bytes)
         name = self._endpoint.parse(body, Limits(depth=options.body_depth))
-        await _show(self._handle.service, self._endpoint, name, resp)
+        await _show(self.service, self._endpoint, name, resp)
 
 
 class Constant:

@@ -9,8 +9,8 @@ from html import escape
 from falcon.asgi import Request, Response
 
 from gateway.dialects.registry import APIS
+from gateway.http.middleware import Resource
 from gateway.http.openapi import Route, document
-from gateway.service import ServiceHandle
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -20,11 +20,8 @@ body{background:#111;color:#ddd}a{color:#8bf}}
 """
 
 
-class Root:
+class Root(Resource):
     """`GET /` and `HEAD /`: somebody is here."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """What this is and where to go."""

@@ -28,7 +28,8 @@ def test_frames_reassemble_from_any_pieces(
     for payload, event in sent:
         stream += sse.comment("still here")
         encoded = payload.encode()
-        stream += sse.frame(encoded) if event is None else sse.named_frame(event, encoded)
+        name = b"" if event is None else b"event: " + event.encode() + b"\n"
+        stream += name + sse.frame(encoded)
     stream = stream.replace(b"\n", line_end)
     reader = sse.FrameReader()
     # with bare CR the last line end is held back until something follows it
