@@ -62,6 +62,7 @@ def by_field(name: str, *known: str) -> Discriminator:
     """Tells the members of a union apart by the value of one of their fields."""
 
     def tag(value: Any) -> str | None:
+        """Return the tag of the member that `value` is, None for none."""
         if isinstance(value, Mapping):
             found = cast(Mapping[str, Any], value).get(name)
         else:

@@ -68,14 +68,16 @@ class ProfileOrder(BaseModel):
     format: Literal["speedscope", "flamegraph"] = "speedscope"
 
 
-class NodeDiagnostics(Resource):
-    """`GET /v1/diagnostics/node`."""
-
+class _Diagnosing(Resource):
     def __init__(
         self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
     ) -> None:
         super().__init__(handle)
         self._timing = timing
+
+
+class NodeDiagnostics(_Diagnosing):
+    """`GET /v1/diagnostics/node`."""
 
     async def on_get(self, _req: Request, resp: Response) -> None:
         """Runtime, processes, runners with their own accounts, memory, warnings."""
@@ -110,14 +112,8 @@ class NodeDiagnostics(Resource):
         resp.data = json_bytes(found)
 
 
-class ProcessStacks(Resource):
+class ProcessStacks(_Diagnosing):
     """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
-
-    def __init__(
-        self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
-    ) -> None:
-        super().__init__(handle)
-        self._timing = timing
 
     async def on_get(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """What each thread of the process is at. Never locals."""
@@ -134,14 +130,8 @@ class ProcessStacks(Resource):
             resp.data = found.content
 
 
-class ProcessProfile(Resource):
+class ProcessProfile(_Diagnosing):
     """`POST /v1/diagnostics/node/processes/{name}/profile`."""
-
-    def __init__(
-        self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
-    ) -> None:
-        super().__init__(handle)
-        self._timing = timing
 
     async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""

@@ -47,10 +47,7 @@ def _command(service: HttpService, node: str, act: str, asked: NodeBody) -> Comm
             return RenameNode(command_id=command_id, node=which, name=asked.name)
         case "drain" | "undrain":
             return DrainNode(
-                command_id=command_id,
-                node=which,
-                draining=act == "drain",
-                drain_s=asked.drain_s,
+                command_id=command_id, node=which, draining=act == "drain", drain_s=asked.drain_s
             )
         case "forget" | "remember":
             return ForgetNode(command_id=command_id, node=which, forgotten=act == "forget")
