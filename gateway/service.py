@@ -152,6 +152,7 @@ class HttpService:
         waiting: asyncio.Future[Acknowledged | CommandRefused] = self._loop.create_future()
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
+            """Give the waiting its answer, if it still waits."""
             if not waiting.done():
                 waiting.set_result(answer)
 

@@ -10,24 +10,9 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 ITL_BOUNDS_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.02,
-    0.03,
-    0.04,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    1.0,
-    2.5,
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
     float("inf"),
-)
+)  # fmt: skip
 """Upper bounds, inclusive, of inter-token latency."""
 
 

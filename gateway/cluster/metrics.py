@@ -56,10 +56,7 @@ class Metrics:
         by_model = ("model_name",)
         self._counters = counters
         self._requests = Counter(
-            "shoal_requests",
-            "Requests ended, by outcome.",
-            ("model_name", "outcome"),
-            registry=own,
+            "shoal_requests", "Requests ended, by outcome.", ("model_name", "outcome"), registry=own
         )
         self._prompt = Counter(
             "shoal_prompt_tokens", "Prompt tokens of accepted requests.", by_model, registry=own
@@ -131,6 +128,7 @@ class _Readings(Collector):
         self._demands = demands
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of all readings."""
         names = ("model_name", "instance", "node")
         running = GaugeMetricFamily(
             "shoal_num_requests_running", "Requests in the batch.", labels=names

@@ -28,6 +28,9 @@ _BY_FIELD = "union_by_"
 MAX_PATH = 200
 """Characters of a path that are said back; field names are the client's, of any length."""
 MAX_PRIORITY = 1000
+MAX_STOP_CHARACTERS = 1000
+LEAST_TOP_P = 1e-9
+"""A nucleus this small holds the likeliest token alone, which is what `top_p: 0` asks for."""
 MAX_SECONDS = 7 * 24 * 3600.0
 
 
@@ -59,6 +62,7 @@ def by_field(name: str, *known: str) -> Discriminator:
     """Tells the members of a union apart by the value of one of their fields."""
 
     def tag(value: Any) -> str | None:
+        """Return the tag of the member that `value` is, None for none."""
         if isinstance(value, Mapping):
             found = cast(Mapping[str, Any], value).get(name)
         else:

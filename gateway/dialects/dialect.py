@@ -11,15 +11,18 @@ later calls give no bytes. `ended` is true once every request has had its termin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Entry
 from gateway.dialects.collect import Collected
 from gateway.dialects.faults import HttpFault
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Intent = Literal["generate", "load", "unload"]
 """`load` and `unload` carry no request: the answer is rendered from nothing collected."""
@@ -167,13 +170,114 @@ class Dialect(Protocol):
         ...
 
 
-ID_PREFIXES = ("chatcmpl-", "cmpl-")
-"""What OpenAI's clients expect in front of an answer's id."""
+# --- an API as a table ----------------------------------------------------------------------------
 
 
-def request_id_of(answer_id: str) -> RequestId:
-    """The request that an answer's id names, with its prefix or without."""
-    for prefix in ID_PREFIXES:
-        if answer_id.startswith(prefix):
-            return RequestId(answer_id.removeprefix(prefix))
-    return RequestId(answer_id)
+@dataclass(frozen=True, slots=True)
+class LoadedCopy:
+    """One loaded copy. `expires_at_s` None or infinite: it stays."""
+
+    size_bytes: int
+    accelerator_bytes: int
+    context_tokens: int
+    expires_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelListing:
+    """What the listings tell of one model.
+
+    `parameters` is a count (4_000_000). `capabilities` are Ollama's words: completion,
+    tools, thinking, insert, vision, embedding. `facts` go into `model_info` as they are.
+    """
+
+    id: str
+    size_bytes: int
+    modified_at_s: float
+    digest: str = ""
+    family: str = ""
+    parameters: int = 0
+    quantization: str = ""
+    weight_format: str = "safetensors"
+    context_tokens: int = 0
+    capabilities: tuple[str, ...] = ("completion",)
+    template: str = ""
+    license: str = ""
+    parent: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    loaded: tuple[LoadedCopy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Generates:
+    """`POST path` generates text; `body` is the model that parses it."""
+
+    path: str
+    summary: str
+    dialect: Dialect
+    body: type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class ListsModels:
+    """`GET path` tells of all models. `waits`: until it is known which there are."""
+
+    path: str
+    summary: str
+    render: Callable[[Sequence[ModelListing], float], bytes]
+    waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShowsModel:
+    """`GET path` tells of the model that is the `{name}` in it."""
+
+    path: str
+    summary: str
+    render: Callable[[ModelListing], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowsAsked:
+    """`POST path` tells of the model that `parse` finds in the body, as `body` has it."""
+
+    path: str
+    summary: str
+    render: Callable[[ModelListing], bytes]
+    parse: Callable[[bytes, Limits], str]
+    body: type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """`GET path` always says the same."""
+
+    path: str
+    summary: str
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEnvelope:
+    """How failures are told: the name and schema of their bodies, and an answer made so."""
+
+    name: str
+    schema: Mapping[str, Any]
+    answer: Callable[[HttpFault], ErrorAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One HTTP API. The first three endpoints are named at the root.
+
+    Failures of paths that begin with one of `prefixes` are in its envelope. `also_under` is a
+    path below which all endpoints answer a second time. `id_prefixes` stand before a request's id
+    in the id of an answer.
+    """
+
+    title: str
+    envelope: ErrorEnvelope
+    endpoints: tuple[Generates | ListsModels | ShowsModel | ShowsAsked | Says, ...]
+    prefixes: tuple[str, ...] = ()
+    also_under: str = ""
+    id_prefixes: tuple[str, ...] = ()

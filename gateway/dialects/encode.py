@@ -8,9 +8,12 @@ they leave here escaped. Log-probabilities leave finite, because JSON has no inf
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
+
+from bus.wire.messages.tokens import TokenLogprob
 
 LEAST_LOGPROB = -9999.0
 """Stands for "impossible", as OpenAI's reference says."""
@@ -39,6 +42,22 @@ def json_bytes(value: Any) -> bytes:
 def finite_logprob(logprob: float) -> float:
     """`logprob`, or -9999.0 where it is minus infinity or not a number."""
     return max(LEAST_LOGPROB, logprob)
+
+
+def logprobs_list(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """Return the log-probabilities of some text, in the shape that all but one dialect have."""
+    return [
+        {
+            "token": one.text,
+            "logprob": finite_logprob(one.logprob),
+            "bytes": token_bytes(one.text),
+            "top_logprobs": [
+                {"token": text, "logprob": finite_logprob(logprob), "bytes": token_bytes(text)}
+                for _, text, logprob in one.top
+            ],
+        }
+        for one in logprobs
+    ]
 
 
 def token_bytes(text: str) -> list[int] | None:

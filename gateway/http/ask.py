@@ -31,6 +31,7 @@ class Asker:
         answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 
         def answered(frames: list[bytes]) -> None:
+            """Give the waiting its answer, if it still waits."""
             if not answer.done():
                 answer.set_result(frames)
 

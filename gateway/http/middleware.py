@@ -17,12 +17,13 @@ from falcon.asgi import App, Request, Response
 from bus.process.identity import new_name
 from bus.wire.errors import BadRequest, ContextOverflow
 from gateway.dialects import faults
-from gateway.dialects.dialect import ErrorAnswer
+from gateway.dialects.body import FieldTable, Model, read_object, take_extras, validate
+from gateway.dialects.dialect import Limits
+from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.dialects.ollama import dialect
-from gateway.dialects.openai import shapes
+from gateway.dialects.registry import envelope_of
 from gateway.http.auth import OPEN_PATHS, host_allowed, is_known_key, offered_key, origin_allowed
-from gateway.service import ServiceHandle
+from gateway.service import HttpService, ServiceHandle
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Asgi = Callable[[dict[str, Any], Receive, Callable[..., Awaitable[None]]], Awaitable[None]]
@@ -50,6 +51,35 @@ class ReceiveTap:
 def receive_of(req: Request) -> Receive:
     """The connection's `receive`; to be used only after the body was read."""
     return req.scope[_RECEIVE]
+
+
+class Resource:
+    """What answers at a path, with the service of its process."""
+
+    def __init__(self, handle: ServiceHandle) -> None:
+        self._handle = handle
+
+    @property
+    def service(self) -> HttpService:
+        """The service of this process, once it has started."""
+        return self._handle.service
+
+    async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
+        """Return the request's body as `body`; `x_*` fields say nothing, no bytes mean `empty`.
+
+        Raises HttpFaultRaised (408, 413), BadRequest.
+        """
+        options = self.service.options
+        read = await read_body(req, options.body_limit_bytes)
+        found = read_object(read or empty, Limits(depth=options.body_depth))
+        take_extras(found)
+        return validate(body, found, FieldTable())
+
+
+def answer_json(resp: Response, value: Any) -> None:
+    """Answer with a value as JSON."""
+    resp.data = json_bytes(value)
+    resp.content_type = "application/json"
 
 
 async def read_body(req: Request, limit_bytes: int) -> bytes:
@@ -140,47 +170,13 @@ class ErrorHandlers:
         self._handle = handle
 
     def install(self, app: App[Any, Any]) -> None:
-        """Take every kind of error."""
-        app.add_error_handler(Exception, self._unexpected)
-        app.add_error_handler(falcon.HTTPError, self._falcon)
-        app.add_error_handler(HttpFaultRaised, self._raised)
-        app.add_error_handler(BadRequest, self._bad_request)
-        app.add_error_handler(ContextOverflow, self._overflow)
+        """Take every kind of error; falcon has a handler of its own for its errors."""
+        app.add_error_handler(Exception, self._answer)
+        app.add_error_handler(falcon.HTTPError, self._answer)
 
-    async def _raised(
-        self, req: Request, resp: Response, error: HttpFaultRaised, params: Any
-    ) -> None:
-        self._answer(req, resp, error.fault)
-
-    async def _bad_request(
-        self, req: Request, resp: Response, error: BadRequest, params: Any
-    ) -> None:
-        self._answer(req, resp, faults.of_bad_request(error))
-
-    async def _overflow(
-        self, req: Request, resp: Response, error: ContextOverflow, params: Any
-    ) -> None:
-        self._answer(req, resp, faults.of_overflow(error))
-
-    async def _falcon(
-        self, req: Request, resp: Response, error: falcon.HTTPError, params: Any
-    ) -> None:
-        self._answer(req, resp, _fault_of(req, error))
-
-    async def _unexpected(
-        self, req: Request, resp: Response, error: Exception, params: Any
-    ) -> None:
-        reference = new_name("err")
-        self._handle.service.log.error(
-            "a request failed here",
-            reference=reference,
-            path=req.path,
-            error="".join(traceback.format_exception(error)),
-        )
-        self._answer(req, resp, faults.internal(reference))
-
-    def _answer(self, req: Request, resp: Response, fault: HttpFault) -> None:
-        answer = envelope_of(req.path, fault)
+    async def _answer(self, req: Request, resp: Response, error: Exception, params: Any) -> None:
+        fault = self._fault_of(req, error)
+        answer = envelope_of(req.path).answer(fault)
         self._handle.service.metrics.fault(answer.status)
         resp.status = answer.status
         resp.stream = None
@@ -190,15 +186,28 @@ class ErrorHandlers:
         if answer.status in (408, 413):
             resp.set_header("connection", "close")
 
+    def _fault_of(self, req: Request, error: Exception) -> HttpFault:
+        match error:
+            case HttpFaultRaised():
+                return error.fault
+            case BadRequest():
+                return faults.of_bad_request(error)
+            case ContextOverflow():
+                return faults.of_overflow(error)
+            case falcon.HTTPError():
+                return _fault_of_falcon(req, error)
+            case _:
+                reference = new_name("err")
+                self._handle.service.log.error(
+                    "a request failed here",
+                    reference=reference,
+                    path=req.path,
+                    error="".join(traceback.format_exception(error)),
+                )
+                return faults.internal(reference)
 
-def envelope_of(path: str, fault: HttpFault) -> ErrorAnswer:
-    """A fault in the words of the dialect that the path belongs to."""
-    if path.startswith(("/api/", "/ollama/")):
-        return dialect.error_answer(fault)
-    return shapes.error_answer(fault)
 
-
-def _fault_of(req: Request, error: falcon.HTTPError) -> HttpFault:
+def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:
     if isinstance(error, falcon.HTTPMethodNotAllowed):
         headers = dict(cast(Any, error.headers) or {})
         names = [one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()]

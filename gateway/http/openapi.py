@@ -1,49 +1,26 @@
 """The OpenAPI document, made from a table of routes and the models that parse their bodies.
 
-Pure. The composition root gives the table, so that a route without a line in it can be
-found by a test; the document says nothing that the code does not check.
+Pure. The same table makes the application; the document says nothing that the code does not
+check.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from gateway.dialects.dialect import ErrorEnvelope
+from gateway.dialects.registry import DEFAULT_ENVELOPE
+
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
-Envelope = Literal["openai", "ollama"]
 
 _PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 _REFERENCE = "#/components/schemas/{model}"
-
-_ENVELOPES: Mapping[Envelope, dict[str, Any]] = {
-    "openai": {
-        "type": "object",
-        "required": ["error"],
-        "properties": {
-            "error": {
-                "type": "object",
-                "required": ["message", "type", "param", "code"],
-                "properties": {
-                    "message": {"type": "string"},
-                    "type": {"type": "string"},
-                    "param": {"type": ["string", "null"]},
-                    "code": {"type": "string"},
-                },
-            }
-        },
-    },
-    "ollama": {
-        "type": "object",
-        "required": ["error"],
-        "properties": {"error": {"type": "string"}},
-    },
-}
-_ERROR_NAMES: Mapping[Envelope, str] = {"openai": "Error", "ollama": "OllamaError"}
 
 _ERROR_TEXTS: Mapping[int, str] = {
     400: "The body cannot be honoured as it stands; the field is named.",
@@ -68,30 +45,30 @@ GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 503, 504, 507)
 class Route:
     """One method of one path. `path` is written as the router has it (`/v1/models/{id:path}`).
 
-    `body` is the model that parses it. `streams` is the content type of a streamed answer.
+    `resource` makes what answers at the path, of the process's service handle. `body` is the model
+    that parses it. `streams` is the content type of a streamed answer.
     """
 
     method: Method
     path: str
     summary: str
     tag: str
+    resource: Callable[[Any], object] | None = None
     body: type[BaseModel] | None = None
     answers: str = "application/json"
     streams: str | None = None
     errors: tuple[int, ...] = ()
-    envelope: Envelope = "openai"
+    envelope: ErrorEnvelope = DEFAULT_ENVELOPE
 
 
 def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:
-    """An OpenAPI 3.1 document: every route, every body's schema, the error envelopes."""
+    """Return an OpenAPI 3.1 document: every route, every body's schema, the error envelopes."""
     bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
     _, schema = models_json_schema(
         [(body, "validation") for body in bodies], ref_template=_REFERENCE
     )
     schemas: dict[str, Any] = dict(schema.get("$defs", {}))
-    for envelope, shape in _ENVELOPES.items():
-        if any(route.envelope == envelope for route in routes):
-            schemas[_ERROR_NAMES[envelope]] = shape
+    schemas |= {route.envelope.name: route.envelope.schema for route in routes}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = _PARAMETER.sub(r"{\1}", route.path)
@@ -146,7 +123,7 @@ def _answer(route: Route) -> dict[str, Any]:
 
 
 def _errors(route: Route) -> dict[str, Any]:
-    reference = {"$ref": _REFERENCE.format(model=_ERROR_NAMES[route.envelope])}
+    reference = {"$ref": _REFERENCE.format(model=route.envelope.name)}
     return {
         str(status): {
             "description": _ERROR_TEXTS[status],

@@ -93,21 +93,26 @@ class GunicornLog(Logger):
         self._lines = Log(node=os.environ.get("SHOAL_NODE", ""), process="gateway")
 
     def critical(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a line of the same level."""
         self._lines.critical(_text(msg, args))
 
     def error(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a line of the same level."""
         self._lines.error(_text(msg, args))
 
     def warning(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a line of the same level."""
         self._lines.warning(_text(msg, args))
 
     def info(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a line for debugging: gunicorn tells much."""
         self._lines.debug(_text(msg, args))
 
     def debug(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        return
+        """Write nothing."""
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
+        """Write an error with the exception that is being handled."""
         error = sys.exc_info()[1]
         self._lines.error(_text(msg, args), error=repr(error))
 

@@ -124,8 +124,7 @@ class ClientRequest:
     def lost_unaccepted(self) -> None:
         """Have the owner go on as if the runner, which vanished, had never been asked."""
         self._owner.refused(
-            self,
-            Refusal(reason="not_ready", message="the model's runner does not answer"),
+            self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
 
     def arrived(self, entries: list[Entry], now: float) -> None:

@@ -33,6 +33,8 @@ from bus.wire.messages.wire import Message
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.ask import Asker
 from gateway.http.resources import diagnostics
+from gateway.http.resources.diagnostics import DiagnosticsTiming
+from gateway.http.routes import ROUTES
 from tests.harness.node_server import instance, reading
 
 NODE = NodeId("n1")
@@ -68,6 +70,7 @@ class Desk:
         self.readings: list[tuple[NodeReading, float]] = []
         self.runners: list[Any] = []
         self.state = ClusterState()
+        self.timing = DiagnosticsTiming()
 
     def run(self, act: Callable[[testing.ASGIConductor], Coroutine[Any, Any, Any]]) -> Any:
         async def main() -> Any:
@@ -87,8 +90,10 @@ class Desk:
             for kind in (HttpFaultRaised, BadRequest):
                 app.add_error_handler(kind, _told)
             handle: Any = SimpleNamespace(service=service)
-            for path, resource in diagnostics.resources(handle).items():
-                app.add_route(path, resource)
+            for route in ROUTES:
+                if route.path.startswith(diagnostics.ROOT):
+                    make: Any = route.resource
+                    app.add_route(route.path, make(handle, self.timing))
             try:
                 async with testing.ASGIConductor(app) as conductor:
                     return await act(conductor)
@@ -104,6 +109,12 @@ class Desk:
 
     def post(self, path: str, body: str) -> testing.Result:
         return self.run(lambda conductor: conductor.simulate_post(path, body=body))
+
+    def _nodes(self, _now: float) -> list[tuple[NodeReading, float]]:
+        return self.readings
+
+    def _runners(self, _now: float) -> list[Any]:
+        return self.runners
 
     def _answer(self, link: Link, frames: list[bytes]) -> None:
         question = decode(frames[1]).message
@@ -186,10 +197,8 @@ def test_telemetrys_refusals_keep_their_status(desk: Desk, status: int, code: st
     assert (found.status_code, found.json) == (status, {"message": "the reason", "code": code})
 
 
-def test_a_silent_telemetry_is_a_503_and_the_wait_is_named(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(diagnostics, "STACKS_DEADLINE_S", 0.05)
+def test_a_silent_telemetry_is_a_503_and_the_wait_is_named(desk: Desk) -> None:
+    desk.timing = DiagnosticsTiming(stacks_s=0.05)
     found = desk.get("/v1/diagnostics/node/processes/bus/stacks")
     assert (found.status_code, found.json["code"]) == (503, "telemetry_silent")
     assert "AskDiagnosis" in found.json["message"]
@@ -223,10 +232,8 @@ def test_the_node_tells_of_processes_runners_and_what_is_wrong(desk: Desk) -> No
     assert AskRunner(instance=InstanceId("inst-tiny")) in desk.asked
 
 
-def test_what_does_not_answer_is_a_warning_and_never_an_error(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(diagnostics, "REPORT_DEADLINE_S", 0.05)
+def test_what_does_not_answer_is_a_warning_and_never_an_error(desk: Desk) -> None:
+    desk.timing = DiagnosticsTiming(report_s=0.05)
     one = instance("tiny")
     desk.state = ClusterState(instances={str(one.instance): one})
     desk.runners = [reading(one)]

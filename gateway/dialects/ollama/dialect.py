@@ -45,20 +45,47 @@ from gateway.dialects.ollama.bodies import (
 from gateway.dialects.ollama.render import (
     CONTENT_TYPE,
     OllamaStream,
+    Shape,
     error_object,
     render_empty,
     render_ollama,
 )
 
 
-class OllamaChat:
-    """`POST /api/chat`."""
+class _Rendered:
+    """Rendering, which chat and generate do alike: lines with a `message` or a `response`."""
 
-    name = "ollama_chat"
     stream_content_type = CONTENT_TYPE
 
+    def __init__(self, shape: Shape) -> None:
+        self._shape: Shape = shape
+        self.name = f"ollama_{shape}"
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> OllamaStream:
+        """Return a renderer of lines."""
+        return OllamaStream(parsed, shape=self._shape, load_s=load_s)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """Return one line with everything."""
+        if parsed.intent != "generate":
+            return render_empty(parsed, shape=self._shape, load_s=load_s)
+        return render_ollama(parsed, collected[0], shape=self._shape, load_s=load_s)
+
+    def error(self, fault: HttpFault) -> ErrorAnswer:
+        """Return `{"error": "..."}`."""
+        return error_answer(fault)
+
+
+class OllamaChat(_Rendered):
+    """`POST /api/chat`."""
+
+    def __init__(self) -> None:
+        super().__init__("chat")
+
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """One request, or none when there is nothing to answer."""
+        """Return one request, or none when there is nothing to answer. Raises BadRequest."""
         found = read_object(body, context.limits)
         extras = take_extras(found)
         asked = validate(OllamaChatBody, found, CHAT_TABLE)
@@ -72,31 +99,15 @@ class OllamaChat:
         )
         return _parsed(asked, prompt, extras, context)
 
-    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> OllamaStream:
-        """Lines with a `message` each."""
-        return OllamaStream(parsed, shape="chat", load_s=load_s)
 
-    def render_whole(
-        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
-    ) -> bytes:
-        """One line with everything."""
-        if parsed.intent != "generate":
-            return render_empty(parsed, shape="chat", load_s=load_s)
-        return render_ollama(parsed, collected[0], shape="chat", load_s=load_s)
-
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """`{"error": "..."}`."""
-        return error_answer(fault)
-
-
-class OllamaGenerate:
+class OllamaGenerate(_Rendered):
     """`POST /api/generate`."""
 
-    name = "ollama_generate"
-    stream_content_type = CONTENT_TYPE
+    def __init__(self) -> None:
+        super().__init__("generate")
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """One request, or none when there is nothing to answer."""
+        """Return one request, or none when there is nothing to answer. Raises BadRequest."""
         found = read_object(body, context.limits)
         extras = take_extras(found)
         asked = validate(OllamaGenerateBody, found, GENERATE_TABLE)
@@ -106,22 +117,6 @@ class OllamaGenerate:
                 field="context",
             )
         return _parsed(asked, _prompt_of(asked), extras, context)
-
-    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> OllamaStream:
-        """Lines with a `response` each."""
-        return OllamaStream(parsed, shape="generate", load_s=load_s)
-
-    def render_whole(
-        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
-    ) -> bytes:
-        """One line with everything."""
-        if parsed.intent != "generate":
-            return render_empty(parsed, shape="generate", load_s=load_s)
-        return render_ollama(parsed, collected[0], shape="generate", load_s=load_s)
-
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """`{"error": "..."}`."""
-        return error_answer(fault)
 
 
 def error_answer(fault: HttpFault) -> ErrorAnswer:

@@ -15,7 +15,7 @@ from typing import Any
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
-from gateway.dialects.body import validate
+from gateway.dialects.body import LEAST_TOP_P, MAX_STOP_CHARACTERS, validate
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.ollama.bodies import (
     NEUTRAL_OPTIONS,
@@ -23,7 +23,6 @@ from gateway.dialects.ollama.bodies import (
     OllamaOptionsBody,
     SharedBody,
 )
-from gateway.dialects.openai.fields import LEAST_TOP_P, MAX_STOP_CHARACTERS
 
 DEFAULT_TEMPERATURE = 0.8
 DEFAULT_TOP_K = 40

@@ -24,13 +24,12 @@ from bus.wire.messages.tokens import (
     Finished,
     PrefillProgress,
     TokenDelta,
-    TokenLogprob,
     ToolCallDelta,
 )
 from gateway.dialects import faults
 from gateway.dialects.collect import Collected, CollectedCall
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes, token_bytes
+from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
 from gateway.dialects.faults import HttpFault
 
 CONTENT_TYPE = "application/x-ndjson"
@@ -42,6 +41,11 @@ FIELD_WORDS = {
     "max_tokens": "options.num_predict",
 }
 """What the rest of shoal calls differently."""
+ERROR_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}},
+}
 DONE_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",
@@ -240,22 +244,6 @@ def message_object(
     if shown:
         message["tool_calls"] = shown
     return message
-
-
-def logprobs_list(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Ollama's log-probabilities of some text."""
-    return [
-        {
-            "token": one.text,
-            "logprob": finite_logprob(one.logprob),
-            "bytes": token_bytes(one.text),
-            "top_logprobs": [
-                {"token": text, "logprob": finite_logprob(logprob), "bytes": token_bytes(text)}
-                for _, text, logprob in one.top
-            ],
-        }
-        for one in logprobs
-    ]
 
 
 def _answer(

@@ -24,7 +24,7 @@ from bus.wire.messages.tokens import (
 )
 from gateway.dialects.collect import Collected, CollectedChoice
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes, token_bytes
+from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
 from gateway.dialects.openai.shapes import (
     FINISH_REASONS,
     answer_head,
@@ -124,26 +124,8 @@ def call_delta(entry: ToolCallDelta) -> dict[str, Any]:
 
 
 def logprobs_object(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """OpenAI's log-probabilities of some text."""
-    return {
-        "content": [
-            {
-                "token": one.text,
-                "logprob": finite_logprob(one.logprob),
-                "bytes": token_bytes(one.text),
-                "top_logprobs": [
-                    {
-                        "token": text,
-                        "logprob": finite_logprob(logprob),
-                        "bytes": token_bytes(text),
-                    }
-                    for _, text, logprob in one.top
-                ],
-            }
-            for one in logprobs
-        ],
-        "refusal": None,
-    }
+    """Return OpenAI's log-probabilities of some text."""
+    return {"content": logprobs_list(logprobs), "refusal": None}
 
 
 def _wants_logprobs(parsed: Parsed) -> bool:

@@ -8,13 +8,11 @@ from __future__ import annotations
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import Sampling
+from gateway.dialects.body import LEAST_TOP_P, MAX_STOP_CHARACTERS
 from gateway.dialects.dialect import Extras, Limits
 from gateway.dialects.openai.bodies import SharedBody
 
-LEAST_TOP_P = 1e-9
-"""A nucleus this small holds the likeliest token alone, which is what `top_p: 0` asks for."""
 MAX_BIASED = 1024
-MAX_STOP_CHARACTERS = 1000
 NO_EFFECT_TIERS = ("auto", "default")
 
 

@@ -27,6 +27,22 @@ FINISH_REASONS: Mapping[FinishReason, str] = {
 FIELD_WORDS = {"thinking": "reasoning_effort"}
 """What the rest of shoal calls differently."""
 
+ERROR_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "string"},
+            },
+        }
+    },
+}
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

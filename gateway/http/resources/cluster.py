@@ -11,27 +11,25 @@ from pydantic import BaseModel
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
-from gateway.dialects.dialect import request_id_of
-from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.dialects.registry import request_id_of
+from gateway.http.middleware import Resource, answer_json
 from gateway.http.node_health import node_health
-from gateway.service import HttpService, ServiceHandle
+from gateway.service import HttpService
 
 
-class StateResource:
+class StateResource(Resource):
     """`GET /state`: the mirrored state, the latest readings, each node's health."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """All of it."""
-        service = self._handle.service
+        service = self.service
         state, known, now = service.bus.state, service.readings, service.reactor.now()
         readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
         nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in known.cards(now))})
         peers, links = known.peers(now), known.links(now)
-        resp.data = json_bytes(
+        answer_json(
+            resp,
             {
                 "state": state.model_dump(mode="json"),
                 "node": service.options.node,
@@ -52,23 +50,20 @@ class StateResource:
                 "nodeHealth": {
                     node: node_health(*readings.get(node, (None, 0.0))) for node in nodes
                 },
-            }
+            },
         )
-        resp.content_type = "application/json"
 
 
-class QueueResource:
+class QueueResource(Resource):
     """`GET /queue`: what runs and what waits, at runners and here."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Numbers, and one line per open request of this node's gateway."""
-        service = self._handle.service
+        service = self.service
         runners = service.catalog.serving()
         requests = await service.http_processes.open_requests(service.options.processes)
-        resp.data = json_bytes(
+        answer_json(
+            resp,
             {
                 "running": sum(one.running for one in runners),
                 "waiting": sum(one.waiting for one in runners)
@@ -87,22 +82,19 @@ class QueueResource:
                     for one in runners
                 ],
                 "requests": sorted(requests, key=lambda one: -one["seconds"]),
-            }
+            },
         )
-        resp.content_type = "application/json"
 
 
-class HealthResource:
+class HealthResource(Resource):
     """`GET /health`: how this process is, from memory alone."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """200 while it serves at all; the words say how well."""
-        service = self._handle.service
+        service = self.service
         problems = _problems(service)
-        resp.data = json_bytes(
+        answer_json(
+            resp,
             {
                 "status": "degraded" if problems else "ok",
                 "problems": problems,
@@ -117,12 +109,11 @@ class HealthResource:
                         if one.status == "ready" and one.test is None
                     }
                 ),
-            }
+            },
         )
-        resp.content_type = "application/json"
 
 
-class LiveResource:
+class LiveResource(Resource):
     """`GET /livez`: the loop turns."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
@@ -131,53 +122,43 @@ class LiveResource:
         resp.content_type = "text/plain"
 
 
-class ReadyResource:
+class ReadyResource(Resource):
     """`GET /readyz`: requests are taken."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """503 with the reasons while they are not."""
-        problems = _problems(self._handle.service)
+        problems = _problems(self.service)
         resp.status = 503 if problems else 200
         resp.text = "\n".join(problems) or "ok"
         resp.content_type = "text/plain"
 
 
-class MetricsResource:
+class MetricsResource(Resource):
     """`GET /metrics`."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Prometheus's text, of all HTTP processes."""
-        service = self._handle.service
+        service = self.service
         demands = service.readings.demands(service.reactor.now())
         resp.data = service.metrics.render(service.catalog.serving(), demands)
         resp.content_type = metrics.CONTENT_TYPE
 
 
-class CancelResource:
+class CancelResource(Resource):
     """`POST /v1/cancel/{id}` (DELETE works as well)."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
         """Stop it, whichever node's gateway owns it; its client gets an ordinary end. To stop it
         again says the same. 404 when nobody knows it, 504 when its owner does not answer."""
         wanted = request_id_of(request_id)
         try:
-            found = await self._handle.service.cancels.stop(wanted)
+            found = await self.service.cancels.stop(wanted)
         except OwnerSilent as silent:
             fault = faults.owner_silent(silent.owner, silent.waited_s)
             raise HttpFaultRaised(fault) from None
         if not found:
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
-        resp.data = json_bytes({"id": request_id, "cancelled": True})
-        resp.content_type = "application/json"
+        answer_json(resp, {"id": request_id, "cancelled": True})
 
     async def on_delete(self, req: Request, resp: Response, request_id: str) -> None:
         """The same."""

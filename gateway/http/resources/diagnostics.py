@@ -11,6 +11,7 @@ import asyncio
 import importlib.metadata
 import json
 import platform
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from falcon.asgi import Request, Response
@@ -31,12 +32,10 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, too_large
 from gateway.http.ask import Asker
+from gateway.http.middleware import Resource
 from gateway.service import HttpService, ServiceHandle
 
 ROOT = "/v1/diagnostics/node"
-REPORT_DEADLINE_S = 2.0
-STACKS_DEADLINE_S = 20.0
-PROFILE_SLACK_S = 20.0
 READING_FRESH_S = 15.0
 MAX_BODY_BYTES = 64 << 10
 CODES = {
@@ -50,6 +49,15 @@ CODES = {
 PACKAGES = ("shoal", "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "pydantic")
 
 
+@dataclass(frozen=True, slots=True)
+class DiagnosticsTiming:
+    """How long answers are waited for: a runner's account, stacks, a profile after its seconds."""
+
+    report_s: float = 2.0
+    stacks_s: float = 20.0
+    profile_slack_s: float = 20.0
+
+
 class ProfileOrder(BaseModel):
     """The body of a profile: every field may be left out."""
 
@@ -60,22 +68,28 @@ class ProfileOrder(BaseModel):
     format: Literal["speedscope", "flamegraph"] = "speedscope"
 
 
-class NodeDiagnostics:
-    """`GET /v1/diagnostics/node`."""
+class _Diagnosing(Resource):
+    def __init__(
+        self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
+    ) -> None:
+        super().__init__(handle)
+        self._timing = timing
 
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
+
+class NodeDiagnostics(_Diagnosing):
+    """`GET /v1/diagnostics/node`."""
 
     async def on_get(self, _req: Request, resp: Response) -> None:
         """Runtime, processes, runners with their own accounts, memory, warnings."""
-        service = self._handle.service
+        service = self.service
         node, state = service.bus.speaker.node, service.bus.state
         now = service.reactor.now()
         fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
         reading = fresh[0] if fresh else None
         readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
+        within_s = self._timing.report_s
         (reports, failed), capability = await asyncio.gather(
-            _reports(service), _capability(service)
+            _reports(service, within_s), _capability(service, within_s)
         )
         warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
         if reading is None:
@@ -98,11 +112,8 @@ class NodeDiagnostics:
         resp.data = json_bytes(found)
 
 
-class ProcessStacks:
+class ProcessStacks(_Diagnosing):
     """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """What each thread of the process is at. Never locals."""
@@ -110,7 +121,7 @@ class ProcessStacks:
         if form not in ("json", "text"):
             raise BadRequest(f"format: {form!r} is neither json nor text", field="format")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await _asked(self._handle.service, question, STACKS_DEADLINE_S)
+        found = await _asked(self.service, question, self._timing.stacks_s)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
             resp.text = stacks_text(json.loads(found.content))
@@ -119,11 +130,8 @@ class ProcessStacks:
             resp.data = found.content
 
 
-class ProcessProfile:
+class ProcessProfile(_Diagnosing):
     """`POST /v1/diagnostics/node/processes/{name}/profile`."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""
@@ -142,38 +150,30 @@ class ProcessProfile:
             rate_hz=order.rate_hz,
             format=order.format,
         )
-        deadline_s = order.seconds + PROFILE_SLACK_S
-        found = await _asked(self._handle.service, question, deadline_s)
+        deadline_s = order.seconds + self._timing.profile_slack_s
+        found = await _asked(self.service, question, deadline_s)
         resp.content_type = found.content_type
         resp.data = found.content
 
 
-def resources(handle: ServiceHandle) -> dict[str, object]:
-    """What answers at which path. One of several processes under a name is `gateway/1`."""
-    stacks, profile = ProcessStacks(handle), ProcessProfile(handle)
-    found: dict[str, object] = {ROOT: NodeDiagnostics(handle)}
-    for name in ("{name}", "{name}/{part}"):
-        found[f"{ROOT}/processes/{name}/stacks"] = stacks
-        found[f"{ROOT}/processes/{name}/profile"] = profile
-    return found
-
-
-async def _reports(service: HttpService) -> tuple[list[RunnerReport], list[str]]:
+async def _reports(service: HttpService, within_s: float) -> tuple[list[RunnerReport], list[str]]:
     node = service.bus.speaker.node
     mine = [
         instance.instance
         for instance in service.bus.state.instances.values()
         if any(rank.node == node for rank in instance.ready)
     ]
-    found = await asyncio.gather(*(_report(service, instance) for instance in mine))
+    found = await asyncio.gather(*(_report(service, instance, within_s) for instance in mine))
     reports = [report for report in found if isinstance(report, RunnerReport)]
     return reports, [text for text in found if isinstance(text, str)]
 
 
-async def _report(service: HttpService, instance: InstanceId) -> RunnerReport | str:
+async def _report(
+    service: HttpService, instance: InstanceId, within_s: float
+) -> RunnerReport | str:
     question = AskRunner(instance=instance)
     try:
-        answer = await _ask(service, service.bus.endpoints.worker, question, REPORT_DEADLINE_S)
+        answer = await _ask(service, service.bus.endpoints.worker, question, within_s)
     except (Unavailable, BadMessage) as error:
         return f"no account of {instance}: {error}"
     if isinstance(answer, RunnerReport):
@@ -182,10 +182,10 @@ async def _report(service: HttpService, instance: InstanceId) -> RunnerReport | 
     return f"no account of {instance}: {said}"
 
 
-async def _capability(service: HttpService) -> dict[str, Any]:
+async def _capability(service: HttpService, within_s: float) -> dict[str, Any]:
     question = AskDiagnosis(want="capability")
     try:
-        answer = await _ask(service, service.bus.endpoints.telemetry, question, REPORT_DEADLINE_S)
+        answer = await _ask(service, service.bus.endpoints.telemetry, question, within_s)
     except (Unavailable, BadMessage) as error:
         return {"py_spy": None, "reason": str(error)}
     if isinstance(answer, Diagnosis):

@@ -19,7 +19,7 @@ from gateway.dialects import sse
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
-from gateway.http.middleware import read_body, receive_of
+from gateway.http.middleware import Resource, read_body, receive_of
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
 from gateway.service import HttpService, ServiceHandle
@@ -57,16 +57,16 @@ class _Running:
         )
 
 
-class GenerateResource:
+class GenerateResource(Resource):
     """A route that generates text in one dialect."""
 
     def __init__(self, handle: ServiceHandle, dialect: Dialect) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._dialect = dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Parse, submit, answer."""
-        service = self._handle.service
+        service = self.service
         started_at = service.reactor.now()
         parsed = await self._parse(service, req)
         if not service.catalog.known:

@@ -14,12 +14,11 @@ from bus.wire.errors import BadRequest
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.commands import Acknowledged, DeleteInstance, PlaceModel
 from gateway.dialects import faults
-from gateway.dialects.body import Closed, FieldTable, read_object, take_extras, validate
-from gateway.dialects.dialect import Limits
+from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.http.middleware import read_body
-from gateway.service import HttpService, ServiceHandle
+from gateway.http.middleware import Resource, answer_json
+from gateway.service import HttpService
 
 MAX_DRAIN_S = 3600.0
 
@@ -40,78 +39,62 @@ class PlaceBody(Closed):
     layers: dict[str, int] = {}
 
 
-class PlaceInstance:
+class PlaceInstance(Resource):
     """`POST /place_instance`: load a copy of a model."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """The acknowledgement, with the instance's id (or the plan, on `dry_run`)."""
-        service = self._handle.service
-        body = await read_body(req, service.options.body_limit_bytes)
-        found = read_object(body, Limits(depth=service.options.body_depth))
-        take_extras(found)
-        asked = validate(PlaceBody, found, FieldTable())
+        service = self.service
+        asked = await self.read(req, PlaceBody, empty=b"")
         await service.catalog.wait_known()
         resp.data = await _placed(service, asked)
         resp.content_type = "application/json"
 
 
-class PlacementPlan:
+class PlacementPlan(Resource):
     """`GET /instance/placement?model=...`: what placing would do, without doing it."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """The plan."""
-        await self._handle.service.catalog.wait_known()
-        resp.data = await _placed(self._handle.service, _asked(req))
+        await self.service.catalog.wait_known()
+        resp.data = await _placed(self.service, _asked(req))
         resp.content_type = "application/json"
 
 
-class PlacementPreviews:
+class PlacementPreviews(Resource):
     """`GET /instance/previews?model=...`: every candidate, with its bytes and speed or a reason."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """For each number of nodes and kind of sharding the best placement now, or why there is
         none; `chosen` is what placing would do, `refusal` what it would say instead."""
-        service, asked = self._handle.service, _asked(req)
+        service, asked = self.service, _asked(req)
         await service.catalog.wait_known()
         command = _command(service, asked).model_copy(update={"previews": True})
         answer = await service.command(command)
-        resp.data = json_bytes(answer.plan)
-        resp.content_type = "application/json"
+        answer_json(resp, answer.plan)
 
 
-class InstanceResource:
+class InstanceResource(Resource):
     """`/instance/{id}`."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
         """The instance as the state has it, and its runner's last reading."""
-        service = self._handle.service
+        service = self.service
         found = service.bus.state.instances.get(instance)
         if found is None:
             raise HttpFaultRaised(faults.not_found(f"instance '{instance}'"))
         reading = service.readings.runner_of(found, service.reactor.now())
-        resp.data = json_bytes(
+        answer_json(
+            resp,
             {
                 "instance": found.model_dump(mode="json"),
                 "reading": None if reading is None else reading.model_dump(mode="json"),
-            }
+            },
         )
-        resp.content_type = "application/json"
 
     async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
         """Drain (`?drain_s=`), then unload."""
-        service = self._handle.service
+        service = self.service
         drain_s = req.get_param_as_float("drain_s", min_value=0.0, max_value=MAX_DRAIN_S)
         command = DeleteInstance(
             command_id=service.command_id(),
@@ -119,8 +102,7 @@ class InstanceResource:
             drain_s=drain_s or 0.0,
             why="deleted through the HTTP API",
         )
-        resp.data = json_bytes(acknowledged(await service.command(command)))
-        resp.content_type = "application/json"
+        answer_json(resp, acknowledged(await service.command(command)))
 
 
 async def _placed(service: HttpService, asked: PlaceBody) -> bytes:

@@ -1,4 +1,4 @@
-"""Talks to clients about which models are here, in OpenAI's and Ollama's listings."""
+"""Talks to clients about which models are here, in the shapes of every API."""
 
 from __future__ import annotations
 
@@ -9,112 +9,83 @@ from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import RunnerReading
-from gateway.dialects import listing
-from gateway.dialects.dialect import Limits
-from gateway.dialects.listing import LoadedCopy, ModelListing
-from gateway.http.middleware import read_body
+from gateway.dialects.dialect import (
+    Limits,
+    ListsModels,
+    LoadedCopy,
+    ModelListing,
+    ShowsAsked,
+    ShowsModel,
+)
+from gateway.http.middleware import Resource, read_body
 from gateway.service import HttpService, ServiceHandle
 
 
-class Listings:
-    """What every listing is told from."""
+class ModelList(Resource):
+    """A path that tells of all models, in its API's shape."""
 
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
-
-    @property
-    def service(self) -> HttpService:
-        """This process's service."""
-        return self._handle.service
-
-    def all(self) -> list[ModelListing]:
-        """All models, by id."""
-        service = self.service
-        cards = service.catalog.cards()
-        return [
-            _listing(service, name, cards.get(name)) for name in sorted(service.catalog.names())
-        ]
-
-    def one(self, name: str) -> ModelListing:
-        """The model that a client means. Raises HttpFaultRaised (404)."""
-        model = self.service.catalog.named(name)
-        return _listing(self.service, model, self.service.catalog.cards().get(model))
-
-
-class OpenAIModels:
-    """`GET /v1/models`."""
-
-    def __init__(self, listings: Listings) -> None:
-        self._listings = listings
+    def __init__(self, handle: ServiceHandle, endpoint: ListsModels) -> None:
+        super().__init__(handle)
+        self._endpoint = endpoint
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """All of them."""
-        await self._listings.service.catalog.wait_known()
-        resp.data = listing.openai_models(self._listings.all())
+        """Answer with all of them, by id."""
+        service = self.service
+        if self._endpoint.waits:
+            await service.catalog.wait_known()
+        cards = service.catalog.cards()
+        names = sorted(service.catalog.names())
+        listings = [_listing(service, name, cards.get(name)) for name in names]
+        resp.data = self._endpoint.render(listings, wall())
         resp.content_type = "application/json"
 
 
-class OpenAIModel:
-    """`GET /v1/models/{id}`; an id may hold a slash."""
+class ModelOfPath(Resource):
+    """A path that holds the name of the model that it tells of; a name may hold a slash."""
 
-    def __init__(self, listings: Listings) -> None:
-        self._listings = listings
+    def __init__(self, handle: ServiceHandle, endpoint: ShowsModel) -> None:
+        super().__init__(handle)
+        self._endpoint = endpoint
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
-        """One of them."""
-        await self._listings.service.catalog.wait_known()
-        resp.data = listing.openai_model(self._listings.one(name))
-        resp.content_type = "application/json"
+        """Answer with one model."""
+        await _show(self.service, self._endpoint, name, resp)
 
 
-class OllamaTags:
-    """`GET /api/tags`."""
+class ModelOfBody(Resource):
+    """A path that tells of the model that a body asks about."""
 
-    def __init__(self, listings: Listings) -> None:
-        self._listings = listings
-
-    async def on_get(self, req: Request, resp: Response) -> None:
-        """All of them."""
-        await self._listings.service.catalog.wait_known()
-        resp.data = listing.ollama_tags(self._listings.all())
-        resp.content_type = "application/json"
-
-
-class OllamaPs:
-    """`GET /api/ps`."""
-
-    def __init__(self, listings: Listings) -> None:
-        self._listings = listings
-
-    async def on_get(self, req: Request, resp: Response) -> None:
-        """Those that are loaded."""
-        resp.data = listing.ollama_ps(self._listings.all(), wall())
-        resp.content_type = "application/json"
-
-
-class OllamaShow:
-    """`POST /api/show`."""
-
-    def __init__(self, listings: Listings) -> None:
-        self._listings = listings
+    def __init__(self, handle: ServiceHandle, endpoint: ShowsAsked) -> None:
+        super().__init__(handle)
+        self._endpoint = endpoint
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """One of them, in detail."""
-        options = self._listings.service.options
+        """Answer with one model."""
+        options = self.service.options
         body = await read_body(req, options.body_limit_bytes)
-        name = listing.parse_show(body, Limits(depth=options.body_depth))
-        await self._listings.service.catalog.wait_known()
-        resp.data = listing.ollama_show(self._listings.one(name))
-        resp.content_type = "application/json"
+        name = self._endpoint.parse(body, Limits(depth=options.body_depth))
+        await _show(self.service, self._endpoint, name, resp)
 
 
-class OllamaVersion:
-    """`GET /api/version`."""
+class Constant:
+    """A path that always says the same."""
+
+    def __init__(self, _handle: ServiceHandle, answer: bytes) -> None:
+        self._answer = answer
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """The version of Ollama's API that is spoken."""
-        resp.data = listing.ollama_version()
+        """Answer with it."""
+        resp.data = self._answer
         resp.content_type = "application/json"
+
+
+async def _show(
+    service: HttpService, endpoint: ShowsModel | ShowsAsked, name: str, resp: Response
+) -> None:
+    await service.catalog.wait_known()
+    model = service.catalog.named(name)
+    resp.data = endpoint.render(_listing(service, model, service.catalog.cards().get(model)))
+    resp.content_type = "application/json"
 
 
 def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> ModelListing:

@@ -8,12 +8,10 @@ from pydantic import Field
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.commands import Command, DrainNode, ForgetNode, RenameNode
-from gateway.dialects.body import Closed, FieldTable, read_object, take_extras, validate
-from gateway.dialects.dialect import Limits
-from gateway.dialects.encode import json_bytes
-from gateway.http.middleware import read_body
+from gateway.dialects.body import Closed
+from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import acknowledged
-from gateway.service import HttpService, ServiceHandle
+from gateway.service import HttpService
 
 ACTS = ("rename", "drain", "undrain", "forget", "remember")
 
@@ -25,23 +23,16 @@ class NodeBody(Closed):
     drain_s: float = Field(default=60.0, ge=0.0, le=3600.0)
 
 
-class NodeResource:
+class NodeResource(Resource):
     """`/node/{node}/{act}`. A node goes by its id or by its name."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_post(self, req: Request, resp: Response, node: str, act: str) -> None:
         """Done, with its place in the log; or a refusal that says what to do."""
-        service = self._handle.service
-        body = await read_body(req, service.options.body_limit_bytes)
-        found = read_object(body or b"{}", Limits(depth=service.options.body_depth))
-        take_extras(found)
-        asked = validate(NodeBody, found, FieldTable())
+        service = self.service
+        asked = await self.read(req, NodeBody)
         await service.catalog.wait_known()
         answer = await service.command(_command(service, node, act, asked))
-        resp.data = json_bytes({"node": node, **acknowledged(answer)})
-        resp.content_type = "application/json"
+        answer_json(resp, {"node": node, **acknowledged(answer)})
 
 
 def _command(service: HttpService, node: str, act: str, asked: NodeBody) -> Command:
@@ -56,10 +47,7 @@ def _command(service: HttpService, node: str, act: str, asked: NodeBody) -> Comm
             return RenameNode(command_id=command_id, node=which, name=asked.name)
         case "drain" | "undrain":
             return DrainNode(
-                command_id=command_id,
-                node=which,
-                draining=act == "drain",
-                drain_s=asked.drain_s,
+                command_id=command_id, node=which, draining=act == "drain", drain_s=asked.drain_s
             )
         case "forget" | "remember":
             return ForgetNode(command_id=command_id, node=which, forgotten=act == "forget")

@@ -8,8 +8,9 @@ from html import escape
 
 from falcon.asgi import Request, Response
 
+from gateway.dialects.registry import APIS
+from gateway.http.middleware import Resource
 from gateway.http.openapi import Route, document
-from gateway.service import ServiceHandle
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -19,19 +20,18 @@ body{background:#111;color:#ddd}a{color:#8bf}}
 """
 
 
-class Root:
+class Root(Resource):
     """`GET /` and `HEAD /`: somebody is here."""
-
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """What this is and where to go."""
         options = self._handle.options
+        spoken = [
+            f"{api.title}   {', '.join(endpoint.path for endpoint in api.endpoints[:3])}\n"
+            for api in APIS
+        ]
         resp.text = (
-            f"shoal {options.version} on {options.node_name} is running\n\n"
-            "OpenAI API   /v1/chat/completions, /v1/completions, /v1/models\n"
-            "Ollama API   /api/chat, /api/generate, /api/tags\n"
+            f"shoal {options.version} on {options.node_name} is running\n\n{''.join(spoken)}"
             "Reference    /docs, /openapi.json\n"
             "Health       /health, /metrics, /state, /queue\n"
         )

@@ -28,11 +28,12 @@ from bus.wire.messages.tokens import (
     TokenLogprob,
     ToolCallDelta,
 )
-from gateway.dialects import faults, listing
+from gateway.dialects import faults
 from gateway.dialects.collect import Collector
-from gateway.dialects.dialect import Dialect, ParseContext, Parsed
-from gateway.dialects.listing import LoadedCopy, ModelListing
+from gateway.dialects.dialect import Dialect, LoadedCopy, ModelListing, ParseContext, Parsed
+from gateway.dialects.ollama.api import render_ps, render_show, render_tags
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.openai.api import render_model, render_models
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 
@@ -114,11 +115,11 @@ class Door:
         if path in DIALECTS:
             return self._generated(DIALECTS[path], body)
         listings = {
-            "/v1/models": lambda: listing.openai_models([TINY]),
-            "/v1/models/shoal-tiny": lambda: listing.openai_model(TINY),
-            "/api/tags": lambda: listing.ollama_tags([TINY]),
-            "/api/ps": lambda: listing.ollama_ps([TINY], NOW_S),
-            "/api/show": lambda: listing.ollama_show(TINY),
+            "/v1/models": lambda: render_models([TINY], NOW_S),
+            "/v1/models/shoal-tiny": lambda: render_model(TINY),
+            "/api/tags": lambda: render_tags([TINY], NOW_S),
+            "/api/ps": lambda: render_ps([TINY], NOW_S),
+            "/api/show": lambda: render_show(TINY),
         }
         return 200, {"content-type": "application/json"}, iter([listings[path]()])
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dialects import sse
+from tests.harness.sse_frames import Frame, FrameReader
 
 PAYLOADS = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1)
 
@@ -28,25 +29,26 @@ def test_frames_reassemble_from_any_pieces(
     for payload, event in sent:
         stream += sse.comment("still here")
         encoded = payload.encode()
-        stream += sse.frame(encoded) if event is None else sse.named_frame(event, encoded)
+        name = b"" if event is None else b"event: " + event.encode() + b"\n"
+        stream += name + sse.frame(encoded)
     stream = stream.replace(b"\n", line_end)
-    reader = sse.FrameReader()
+    reader = FrameReader()
     # with bare CR the last line end is held back until something follows it
     pieces = [*_cut(stream, cuts), b": end" + line_end * 2]
     read = [frame for piece in pieces for frame in reader.feed(piece)]
     # the reader strips one space after the colon, as the standard says
-    assert read == [sse.Frame(payload, event) for payload, event in sent]
+    assert read == [Frame(payload, event) for payload, event in sent]
 
 
 def test_an_unfinished_frame_is_not_given_out() -> None:
-    reader = sse.FrameReader()
+    reader = FrameReader()
     assert reader.feed(b"data: {}") == []
     assert reader.feed(b"\n") == []
-    assert reader.feed(b"\n") == [sse.Frame("{}")]
+    assert reader.feed(b"\n") == [Frame("{}")]
 
 
 def test_lines_of_data_are_joined() -> None:
-    assert sse.FrameReader().feed(b"data: a\ndata:b\nid: 4\n\n") == [sse.Frame("a\nb")]
+    assert FrameReader().feed(b"data: a\ndata:b\nid: 4\n\n") == [Frame("a\nb")]
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "a\r\n\r\nb", " padded "])
@@ -54,4 +56,4 @@ def test_a_comment_is_always_one_line(text: str) -> None:
     made = sse.comment(text)
     assert made.count(b"\n") == 2
     assert b"\r" not in made
-    assert sse.FrameReader().feed(made) == []
+    assert FrameReader().feed(made) == []

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.ollama.bodies import OllamaChatBody, OllamaGenerateBody, OllamaShowBody
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.http.openapi import GENERATION_ERRORS, Route, document
@@ -20,7 +21,7 @@ ROUTES = [
     ),
     Route("POST", "/v1/completions", "Continue a prompt", "openai", body=CompletionsBody),
     Route("GET", "/v1/models/{id:path}", "One model", "openai", errors=(404,)),
-    Route("POST", "/api/chat", "Chat", "ollama", body=OllamaChatBody, envelope="ollama"),
+    Route("POST", "/api/chat", "Chat", "ollama", body=OllamaChatBody, envelope=OLLAMA.envelope),
     Route("POST", "/api/generate", "Generate", "ollama", body=OllamaGenerateBody),
     Route("POST", "/api/show", "Show", "ollama", body=OllamaShowBody, errors=(404,)),
     Route("GET", "/instance/{id}", "One instance", "shoal"),

@@ -14,9 +14,9 @@ from bus.wire.messages.requests import (
     ToolChoice,
     ToolSpec,
 )
-from gateway.dialects.dialect import request_id_of
 from gateway.dialects.openai.bodies import HARMLESS, ChatCompletionsBody
 from gateway.dialects.openai.chat import OpenAIChat
+from gateway.dialects.registry import request_id_of
 
 CHAT = OpenAIChat()
 USER = {"role": "user", "content": "hi"}

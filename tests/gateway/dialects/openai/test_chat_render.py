@@ -13,8 +13,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenDelta, TokenLogprob
-from gateway.dialects import faults, sse
+from gateway.dialects import faults
 from gateway.dialects.openai.chat import OpenAIChat
+from tests.harness.sse_frames import FrameReader
 
 CHAT = OpenAIChat()
 BODY: dict[str, Any] = {
@@ -26,7 +27,7 @@ WITH_USAGE = {**BODY, "stream_options": {"include_usage": True}}
 
 
 def _frames(stream: bytes) -> list[str]:
-    return [frame.data for frame in sse.FrameReader().feed(stream)]
+    return [frame.data for frame in FrameReader().feed(stream)]
 
 
 def _chunks(stream: bytes) -> list[dict[str, Any]]:

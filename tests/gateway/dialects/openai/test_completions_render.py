@@ -10,15 +10,16 @@ from openai.types import Completion
 
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenLogprob
-from gateway.dialects import faults, sse
+from gateway.dialects import faults
 from gateway.dialects.openai.completions import OpenAICompletions
+from tests.harness.sse_frames import FrameReader
 
 COMPLETIONS = OpenAICompletions()
 BODY: dict[str, Any] = {"model": "m", "prompt": ["One", "Two"], "stream": True}
 
 
 def _chunks(stream: bytes) -> list[dict[str, Any]]:
-    *frames, last = [frame.data for frame in sse.FrameReader().feed(stream)]
+    *frames, last = [frame.data for frame in FrameReader().feed(stream)]
     assert last == "[DONE]"
     return [json.loads(frame) for frame in frames]
 

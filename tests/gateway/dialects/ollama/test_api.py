@@ -1,3 +1,5 @@
+"""Ollama's listings of models."""
+
 from __future__ import annotations
 
 import json
@@ -5,12 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 from ollama import ListResponse, ProcessResponse, ShowResponse
-from openai.types import Model
 
 from bus.wire.errors import BadRequest
-from gateway.dialects import listing
-from gateway.dialects.dialect import Limits
-from gateway.dialects.listing import LoadedCopy, ModelListing
+from gateway.dialects.dialect import Limits, LoadedCopy, ModelListing, Says
+from gateway.dialects.ollama.api import (
+    OLLAMA,
+    parameter_size,
+    parse_show,
+    render_ps,
+    render_show,
+    render_tags,
+)
 
 AT = 1_763_640_000.0
 TINY = ModelListing(
@@ -32,18 +39,8 @@ TINY = ModelListing(
 )
 
 
-def test_openai_lists_models_in_its_own_shape() -> None:
-    found = json.loads(listing.openai_models([TINY]))
-    assert found["object"] == "list"
-    model = Model.model_validate(found["data"][0], strict=True)
-    assert (model.id, model.created, model.object) == ("shoal-tiny", int(AT), "model")
-    assert json.loads(listing.openai_model(TINY)) == found["data"][0]
-    assert found["data"][0]["context_length"] == 4096
-    assert json.loads(listing.openai_models([])) == {"object": "list", "data": []}
-
-
 def test_tags_are_what_the_official_client_reads() -> None:
-    [model] = ListResponse.model_validate_json(listing.ollama_tags([TINY])).models
+    [model] = ListResponse.model_validate_json(render_tags([TINY], AT)).models
     assert model.model == "shoal-tiny"
     assert model.modified_at == datetime.fromtimestamp(AT, tz=UTC)
     assert model.size == 8_000_000
@@ -53,12 +50,12 @@ def test_tags_are_what_the_official_client_reads() -> None:
 
 
 def test_tags_have_models_even_when_there_are_none() -> None:
-    assert json.loads(listing.ollama_tags([])) == {"models": []}
-    assert json.loads(listing.ollama_ps([], AT)) == {"models": []}
+    assert json.loads(render_tags([], AT)) == {"models": []}
+    assert json.loads(render_ps([], AT)) == {"models": []}
 
 
 def test_ps_has_a_line_per_loaded_copy_with_a_date_for_each() -> None:
-    first, second = ProcessResponse.model_validate_json(listing.ollama_ps([TINY], AT)).models
+    first, second = ProcessResponse.model_validate_json(render_ps([TINY], AT)).models
     assert first.expires_at == datetime.fromtimestamp(AT + 300, tz=UTC)
     assert (first.size_vram, first.context_length) == (8_500_000, 4096)
     assert second.expires_at is not None
@@ -66,7 +63,7 @@ def test_ps_has_a_line_per_loaded_copy_with_a_date_for_each() -> None:
 
 
 def test_show_tells_capabilities_and_model_info() -> None:
-    shown = ShowResponse.model_validate_json(listing.ollama_show(TINY))
+    shown = ShowResponse.model_validate_json(render_show(TINY))
     assert shown.capabilities == ["completion", "tools", "thinking"]
     assert shown.modelinfo == {
         "general.architecture": "qwen3",
@@ -79,17 +76,18 @@ def test_show_tells_capabilities_and_model_info() -> None:
 
 @pytest.mark.parametrize("field", ["model", "name"])
 def test_show_asks_by_either_word(field: str) -> None:
-    assert listing.parse_show(json.dumps({field: "a:latest"}).encode(), Limits()) == "a"
+    assert parse_show(json.dumps({field: "a:latest"}).encode(), Limits()) == "a"
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"model": ""}', b'{"model": "../x"}', b"", b"[]"])
 def test_show_without_a_model_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
-        listing.parse_show(body, Limits())
+        parse_show(body, Limits())
 
 
 def test_the_version_has_three_numbers() -> None:
-    version = json.loads(listing.ollama_version())["version"]
+    [said] = [one for one in OLLAMA.endpoints if isinstance(one, Says)]
+    version = json.loads(said.answer)["version"]
     assert [part.isdigit() for part in version.split(".")] == [True] * 3
 
 
@@ -98,4 +96,4 @@ def test_the_version_has_three_numbers() -> None:
     [(0, "0"), (999, "999"), (1500, "1.5K"), (4_200_000, "4.2M"), (30_000_000_000, "30.0B")],
 )
 def test_parameter_counts_are_written_short(count: int, text: str) -> None:
-    assert listing.parameter_size(count) == text
+    assert parameter_size(count) == text

@@ -1,0 +1,66 @@
+"""OpenAI's API as a table, and its listing of models.
+
+Pure. What is not known of a model is left out or said as zero, never made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.dialects.dialect import (
+    Api,
+    ErrorEnvelope,
+    Generates,
+    ListsModels,
+    ModelListing,
+    ShowsModel,
+)
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
+from gateway.dialects.openai.chat import OpenAIChat
+from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_answer
+
+OWNER = "shoal"
+
+
+def render_models(listings: Sequence[ModelListing], _now_s: float) -> bytes:
+    """Return the answer to `GET /v1/models`."""
+    return json_bytes({"object": "list", "data": [_model_object(one) for one in listings]})
+
+
+def render_model(listing: ModelListing) -> bytes:
+    """Return the answer to `GET /v1/models/{id}`."""
+    return json_bytes(_model_object(listing))
+
+
+def _model_object(listing: ModelListing) -> dict[str, Any]:
+    return {
+        "id": listing.id,
+        "object": "model",
+        "created": int(listing.modified_at_s),
+        "owned_by": OWNER,
+        # other servers' words for the same two facts; clients size their prompts by them
+        "max_model_len": listing.context_tokens,
+        "context_length": listing.context_tokens,
+        "capabilities": list(listing.capabilities),
+        "loaded": bool(listing.loaded),
+    }
+
+
+# fmt: off
+OPENAI = Api(
+    title="OpenAI API",
+    envelope=ErrorEnvelope("Error", ERROR_SCHEMA, error_answer),
+    endpoints=(
+        Generates("/v1/chat/completions", "A chat completion, whole or streamed",
+                  OpenAIChat(), ChatCompletionsBody),
+        Generates("/v1/completions", "A text completion, whole or streamed",
+                  OpenAICompletions(), CompletionsBody),
+        ListsModels("/v1/models", "Models that are here", render_models),
+        ShowsModel("/v1/models/{name:path}", "One model", render_model),
+    ),
+    id_prefixes=("chatcmpl-", "cmpl-"),
+)
+# fmt: on

@@ -1,0 +1,30 @@
+"""Every HTTP API that is spoken, by name; nothing else knows which there are.
+
+Pure. A new one is a folder beside the others, with its bodies, its renderer, its table `Api`, and a
+line here.
+"""
+
+from __future__ import annotations
+
+from bus.wire.ids import RequestId
+from gateway.dialects.dialect import Api, ErrorEnvelope
+from gateway.dialects.ollama.api import OLLAMA
+from gateway.dialects.openai.api import OPENAI
+
+APIS: tuple[Api, ...] = (OPENAI, OLLAMA)
+DEFAULT_ENVELOPE = OPENAI.envelope
+"""That of paths which are in no API."""
+
+
+def envelope_of(path: str) -> ErrorEnvelope:
+    """Return the envelope for failures of a path."""
+    found = (api.envelope for api in APIS if path.startswith(api.prefixes))
+    return next(found, DEFAULT_ENVELOPE)
+
+
+def request_id_of(answer_id: str) -> RequestId:
+    """Return the request that an answer's id names, with an API's prefix or without."""
+    for prefix in (prefix for api in APIS for prefix in api.id_prefixes):
+        if answer_id.startswith(prefix):
+            return RequestId(answer_id.removeprefix(prefix))
+    return RequestId(answer_id)
