@@ -116,8 +116,7 @@ class PlaneForwarder:
         except BadMessage as error:
             self.board.refuse(self.plane, str(error)[:120])
             return False
-        expires_at = clock_now() + ttl_s if ttl_s > 0 else None
-        kept = RetainedValue(envelope.boot, envelope.seq, payload, expires_at)
+        kept = RetainedValue(envelope.boot, envelope.seq, payload, clock_now() + ttl_s)
         return self.retained.keep(topic, f"{envelope.node}/{envelope.process}", kept)
 
     def _subscription(self, link: Link, frames: list[bytes]) -> None:
