@@ -30,8 +30,9 @@ from bus.links.cluster_key import (
     render_keys,
     ring_secret,
 )
+from bus.links.curve import public_key
 from bus.links.security import CurveKeys
-from bus.links.transport import MAX_MESSAGE_BYTES, public_key
+from bus.links.transport import MAX_MESSAGE_BYTES
 from bus.process.clock import now
 from bus.process.logs import Log
 from bus.wire.errors import BadKey
