@@ -213,11 +213,11 @@ class BusClient:
 
     @property
     def state(self) -> ClusterState:
-        """The mirrored state (empty until the first snapshot)."""
+        """Return the mirrored state, empty until the first snapshot."""
         return self.mirror.state
 
     def tell(self, fact: Fact) -> None:
-        """Have a fact indexed, whoever the holder is or becomes."""
+        """Have a fact indexed, by this holder or a later one."""
         self.outbox.add(fact)
         self._tell_due()
 
@@ -359,5 +359,5 @@ def _no_holder(command_id: CommandId) -> CommandRefused:
 
 
 def topic_of(event: Event) -> str:
-    """Where an event is published."""
+    """Return where an event is published."""
     return event_topic(event.body.kind)

@@ -186,7 +186,7 @@ class PeerLinks:
     # --- hints ----------------------------------------------------------------------------
 
     def _advert(self) -> Advert:
-        """What this node says of itself on the local network. From any thread."""
+        """Return what this node says of itself on the local network. From any thread."""
         keys = () if self._keyring is None else self._keyring.cluster_ids
         me = self.membership.me
         return Advert(me.node, me.namespace, keys, me.boot, me.addresses)

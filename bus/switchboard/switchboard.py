@@ -71,7 +71,7 @@ class PlaneForwarder:
         self.incoming.send((b"\x01" if wanted else b"\x00") + prefix.encode())
 
     def from_peer(self, frames: list[bytes]) -> None:
-        """What a peer published: one message, or a bundle of retained values."""
+        """Give local services what a peer published: a message, or a bundle of retained values."""
         if len(frames) % 2:
             for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
                 self._deliver([topic, payload])
@@ -79,7 +79,7 @@ class PlaneForwarder:
             self._deliver(frames)
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """As a local service does."""
+        """Publish as a local service does."""
         self._forward([topic.encode(), payload])
 
     def close(self) -> None:
@@ -277,6 +277,6 @@ class Switchboard:
 
 
 def _overlap(prefix: str, topic: str) -> bool:
-    """Whether a subscription to `prefix` asks for `topic` by name: the empty one does not, so
-    that watching everything does not make tokens flow."""
+    """Return whether a subscription to `prefix` asks for `topic` by name: the empty one does not,
+    so that watching everything does not make tokens flow."""
     return prefix != "" and (prefix.startswith(topic) or topic.startswith(prefix))
