@@ -7,7 +7,7 @@ import sys
 from bus.membership.peer_links import PeerSettings
 from bus.process.identity import node_id
 from bus.service import Shell, run_service
-from bus.switchboard.switchboard import Switchboard
+from bus.switchboard import Switchboard
 from bus.wire.messages.peers import PeerPorts
 from conf.addresses import announced_hosts
 from conf.settings import Settings, load_settings

@@ -19,8 +19,7 @@ from bus.membership.peer_planes import HEARTBEAT_MS
 from bus.process.clock import now as clock_now
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
-from bus.survey.link_survey import LinkSurvey
-from bus.survey.probe_schedule import busy_nodes
+from bus.survey import LinkSurvey, busy_nodes
 from bus.switchboard.retained import Retained, RetainedValue
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, PortTaken
