@@ -7,14 +7,14 @@ import sys
 from bus.membership.peer_links import PeerSettings
 from bus.process.identity import node_id
 from bus.service import Shell, run_service
-from bus.switchboard.switchboard import Switchboard
+from bus.switchboard import Switchboard
 from bus.wire.messages.peers import PeerPorts
 from conf.addresses import announced_hosts
 from conf.settings import Settings, load_settings
 
 
 def peer_settings(settings: Settings, *, has_key: bool) -> PeerSettings:
-    """What the switchboard has to know to meet others."""
+    """Return what the switchboard has to know to meet others."""
     cluster = settings.cluster
     open_ports = {use: settings.port_of(use) for use in ("control", "telemetry", "candidate")}
     closed_ports = dict.fromkeys(open_ports, 0)
@@ -38,6 +38,7 @@ def main() -> int:
     settings = load_settings()
 
     def build(shell: Shell) -> Switchboard:
+        """Return the switchboard that the settings ask for."""
         return Switchboard(
             shell.endpoints,
             shell.reactor,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bus.links.reactor import Reactor
+from bus.links.reactor import OnFrames, Reactor
 from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
@@ -52,12 +52,98 @@ class Speaker:
     boot: Boot
 
 
+class Letters:
+    """What a speaker says, numbered in the order in which it is written."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self._speaker = speaker
+        self._seq = 0
+
+    def write(self, message: Message) -> bytes:
+        """Return the message in the speaker's next envelope, packed."""
+        self._seq += 1
+        by = self._speaker
+        return encode(Envelope(by.node, by.process, by.boot, self._seq, message))
+
+
 @dataclass(slots=True)
 class _OpenCommand:
     command: Command
     on_answer: OnAnswer
     deadline_at: float
     asked_at: float
+
+
+class HolderLink:
+    """A line to the holder: one of its addresses at a time, the next when it does not answer."""
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        letters: Letters,
+        reactor: Reactor,
+        security: Security | None,
+        on_frames: OnFrames,
+    ) -> None:
+        self._identity = f"{speaker.node}/{speaker.process}/{speaker.boot}"
+        self._letters = letters
+        self._reactor = reactor
+        self._security = security
+        self._on_frames = on_frames
+        self._node: NodeId | None = None
+        self._addresses: tuple[str, ...] = ()
+        self._tried = 0
+        self._asked_at: float | None = None
+        self._link: Link | None = None
+
+    def follow(self, node: NodeId, addresses: tuple[str, ...]) -> bool:
+        """Reach the holder at its addresses, best first; False where this link does already."""
+        if not addresses or addresses == self._addresses:
+            return False
+        self._node, self._addresses, self._tried = node, addresses, 0
+        self._dial()
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a holder was heard of."""
+        return self._link is not None
+
+    def ask(self, question: Message) -> None:
+        """Ask the holder; nothing is asked before one was heard of."""
+        if self._link is None:
+            return
+        self._link.send(self._letters.write(question))
+        if self._asked_at is None:
+            self._asked_at = self._reactor.now()
+
+    def try_next(self, now: float) -> bool:
+        """Go on to the next address when a question has waited for `UNANSWERED_S`; returns
+        whether that is so."""
+        waited = self._asked_at is not None and now - self._asked_at > UNANSWERED_S
+        if not waited or len(self._addresses) < 2:
+            return False
+        self._tried += 1
+        self._dial()
+        return True
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._link is not None:
+            self._reactor.unwatch(self._link)
+            self._link.close()
+
+    def _dial(self) -> None:
+        self.close()
+        self._link = Link("dealer", identity=self._identity, security=self._security)
+        address = self._addresses[self._tried % len(self._addresses)]
+        self._link.connect(address, peer=self._node)
+        self._asked_at = None
+        self._reactor.watch(self._link, self._answered)
+
+    def _answered(self, frames: list[bytes]) -> None:
+        self._asked_at = None
+        self._on_frames(frames)
 
 
 class BusClient:
@@ -74,7 +160,6 @@ class BusClient:
         security: Security | None = None,
     ) -> None:
         self.security = security
-        self._holder_node: NodeId | None = None
         self.speaker = speaker
         self.endpoints = endpoints
         self.reactor = reactor
@@ -84,14 +169,11 @@ class BusClient:
         self.on_state: list[Callable[[ClusterState], None]] = []
         self.wanted: set[str] = set()
         self._follow = follow
-        self._seq = 0
+        self._letters = Letters(speaker)
+        self._holder = HolderLink(speaker, self._letters, reactor, security, self._answered)
         self._hearers: list[tuple[str, OnEnvelope]] = []
         self._retained: dict[str, Message] = {}
         self._commands: dict[CommandId, _OpenCommand] = {}
-        self._holder: Link | None = None
-        self._holder_addresses: tuple[str, ...] = ()
-        self._holder_tried = 0
-        self._unanswered_at: float | None = None
         self._outs = {plane: Link("xpub") for plane in ("control", "telemetry")}
         self._ins = {plane: Link("sub") for plane in ("control", "telemetry")}
         for plane, link in self._outs.items():
@@ -117,7 +199,7 @@ class BusClient:
             self._retained[topic] = message
         if rule.on_demand and rule.prefix not in self.wanted:
             return
-        self._outs[rule.plane].send(topic.encode(), encode(self.envelope(message)))
+        self._outs[rule.plane].send(topic.encode(), self._letters.write(message))
 
     def hear(self, prefix: str, on_envelope: OnEnvelope) -> None:
         """Call back with (topic, envelope) for each topic that begins with `prefix`."""
@@ -127,21 +209,15 @@ class BusClient:
         for plane in planes:
             self._ins[plane].subscribe(prefix)
 
-    def envelope(self, message: Message) -> Envelope:
-        """The message in the next envelope of this speaker."""
-        self._seq += 1
-        speaker = self.speaker
-        return Envelope(speaker.node, speaker.process, speaker.boot, self._seq, message)
-
     # --- the holder ----------
 
     @property
     def state(self) -> ClusterState:
-        """The mirrored state (empty until the first snapshot)."""
+        """Return the mirrored state, empty until the first snapshot."""
         return self.mirror.state
 
     def tell(self, fact: Fact) -> None:
-        """Have a fact indexed, whoever the holder is or becomes."""
+        """Have a fact indexed, by this holder or a later one."""
         self.outbox.add(fact)
         self._tell_due()
 
@@ -151,14 +227,12 @@ class BusClient:
         now = self.reactor.now()
         open_command = _OpenCommand(command, on_answer, now + deadline_s, now)
         self._commands[command.command_id] = open_command
-        self._ask(AskCommand(command=command))
+        self._holder.ask(AskCommand(command=command))
 
     def close(self) -> None:
         """Close every link."""
-        links = [*self._outs.values(), *self._ins.values()]
-        if self._holder is not None:
-            links.append(self._holder)
-        for link in links:
+        self._holder.close()
+        for link in [*self._outs.values(), *self._ins.values()]:
             self.reactor.unwatch(link)
             link.close()
 
@@ -176,7 +250,7 @@ class BusClient:
         for topic, message in self._retained.items():
             plane = rule_for(topic)
             if plane is not None:
-                self._outs[plane.plane].send(topic.encode(), encode(self.envelope(message)))
+                self._outs[plane.plane].send(topic.encode(), self._letters.write(message))
 
     def _heard(self, frames: list[bytes]) -> None:
         if len(frames) == 2:
@@ -207,20 +281,22 @@ class BusClient:
         if (self.mirror.holder, self.mirror.counter) != holder:
             self.log.info("follows a holder", holder=self.mirror.holder, term=self.mirror.counter)
         if beat.holder == self.mirror.holder:
-            self._connect_holder(beat)
+            local = beat.holder == self.speaker.node
+            addresses = (self.endpoints.candidate,) if local else beat.addresses
+            if self._holder.follow(beat.holder, addresses):
+                self.outbox.told_at.clear()
         if ask is not None:
-            self._ask(ask)
+            self._holder.ask(ask)
         self._moved(before)
 
     def _event(self, event: Event) -> None:
         before = self.mirror.state
         ask = self.mirror.heard_event(event, self.reactor.now())
         if ask is not None:
-            self._ask(ask)
+            self._holder.ask(ask)
         self._moved(before)
 
     def _answered(self, frames: list[bytes]) -> None:
-        self._unanswered_at = None
         try:
             message = decode(frames[-1]).message
         except BadMessage as error:
@@ -242,7 +318,7 @@ class BusClient:
             case _:
                 self.log.warning("unexpected answer", kind=type(message).__name__)
         if ask is not None:
-            self._ask(ask)
+            self._holder.ask(ask)
         self._moved(before)
 
     def _moved(self, before: ClusterState) -> None:
@@ -253,60 +329,27 @@ class BusClient:
         for callback in self.on_state:
             callback(state)
 
-    # --- asking ----------
-
-    def _connect_holder(self, beat: TermHeartbeat) -> None:
-        local = beat.holder == self.speaker.node
-        addresses = (self.endpoints.candidate,) if local else beat.addresses
-        if addresses and addresses != self._holder_addresses:
-            self._holder_addresses, self._holder_tried = addresses, 0
-            self._holder_node = beat.holder
-            self._redial_holder()
-
-    def _redial_holder(self) -> None:
-        if self._holder is not None:
-            self.reactor.unwatch(self._holder)
-            self._holder.close()
-        speaker, addresses = self.speaker, self._holder_addresses
-        identity = f"{speaker.node}/{speaker.process}/{speaker.boot}"
-        self._holder = Link("dealer", identity=identity, security=self.security)
-        address = addresses[self._holder_tried % len(addresses)]
-        self._holder.connect(address, peer=self._holder_node)
-        self._unanswered_at = None
-        self.reactor.watch(self._holder, self._answered)
-        self.outbox.told_at.clear()
-
-    def _ask(self, question: Message) -> None:
-        if self._holder is not None:
-            self._holder.send(encode(self.envelope(question)))
-            if self._unanswered_at is None:
-                self._unanswered_at = self.reactor.now()
-
-    def _try_next_address(self, now: float) -> None:
-        waited = self._unanswered_at is not None and now - self._unanswered_at > UNANSWERED_S
-        if waited and len(self._holder_addresses) > 1:
-            self._holder_tried += 1
-            self._redial_holder()
+    # --- what is due ----------
 
     def _tell_due(self) -> None:
-        if self._holder is None:
-            return
-        for fact in self.outbox.due(self.reactor.now()):
-            self._ask(fact)
+        if self._holder.is_open:
+            for fact in self.outbox.due(self.reactor.now()):
+                self._holder.ask(fact)
 
     def _upkeep(self) -> None:
         now = self.reactor.now()
-        self._try_next_address(now)
+        if self._holder.try_next(now):
+            self.outbox.told_at.clear()
         self._tell_due()
         if self._follow and (ask := self.mirror.due(now)) is not None:
-            self._ask(ask)
+            self._holder.ask(ask)
         for command_id, waiting in list(self._commands.items()):
             if now >= waiting.deadline_at:
                 del self._commands[command_id]
                 waiting.on_answer(_no_holder(command_id))
             elif now - waiting.asked_at >= COMMAND_REPEAT_S:
                 waiting.asked_at = now
-                self._ask(AskCommand(command=waiting.command))
+                self._holder.ask(AskCommand(command=waiting.command))
 
 
 def _no_holder(command_id: CommandId) -> CommandRefused:
@@ -316,5 +359,5 @@ def _no_holder(command_id: CommandId) -> CommandRefused:
 
 
 def topic_of(event: Event) -> str:
-    """Where an event is published."""
+    """Return where an event is published."""
     return event_topic(event.body.kind)

@@ -49,7 +49,9 @@ _PR_SET_PTRACER = 0x59616D61
 class Closeable(Protocol):
     """What `build` returns: the service, closed at the end."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close everything that the service opened."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Shell:
 
     @property
     def security(self) -> Security | None:
-        """What links to and for other nodes take."""
+        """Return what links to and for other nodes take."""
         return None if self.keyring is None else self.keyring.node
 
 
@@ -205,6 +207,7 @@ def _sample(endpoints: Endpoints, speaker: Speaker, loop: PollReactor) -> None:
     link = Link("router")
 
     def asked(frames: list[bytes]) -> None:
+        """Answer a question for this process's stacks."""
         try:
             question = decode(frames[1]).message if len(frames) == 2 else None
         except BadMessage:

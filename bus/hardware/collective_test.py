@@ -95,7 +95,7 @@ class CollectiveReport(Message):
 
 
 def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> CollectiveTest:
-    """What a test of this mode does where each rank may hold arrays of `room_bytes` in all."""
+    """Return the test of a mode, where each rank may hold arrays of `room_bytes` in all."""
     sizes = STRESS_SIZES if mode == "stress" else SIZES
     rounds = {"quick": 5, "standard": 20, "stress": 100}[mode]
     return CollectiveTest(
@@ -112,7 +112,7 @@ def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> Collect
 
 
 def is_skipped(test: CollectiveTest, elements: int) -> bool:
-    """Whether an array of so many elements is over the cap."""
+    """Return whether an array of so many elements is over the cap."""
     return elements * ELEMENT_BYTES > test.cap_bytes
 
 
@@ -131,7 +131,7 @@ def timing(seconds: Sequence[float]) -> Timing:
 
 
 def link_bytes_per_s(elements: int, ranks: int, seconds: float) -> float:
-    """What each direction of a rank's link carried in an `all_sum`; 0 for no time at all."""
+    """Return what one direction of a rank's link carried in an `all_sum`; 0 for no time at all."""
     sent = 2 * (ranks - 1) / ranks * elements * ELEMENT_BYTES
     return sent / seconds if seconds > 0 else 0.0
 
@@ -160,7 +160,7 @@ def rounds_of(test: CollectiveTest, checks: int) -> int:
 
 
 def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
-    """What the ranks found together; there is at least one reading, of each rank the latest.
+    """Return what the ranks found together; there is at least one reading, of each rank the latest.
 
     It has `passed` when all ranks are here and done and no element of any check was wrong.
     """

@@ -19,7 +19,7 @@ Cards = Mapping[NodeId, Sequence[NodeAddress]]
 
 
 def address_at(host: str, ips: Iterable[NodeAddress]) -> NodeAddress:
-    """What `host` lies on by the account of its own node, else by its looks alone."""
+    """Return what `host` lies on by the account of its own node, else by its looks alone."""
     for one in ips:
         if one.ip == host:
             return one
@@ -37,8 +37,8 @@ def reaches(
     peers: PeersReading | None = None,
     links: LinkReading | None = None,
 ) -> list[Reach]:
-    """Where `node` was seen to reach `peer`, whose own addresses are `ips`, by its readings: the
-    address in use first, then the measured ones, fastest first."""
+    """List where `node` was seen to reach `peer`, whose own addresses are `ips`, by its readings:
+    the address in use first, then the measured ones, fastest first."""
     hosts: list[str] = []
     if peers is not None and peers.node == node:
         hosts += [one.host for one in peers.peers if one.node == peer and one.status == "linked"]
@@ -53,7 +53,7 @@ def reaches(
 
 
 def measured_links(reading: LinkReading, cards: Cards) -> dict[NodeId, LinkCost]:
-    """What a node measured towards each peer, on the way that a ring would take."""
+    """Return what a node measured towards each peer, on the way that a ring would take."""
     ways: dict[NodeId, list[tuple[MeasuredLink, NodeAddress]]] = {}
     for one in sorted(reading.links, key=lambda one: -one.bytes_per_s):
         at = address_at(one.host, cards.get(one.peer, ()))

@@ -71,7 +71,7 @@ def bridge_service(order: str) -> str | None:
 
 
 def reading_of(profile: str, order: str) -> ThunderboltReading:
-    """What a node tells of its Thunderbolt ports, from the two tools' words."""
+    """Return what a node tells of its Thunderbolt ports, from the two tools' words."""
     ports = ports_in(profile)
     return ThunderboltReading(
         bridged=bridge_service(order) is not None,
@@ -103,7 +103,7 @@ def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[N
 
 
 def _links(readings: Mapping[NodeId, ThunderboltReading]) -> dict[NodeId, set[NodeId]]:
-    """Who is cabled to whom; one end's word is enough."""
+    """Return the neighbours of each node; one end's word is enough."""
     owner = {domain: node for node, one in readings.items() for domain in one.domains}
     links: dict[NodeId, set[NodeId]] = {node: set() for node in readings}
     for node, one in readings.items():

@@ -56,7 +56,7 @@ class Authenticator:
                 self._stop()
 
     def close(self) -> None:
-        """End the thread now, whoever still serves."""
+        """End the thread now, even while sockets serve."""
         with self._lock:
             self._users.clear()
             self._gates.clear()
@@ -104,6 +104,7 @@ def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | 
     client, empty, version, request, domain, address, _, mechanism, *credentials = frames
 
     def reply(code: bytes, text: bytes, user: str = "") -> list[bytes]:
+        """Answer the request with a ZAP status."""
         return [client, empty, version, request, code, text, user.encode(), b""]
 
     gate = gates.get(domain.decode(errors="replace"))
@@ -124,7 +125,7 @@ def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | 
 
 
 def _is_remote(address: bytes) -> bool:
-    """Whether a ZAP address is a network's; over ipc it is empty or `:uid:gid:pid`."""
+    """Return whether a ZAP address is a network's; over ipc it is empty or `:uid:gid:pid`."""
     try:
         ipaddress.ip_address(address.decode())
     except ValueError:

@@ -30,8 +30,9 @@ from bus.links.cluster_key import (
     render_keys,
     ring_secret,
 )
+from bus.links.curve import public_key
 from bus.links.security import CurveKeys
-from bus.links.transport import MAX_MESSAGE_BYTES, public_key
+from bus.links.transport import MAX_MESSAGE_BYTES
 from bus.process.clock import now
 from bus.process.logs import Log
 from bus.wire.errors import BadKey
@@ -252,15 +253,19 @@ class NodeSecurity:
     max_bytes: int = MAX_MESSAGE_BYTES
 
     def enter(self) -> None:
+        """Have the authenticator ask this gate about clients of its domain."""
         AUTHENTICATOR.enter(self.domain, self)
 
     def leave(self) -> None:
+        """Take back one `enter`."""
         AUTHENTICATOR.leave(self.domain)
 
     def serving(self) -> bytes:
+        """Return this node's own secret under the current key."""
         return node_secret(self.ring.keys.current, self.ring.me)
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
+        """Return the keys of `peer` and of this node, for each valid key; `peer` is required."""
         if peer is None:
             raise ValueError("a secure connection has to name the node that it is to reach")
         return [
@@ -272,9 +277,11 @@ class NodeSecurity:
         ]
 
     def admit(self, public: bytes) -> str | None:
+        """Return the known node whose key this is, None for any other."""
         return self.ring.name_of(public)
 
     def refused(self, address: str, why: str) -> None:
+        """Log a handshake that failed."""
         self.ring.say_refused(address, why)
 
 
@@ -288,23 +295,29 @@ class DoorSecurity:
     max_bytes: int = DOOR_MAX_BYTES
 
     def enter(self) -> None:
+        """Have the authenticator ask this gate about clients of its domain."""
         AUTHENTICATOR.enter(self.domain, self)
 
     def leave(self) -> None:
+        """Take back one `enter`."""
         AUTHENTICATOR.leave(self.domain)
 
     def serving(self) -> bytes:
+        """Return the secret of the door under the current key."""
         return door_secret(self.ring.keys.current)
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
+        """Return the keys of the door for each valid key; the peer does not matter."""
         pairs = [self.ring.pair(door_secret(key)) for key in self.ring.keys.valid]
         return [CurveKeys(public, public, secret) for public, secret in pairs]
 
     def admit(self, public: bytes) -> str | None:
+        """Return an empty name for a member of the cluster, None for a stranger."""
         mine = (self.ring.pair(door_secret(key))[0] for key in self.ring.keys.valid)
         return "" if public in mine else None
 
     def refused(self, address: str, why: str) -> None:
+        """Log a handshake that failed."""
         self.ring.say_refused(address, why)
 
 

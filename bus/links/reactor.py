@@ -100,16 +100,20 @@ class PollReactor:
         self._poller.register(self._wake_r, READABLE)
 
     def now(self) -> float:
+        """Return the monotonic clock of `bus.process.clock`."""
         return clock_now()
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
+        """Call back with each message of the link."""
         self._watch(link, lambda: _pass_on(link, on_frames))
 
     def watch_from(self, link: Link, on_message: OnMessage) -> None:
+        """Call back with each message and the node that its key proved."""
         self._watch(link, lambda: _pass_on_from(link, on_message))
 
     def _watch(self, link: Link, take: Callable[[], bool]) -> None:
         def drain() -> bool:
+            """Take up to `BUDGET` messages; returns whether there may be more."""
             return all(not link.socket.closed and take() for _ in range(BUDGET))
 
         self._watched[link.socket] = drain
@@ -119,11 +123,13 @@ class PollReactor:
             _keep_renewed(self, link)
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
+        """Call back when a connection of the link is made or lost."""
         link.listeners.append(on_change)
         self._read_changes(link)
 
     def _read_changes(self, link: Link) -> None:
         def drain() -> bool:
+            """Read all that the monitor has."""
             link.read_changes()
             return False
 
@@ -132,14 +138,17 @@ class PollReactor:
         self._poller.register(monitor, READABLE)
 
     def unwatch(self, link: Link) -> None:
+        """Stop calling back; to be called before the link is closed."""
         for socket in link.sockets:
             if self._watched.pop(socket, None) is not None:
                 self._poller.unregister(socket)
 
     def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        """Do an action once, after `delay_s`."""
         return self._add(Timer(self.now() + delay_s, action, None))
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
+        """Do an action each `period_s`, at most `Timer.slack_s` early, on average not."""
         return self._add(Timer(self.now() + period_s, action, period_s))
 
     def call(self, action: Callable[[], None]) -> None:
@@ -226,18 +235,22 @@ class AsyncioReactor:
         self._filenos: set[int] = set()
 
     def now(self) -> float:
+        """Return the monotonic clock of `bus.process.clock`."""
         return clock_now()
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
+        """Call back with each message of the link."""
         self._watch(link, lambda: _pass_on(link, on_frames))
 
     def watch_from(self, link: Link, on_message: OnMessage) -> None:
+        """Call back with each message and the node that its key proved."""
         self._watch(link, lambda: _pass_on_from(link, on_message))
 
     def _watch(self, link: Link, take: Callable[[], bool]) -> None:
         due = False
 
         def drain() -> None:
+            """Take up to `BUDGET` messages, and again soon where there may be more."""
             nonlocal due
             due = False
             for _ in range(BUDGET):
@@ -246,6 +259,7 @@ class AsyncioReactor:
             soon()
 
         def soon() -> None:
+            """Have the link drained in the loop's next turn, once."""
             nonlocal due
             if not due:
                 due = True
@@ -258,10 +272,12 @@ class AsyncioReactor:
             _keep_renewed(self, link)
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
+        """Call back when a connection of the link is made or lost."""
         link.listeners.append(on_change)
         self._add(fileno_of(link.monitor()), link.read_changes)
 
     def unwatch(self, link: Link) -> None:
+        """Stop calling back; to be called before the link is closed."""
         link.on_sent = None
         for socket in link.sockets:
             fileno = fileno_of(socket)
@@ -275,11 +291,13 @@ class AsyncioReactor:
         self._loop.call_soon(drain)
 
     def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        """Do an action once, after `delay_s`."""
         timer = Timer(self.now() + delay_s, action, None)
         self._loop.call_later(delay_s, self._fire, timer)
         return timer
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
+        """Do an action each `period_s`, after the one before is done."""
         timer = Timer(self.now() + period_s, action, period_s)
         self._loop.call_later(period_s, self._fire, timer)
         return timer
@@ -313,6 +331,7 @@ def _keep_renewed(reactor: Reactor, link: Link) -> None:
     """Follow the cluster's keys with what the link serves with, for as long as it is open."""
 
     def renew() -> None:
+        """Renew the link's keys, and again soon where an address is not free yet."""
         if link.socket.closed:
             timer.cancel()
         elif not link.renew():

@@ -38,7 +38,7 @@ class Server:
     admitted, or when the other side broke the protocol."""
 
     def other_keys(self, valid: Sequence[CurveKeys], now: float) -> CurveKeys | None:
-        """What to try after a failure with `used`: the next of the valid keys, round and round, or
+        """Return what to try after `used` has failed: the next of the valid keys, round and round;
         None while there is no other or the last change was only just."""
         after = valid.index(self.used) + 1 if self.used in valid else 0
         chosen = valid[after % len(valid)]
@@ -84,7 +84,7 @@ class Security(Protocol):
         ...
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
-        """What to reach `peer` with, in the order to try."""
+        """Return what to reach `peer` with, in the order to try."""
         ...
 
     def refused(self, address: str, why: str) -> None:

@@ -1,10 +1,11 @@
-"""Talks to ZeroMQ, and is its only home: sockets as links that never block.
+"""Talks to ZeroMQ: sockets as links that never block. `bus.links` is its only home.
 
 A send that cannot be done at once returns False, and what to do then is the caller's promise to
 keep (telemetry drops, control repeats, tokens have credit). Every link sets LINGER 0 and size
 caps. A bound ipc path is guarded by a lock file, for a second bind would steal it in silence.
 With `security` every TCP connection of a link is CURVE (rfc.zeromq.org/spec/26); without, TCP
-is plain and stays on this machine. The loops that drain links are in `bus.links.reactor`.
+is plain and stays on this machine (`bus.links.curve`). The loops that drain links are in
+`bus.links.reactor`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from collections.abc import Callable
 from typing import IO, Any, Literal, cast
 
 import zmq
-from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from bus.links.security import CurveKeys, Security, Server
-from bus.process.clock import now
+from bus.links.curve import FAILED, LinkKeys, bind
+from bus.links.security import Security
 from bus.process.endpoints import host_of, is_loopback
-from bus.wire.errors import AlreadyRunning, Exposed, PortTaken
+from bus.wire.errors import AlreadyRunning, Exposed
 from bus.wire.ids import NodeId
 
 Frames = list[bytes]
@@ -50,17 +50,8 @@ SECURE_HEARTBEAT_MS = 1_000
 """Links with keys always have ZMTP heartbeats: a monitored libzmq socket that meets a damaged
 message stops reading and does not close (4.3.5), and cables are pulled without a farewell."""
 
-_STRANGE = "the handshake failed: the other side has another cluster key, or none"
-_FAILED: dict[int, str] = {
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: _STRANGE,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: _STRANGE,
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other side does not admit this node",
-}
 _MONITORED = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CONNECT_RETRIED
-    | sum(_FAILED)
+    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | sum(FAILED)
 )
 
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -73,11 +64,6 @@ def context() -> zmq.Context[zmq.Socket[bytes]]:
         _context = zmq.Context()
         _context.set(zmq.MAX_SOCKETS, 4096)
     return _context
-
-
-def public_key(secret: bytes) -> bytes:
-    """The Curve25519 public key (32 bytes) of a secret one."""
-    return z85.decode(zmq.curve_public(z85.encode(secret)))
 
 
 class Link:
@@ -103,8 +89,7 @@ class Link:
         self.socket: zmq.Socket[bytes] = context().socket(_KINDS[kind])
         self._locks: list[IO[bytes]] = []
         self._paths: list[str] = []
-        self._served: dict[str, bytes] = {}
-        self._servers: dict[str, Server] = {}
+        self._keys = None if security is None else LinkKeys(self.socket, security)
         self._monitor: zmq.Socket[bytes] | None = None
         self.on_sent: Callable[[], None] | None = None
         self.is_busy: Callable[[], bool] = lambda: False
@@ -141,8 +126,9 @@ class Link:
         Raises AlreadyRunning when another process holds the path, PortTaken when the address
         cannot be bound, Exposed for TCP beyond loopback without security.
         """
-        if address.startswith("tcp://"):
-            return self._bind_tcp(address)
+        if address.startswith("tcp://") and self._keys is not None:
+            return self._keys.serve(address)
+        _check_is_here(address)
         if address.startswith("ipc://"):
             path = address[6:]
             lock = open(path + ".lock", "wb")  # noqa: SIM115 - held as long as the link
@@ -153,38 +139,7 @@ class Link:
                 raise AlreadyRunning(f"another process serves {path}") from error
             self._locks.append(lock)
             self._paths.append(path)
-        self._bind(address)
-        return self._endpoint()
-
-    def _bind_tcp(self, address: str) -> str:
-        if self.security is None:
-            _check_is_here(address)
-            self._bind(address)
-            return self._endpoint()
-        if not self._served:
-            self.security.enter()
-        secret = self.security.serving()
-        try:
-            self._serve_with(secret)
-            self._bind(address)
-        except BaseException:
-            if not self._served:
-                self.security.leave()
-            raise
-        finally:
-            self._plain()
-        bound = self._endpoint()
-        self._served[bound] = secret
-        return bound
-
-    def _bind(self, address: str) -> None:
-        try:
-            self.socket.bind(address)
-        except zmq.ZMQError as error:
-            raise PortTaken(f"{address}: {error.strerror}") from error
-
-    def _endpoint(self) -> str:
-        return cast(bytes, self.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+        return bind(self.socket, address)
 
     def connect(self, address: str, *, peer: NodeId | None = None) -> None:
         """Connect; ZeroMQ goes on trying for as long as the link is open.
@@ -193,21 +148,18 @@ class Link:
         one that cannot prove to be it, gets no connection. Raises Exposed for TCP beyond loopback
         without security.
         """
-        if self.security is None or not address.startswith("tcp://"):
-            _check_is_here(address)
-            self.socket.connect(address)
+        if self._keys is not None and address.startswith("tcp://"):
+            self._keys.reach(address, peer)
             return
-        first = self.security.reaching(peer)[0]
-        self._servers[address] = Server(peer, first, now())
-        self._reach(address, first)
+        _check_is_here(address)
+        self.socket.connect(address)
 
     def disconnect(self, address: str) -> None:
         """Forget an address; unknown ones are ignored."""
-        self._servers.pop(address, None)
-        try:
+        if self._keys is not None:
+            self._keys.forget(address)
+        with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(address)
-        except zmq.ZMQError:
-            return
 
     def unbind(self, address: str) -> None:
         """Stop listening at an address at once; connections stay."""
@@ -277,18 +229,12 @@ class Link:
                 return
             told = cast(dict[str, Any], parse_monitor_message(frames))
             event, address = told["event"], bytes(told["endpoint"]).decode(errors="replace")
-            is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            server = self._servers.get(address)
-            if server is not None:
-                server.is_given_up = not is_up and event != zmq.EVENT_CONNECT_RETRIED
-            if event in _FAILED:
-                self._failed(address, _FAILED[event])
-            if event in _FAILED or event == zmq.EVENT_CONNECT_RETRIED:
-                continue
-            if server is not None:
-                was_up, server.is_up = server.is_up, is_up
-                if not (was_up or is_up):
+            if self._keys is not None:
+                if not self._keys.noticed(event, address):
                     continue
+            elif event in FAILED or event == zmq.EVENT_CONNECT_RETRIED:
+                continue
+            is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             for listener in self.listeners:
                 listener("connected" if is_up else "lost")
 
@@ -299,62 +245,7 @@ class Link:
         A server has one key and cannot change it without dropping its connections (they come back
         in a moment), so while `is_busy` says so it keeps the one it has.
         """
-        for address, server in self._servers.items():
-            if server.is_given_up:
-                self._try(address, server, server.used)
-        if self.security is None or self.is_busy():
-            return True
-        secret = self.security.serving()
-        for address, used in self._served.items():
-            if used == secret:
-                continue
-            with contextlib.suppress(zmq.ZMQError):
-                self.socket.unbind(address)
-            try:
-                self._serve_with(secret)
-                self._bind(address)
-            except PortTaken:
-                return False
-            finally:
-                self._plain()
-            self._served[address] = secret
-        return True
-
-    def _failed(self, address: str, why: str) -> None:
-        if self.security is None:
-            return
-        self.security.refused(address, why)
-        server = self._servers.get(address)
-        if server is None:
-            return
-        chosen = server.other_keys(self.security.reaching(server.peer), now())
-        if chosen is not None:
-            self._try(address, server, chosen)
-
-    def _try(self, address: str, server: Server, keys: CurveKeys) -> None:
-        with contextlib.suppress(zmq.ZMQError):
-            self.socket.disconnect(address)
-        server.used, server.tried_at, server.is_given_up = keys, now(), False
-        self._reach(address, keys)
-
-    def _serve_with(self, secret: bytes) -> None:
-        assert self.security is not None
-        self.socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
-        self.socket.setsockopt(zmq.CURVE_SERVER, 1)
-        self.socket.setsockopt(zmq.ZAP_DOMAIN, self.security.domain.encode())
-        self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-
-    def _reach(self, address: str, keys: CurveKeys) -> None:
-        self.socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
-        self.socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
-        self.socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
-        self.socket.connect(address)
-        self._plain()
-
-    def _plain(self) -> None:
-        """Options count when a socket binds or connects: what comes next is plain again. (A
-        domain cannot be unset: the authenticator lets ipc in.)"""
-        self.socket.setsockopt(zmq.CURVE_SERVER, 0)
+        return self._keys is None or self._keys.renew(self.is_busy)
 
     def close(self) -> None:
         """Close now, drop what is unsent, give up locks and paths."""
@@ -369,9 +260,8 @@ class Link:
                     os.unlink(name)
             lock.close()
         self._locks, self._paths = [], []
-        if self._served and self.security is not None:
-            self.security.leave()
-        self._served, self._servers = {}, {}
+        if self._keys is not None:
+            self._keys.close()
 
 
 def _check_is_here(address: str) -> None:

@@ -64,7 +64,7 @@ class Discovery:
         self._thread.start()
 
     def heard(self) -> list[Heard]:
-        """What was heard since the last call, oldest first; if it was much, the latest of it."""
+        """Take what was heard since the last call, oldest first; of much, the latest."""
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Discovery:
             zeroconf.close()
 
     def _say(self, zeroconf: Zeroconf, advert: Advert, *, first: bool) -> bool:
-        """Whether there was anything to say."""
+        """Return whether there was anything to say."""
         hosts = (address.rpartition(":")[0] for address in advert.addresses)
         ips = [host for host in hosts if _is_ipv4(host)]
         if not ips:
@@ -135,6 +135,7 @@ class Ears(ServiceListener):
         self._names: set[NodeId] = set()
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        """Note what a service of another node says of itself."""
         node = node_in(name)
         if node is None or node == self._me:
             return
@@ -148,9 +149,11 @@ class Ears(ServiceListener):
         self._heard.append((node, parse_advert(name, info.properties, ips, info.port)))
 
     def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        """Note what a service says anew."""
         self.add_service(zc, type_, name)
 
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        """Note that a service says nothing any more."""
         node = node_in(name)
         if node is not None and node in self._names:
             self._names.discard(node)

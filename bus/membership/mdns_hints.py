@@ -45,7 +45,7 @@ class Advert:
 
     @property
     def service_name(self) -> str:
-        """What mDNS calls it: the node id makes it unique."""
+        """Return what mDNS calls it: the node id makes it unique."""
         return f"{self.node}.{SERVICE}"
 
     def properties(self) -> dict[str, str]:
@@ -53,7 +53,7 @@ class Advert:
         return {"ns": self.namespace, "keys": ",".join(self.keys), "boot": self.boot}
 
     def is_kin(self, other: Advert) -> bool:
-        """Whether both are of one cluster, as far as they say."""
+        """Return whether both are of one cluster, as far as they say."""
         shared = bool(set(self.keys) & set(other.keys)) or not (self.keys or other.keys)
         return self.namespace == other.namespace and shared
 
@@ -70,7 +70,7 @@ def parse_advert(
     ips: Iterable[str],
     port: int | None,
 ) -> Advert | None:
-    """What a record says, None where it is not well formed. Nothing in it is believed."""
+    """Return what a record says, None where it is not well formed. Nothing in it is believed."""
     node = node_in(service_name)
     said = {key: (properties.get(key) or b"") for key in (b"ns", b"keys", b"boot")}
     if node is None or port is None or not 0 < port < 65536:
@@ -136,7 +136,7 @@ class Hints:
             hint.tries, hint.next_at = MAX_TRIES, hint.until
 
     def named(self, address: str) -> bool:
-        """Whether an advert that is remembered has this address."""
+        """Return whether an advert that is remembered has this address."""
         return any(address in hint.advert.addresses for hint in self.of.values())
 
     def tired(self, now: float, met: Collection[NodeId]) -> list[str]:

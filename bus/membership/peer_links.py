@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from bus.client import Speaker
+from bus.client import Letters, Speaker
 from bus.links.keyring import Keyring
 from bus.links.reactor import Reactor
 from bus.links.transport import Link
@@ -32,11 +32,12 @@ from bus.membership.member_types import (
 )
 from bus.membership.membership import Membership
 from bus.membership.peer_memory import PeerMemory, Remembered
+from bus.membership.peer_planes import HEARTBEAT_MS, Dialler, OnFrames, PeerPlanes
 from bus.process.clock import wall
 from bus.process.endpoints import WILDCARDS
 from bus.process.logs import Log
-from bus.wire.codec import Envelope, decode, encode
-from bus.wire.errors import BadKey, BadMessage, Exposed, PortTaken
+from bus.wire.codec import decode
+from bus.wire.errors import BadKey, BadMessage, PortTaken
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import (
     LinkEcho,
@@ -49,23 +50,27 @@ from bus.wire.messages.peers import (
     PeerWelcome,
 )
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from bus.wire.topics import TABLE, reading_topic
+from bus.wire.topics import reading_topic
 
-TICK_S = 0.25
-READING_S = 1.0
-LOOK_S = 10.0
-BIND_RETRY_S = 5.0
-LAST_WORDS_S = 0.05
-"""Between the goodbyes and the end of the process, so that they leave it."""
-HEARTBEAT_MS = 500
+
+@dataclass(frozen=True, slots=True)
+class PeerTiming:
+    """How often what is done, in seconds. `last_words_s` are between the goodbyes and the end of
+    the process, so that they leave it."""
+
+    tick_s: float = 0.25
+    reading_s: float = 1.0
+    look_s: float = 10.0
+    bind_retry_s: float = 5.0
+    last_words_s: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What the composition root read. `listen` is a host, empty for a node that nobody may
-    join; `addresses` are the hosts that others are told, best first; `port` is that of hellos,
-    `seeds` are `host:port`s. `discovery`: whether to look for others by mDNS, and be found.
-    `measures`: whether links to others are measured from here.
+    """What the composition root read. `listen` is a host, empty for a node that is not joined;
+    `addresses` are the hosts that others are told, best first; `port` is that of hellos, `seeds`
+    are `host:port`s. `discovery`: whether to look for others by mDNS, and be found. `measures`:
+    whether links to others are measured from here.
     `look` finds the addresses afresh, for a machine that moves; None: they stay."""
 
     name: str
@@ -79,9 +84,7 @@ class PeerSettings:
     discovery: bool = False
     measures: bool = True
     look: Callable[[], tuple[str, ...]] | None = None
-
-
-OnFrames = Callable[[str, list[bytes]], None]
+    timing: PeerTiming = PeerTiming()
 
 
 class PeerLinks:
@@ -104,14 +107,13 @@ class PeerLinks:
         self._settings = settings
         self._reactor = reactor
         self._log = log
-        self._on_frames = on_frames
         self._publish = publish
-        self._seq = 0
+        self._letters = Letters(speaker)
         self._dropped = 0
-        self._wanted: set[str] = set()
-        self._barred: set[str] = set()
+        self._dialler = Dialler(log)
+        node_security = None if keyring is None else keyring.node
+        self.planes = PeerPlanes(reactor, self._dialler, node_security, on_frames)
         self._lines: dict[str, Link] = {}
-        self._followed: dict[NodeId, dict[str, Link]] = {}
         self._door: Link | None = None
         self._memory = PeerMemory(settings.file, log)
         self._told: tuple[object, ...] = ()
@@ -127,7 +129,7 @@ class PeerLinks:
             ports=settings.ports,
         )
         self.membership = Membership(me, settings.seeds, self._memory.kept.known)
-        self.membership.forgotten |= self._memory.kept.forgotten
+        self.membership.peers.forgotten |= self._memory.kept.forgotten
         self._discovery: Discovery | None = None
         if settings.listen:
             self._open_door()
@@ -135,16 +137,9 @@ class PeerLinks:
                 place = Place(settings.listen, settings.port)
                 self._discovery = Discovery(place, self._advert, log)
             if settings.look is not None:
-                reactor.every(LOOK_S, self._look)
-        reactor.every(TICK_S, self._tick)
+                reactor.every(settings.timing.look_s, self._look)
+        reactor.every(settings.timing.tick_s, self._tick)
         self._tick()
-
-    def want(self, prefix: str, *, wanted: bool) -> None:
-        """Ask peers for an on-demand topic, or for it no more."""
-        (self._wanted.add if wanted else self._wanted.discard)(prefix)
-        for plane, link in [pair for links in self._followed.values() for pair in links.items()]:
-            if any(rule.prefix == prefix and rule.plane == plane for rule in TABLE):
-                (link.subscribe if wanted else link.unsubscribe)(prefix)
 
     def ways(self) -> dict[NodeId, tuple[str, ...]]:
         """Addresses at which linked peers may answer, the one in use first; and this node's."""
@@ -180,19 +175,18 @@ class PeerLinks:
             self._discovery.close()
         goodbye = PeerGoodbye(node=self._speaker.node, boot=self._speaker.boot)
         for link in self._lines.values():
-            link.send(self._encoded(goodbye))
+            link.send(self._letters.write(goodbye))
         if self._lines:
-            time.sleep(LAST_WORDS_S)
-        doors = [] if self._door is None else [self._door]
-        followed = [link for links in self._followed.values() for link in links.values()]
-        for link in [*doors, *self._lines.values(), *followed]:
+            time.sleep(self._settings.timing.last_words_s)
+        self.planes.close()
+        for link in [*([] if self._door is None else [self._door]), *self._lines.values()]:
             self._reactor.unwatch(link)
             link.close()
 
     # --- hints ----------------------------------------------------------------------------
 
     def _advert(self) -> Advert:
-        """What this node says of itself on the local network. From any thread."""
+        """Return what this node says of itself on the local network. From any thread."""
         keys = () if self._keyring is None else self._keyring.cluster_ids
         me = self.membership.me
         return Advert(me.node, me.namespace, keys, me.boot, me.addresses)
@@ -227,7 +221,7 @@ class PeerLinks:
         except PortTaken as error:
             door.close()
             self._log.error("cannot listen for other nodes; tries again", why=str(error))
-            self._reactor.later(BIND_RETRY_S, self._open_door)
+            self._reactor.later(settings.timing.bind_retry_s, self._open_door)
             return
         self._door = door
         self._reactor.watch(door, self._knocked)
@@ -235,29 +229,28 @@ class PeerLinks:
     def _knocked(self, frames: list[bytes]) -> None:
         if len(frames) != 2 or self._door is None:
             return
-        message = self._decoded(frames[1], "a knock")
+        message = self._read(frames[1], "a knock")
         if isinstance(message, PeerHello):
             answer, actions = self.membership.heard_hello(message, self._reactor.now())
             if isinstance(answer, PeerWelcome):
                 answer = answer.model_copy(update={"wall_s": wall()})
                 if message.node != self._speaker.node:
                     self._introduce(message.node)
-            self._door.send(frames[0], self._encoded(answer))
+            self._door.send(frames[0], self._letters.write(answer))
             self._do(actions)
             self._tick()
         elif isinstance(message, PeerGoodbye):
             self._do(self.membership.heard_goodbye(message, self._reactor.now()))
-        elif isinstance(message, LinkEcho) and message.answer and self._may_measure(message.node):
+        elif (
+            isinstance(message, LinkEcho) and message.answer and self.membership.knows(message.node)
+        ):
             echoed = LinkEchoed(node=self._speaker.node, serial=message.serial)
-            self._door.send(frames[0], self._encoded(echoed))
-
-    def _may_measure(self, node: NodeId) -> bool:
-        return node == self._speaker.node or node in self.membership.peers
+            self._door.send(frames[0], self._letters.write(echoed))
 
     # --- lines ----------------------------------------------------------------------------
 
     def _answered(self, address: str, frames: list[bytes]) -> None:
-        message = self._decoded(frames[-1], address)
+        message = self._read(frames[-1], address)
         now = self._reactor.now()
         if isinstance(message, PeerWelcome):
             self._do(self.membership.heard_welcome(address, message, now, wall()))
@@ -271,9 +264,9 @@ class PeerLinks:
         self._do(self.membership.tick(now))
         facts = tuple(
             (one.node, one.status, one.host, one.candidate_port, one.name)
-            for one in self.membership.readings(now)
+            for one in self.membership.peers.readings(now)
         )
-        if facts != self._told or now - self._told_at >= READING_S:
+        if facts != self._told or now - self._told_at >= self._settings.timing.reading_s:
             self._told, self._told_at = facts, now
             self._tell(now)
             self._keep()
@@ -282,65 +275,50 @@ class PeerLinks:
         node = self._speaker.node
         reading = PeersReading(
             node=node,
-            peers=self.membership.readings(now),
+            peers=self.membership.peers.readings(now),
             strangers=self.membership.strangers(now),
         )
-        self._publish(reading_topic("peers", node), self._encoded(reading))
+        self._publish(reading_topic("peers", node), self._letters.write(reading))
 
     def _keep(self) -> None:
-        membership = self.membership
-        self._memory.keep(Remembered(membership.known(), frozenset(membership.forgotten)))
+        peers = self.membership.peers
+        self._memory.keep(Remembered(peers.known(), frozenset(peers.forgotten)))
 
     # --- what membership asks for ---------------------------------------------------------
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
-            self._act(action)
+            match action:
+                case Dial(address=address):
+                    self._dial(address)
+                case HangUp(address=address):
+                    link = self._lines.pop(address, None)
+                    if link is not None:
+                        self._reactor.unwatch(link)
+                        link.close()
+                case SayHello(address=address, hello=hello):
+                    if address in self._lines:
+                        self._lines[address].send(self._letters.write(hello))
+                case Follow(node=node, host=host, ports=ports):
+                    self._introduce(node)
+                    self.planes.follow(node, host, ports)
+                case Unfollow(node=node):
+                    self.planes.unfollow(node)
+                case Say(message=message, node=node, address=address):
+                    self._log.info(message, peer=node, address=address)
+                case _:
+                    assert_never(action)
 
-    def _act(self, action: Action) -> None:
-        match action:
-            case Dial(address=address):
-                speaker = self._speaker
-                identity = f"{speaker.node}/{speaker.boot}"
-                link = Link(
-                    "dealer",
-                    identity=identity,
-                    heartbeat_ms=HEARTBEAT_MS,
-                    security=self.door_security,
-                )
-                if self._connect(link, f"tcp://{address}"):
-                    self._lines[address] = link
-                    self._reactor.watch(link, lambda frames: self._answered(address, frames))
-            case HangUp(address=address):
-                link = self._lines.pop(address, None)
-                if link is not None:
-                    self._reactor.unwatch(link)
-                    link.close()
-            case SayHello(address=address, hello=hello):
-                if address in self._lines:
-                    self._lines[address].send(self._encoded(hello))
-            case Follow(node=node, host=host, ports=ports):
-                self._unfollow(node)
-                self._introduce(node)
-                self._follow(node, host, ports)
-            case Unfollow(node=node):
-                self._unfollow(node)
-            case Say(message=message, node=node, address=address):
-                self._log.info(message, peer=node, address=address)
-            case _:
-                assert_never(action)
-
-    def _connect(self, link: Link, address: str, peer: NodeId | None = None) -> bool:
-        """Whether the keys at hand allow it; the link is closed where they do not."""
-        try:
-            link.connect(address, peer=peer)
-        except Exposed as error:
-            link.close()
-            if address not in self._barred:
-                self._barred.add(address)
-                self._log.error("cannot reach another node", why=str(error))
-            return False
-        return True
+    def _dial(self, address: str) -> None:
+        link = Link(
+            "dealer",
+            identity=f"{self._speaker.node}/{self._speaker.boot}",
+            heartbeat_ms=HEARTBEAT_MS,
+            security=self.door_security,
+        )
+        if self._dialler.connect(link, f"tcp://{address}"):
+            self._lines[address] = link
+            self._reactor.watch(link, lambda frames: self._answered(address, frames))
 
     def _introduce(self, node: NodeId) -> None:
         """It has the cluster's key, or it could not have spoken: admit it by its id."""
@@ -351,39 +329,7 @@ class PeerLinks:
         except (BadKey, OSError) as error:
             self._log.error("cannot admit a node", peer=node, why=str(error))
 
-    def _follow(self, node: NodeId, host: str, ports: PeerPorts) -> None:
-        links: dict[str, Link] = {}
-        for plane, port in (("control", ports.control), ("telemetry", ports.telemetry)):
-            if not port:
-                continue
-            link = Link(
-                "sub",
-                high_water=50_000,
-                heartbeat_ms=HEARTBEAT_MS,
-                security=None if self._keyring is None else self._keyring.node,
-            )
-            if not self._connect(link, f"tcp://{host}:{port}", node):
-                continue
-            for rule in TABLE:
-                if rule.plane == plane and (not rule.on_demand or rule.prefix in self._wanted):
-                    link.subscribe(rule.prefix)
-            self._reactor.watch(link, lambda frames, plane=plane: self._on_frames(plane, frames))
-            links[plane] = link
-        self._followed[node] = links
-
-    def _unfollow(self, node: NodeId) -> None:
-        for link in self._followed.pop(node, {}).values():
-            self._reactor.unwatch(link)
-            link.close()
-
-    # --- letters --------------------------------------------------------------------------
-
-    def _encoded(self, message: Message) -> bytes:
-        self._seq += 1
-        speaker = self._speaker
-        return encode(Envelope(speaker.node, speaker.process, speaker.boot, self._seq, message))
-
-    def _decoded(self, payload: bytes, where: str) -> Message | None:
+    def _read(self, payload: bytes, where: str) -> Message | None:
         try:
             return decode(payload).message
         except BadMessage as error:

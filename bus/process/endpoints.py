@@ -27,11 +27,11 @@ class Endpoints:
         return f"ipc://{path}"
 
     def plane_in(self, plane: str) -> str:
-        """Where a service publishes to a plane (`control`, `telemetry`)."""
+        """Return where a service publishes to a plane (`control`, `telemetry`)."""
         return self._ipc(f"{plane}.in")
 
     def plane_out(self, plane: str) -> str:
-        """Where a service subscribes to a plane."""
+        """Return where a service subscribes to a plane."""
         return self._ipc(f"{plane}.out")
 
     @property
@@ -73,7 +73,7 @@ class Endpoints:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`: a loopback address or name."""
+    """Return whether only this machine reaches `host`: a loopback address or name."""
     if host.casefold() == "localhost" or host.casefold().endswith(".localhost"):
         return True
     try:

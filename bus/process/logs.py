@@ -40,15 +40,15 @@ class Log:
         return bound
 
     def debug(self, message: str, **fields: Field) -> None:
-        """For developers."""
+        """Log what developers may want to know."""
         self._write("debug", message, fields)
 
     def info(self, message: str, **fields: Field) -> None:
-        """What an operator may want to know."""
+        """Log what an operator may want to know."""
         self._write("info", message, fields)
 
     def warning(self, message: str, **fields: Field) -> None:
-        """Something is off, and was coped with."""
+        """Log what is off, and was coped with."""
         self._write("warning", message, fields)
 
     def error(self, message: str, **fields: Field) -> None:

@@ -52,7 +52,7 @@ def hold() -> None:
 
 
 def keep() -> None:
-    """What there is now stays as long as the process: later collections need not look at it."""
+    """Spare later collections what there is now, for it stays as long as the process."""
     gc.collect()
     gc.freeze()
 

@@ -74,7 +74,7 @@ class SupervisedProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether there is (or is about to be) a process."""
+        """Return whether there is (or is about to be) a process."""
         return self.status in ALIVE
 
 
@@ -92,6 +92,7 @@ class _Connection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
+        """Connect to supervisord's unix socket."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
@@ -110,7 +111,7 @@ class Supervisor:
         return [_process(cast(dict[str, Any], row)) for row in found]
 
     def is_up(self) -> bool:
-        """Whether supervisord answers."""
+        """Return whether supervisord answers."""
         try:
             self._call(lambda rpc: rpc.supervisor.getState(), deadline_s=2.0)
         except (Unavailable, ProcessRefused):

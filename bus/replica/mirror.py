@@ -180,7 +180,7 @@ class Mirror:
         return counter < self.counter and not forgotten
 
     def _is_lighter(self, beat: TermHeartbeat, now: float) -> bool:
-        """Whether another claims whom fewer follow than the holder that we hear: it gives way."""
+        """Return whether fewer follow this claim than the holder that we hear: it gives way."""
         other = self.holder not in (None, beat.holder) and now - self.heard_at < DOUBTED_S
         return other and beat.followers < self.followers
 
@@ -191,7 +191,7 @@ class Mirror:
         self.stash.clear()
 
     def _question(self, upto: int) -> Ask:
-        """What to ask a holder whose log is not known to be ours."""
+        """Return what to ask a holder whose log is not known to be ours."""
         state = self.state
         behind = upto - state.index
         if not self.live or behind < 0 or behind > MAX_REPLAYED:
@@ -233,5 +233,5 @@ class Mirror:
 
 
 def _differ(one: NodeId | None, other: NodeId | None) -> bool:
-    """Whether two holders are known not to be the same."""
+    """Return whether two holders are known not to be the same."""
     return one is not None and other is not None and one != other

@@ -88,7 +88,7 @@ def apply(state: ClusterState, event: Event) -> ClusterState:
 
 
 def is_known(state: ClusterState, fact: FactId) -> bool:
-    """Whether this fact (or a later one of the same boot) is indexed already."""
+    """Return whether this fact (or a later one of the same boot) is indexed already."""
     seen = state.facts.get(f"{fact.node}/{fact.process}")
     return seen is not None and seen[0] == fact.boot and seen[1] >= fact.seq
 

@@ -34,6 +34,7 @@ class Burst:
 
     @property
     def bytes_(self) -> int:
+        """Return the bytes of all frames together."""
         return sum(self.frames)
 
 
@@ -57,7 +58,7 @@ class LinkProbe:
         self._sent_at = 0.0
 
     def start(self, now: float) -> Burst:
-        """What to send first."""
+        """Return what to send first."""
         self._sent_at = now
         return self._out
 

@@ -47,11 +47,12 @@ class ProbeTarget:
 
     @property
     def host(self) -> str:
+        """Return the host of the address, without brackets."""
         return self.address.rpartition(":")[0].strip("[]")
 
     @property
     def most_bytes(self) -> int:
-        """What one measurement may send here."""
+        """Return what one measurement may send here."""
         if is_overlay(self.host):
             return VPN_MOST_BYTES
         return LOOPBACK_MOST_BYTES if is_loopback(self.host) else MOST_BYTES
@@ -82,8 +83,8 @@ class ProbeSchedule:
         now: float,
         chance: float,
     ) -> ProbeTarget | None:
-        """What to measure now, if anything. `addresses` are those of the linked peers and our own
-        one, `chance` is in [0, 1)."""
+        """Choose the address to measure now, None for a rest. `addresses` are those of the linked
+        peers and our own one, `chance` is in [0, 1)."""
         self._there = frozenset(
             ProbeTarget(node, address)
             for node, some in addresses.items()
@@ -126,7 +127,7 @@ class ProbeSchedule:
             turn.failures += 1
 
     def links(self, now: float) -> tuple[MeasuredLink, ...]:
-        """What is known, by peer and address, without what is over `KEEP_S` old."""
+        """Return what is known, by peer and address, without what is over `KEEP_S` old."""
         idle_s = min(
             (trip for target in self._there if target.peer == self.me
              for trip in self._trips(target, now)),
@@ -160,7 +161,7 @@ class ProbeSchedule:
 
 
 def one_way_s(round_trip_s: float, idle_s: float | None) -> float:
-    """What a small message of MLX's ring takes, from an echo over the bus: half of what the
+    """Return what a small message of MLX's ring takes, from an echo over the bus: half of what the
     network adds to an echo within this machine, on top of what the ring takes there."""
     if idle_s is None:
         return round_trip_s / 2

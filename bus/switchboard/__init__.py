@@ -1,1 +1,27 @@
-"""The node's switchboard: both planes forwarded, retained values kept, taps served."""
+"""The `bus` process: forwards what services publish, keeps what is retained, lets people listen.
+
+Knows topics, and opens no message but those that it keeps. A listener at the tap loads no
+switchboard.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bus.switchboard.switchboard import Switchboard
+    from bus.switchboard.tap_client import Tapped, listen
+
+__all__ = ["Switchboard", "Tapped", "listen"]
+_HOMES = {
+    "Switchboard": "bus.switchboard.switchboard",
+    "Tapped": "bus.switchboard.tap_client",
+    "listen": "bus.switchboard.tap_client",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(name)
+    return getattr(import_module(_HOMES[name]), name)

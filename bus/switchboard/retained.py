@@ -13,12 +13,12 @@ from bus.wire.ids import Boot
 
 @dataclass(frozen=True, slots=True)
 class RetainedValue:
-    """One value as it came, and when it expires (None: never)."""
+    """One value as it came, and when it expires."""
 
     boot: Boot
     seq: int
     payload: bytes
-    expires_at: float | None
+    expires_at: float
 
 
 @dataclass(slots=True)
@@ -43,18 +43,12 @@ class Retained:
         return [
             (topic, kept.payload)
             for (topic, by), kept in self.values.items()
-            if topic.startswith(prefix)
-            and by.startswith(origin)
-            and (kept.expires_at is None or now < kept.expires_at)
+            if topic.startswith(prefix) and by.startswith(origin) and now < kept.expires_at
         ]
 
     def expire(self, now: float) -> int:
         """Forget what has expired; returns how many."""
-        gone = [
-            key
-            for key, kept in self.values.items()
-            if kept.expires_at is not None and now >= kept.expires_at
-        ]
+        gone = [key for key, kept in self.values.items() if now >= kept.expires_at]
         for key in gone:
             del self.values[key]
         return len(gone)

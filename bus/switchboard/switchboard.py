@@ -10,18 +10,18 @@ peers, on a TCP socket for each plane; what peers publish goes to local services
 
 from __future__ import annotations
 
-from bus.client import Speaker
+from bus.client import Letters, Speaker
 from bus.links.keyring import Keyring
 from bus.links.reactor import Reactor
 from bus.links.transport import Link
-from bus.membership.peer_links import BIND_RETRY_S, HEARTBEAT_MS, PeerLinks, PeerSettings
+from bus.membership.peer_links import PeerLinks, PeerSettings
+from bus.membership.peer_planes import HEARTBEAT_MS
 from bus.process.clock import now as clock_now
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
-from bus.survey.link_survey import LinkSurvey
-from bus.survey.probe_schedule import busy_nodes
+from bus.survey import LinkSurvey, busy_nodes
 from bus.switchboard.retained import Retained, RetainedValue
-from bus.wire.codec import Envelope, decode, encode
+from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import NodeId
 from bus.wire.messages.events import Event, NodeForgotten, NodeRemembered
@@ -70,7 +70,7 @@ class PlaneForwarder:
         self.incoming.send((b"\x01" if wanted else b"\x00") + prefix.encode())
 
     def from_peer(self, frames: list[bytes]) -> None:
-        """What a peer published: one message, or a bundle of retained values."""
+        """Give local services what a peer published: a message, or a bundle of retained values."""
         if len(frames) % 2:
             for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
                 self._deliver([topic, payload])
@@ -78,7 +78,7 @@ class PlaneForwarder:
             self._deliver(frames)
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """As a local service does."""
+        """Publish as a local service does."""
         self._forward([topic.encode(), payload])
 
     def close(self) -> None:
@@ -116,8 +116,7 @@ class PlaneForwarder:
         except BadMessage as error:
             self.board.refuse(self.plane, str(error)[:120])
             return False
-        expires_at = clock_now() + ttl_s if ttl_s > 0 else None
-        kept = RetainedValue(envelope.boot, envelope.seq, payload, expires_at)
+        kept = RetainedValue(envelope.boot, envelope.seq, payload, clock_now() + ttl_s)
         return self.retained.keep(topic, f"{envelope.node}/{envelope.process}", kept)
 
     def _subscription(self, link: Link, frames: list[bytes]) -> None:
@@ -151,11 +150,11 @@ class Switchboard:
     ) -> None:
         self.keyring = keyring
         self.speaker = speaker
+        self._letters = None if speaker is None else Letters(speaker)
         self.endpoints = endpoints
         self.reactor = reactor
         self.log = log
         self.refused = 0
-        self._measured = 0
         self.wishes: dict[tuple[str, bool], int] = {}
         self.tap = Link("xpub", high_water=TAP_HIGH_WATER)
         self.tap.bind(endpoints.tap)
@@ -207,7 +206,7 @@ class Switchboard:
             if not self.wishes.get(abroad, 0):
                 self.planes[plane].ask_upstream(rule.prefix, wanted=after > 0)
             if here and self.peers is not None:
-                self.peers.want(rule.prefix, wanted=after > 0)
+                self.peers.planes.want(rule.prefix, wanted=after > 0)
 
     def member_changed(self, payload: bytes) -> None:
         """The operator has let a node go, or back in."""
@@ -237,11 +236,9 @@ class Switchboard:
         self.planes["telemetry"].publish(topic, payload)
 
     def _publish_links(self, reading: LinkReading) -> None:
-        speaker = self.speaker
-        assert speaker is not None, "only a node with peers measures links"
-        self._measured += 1
-        envelope = Envelope(speaker.node, speaker.process, speaker.boot, self._measured, reading)
-        self.planes["telemetry"].publish(reading_topic("link", speaker.node), encode(envelope))
+        assert self._letters is not None, "only a node with peers measures links"
+        topic = reading_topic("link", reading.node)
+        self.planes["telemetry"].publish(topic, self._letters.write(reading))
 
     def _busy_nodes(self) -> set[NodeId]:
         kept = self.planes["telemetry"].retained
@@ -260,7 +257,7 @@ class Switchboard:
                     forwarder.open_abroad(f"tcp://{settings.listen}:{ports[plane]}")
         except PortTaken as error:
             self.log.error("cannot publish to other nodes; tries again", why=str(error))
-            self.reactor.later(BIND_RETRY_S, self._open_abroad)
+            self.reactor.later(settings.timing.bind_retry_s, self._open_abroad)
 
     def _expire(self) -> None:
         for forwarder in self.planes.values():
@@ -279,6 +276,6 @@ class Switchboard:
 
 
 def _overlap(prefix: str, topic: str) -> bool:
-    """Whether a subscription to `prefix` asks for `topic` by name: the empty one does not, so
-    that watching everything does not make tokens flow."""
+    """Return whether a subscription to `prefix` asks for `topic` by name: the empty one does not,
+    so that watching everything does not make tokens flow."""
     return prefix != "" and (prefix.startswith(topic) or topic.startswith(prefix))

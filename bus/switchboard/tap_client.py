@@ -32,7 +32,7 @@ class Tapped:
 
 
 def literal_prefix(pattern: str) -> str:
-    """What every topic that matches the pattern begins with: what to subscribe to."""
+    """Return what every topic that matches the pattern begins with: what to subscribe to."""
     for position, char in enumerate(pattern):
         if char in "*?[":
             return pattern[:position]

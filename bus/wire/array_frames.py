@@ -43,6 +43,7 @@ def reader(
     decode = msgspec.msgpack.Decoder(frames, dec_hook=from_plain).decode
 
     def read(data: bytes) -> Any:
+        """Read one frame. Raises BadMessage."""
         if len(data) > MAX_FRAME_BYTES:
             raise BadMessage(f"a frame of {len(data)} bytes is over {MAX_FRAME_BYTES}")
         try:

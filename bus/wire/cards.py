@@ -79,12 +79,12 @@ class PartialModel(Message):
     path: str = ""
 
     def holds(self, first: int, last: int) -> bool:
-        """Whether layers `first` up to, not including, `last` are all there."""
+        """Return whether layers `first` up to, not including, `last` are all there."""
         return covers(self.layers, first, last)
 
 
 def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:
-    """Whether each of the layers `first` up to, not including, `last` is in one of the spans."""
+    """Return whether each of the layers [`first`, `last`) is in one of the spans."""
     held = tuple(spans)
     return all(any(a <= layer < b for a, b in held) for layer in range(first, last))
 

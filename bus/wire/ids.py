@@ -39,5 +39,5 @@ def owner_of(request: RequestId) -> tuple[NodeId, str] | None:
 
 
 def is_model_id(text: str) -> bool:
-    """Whether `text` may name a model: no path tricks, at most 200 characters."""
+    """Return whether `text` may name a model: no path tricks, at most 200 characters."""
     return len(text) <= 200 and ".." not in text and MODEL_ID_PATTERN.match(text) is not None

@@ -132,7 +132,7 @@ class Instance(Message):
 
     @property
     def has_ended(self) -> bool:
-        """Whether a rank of the present generation has ended, and no other was opened yet."""
+        """Return whether a rank of this generation has ended, and no other was opened yet."""
         said = f"{ENDING} {self.generation} rank "
         return (
             self.status == "placed" and bool(self.failures) and self.failures[-1].startswith(said)

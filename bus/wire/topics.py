@@ -30,112 +30,51 @@ Plane = Literal["control", "telemetry"]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One row of the table. `ttl_s` 0 on a retained topic means kept until replaced."""
+    """One row of the table. `ttl_s`: how long a value is retained, 0 where none is. What is
+    `on_demand` is published only while somebody subscribes to it by name."""
 
     prefix: str
     plane: Plane
     message: type[Message]
-    retained: bool
-    ttl_s: float
-    on_demand: bool
     promise: str
+    ttl_s: float = 0.0
+    on_demand: bool = False
+
+    @property
+    def retained(self) -> bool:
+        """Return whether the switchboard keeps values and gives them to new subscribers."""
+        return self.ttl_s > 0
 
 
+def _said(prefix: str, message: type[Message], promise: str) -> Topic:
+    return Topic(prefix, "control", message, promise)
+
+
+def _kept(prefix: str, ttl_s: float, message: type[Message], promise: str) -> Topic:
+    return Topic(prefix, "telemetry", message, promise, ttl_s)
+
+
+# fmt: off
 TABLE: tuple[Topic, ...] = (
-    Topic(
-        "event",
-        "control",
-        Event,
-        False,
-        0,
-        False,
-        "ordered by index; journalled before published; gaps are asked for again",
-    ),
-    Topic(
-        "term",
-        "control",
-        TermHeartbeat,
-        True,
-        2.0,
-        False,
-        "every 0.5 s while a holder lives; names the last index and a digest",
-    ),
-    Topic(
-        "cancel.asked",
-        "control",
-        CancelAsked,
-        False,
-        0,
-        False,
-        "to the gateways of the node that is named; repeated until answered, for 2 s",
-    ),
-    Topic(
-        "cancel.answered",
-        "control",
-        CancelAnswered,
-        False,
-        0,
-        False,
-        "to the gateways of the node that asked; one for each time it was heard",
-    ),
-    Topic(
-        "card",
-        "telemetry",
-        CardReading,
-        True,
-        120.0,
-        False,
-        "strictly newer wins; every 30 s and on change",
-    ),
-    Topic("reading.node", "telemetry", NodeReading, True, 15.0, False, "every second"),
-    Topic("reading.runner", "telemetry", RunnerReading, True, 15.0, False, "every second"),
-    Topic(
-        "reading.demand",
-        "telemetry",
-        DemandReading,
-        True,
-        15.0,
-        False,
-        "every second while there is demand, and on change",
-    ),
-    Topic(
-        "reading.peers", "telemetry", PeersReading, True, 15.0, False, "every second and on change"
-    ),
-    Topic(
-        "reading.link",
-        "telemetry",
-        LinkReading,
-        True,
-        600.0,
-        False,
-        "measured while idle; placement believes it for its time, then its priors",
-    ),
-    Topic(
-        "reading.weights",
-        "telemetry",
-        WeightsReading,
-        True,
-        15.0,
-        False,
-        "every second while models are fetched, and on change",
-    ),
-    Topic(
-        "reading.collective",
-        "telemetry",
-        CollectiveReading,
-        True,
-        600.0,
-        False,
-        "every second of a collective test; kept for ten minutes after it",
-    ),
-    Topic(
-        "token", "telemetry", TokenTap, False, 0, True, "published only while somebody subscribes"
-    ),
+    _said("event", Event, "ordered by index; journalled, then published; gaps asked for again"),
+    Topic("term", "control", TermHeartbeat, "every 0.5 s from the holder: last index, digest", 2.0),
+    _said("cancel.asked", CancelAsked, "to the gateways named; repeated for 2 s or till answered"),
+    _said("cancel.answered", CancelAnswered, "to the gateways that asked; one for each time heard"),
+    _kept("card", 120.0, CardReading, "strictly newer wins; every 30 s; on change"),
+    _kept("reading.node", 15.0, NodeReading, "every second"),
+    _kept("reading.runner", 15.0, RunnerReading, "every second"),
+    _kept("reading.demand", 15.0, DemandReading, "every second while there is any; on change"),
+    _kept("reading.peers", 15.0, PeersReading, "every second; on change"),
+    _kept("reading.link", 600.0, LinkReading, "measured while idle; believed for its time"),
+    _kept("reading.weights", 15.0, WeightsReading, "every second of a fetch; on change"),
+    _kept("reading.collective", 600.0, CollectiveReading, "every second of a test"),
+    Topic("token", "telemetry", TokenTap, "only while somebody subscribes to it", on_demand=True),
 )
+# fmt: on
 
 
 def rule_for(topic: str) -> Topic | None:
-    """The row that rules `topic`, or None for a topic that nobody may publish."""
+    """Return the row that rules `topic`, None for a topic that may not be published."""
     best: Topic | None = None
     for row in TABLE:
         fits = topic == row.prefix or topic.startswith(row.prefix + ".")
@@ -145,10 +84,10 @@ def rule_for(topic: str) -> Topic | None:
 
 
 def event_topic(kind: str) -> str:
-    """`event.<kind of the body>`."""
+    """Return `event.<kind of the body>`."""
     return f"event.{kind}"
 
 
 def reading_topic(kind: str, node: str, process: str | None = None) -> str:
-    """`reading.<kind>.<node>[.<process>]`; a process name's colon is kept."""
+    """Return `reading.<kind>.<node>[.<process>]`; a process name's colon is kept."""
     return f"reading.{kind}.{node}" + (f".{process}" if process else "")

@@ -98,14 +98,14 @@ ethernet as one gigabit; loopback as half of a 54 us two-rank sum over MLX's rin
 
 
 def prior(address: NodeAddress) -> LinkCost:
-    """What a link over this address is believed to be worth."""
+    """Return what a link over this address is believed to be worth."""
     if address.medium == "thunderbolt":
         return THUNDERBOLT.get(address.thunderbolt, PRIORS["thunderbolt"])
     return PRIORS[address.medium]
 
 
 def is_overlay(host: str) -> bool:
-    """Whether a host is an address that overlay networks hand out."""
+    """Return whether a host is an address that overlay networks hand out."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -114,7 +114,7 @@ def is_overlay(host: str) -> bool:
 
 
 def medium_of(ip: str, interface: str, hardware_port: str = "") -> Medium:
-    """What an address lies on. `hardware_port` is macOS's name of the interface's port
+    """Return what an address lies on. `hardware_port` is macOS's name of the interface's port
     (`networksetup -listallhardwareports`), or `Wi-Fi` where the system knows it to be wireless.
 
     Raises ValueError when `ip` is no address.
@@ -154,7 +154,7 @@ def ranked(addresses: Iterable[NodeAddress]) -> list[NodeAddress]:
 def shared_prior(
     one: Sequence[NodeAddress], other: Sequence[NodeAddress], *, same_machine: bool
 ) -> LinkCost:
-    """What the best link that two nodes may share is believed to be worth.
+    """Return what the best link that two nodes may share is believed to be worth.
 
     A medium counts when both have it; loopback only on the same machine. Nothing in common is
     `unknown`.
@@ -178,7 +178,7 @@ def observed_address(node: NodeId, peer: NodeId, seen: Iterable[Reach]) -> Reach
 
 
 def rdma_mesh(order: Sequence[NodeId], devices: Mapping[NodeId, Mapping[str, str]]) -> bool:
-    """Whether every node has an active RDMA device to every other (JACCL's full mesh).
+    """Return whether every node has an active RDMA device to every other (JACCL's full mesh).
 
     `devices[a][b]` is a's device whose active port leads to b.
     """

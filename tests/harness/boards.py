@@ -13,7 +13,7 @@ from bus.client import BusClient, Speaker
 from bus.links.cluster_key import ClusterKey, ClusterKeys
 from bus.links.keyring import KeyFiles, open_keyring, write_keys
 from bus.links.reactor import PollReactor
-from bus.membership.peer_links import PeerSettings
+from bus.membership.peer_links import PeerSettings, PeerTiming
 from bus.process.clock import now
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
@@ -51,6 +51,7 @@ class Boards:
         discovery: bool = False,
         measures: bool = True,
         look: Callable[[], tuple[str, ...]] | None = None,
+        timing: PeerTiming = PeerTiming(),  # noqa: B008 - frozen
         listen: str = "127.0.0.1",
         hosts: tuple[str, ...] = ("127.0.0.1",),
     ) -> Switchboard:
@@ -69,6 +70,7 @@ class Boards:
             discovery=discovery,
             measures=measures,
             look=look,
+            timing=timing,
         )
         self.logs[name] = io.StringIO()
         log = Log(node=name, process="bus", stream=self.logs[name])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DOORED_ROOMS: tuple[str, ...] = (
+    "bus.survey",
+    "bus.switchboard",
     "master.decisions",
     "master.placement",
     "runner.mlx.kv",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bus.links.cluster_key import ClusterKeys, node_secret
+from bus.links.curve import public_key
 from bus.links.keyring import KeyFiles, Keyring, new_key, open_keyring, read_keys, write_keys
-from bus.links.transport import public_key
 from bus.process.logs import Log
 from bus.wire.errors import BadKey
 from bus.wire.ids import InstanceId, NodeId

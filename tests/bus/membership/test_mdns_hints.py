@@ -158,7 +158,7 @@ def test_a_hint_makes_no_member_and_a_stale_one_is_let_go() -> None:
     found.heard_advert(advert("a", "10.0.0.1:1"), 0.0)
     found.heard_advert(Advert(NodeId("n-me"), "shoal", (KEY,), "b", ("10.0.0.8:1",)), 0.0)
     assert [one.address for one in found.tick(0.0) if isinstance(one, Dial)] == ["10.0.0.1:1"]
-    assert found.peers == {} and found.known() == () and found.readings(0.0) == ()
+    assert found.peers == {} and found.peers.known() == () and found.peers.readings(0.0) == ()
     hung_up = [one for one in found.tick(TRY_S) if isinstance(one, HangUp)]
     assert hung_up == [HangUp("10.0.0.1:1")]
     assert found.lines == {} and found.strangers(TRY_S) == ()
@@ -173,7 +173,7 @@ def test_a_hint_that_answers_becomes_a_peer_found_by_mdns() -> None:
         ports=PORTS,
     )  # fmt: skip
     found.heard_welcome("10.0.0.1:1", welcome, 0.1)
-    (reading,) = found.readings(0.1)
+    (reading,) = found.peers.readings(0.1)
     assert (reading.status, reading.found_by) == ("linked", "mdns")
     found.tick(0.2)
     assert set(found.lines) == {"10.0.0.1:1"} and not found.hints.of

@@ -362,7 +362,7 @@ def test_what_is_remembered_over_a_restart_finds_the_cluster_without_seeds() -> 
     net.add(myself("a"), ["b:1"])
     net.add(myself("b"))
     net.run(3.0)
-    known = net.seats["a"].membership.known()
+    known = net.seats["a"].membership.peers.known()
     net.seats["a"] = Seat(Membership(myself("a", boot="b2"), (), known))
     net.run(3.0)
     assert net.linked("a") == {"b"}
@@ -403,7 +403,7 @@ def test_a_peers_clock_is_read_half_way_of_the_round_trip() -> None:
     welcome, _ = there.heard_hello(hello.hello, 5.0)
     assert isinstance(welcome, PeerWelcome)
     here.heard_welcome("b:1", welcome.model_copy(update={"wall_s": 1_060.1}), 100.2, 1_000.2)
-    [peer] = here.readings(100.2)
+    [peer] = here.peers.readings(100.2)
     assert peer.clock_offset_s is not None
     assert abs(peer.clock_offset_s - 60.0) < 1e-6
 
@@ -415,4 +415,4 @@ def test_a_peer_that_does_not_tell_its_clock_has_no_offset() -> None:
     welcome, _ = there.heard_hello(hello.hello, 5.0)
     assert isinstance(welcome, PeerWelcome)
     here.heard_welcome("b:1", welcome, 100.2, 1_000.2)
-    assert [one.clock_offset_s for one in here.readings(100.2)] == [None]
+    assert [one.clock_offset_s for one in here.peers.readings(100.2)] == [None]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from bus.links.cluster_key import ClusterKey
+from bus.membership.peer_links import PeerTiming
 from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.messages.events import (
     Event,
@@ -174,15 +175,12 @@ def test_a_broken_memory_of_peers_is_said_and_replaced(cluster: Boards) -> None:
     assert json.loads((cluster.root / "a" / "peers.json").read_text())[0]["node"] == "n-b"
 
 
-def test_a_door_that_is_taken_is_tried_again(
-    cluster: Boards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bus.membership.peer_links.BIND_RETRY_S", 0.2)
+def test_a_door_that_is_taken_is_tried_again(cluster: Boards) -> None:
     cluster.ports["a"] = free_port()
     with socket.socket() as owner:
         owner.bind(("127.0.0.1", cluster.ports["a"]))
         owner.listen()
-        cluster.start("a")
+        cluster.start("a", timing=PeerTiming(bind_retry_s=0.2))
         assert "cannot listen for other nodes" in cluster.logs["a"].getvalue()
     cluster.start("b", "a")
     cluster.until(lambda: cluster.linked("a") == {"b"}, "the door opens when it can")
@@ -236,13 +234,10 @@ def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Boards) ->
     assert KEY.text not in cluster.logs["a"].getvalue()
 
 
-def test_a_node_that_moves_tells_its_peers(
-    cluster: Boards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bus.membership.peer_links.LOOK_S", 0.1)
+def test_a_node_that_moves_tells_its_peers(cluster: Boards) -> None:
     hosts = ["127.0.0.1"]
     cluster.start("a")
-    cluster.start("b", "a", look=lambda: tuple(hosts))
+    cluster.start("b", "a", look=lambda: tuple(hosts), timing=PeerTiming(look_s=0.1))
     cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
     peers = cluster.boards["a"].peers
     assert peers is not None

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bus.switchboard.tap_client import Tapped, listen
+from bus.switchboard import Tapped, listen
 from bus.wire.topics import TABLE
 from gateway.cli.command import Invocation, command
 from gateway.cli.output.errors import NO_NODE, NOT_FOUND, CliError

@@ -1,0 +1,58 @@
+"""The addresses that one node dials now, and which node was heard at each.
+
+Pure: time arrives as `now`. Dialling and hanging up are actions, for the shell to carry out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.membership.member_types import SILENT_S, Action, Dial, HangUp
+from bus.wire.ids import NodeId
+
+
+@dataclass(slots=True)
+class PeerLine:
+    """One dialled address. `node` is the one expected or heard there."""
+
+    address: str
+    node: NodeId | None
+    opened_at: float
+    said_at: float | None = None
+    heard_at: float | None = None
+    refused: str = ""
+
+    def is_silent(self, now: float) -> bool:
+        """Return whether nothing was heard here for `SILENT_S`."""
+        since = self.opened_at if self.heard_at is None else self.heard_at
+        return now - since >= SILENT_S
+
+    def is_answered(self, now: float) -> bool:
+        """Return whether a node answered here lately, and welcomed this one."""
+        return self.heard_at is not None and not self.refused and not self.is_silent(now)
+
+
+class LineTable(dict[str, PeerLine]):
+    """The lines by address. `leads`: which node was last heard at an address, also of lines that
+    are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leads: dict[str, NodeId] = {}
+
+    def to(self, node: NodeId) -> list[PeerLine]:
+        """List the lines to a node, eldest first."""
+        return [line for line in self.values() if line.node == node]
+
+    def dial(self, address: str, node: NodeId | None, now: float) -> list[Action]:
+        """Open a line to an address."""
+        self[address] = PeerLine(address, node, now)
+        return [Dial(address, node)]
+
+    def hang_up(self, address: str) -> list[Action]:
+        """Close the line to an address, if there is one."""
+        return [] if self.pop(address, None) is None else [HangUp(address)]
+
+    def hang_up_on(self, node: NodeId) -> list[Action]:
+        """Close all lines to a node."""
+        return [action for line in self.to(node) for action in self.hang_up(line.address)]
