@@ -11,7 +11,7 @@ from bus.wire.ids import ModelId, NodeId
 from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
-from master.consensus.shell import CandidateSettings
+from master.consensus.candidate import CandidateSettings
 from master.decisions.decide import Policy
 from master.placement.memory_cost import Appetite
 from master.service import Master, MasterSettings

@@ -36,9 +36,11 @@ from bus.wire.messages.control import (
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
+from master.consensus.candidate import Candidate, CandidateSettings
 from master.consensus.candidate_links import CandidateLinks, CandidateRouter, candidates_in
-from master.consensus.shell import CandidateSettings, CandidateShell
+from master.consensus.shell import CandidateShell
 from master.consensus.term_file import TermFile
+from master.consensus.votes import minority
 from master.decisions.decide import Policy
 from master.decisions.holder import Holder
 from master.decisions.prune import SETTLE_GRACE_S
@@ -82,15 +84,18 @@ class Master:
             lambda: InstanceId(new_name("inst")),
             settle_grace_s=settings.settle_grace_s,
         )
-        candidate = settings.candidate
+        files = settings.candidate
+        journal, term_file = Journal(files.journal, log), TermFile(files.term_file, log)
+        self.candidate = Candidate.from_disk(
+            client.speaker.node, term_file.kept, journal.open(), files, degraded=journal.degraded
+        )
         self.shell = CandidateShell(
-            client.speaker.node,
+            self.candidate,
             log,
-            candidate,
             timers=reactor,
-            wire=CandidateLinks(client, reactor, log, candidate.addresses),
-            journal=Journal(candidate.journal, log),
-            term_file=TermFile(candidate.term_file, log),
+            wire=CandidateLinks(client, reactor, log, files.addresses),
+            journal=journal,
+            term_file=term_file,
             duties=self,
         )
         self._router = CandidateRouter(client, reactor, log, self._asked, listen=settings.listen)
@@ -103,12 +108,12 @@ class Master:
     @property
     def state(self) -> ClusterState:
         """The state at the end of this candidate's log."""
-        return self.shell.state
+        return self.candidate.state
 
     @property
     def holding(self) -> bool:
         """Whether this candidate holds the term."""
-        return self.shell.holding
+        return self.candidate.holding
 
     def know_peers(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
         """Take these for the other candidates, and where their ROUTERs are, best first: to be
@@ -143,7 +148,7 @@ class Master:
                 self.shell.heard(question)
                 return None
             case AskSnapshot() | AskEvents():
-                return self.shell.candidate.found(question)
+                return self.candidate.found(question)
             case TellFact() if self.holding:
                 return self._told(question)
             case AskCommand(command=command) if self.holding:
@@ -156,11 +161,11 @@ class Master:
 
     def _sent_on(self, question: AskCommand | TellFact) -> Message:
         """Say who holds the term, or why nothing can be changed from here."""
-        candidate = self.shell.candidate
-        why = candidate.minority(self._reactor.now())
+        election = self.candidate.election
+        why = minority(election, self._reactor.now())
         if why is not None and isinstance(question, AskCommand):
             return CommandRefused(command_id=question.command.command_id, refusal=why)
-        return NotHolder(holder=candidate.election.holder)
+        return NotHolder(holder=election.holder)
 
     def _told(self, told: TellFact) -> FactTaken | None:
         draft = self._draft()
@@ -171,7 +176,7 @@ class Master:
     def _command(self, command: Command, asker: bytes) -> CommandRefused | None:
         """Have a command decided; where it is in the log, its answer waits until that is safe."""
         draft, now = self._draft(), self._reactor.now()
-        unsettled = self.shell.candidate.unsettled(command, now)
+        unsettled = self.candidate.unsettled(command, now)
         known = self._holder.asked(command, draft, now, unsettled=unsettled)
         self._append(draft)
         if isinstance(known, Refusal):
@@ -210,7 +215,7 @@ class Master:
 
     def _draft(self) -> LogDraft:
         """Return an empty draft of what follows our log."""
-        counter = self.shell.candidate.election.counter
+        counter = self.candidate.election.counter
         return LogDraft(self.state, counter, self.client.speaker.node, wall())
 
     def _append(self, draft: LogDraft) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bus.replica.mirror import Ask
 from bus.replica.state import ClusterState
@@ -47,6 +48,21 @@ from master.consensus.votes import no_majority, reached, voters_unsettled
 from master.log.replication import LogSafety
 
 
+@dataclass(frozen=True, slots=True)
+class CandidateSettings:
+    """What the composition root read. `priority`: the greater is the better candidate.
+    `voters`: three or more node ids, or none. `addresses`: where other nodes reach our ROUTER,
+    best first; none where there are no others. `expects_others`: this node was told of some,
+    so that it does not claim before it has looked for them."""
+
+    journal: Path
+    term_file: Path
+    priority: int = 0
+    voters: tuple[NodeId, ...] = ()
+    addresses: tuple[str, ...] = ()
+    expects_others: bool = False
+
+
 @dataclass(slots=True)
 class Candidate:
     """`log.state` is the log's state whether it is followed or written. `began` says that the
@@ -64,26 +80,26 @@ class Candidate:
         cls,
         me: NodeId,
         kept: PersistentState,
-        log: CandidateLog,
+        read: tuple[ClusterState, list[Event]],
+        settings: CandidateSettings,
         *,
-        voters: frozenset[NodeId] = frozenset(),
-        priority: int = 0,
-        degraded: bool = False,
-        expects_others: bool = False,
+        degraded: bool,
     ) -> Candidate:
-        """Return a candidate as its disk remembers it."""
-        state = log.state
+        """Return a candidate as its disk remembers it: `kept` by the term file, `read` from the
+        journal, which is `degraded` where it only counts."""
+        log = CandidateLog.from_disk(*read)
+        state, voters = log.state, frozenset(settings.voters)
         gone = kept.garbled or (kept.began and state.index == 0)
         lost = gone and len(voters) >= types.FEWEST_VOTERS
         election = Election(
             me=me,
-            rank=LogRank(state.term, state.index, priority, me),
+            rank=LogRank(state.term, state.index, settings.priority, me),
             counter=max(kept.counter, state.term),
             voted_for=kept.voted_for if kept.counter >= state.term else None,
             voters=voters,
             gone=frozenset(state.forgotten),
             eligible=not (degraded or lost),
-            expects_peers=expects_others or bool((voters | set(state.nodes)) - {me}),
+            expects_peers=settings.expects_others or bool((voters | set(state.nodes)) - {me}),
             members=frozenset(seat.node for seat in state.nodes.values()) - {me},
         )
         began = kept.began or state.index > 0
@@ -145,7 +161,7 @@ class Candidate:
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded
-            actions += self._judged(now)
+            actions += self.stimulated(types.Fitness(not (self.degraded or self.lost)), now)
         if self.holding:
             self.log.acks.durable = 0 if degraded else self.state.index
         elif self.election.has_holder(now) and self.election.holder and not self.degraded:
@@ -210,18 +226,6 @@ class Candidate:
             helped=helped,
         )
 
-    def minority(self, now: float) -> Refusal | None:
-        """Why nothing can be changed from here: no majority of the voters is in reach. None
-        where somebody holds the term, or could soon."""
-        election = self.election
-        if not election.voted or election.has_holder(now):
-            return None
-        heard = {node: seen.heard_at for node, seen in election.living.items() if seen.eligible}
-        here = reached(heard, election, now)
-        if here >= election.majority:
-            return None
-        return no_majority(election, here, now)
-
     def unsettled(self, command: Command, now: float) -> Refusal | None:
         """As the holder: why a command that changes who counts as a voter cannot be carried out
         now; None for any other. One change at a time, none before a majority has our whole log,
@@ -274,11 +278,8 @@ class Candidate:
         actions = self.stimulated(types.MyRank(mine, frozenset(state.forgotten)), now)
         if self.lost and self._is_in_step():
             self.lost = False
-            actions += self._judged(now)
+            actions += self.stimulated(types.Fitness(not (self.degraded or self.lost)), now)
         return actions
-
-    def _judged(self, now: float) -> list[Act]:
-        return self.stimulated(types.Fitness(not (self.degraded or self.lost)), now)
 
     def _asking(self, ask: Ask) -> list[Act]:
         holder = self.log.mirror.holder

@@ -9,8 +9,6 @@ and timers are given to it: the simulation runs this very shell on others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, assert_never
 
 from bus.links.transport import Change
@@ -23,7 +21,6 @@ from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus.actions import Act, Append, PublishEvent, Replace, Send, Spread
 from master.consensus.candidate import Candidate
-from master.consensus.candidate_log import CandidateLog
 from master.consensus.candidate_messages import candidacy_of
 from master.consensus.term_file import TermFile
 from master.consensus.types import (
@@ -41,21 +38,6 @@ from master.log.replication import Answers
 from master.log.sequencer import LogDraft
 
 TICK_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateSettings:
-    """What the composition root read. `priority`: the greater is the better candidate.
-    `voters`: three or more node ids, or none. `addresses`: where other nodes reach our ROUTER,
-    best first; none where there are no others. `expects_others`: this node was told of some,
-    so that it does not claim before it has looked for them."""
-
-    journal: Path
-    term_file: Path
-    priority: int = 0
-    voters: tuple[NodeId, ...] = ()
-    addresses: tuple[str, ...] = ()
-    expects_others: bool = False
 
 
 class Timers(Protocol):
@@ -136,13 +118,12 @@ class TermDuties(Protocol):
 
 
 class CandidateShell:
-    """One candidate with its disk and its links. The journal is opened by it and closed by it."""
+    """One candidate with its disk and its links. The journal has been opened; closing closes it."""
 
     def __init__(
         self,
-        me: NodeId,
+        candidate: Candidate,
         log: Log,
-        settings: CandidateSettings,
         *,
         timers: Timers,
         wire: Wire,
@@ -150,6 +131,7 @@ class CandidateShell:
         term_file: TermFile,
         duties: TermDuties,
     ) -> None:
+        self.candidate = candidate
         self._log = log
         self._timers = timers
         self._wire = wire
@@ -160,25 +142,6 @@ class CandidateShell:
         self._unsynced = self._flushing = False
         self._ticked_at = timers.now()
         self._said_holder: tuple[NodeId | None, int] = (None, 0)
-        self.candidate = Candidate.from_disk(
-            me,
-            term_file.kept,
-            CandidateLog.from_disk(*journal.open()),
-            voters=frozenset(settings.voters),
-            priority=settings.priority,
-            degraded=journal.degraded,
-            expects_others=settings.expects_others,
-        )
-
-    @property
-    def state(self) -> ClusterState:
-        """The state at the end of our log."""
-        return self.candidate.state
-
-    @property
-    def holding(self) -> bool:
-        """Whether we hold the term."""
-        return self.candidate.holding
 
     def begin(self) -> None:
         """Take part, as soon as our switchboard answers. Our ROUTER has to be bound before."""
@@ -273,8 +236,8 @@ class CandidateShell:
                         self._do(self.candidate.synced(self._timers.now(), degraded=True))
                         return
                 case OpenTerm(counter=counter):
-                    self._log.info("holds the term", term=counter, index=self.state.index)
-                    self.append(self._duties.opened(self.state, counter))
+                    self._log.info("holds the term", term=counter, index=self.candidate.state.index)
+                    self.append(self._duties.opened(self.candidate.state, counter))
                 case StepDown(why=why):
                     self._log.warning("gave up the term", why=why)
                     self._answers.drop()
@@ -320,8 +283,9 @@ class CandidateShell:
     def _flush(self) -> None:
         self._flushing = False
         if self._unsynced:
-            if not self._is_relied_on():
-                return
+            others = self._wire.nodes or not self.candidate.holding
+            if not (others or self._answers.waiting):
+                return  # until an asker, a holder or another candidate waits for the disk
             self._journal.sync()
             self._unsynced = False
         if self.candidate.began and not self._journal.degraded:
@@ -329,10 +293,6 @@ class CandidateShell:
         degraded = self._journal.degraded or not self._term_file.sound
         self._do(self.candidate.synced(self._timers.now(), degraded=degraded))
         self._give_answers()
-
-    def _is_relied_on(self) -> bool:
-        """Return whether an asker, a holder or other candidates wait for the disk."""
-        return bool(self._answers.waiting or self._wire.nodes or not self.candidate.holding)
 
     def _give_answers(self) -> None:
         if not self.candidate.holding or not self._answers.waiting:

@@ -131,6 +131,16 @@ def no_majority(election: Election, here: int, now: float) -> Refusal:
     )
 
 
+def minority(election: Election, now: float) -> Refusal | None:
+    """Return why nothing can be changed from here: no majority of the voters is in reach. None
+    where there is a holder, or could be soon."""
+    if not election.voted or election.has_holder(now):
+        return None
+    heard = {node: seen.heard_at for node, seen in election.living.items() if seen.eligible}
+    here = reached(heard, election, now)
+    return None if here >= election.majority else no_majority(election, here, now)
+
+
 def voters_unsettled(node: NodeId) -> Refusal:
     """A voter can neither leave nor come back before the log is settled."""
     return Refusal(

@@ -20,7 +20,7 @@ class _File:
         self.synced_bytes = 0
 
     def write(self, data: bytes) -> None:
-        if self.disk.full:
+        if self.disk.full and self.made_at not in self.disk.reserved:
             raise OSError(errno.ENOSPC, "the simulated disk is full")
         self.data += data
 
@@ -38,11 +38,12 @@ class _File:
 
 
 class Disk:
-    """`full`: nothing more can be written. `names` are the files, `synced_names` those that a
-    power cut leaves for certain."""
+    """`full`: nothing more can be written, but to the files that are `reserved`. `names` are the
+    files, `synced_names` those that a power cut leaves for certain."""
 
-    def __init__(self) -> None:
+    def __init__(self, *reserved: Path) -> None:
         self.full = False
+        self.reserved = frozenset(reserved)
         self.names: dict[Path, _File] = {}
         self.synced_names: dict[Path, _File] = {}
 

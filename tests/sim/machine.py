@@ -28,9 +28,10 @@ from bus.wire.messages.control import (
     TermHeartbeat,
 )
 from bus.wire.messages.events import Event, NodeJoined
-from master.consensus.candidate import Candidate
-from master.consensus.shell import CandidateSettings, CandidateShell
+from master.consensus.candidate import Candidate, CandidateSettings
+from master.consensus.shell import CandidateShell
 from master.consensus.term_file import TermFile
+from master.consensus.votes import minority
 from master.decisions.decide import Policy, decide
 from master.decisions.holder import Holder
 from master.log.journal import Journal
@@ -198,7 +199,7 @@ class Machine:
         self.world = cluster.world
         self.node = NodeId(name)
         self.log = Story(self)
-        self.disk = Disk()
+        self.disk = self._new_disk()
         self.life = 0
         self.up = False
         self.paused: list[Callable[[], None]] | None = None
@@ -221,11 +222,6 @@ class Machine:
         """This machine's clock: its own start, its own pace."""
         start, pace = self.clock
         return start + pace * self.world.now
-
-    @property
-    def candidate(self) -> Candidate:
-        """What the shell has decided by."""
-        return self.shell.candidate
 
     def start(self) -> None:
         """Processes start from what the disk holds."""
@@ -265,7 +261,7 @@ class Machine:
         """The disk is lost and with it the name: what comes back is another node."""
         self.identities += 1
         self.node = NodeId(f"{self.name}{self.identities}")
-        self.disk = Disk()
+        self.disk = self._new_disk()
 
     def pause(self, *, asleep: bool) -> None:
         """Frozen processes find their messages when they go on; a sleeper's are lost."""
@@ -279,18 +275,26 @@ class Machine:
         for action in waited:
             action()
 
+    def _new_disk(self) -> Disk:
+        """Without votes a term that could not be kept is used all the same, and may be opened
+        again after a restart: a known limit, so there is always room for it here."""
+        return Disk() if self.voters else Disk(TERM_FILE.with_suffix(".new"))
+
     def _begin(self) -> None:
         works = self.cluster.plan.workers
         self.holder = Holder(
             Policy(), self._new_instance, settle_grace_s=GRACE_S,
-            decide=decide if works else lambda *asked: decided(*asked, self),
+            decide=decide if works else lambda want, scene, new: decided(want, scene, new, self),
         )  # fmt: skip
         self.wire = MachineWire(self)
+        journal, term_file = WatchedJournal(self), TermFile(TERM_FILE, self.log, self.disk)
+        settings = CandidateSettings(FOLDER, TERM_FILE, voters=tuple(sorted(self.voters)))
+        self.candidate = Candidate.from_disk(
+            self.node, term_file.kept, journal.open(), settings, degraded=journal.degraded
+        )
         self.shell = CandidateShell(
-            self.node, self.log,
-            CandidateSettings(FOLDER, TERM_FILE, voters=tuple(sorted(self.voters))),
-            timers=MachineTimers(self), wire=self.wire, journal=WatchedJournal(self),
-            term_file=TermFile(TERM_FILE, self.log, self.disk), duties=MachineDuties(self),
+            self.candidate, self.log, timers=MachineTimers(self), wire=self.wire,
+            journal=journal, term_file=term_file, duties=MachineDuties(self),
         )  # fmt: skip
 
     def _new_instance(self) -> InstanceId:
@@ -337,7 +341,7 @@ class Machine:
     def heard(self, message: Any) -> None:
         """What another candidate says, a holder publishes or answers."""
         self.shell.heard(message)
-        if self.shell.holding:
+        if self.candidate.holding:
             self.cluster.checks.committed(self)
 
     def _tick(self) -> None:
@@ -353,7 +357,7 @@ class Machine:
     def _read(self) -> None:
         for machine in self.cluster.machines:
             read(machine, self)
-        if self.shell.holding:
+        if self.candidate.holding:
             draft = self.draft()
             self.holder.planned(draft, self.now)
             self.shell.append(draft)
@@ -376,7 +380,7 @@ class Machine:
         self.shell.tick()
         candidate, command_id = self.candidate, command.command_id
         if not candidate.holding:
-            if candidate.minority(self.now) is not None:
+            if minority(candidate.election, self.now) is not None:
                 self.cluster.checks.refused += 1
             return
         draft, unsettled = self.draft(), candidate.unsettled(command, self.now)
@@ -394,7 +398,7 @@ class Machine:
     def taken(self, told: TellFact) -> None:
         """A fact, and what follows from it."""
         self.shell.tick()
-        if self.shell.holding:
+        if self.candidate.holding:
             draft = self.draft()
             self.holder.told(told, draft, self.now)
             self.shell.append(draft)

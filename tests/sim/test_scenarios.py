@@ -7,6 +7,7 @@ import pytest
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import PlaceModel
 from bus.wire.messages.control import AskVote
+from master.consensus.votes import minority
 from tests.sim.cluster import PLANS, Cluster
 from tests.sim.machine import Machine
 from tests.sim.office import MODEL
@@ -86,7 +87,7 @@ def test_a_voter_that_was_cut_off_for_a_minute_changes_nothing_when_it_is_back()
     cut_off(cluster, lost)
     cluster.world.run(cluster.world.now + 60.0)
     assert lost.candidate.election.counter == holder.candidate.election.counter
-    assert lost.candidate.minority(lost.now) is not None
+    assert minority(lost.candidate.election, lost.now) is not None
     cluster.heal()
     cluster.settle()
     assert len(cluster.checks.terms) == 1 and holder.candidate.holding

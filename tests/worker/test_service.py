@@ -28,7 +28,7 @@ from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInsta
 from bus.wire.messages.control import AskRunner, DiagnosisRefused, RunnerReport
 from bus.wire.messages.readings import NodeReading
 from bus.wire.messages.wire import Message
-from master.consensus.shell import CandidateSettings
+from master.consensus.candidate import CandidateSettings
 from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
 from tests.worker.models.test_weights import write_model
