@@ -36,11 +36,16 @@ from bus.wire.messages.control import (
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
-from master.consensus.candidate import Candidate, CandidateSettings
-from master.consensus.candidate_links import CandidateLinks, CandidateRouter, candidates_in
-from master.consensus.shell import CandidateShell
-from master.consensus.term_file import TermFile
-from master.consensus.votes import minority
+from master.consensus import (
+    Candidate,
+    CandidateLinks,
+    CandidateRouter,
+    CandidateSettings,
+    CandidateShell,
+    TermFile,
+    candidates_in,
+    minority,
+)
 from master.decisions.decide import Policy
 from master.decisions.holder import Holder
 from master.decisions.prune import SETTLE_GRACE_S

@@ -123,7 +123,7 @@ class Candidate:
     # --- what happens ---
 
     def stimulated(self, stimulus: Stimulus, now: float) -> list[Act]:
-        """Let the election hear of something."""
+        """Tell the election of a stimulus, and return what is to be done."""
         self.election, wanted = stimulate(self.election, stimulus, now)
         actions: list[Act] = []
         for action in wanted:
@@ -142,7 +142,7 @@ class Candidate:
         return actions
 
     def ticked(self, now: float) -> list[Act]:
-        """Time has passed: the election's matters, and questions that had no answer."""
+        """Let time pass: the election's matters, and questions that had no answer."""
         actions = self.stimulated(types.Tick(), now)
         if not self.holding and (ask := self.log.mirror.due(now)) is not None:
             actions += self._asking(ask)
@@ -157,7 +157,7 @@ class Candidate:
         return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
-        """The shell has put the whole journal on the disk (unless that is `degraded`)."""
+        """Take note that the shell has put the whole journal on the disk, unless it is `degraded`."""
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded
@@ -188,7 +188,7 @@ class Candidate:
     # --- what we say ---
 
     def beat(self, addresses: tuple[str, ...]) -> TermHeartbeat:
-        """As the holder: our heartbeat."""
+        """As the holder: return our heartbeat."""
         election = self.election
         return TermHeartbeat(
             holder=self.me,
@@ -202,7 +202,7 @@ class Candidate:
         )
 
     def found(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:
-        """The holder's answer to one that follows the log."""
+        """Return the answer to a follower of the log: `NotHolder` where we hold no term."""
         if not self.holding:
             return NotHolder(holder=self.election.holder)
         return self.log.found(question, counter=self.election.counter, me=self.me)
@@ -215,7 +215,7 @@ class Candidate:
         return self.log.acks.committed(self.election.electors, self.me)
 
     def safety(self, now: float) -> LogSafety:
-        """As the holder: how safe our log is."""
+        """As the holder: return how safe our log is."""
         heard = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
         helped = any(now - at < LAPSE_S for at in (*heard, *self.election.acked_at.values()))
         return LogSafety(
@@ -227,7 +227,7 @@ class Candidate:
         )
 
     def unsettled(self, command: Command, now: float) -> Refusal | None:
-        """As the holder: why a command that changes who counts as a voter cannot be carried out
+        """As the holder: return why a command that changes who counts as a voter cannot be carried out
         now; None for any other. One change at a time, none before a majority has our whole log,
         and none whose new set has no majority in reach: that would end our term."""
         election = self.election
@@ -271,7 +271,7 @@ class Candidate:
         return actions + ([] if ask is None else self._asking(ask))
 
     def _grown(self, now: float) -> list[Act]:
-        """Our log has changed: our rank with it, and a lost journal is whole again."""
+        """Tell the election that our log has changed; a lost journal may be whole again."""
         state, rank = self.state, self.election.rank
         self.began = True
         mine = replace(rank, last_term=state.term, last_index=state.index)

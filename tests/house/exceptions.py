@@ -51,7 +51,6 @@ ROOMS_WITHOUT_A_DOOR: Mapping[str, Excused] = {
     "gateway.http.resources": Excused("no door yet"),
     "gateway.requests": Excused("no door yet"),
     "gateway.runners": Excused("no door yet"),
-    "master.consensus": Excused("no door yet"),
     "master.decisions": Excused("no door yet"),
     "master.log": Excused("no door yet"),
     "master.placement": Excused("no door yet"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-DOORED_ROOMS: tuple[str, ...] = ()
+DOORED_ROOMS: tuple[str, ...] = ("master.consensus",)
 """The rooms whose inside others reach only by names in the room's `__init__.__all__`, dotted.
 
 A door is a plain re-export (`from runner.schedule.table import Row`) where the room is entered by

@@ -34,6 +34,7 @@ from master.consensus.term_file import TermFile
 from master.consensus.votes import minority
 from master.decisions.decide import Policy, decide
 from master.decisions.holder import Holder
+from master.log.archives import Archives
 from master.log.journal import Journal
 from master.log.sequencer import LogDraft
 from tests.sim.disk import Disk
@@ -66,7 +67,7 @@ class Story(Log):
         self.machine.world.tell(f"{self.machine.node} {message} {facts}")
 
 
-class NoArchives:
+class NoArchives(Archives):
     """What gave way to a new file is gone."""
 
     def resume(self) -> None:
@@ -84,7 +85,7 @@ class WatchedJournal(Journal):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(
-            FOLDER, machine.log, files=machine.disk, archives=NoArchives(),
+            FOLDER, machine.log, files=machine.disk, archives=NoArchives(FOLDER, machine.log),
             max_records=RECORDS, low_disk_bytes=1,
         )  # fmt: skip
         self.machine = machine
