@@ -157,7 +157,7 @@ class Candidate:
         return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
-        """Take note that the shell has put the whole journal on the disk, unless it is `degraded`."""
+        """Note that the shell has put the whole journal on the disk, unless it is `degraded`."""
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded
@@ -227,7 +227,7 @@ class Candidate:
         )
 
     def unsettled(self, command: Command, now: float) -> Refusal | None:
-        """As the holder: return why a command that changes who counts as a voter cannot be carried out
+        """As the holder: return why a command that changes the voters cannot be carried out
         now; None for any other. One change at a time, none before a majority has our whole log,
         and none whose new set has no majority in reach: that would end our term."""
         election = self.election

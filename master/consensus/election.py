@@ -137,8 +137,8 @@ def _outweighed(election: Election, beat: HeardBeat, now: float) -> Outcome:
 
 
 def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
-    """Return whether this is another claim to the counter of our term, and no better one: of two that
-    hold it the one with less in its log yields; who follows one stays until that is silent."""
+    """Return whether this is another claim to the counter of our term, and no better one: of two
+    that hold it the one with less in its log yields; who follows one stays until that is silent."""
     if beat.counter != election.counter or beat.holder == election.holder:
         return False
     if election.role == "holding":

@@ -320,8 +320,8 @@ class Election:
         return self.role == "holding" or known
 
     def backoff_s(self, ahead: int) -> float:
-        """Return how long to hold back for `ahead` better ones, and after campaigns that failed. The
-        spread comes from our name and the try, so that rivals do not stay in step."""
+        """Return how long to hold back for `ahead` better ones, and after campaigns that failed.
+        The spread comes from our name and the try, so that rivals do not stay in step."""
         spread = crc32(f"{self.me}/{self.counter}/{self.tries}".encode()) % 1000 / 1000
         return ahead * TURN_S + (spread * min(self.tries, 5) * 0.4 if self.tries else 0.0)
 

@@ -61,9 +61,9 @@ class RecentEvents:
         return EventsFound(events=found, complete=ask.first <= self.last + 1)
 
     def undone(self, state: ClusterState) -> tuple[Event, ...]:
-        """Return, of the commands' events that are kept, those that a `state` which takes the place of
-        this log does not know: what they changed is taken back. Commands so old that no state
-        remembers them are not counted."""
+        """Return, of the commands' events that are kept, those that a `state` which takes the
+        place of this log does not know: what they changed is taken back. Commands so old that no
+        state remembers them are not counted."""
         known = state.commands
         oldest = 0
         if len(known) >= MAX_COMMANDS:
