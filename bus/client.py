@@ -201,6 +201,10 @@ class BusClient:
             return
         self._outs[rule.plane].send(topic.encode(), self._letters.write(message))
 
+    def write(self, message: Message) -> bytes:
+        """Return the message in this speaker's next envelope, packed, to be sent elsewhere."""
+        return self._letters.write(message)
+
     def hear(self, prefix: str, on_envelope: OnEnvelope) -> None:
         """Call back with (topic, envelope) for each topic that begins with `prefix`."""
         rule = rule_for(prefix.rstrip(".")) or rule_for(prefix)

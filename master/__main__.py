@@ -11,14 +11,14 @@ from bus.wire.ids import ModelId, NodeId
 from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
-from master.consensus.shell import CandidateSettings
+from master.consensus import CandidateSettings
 from master.decisions import Policy
 from master.placement import RunnerSizing
 from master.service import Master, MasterSettings
 
 
 def master_settings(settings: Settings) -> MasterSettings:
-    """What a master has to know of the settings."""
+    """Return what a master has to know of the settings."""
     policy = Policy(
         keep_alive_s=settings.keep_alive_s,
         preload=tuple(ModelId(model) for model in settings.preload),
@@ -52,6 +52,7 @@ def main() -> int:
     node = node_id(settings.paths.state)
 
     def build(shell: Shell) -> Master:
+        """Return the service on what its process was given."""
         client = BusClient(
             shell.speaker,
             shell.endpoints,

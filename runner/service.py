@@ -17,7 +17,7 @@ from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.process.endpoints import Endpoints
 from bus.service import Shell, run_service
-from bus.wire.codec import decode, encode
+from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, FailReason
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import (
@@ -235,7 +235,7 @@ class RunnerService:
             self._say_hello()
 
     def _tell(self, message: Message) -> None:
-        self._worker.send(encode(self._client.envelope(message)))
+        self._worker.send(self._client.write(message))
 
     def _say_hello(self) -> None:
         self._tell(slot_hello(self.identity(), self._spec, self._role, message=self._message))

@@ -20,7 +20,7 @@ from bus.process.clock import now as clock_now
 from bus.process.clock import wall
 from bus.process.supervisor import ProcessRefused
 from bus.service import Shell
-from bus.wire.codec import Envelope, decode, encode
+from bus.wire.codec import Envelope, decode
 from bus.wire.errors import BadMessage, ShoalError
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
@@ -335,4 +335,4 @@ class Telemetry:
 
     def _answer(self, asker: bytes, answer: Diagnosis | DiagnosisRefused) -> None:
         if not self._stop.is_set():
-            self._questions.send(asker, encode(self.client.envelope(answer)))
+            self._questions.send(asker, self.client.write(answer))

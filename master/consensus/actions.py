@@ -24,7 +24,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The journal begins anew with this state: what it held was of another log, or too old.
+    """Begin the journal anew with this state: what it held was of another log, or too old.
     `undone` are those commands' events in it that the new one lacks."""
 
     state: ClusterState
@@ -33,14 +33,14 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class PublishEvent:
-    """Tell everybody of an event that was appended."""
+    """Publish an event that was appended."""
 
     event: Event
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """To one other candidate; lost is lost."""
+    """Send to one other candidate; lost is lost."""
 
     to: NodeId
     message: Message
@@ -48,7 +48,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """To every other candidate that is known."""
+    """Send to every other candidate that is known."""
 
     message: Message
 

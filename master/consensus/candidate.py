@@ -1,18 +1,20 @@
 """One candidate whole: its election, the log that it follows or writes, and who has which part.
 
 Pure: messages and instants in, actions out; the shell (`master.consensus.shell`) carries them
-out. Order promised: actions are to be done in the order given; an event is
-appended before it is published, and what `synced` returns (acknowledgements to a holder, a
-committed index) speaks only of what the shell has put on the disk before. A holder that fails
-to keep its term does nothing of what follows `PersistTerm`.
+out. Order promised: actions are to be done in the order given; an event is appended before it is
+published, and what `synced` returns (acknowledgements to a holder, a committed index) speaks only
+of what the shell has put on the disk before. A holder that fails to keep its term does nothing of
+what follows `PersistTerm`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from bus.replica.mirror import Ask, Mirror
-from bus.replica.state import ClusterState, apply
+from bus.replica.mirror import Ask
+from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.messages.commands import Command, ForgetNode
@@ -20,18 +22,17 @@ from bus.wire.messages.control import (
     AppendAck,
     AskEvents,
     AskSnapshot,
-    AskVote,
-    Candidacy,
     EventsFound,
     NotHolder,
     Snapshot,
     TermHeartbeat,
-    Vote,
 )
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus import types
-from master.consensus.actions import Act, Append, PublishEvent, Replace, Send
+from master.consensus.actions import Act, Append, PublishEvent, Send
+from master.consensus.candidate_log import CandidateLog, Followed
+from master.consensus.candidate_messages import question_of, stimulus_of, vote_of
 from master.consensus.election import stimulate
 from master.consensus.types import (
     LAPSE_S,
@@ -44,58 +45,65 @@ from master.consensus.types import (
     Stimulus,
 )
 from master.consensus.votes import no_majority, reached, voters_unsettled
-from master.log.recent_events import RecentEvents
-from master.log.replication import Acks, LogSafety
+from master.log.replication import LogSafety
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSettings:
+    """What the composition root read. `priority`: the greater is the better candidate.
+    `voters`: three or more node ids, or none. `addresses`: where other nodes reach our ROUTER,
+    best first; none where there are no others. `expects_others`: this node was told of some,
+    so that it does not claim before it has looked for them."""
+
+    journal: Path
+    term_file: Path
+    priority: int = 0
+    voters: tuple[NodeId, ...] = ()
+    addresses: tuple[str, ...] = ()
+    expects_others: bool = False
 
 
 @dataclass(slots=True)
 class Candidate:
-    """`mirror.state` is the log's state whether it is followed or written. `began` says that
-    the journal has held events once, so that an empty one is a lost one."""
+    """`log.state` is the log's state whether it is followed or written. `began` says that the
+    journal has held events once, so that an empty one is a lost one; `degraded` that it only
+    counts; `lost` that it was lost and is not whole again."""
 
     election: Election
-    mirror: Mirror
-    history: RecentEvents
+    log: CandidateLog
     degraded: bool = False
     lost: bool = False
     began: bool = False
-    acks: Acks = field(default_factory=Acks)
 
     @classmethod
-    def from_log(
+    def from_disk(
         cls,
         me: NodeId,
         kept: PersistentState,
-        log: tuple[ClusterState, list[Event]],
+        read: tuple[ClusterState, list[Event]],
+        settings: CandidateSettings,
         *,
-        voters: frozenset[NodeId] = frozenset(),
-        priority: int = 0,
-        degraded: bool = False,
-        expects_others: bool = False,
+        degraded: bool,
     ) -> Candidate:
-        """A candidate as its disk remembers it."""
-        state, events = log
-        history = RecentEvents.behind(state)
-        for event in events:
-            state = apply(state, event)
-            history.keep(event)
-        rank = LogRank(state.term, state.index, priority, me)
+        """Return a candidate as its disk remembers it: `kept` by the term file, `read` from the
+        journal, which is `degraded` where it only counts."""
+        log = CandidateLog.from_disk(*read)
+        state, voters = log.state, frozenset(settings.voters)
         gone = kept.garbled or (kept.began and state.index == 0)
         lost = gone and len(voters) >= types.FEWEST_VOTERS
         election = Election(
             me=me,
-            rank=rank,
+            rank=LogRank(state.term, state.index, settings.priority, me),
             counter=max(kept.counter, state.term),
             voted_for=kept.voted_for if kept.counter >= state.term else None,
             voters=voters,
             gone=frozenset(state.forgotten),
             eligible=not (degraded or lost),
-            expects_peers=expects_others or bool((voters | set(state.nodes)) - {me}),
+            expects_peers=settings.expects_others or bool((voters | set(state.nodes)) - {me}),
             members=frozenset(seat.node for seat in state.nodes.values()) - {me},
         )
-        mirror = Mirror(state=state, live=state.index > 0, counter=state.term, moves=[])
         began = kept.began or state.index > 0
-        return cls(election, mirror, history, degraded=degraded, lost=lost, began=began)
+        return cls(election, log, degraded=degraded, lost=lost, began=began)
 
     @property
     def me(self) -> NodeId:
@@ -105,7 +113,7 @@ class Candidate:
     @property
     def state(self) -> ClusterState:
         """The state at the end of the log that we have."""
-        return self.mirror.state
+        return self.log.state
 
     @property
     def holding(self) -> bool:
@@ -115,112 +123,78 @@ class Candidate:
     # --- what happens ---
 
     def stimulated(self, stimulus: Stimulus, now: float) -> list[Act]:
-        """Let the election hear of something."""
+        """Tell the election of a stimulus, and return what is to be done."""
         self.election, wanted = stimulate(self.election, stimulus, now)
         actions: list[Act] = []
         for action in wanted:
             match action:
-                case AskVotes(counter=counter, trial=trial):
-                    actions += self._asks(counter, trial=trial)
+                case AskVotes():
+                    ask = question_of(self.election, action)
+                    voters = sorted(self.election.electors - {self.me})
+                    actions += [Send(voter, ask) for voter in voters]
                 case GiveVote():
-                    actions.append(Send(action.to, self._vote(action)))
+                    actions.append(Send(action.to, vote_of(self.election, action)))
                 case OpenTerm(counter=counter):
-                    self.mirror.lead(counter, self.me)
-                    self.acks = Acks(opened=self.state.index + 1)
+                    self.log.lead(counter, self.me)
                     actions.append(action)
                 case _:
                     actions.append(action)
         return actions
 
     def ticked(self, now: float) -> list[Act]:
-        """Time has passed: the election's matters, and questions that had no answer."""
+        """Let time pass: the election's matters, and questions that had no answer."""
         actions = self.stimulated(types.Tick(), now)
-        if not self.holding and (ask := self.mirror.due(now)) is not None:
+        if not self.holding and (ask := self.log.mirror.due(now)) is not None:
             actions += self._asking(ask)
         return actions
 
-    def appended(self, event: Event, now: float) -> list[Act]:
-        """As the holder: the next event of the log."""
-        self.mirror.moved(event)
-        self.history.keep(event)
-        return [Append(event, self.state), *self._grown(now), PublishEvent(event)]
+    def appended(self, events: Sequence[tuple[Event, ClusterState]], now: float) -> list[Act]:
+        """As the holder: add the next events of the log, each with the state behind it."""
+        actions: list[Act] = []
+        for event, after in events:
+            self.log.append(event, after)
+            actions += [Append(event, after), *self._grown(now), PublishEvent(event)]
+        return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
-        """The shell has put the whole journal on the disk (unless that is `degraded`)."""
+        """Note that the shell has put the whole journal on the disk, unless it is `degraded`."""
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded
-            actions += self._judged(now)
+            actions += self.stimulated(types.Fitness(not (self.degraded or self.lost)), now)
         if self.holding:
-            self.acks.durable = 0 if degraded else self.state.index
+            self.log.acks.durable = 0 if degraded else self.state.index
         elif self.election.has_holder(now) and self.election.holder and not self.degraded:
-            index = self.state.index if self._is_following() else 0
+            index = self.state.index if self._is_in_step() else 0
             ack = AppendAck(node=self.me, counter=self.election.counter, index=index)
             actions.append(Send(self.election.holder, ack))
         return actions
 
     def heard(self, message: Message, now: float) -> list[Act]:
-        """What other candidates and holders say to us, or publish."""
+        """Take what other candidates and holders say to us, or publish."""
+        stimulus = stimulus_of(message)
+        actions = [] if stimulus is None else self.stimulated(stimulus, now)
         match message:
-            case TermHeartbeat():
-                return self._beat(message, now)
-            case Event():
-                return self._event(message, now)
-            case Snapshot() | EventsFound():
-                return [] if self.holding else self._found(message, now)
-            case Candidacy():
-                rank = LogRank(
-                    message.last_term, message.last_index, message.priority, message.node
-                )
-                heard = types.HeardPeer(
-                    rank, message.fit, message.counter, message.led, message.settled
-                )
-                return self.stimulated(heard, now)
-            case AskVote():
-                log = (message.last_term, message.last_index)
-                ask = types.VoteAsked(
-                    message.node, message.counter, message.trial, log, frozenset(message.voters)
-                )
-                return self.stimulated(ask, now)
-            case Vote():
-                vote = types.VoteHeard(
-                    message.node,
-                    message.counter,
-                    message.trial,
-                    message.granted,
-                    message.known_counter,
-                )
-                return self.stimulated(vote, now)
-            case AppendAck():
-                return self._acked(message, now)
+            case AppendAck(node=node, counter=counter, index=index):
+                if self.holding and counter == self.election.counter and node != self.me:
+                    self.log.acks.heard(node, index)
+            case TermHeartbeat() | Event() | Snapshot() | EventsFound():
+                if not self.holding and self._is_of_our_term(message):
+                    actions += self._followed(message, now)
             case _:
-                return []
+                pass
+        return actions
 
     # --- what we say ---
 
-    def candidacy(self, addresses: tuple[str, ...], now: float) -> Candidacy:
-        """How good we are and where we are reached, for every other candidate."""
-        rank, election = self.election.rank, self.election
-        return Candidacy(
-            node=self.me,
-            last_term=rank.last_term,
-            last_index=rank.last_index,
-            priority=rank.priority,
-            counter=election.counter,
-            fit=election.eligible,
-            led=election.has_holder(now),
-            settled=election.warmed_up(now),
-            addresses=addresses,
-        )
-
     def beat(self, addresses: tuple[str, ...]) -> TermHeartbeat:
-        """As the holder: our heartbeat."""
+        """As the holder: return our heartbeat."""
         election = self.election
         return TermHeartbeat(
             holder=self.me,
             counter=election.counter,
             index=self.state.index,
-            digest=self.mirror.digest(),
+            digest=self.log.mirror.digest(),
             addresses=addresses,
             voters=tuple(sorted(election.voters)) if election.voted else (),
             committed=self.committed or 0,
@@ -228,51 +202,32 @@ class Candidate:
         )
 
     def found(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:
-        """The holder's answer to one that follows the log."""
+        """Return the answer to a follower of the log: `NotHolder` where we hold no term."""
         if not self.holding:
             return NotHolder(holder=self.election.holder)
-        counter = self.election.counter
-        if isinstance(question, AskSnapshot):
-            state = self.state
-            return Snapshot(
-                term=counter, index=state.index, state=state.model_dump(), holder=self.me
-            )
-        found = self.history.find(question)
-        return found.model_copy(update={"term": counter, "holder": self.me})
+        return self.log.found(question, counter=self.election.counter, me=self.me)
 
     @property
     def committed(self) -> int | None:
         """Up to where a majority of the voters has the log on disk; None without voters."""
         if not self.election.voted:
             return None
-        return self.acks.committed(self.election.electors, self.me)
+        return self.log.acks.committed(self.election.electors, self.me)
 
-    def standing(self, now: float) -> LogSafety:
-        """As the holder: how safe our log is."""
+    def safety(self, now: float) -> LogSafety:
+        """As the holder: return how safe our log is."""
         heard = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
         helped = any(now - at < LAPSE_S for at in (*heard, *self.election.acked_at.values()))
         return LogSafety(
             committed=self.committed,
-            replicated=self.acks.replicated(),
-            durable=self.acks.durable,
+            replicated=self.log.acks.replicated(),
+            durable=self.log.acks.durable,
             degraded=self.degraded,
             helped=helped,
         )
 
-    def minority(self, now: float) -> Refusal | None:
-        """Why nothing can be changed from here: no majority of the voters is in reach. None
-        where somebody holds the term, or could soon."""
-        election = self.election
-        if not election.voted or election.has_holder(now):
-            return None
-        heard = {node: seen.heard_at for node, seen in election.living.items() if seen.eligible}
-        here = reached(heard, election, now)
-        if here >= election.majority:
-            return None
-        return no_majority(election, here, now)
-
     def unsettled(self, command: Command, now: float) -> Refusal | None:
-        """As the holder: why a command that changes who counts as a voter cannot be carried out
+        """As the holder: return why a command that changes the voters cannot be carried out
         now; None for any other. One change at a time, none before a majority has our whole log,
         and none whose new set has no majority in reach: that would end our term."""
         election = self.election
@@ -291,91 +246,41 @@ class Candidate:
 
     # --- inside ---
 
-    def _beat(self, beat: TermHeartbeat, now: float) -> list[Act]:
-        heard = types.HeardBeat(
-            beat.holder, beat.counter, frozenset(beat.voters), beat.index, beat.followers
-        )
-        actions = self.stimulated(heard, now)
-        if self.holding or not self._is_term(beat.counter, beat.holder):
-            return actions
-        return actions + self._followed(self.mirror.heard_heartbeat(beat, now), now)
+    def _is_of_our_term(self, message: Followed) -> bool:
+        """Return whether a message is of the holder whom we follow; an answer is what was asked
+        for, and the mirror sees to it that it still is."""
+        match message:
+            case TermHeartbeat(holder=holder, counter=counter):
+                term = (counter, holder)
+            case Event(holder=holder, term=counter):
+                term = (counter, holder)
+            case _:
+                return True
+        return term[1] is not None and term == (self.election.counter, self.election.holder)
 
-    def _event(self, event: Event, now: float) -> list[Act]:
-        if self.holding or event.holder is None or not self._is_term(event.term, event.holder):
-            return []
-        return self._followed(self.mirror.heard_event(event, now), now)
+    def _is_in_step(self) -> bool:
+        """Return whether our journal is known to be the present holder's, as far as it goes."""
+        return self.log.is_of(self.election.counter, self.election.holder)
 
-    def _found(self, message: Snapshot | EventsFound, now: float) -> list[Act]:
-        if isinstance(message, Snapshot):
-            return self._followed(self.mirror.heard_snapshot(message, now), now)
-        return self._followed(self.mirror.heard_found(message, now), now)
-
-    def _acked(self, ack: AppendAck, now: float) -> list[Act]:
-        actions = self.stimulated(types.AckHeard(ack.node, ack.counter), now)
-        if self.holding and ack.counter == self.election.counter and ack.node != self.me:
-            self.acks.heard(ack.node, ack.index)
-        return actions
-
-    def _is_term(self, counter: int, holder: NodeId) -> bool:
-        return (counter, holder) == (self.election.counter, self.election.holder)
-
-    def _is_following(self) -> bool:
-        """Whether our journal is known to be the present holder's, as far as it goes."""
-        mirror = self.mirror
-        known = mirror.holder is not None and self._is_term(mirror.counter, mirror.holder)
-        return mirror.in_step and mirror.live and known
-
-    def _followed(self, ask: Ask | None, now: float) -> list[Act]:
-        """Journal what moved the mirror; then ask what it wants to know."""
-        moves, self.mirror.moves = self.mirror.moves or [], []
-        whole = max((n for n, (event, _) in enumerate(moves) if event is None), default=0)
-        actions: list[Act] = []
-        for event, after in moves[whole:]:
-            if event is None:
-                actions.append(Replace(after, self.history.undone(after)))
-                self.history = RecentEvents.behind(after)
-            else:
-                self.history.keep(event)
-                actions.append(Append(event, after))
-        if moves:
+    def _followed(self, message: Followed, now: float) -> list[Act]:
+        """Journal what moved our log; then ask what there is to know."""
+        moved, ask = self.log.follow(message, now)
+        actions: list[Act] = [*moved]
+        if moved:
             actions += self._grown(now)
         return actions + ([] if ask is None else self._asking(ask))
 
     def _grown(self, now: float) -> list[Act]:
-        """Our log has changed: our rank with it, and a lost journal is whole again."""
+        """Tell the election that our log has changed; a lost journal may be whole again."""
         state, rank = self.state, self.election.rank
         self.began = True
         mine = replace(rank, last_term=state.term, last_index=state.index)
         actions = self.stimulated(types.MyRank(mine, frozenset(state.forgotten)), now)
-        if self.lost and self._is_following():
+        if self.lost and self._is_in_step():
             self.lost = False
-            actions += self._judged(now)
+            actions += self.stimulated(types.Fitness(not (self.degraded or self.lost)), now)
         return actions
 
-    def _judged(self, now: float) -> list[Act]:
-        return self.stimulated(types.Fitness(not (self.degraded or self.lost)), now)
-
     def _asking(self, ask: Ask) -> list[Act]:
-        holder = self.mirror.holder
+        holder = self.log.mirror.holder
         return [] if holder is None or holder == self.me else [Send(holder, ask)]
-
-    def _asks(self, counter: int, *, trial: bool) -> list[Act]:
-        election = self.election
-        ask = AskVote(
-            node=self.me,
-            counter=counter,
-            trial=trial,
-            last_term=election.rank.last_term,
-            last_index=election.rank.last_index,
-            voters=tuple(sorted(election.voters)),
-        )
-        return [Send(voter, ask) for voter in sorted(election.electors - {self.me})]
-
-    def _vote(self, vote: GiveVote) -> Vote:
-        return Vote(
-            node=self.me,
-            counter=vote.counter,
-            trial=vote.trial,
-            granted=vote.granted,
-            known_counter=max(self.election.counter, self.election.seen),
-        )

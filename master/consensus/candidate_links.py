@@ -1,9 +1,9 @@
-"""Talks to the other candidates: one DEALER to each one's ROUTER.
+"""Talks to the other candidates and to our switchboard: what `shell.Wire` asks for, on sockets.
 
-Membership says who they are (`know`); a heartbeat or candidacy of one that it has not named yet
-is enough to answer it (`meet`). Nothing here waits or repeats: what is lost is lost, and the
-election and the mirror ask again. A peer with several addresses that has been silent for
-`TURN_S` is tried at the next one.
+One DEALER to each other candidate's ROUTER, one ROUTER of our own. Membership says who the others
+are (`know`); a heartbeat or candidacy of one that it has not named yet is enough to answer it
+(`meet`). Nothing here waits or repeats: what is lost is lost, and the election and the mirror ask
+again. A peer with several addresses that has been silent for `TURN_S` is tried at the next one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bus.client import Speaker
+from bus.client import BusClient, topic_of
 from bus.links.reactor import Reactor
-from bus.links.security import Security
-from bus.links.transport import Link
+from bus.links.transport import Change, Link
 from bus.process.logs import Log
-from bus.wire.codec import Envelope, decode, encode
-from bus.wire.errors import BadMessage
+from bus.wire.codec import Envelope, decode
+from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import NodeId
+from bus.wire.messages.control import TermHeartbeat
+from bus.wire.messages.events import Event
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.wire import Message
 
@@ -26,17 +27,17 @@ TURN_S = 3.0
 FORGET_S = 30.0
 HIGH_WATER = 2_000
 """What a peer that is away would have to hear anyway is said again."""
-
-OpenLink = Callable[[NodeId, str], Link]
+BIND_RETRY_S = 5.0
 
 
 def candidates_in(reading: PeersReading) -> dict[NodeId, tuple[str, ...]]:
-    """Where the candidates of other nodes listen. Left out are those that have said goodbye, for
-    they are not waited for, and those of whom it is not known yet where they answer."""
+    """Return where the candidates of other nodes listen. Left out are those that have said
+    goodbye, for they are not waited for, and those of whom it is not known yet where they
+    answer."""
     return {
-        one.node: (f"tcp://{one.host}:{one.candidate_port}",)
-        for one in reading.peers
-        if one.host and one.candidate_port and one.status != "left"
+        peer.node: (f"tcp://{peer.host}:{peer.candidate_port}",)
+        for peer in reading.peers
+        if peer.host and peer.candidate_port and peer.status != "left"
     }
 
 
@@ -50,36 +51,40 @@ class _Peer:
 
 
 class CandidateLinks:
-    """The links of one candidate to all others. `open_link(node, identity)` makes an unconnected
-    DEALER (secured where the cluster has a key); `on_answer` gets what comes back on them."""
+    """The links of one candidate to all others, secured where the cluster has a key, and to our
+    own switchboard. `reached_at` is where other nodes reach our ROUTER, best first."""
 
     def __init__(
-        self,
-        speaker: Speaker,
-        reactor: Reactor,
-        log: Log,
-        *,
-        envelope: Callable[[Message], Envelope],
-        on_answer: Callable[[Message], None],
-        open_link: OpenLink | None = None,
+        self, client: BusClient, reactor: Reactor, log: Log, reached_at: tuple[str, ...] = ()
     ) -> None:
-        self._speaker = speaker
+        self.addresses = (*reached_at, client.endpoints.candidate)
+        self._client = client
         self._reactor = reactor
         self._log = log
-        self._envelope = envelope
-        self._on_answer = on_answer
-        self._open_link = open_link or link_maker(None)
+        self._probe = Link("sub")
+        self._on_message: Callable[[Message], None] = lambda _message: None
         self._peers: dict[NodeId, _Peer] = {}
         self._named: frozenset[NodeId] = frozenset()
 
     @property
     def nodes(self) -> frozenset[NodeId]:
-        """All that can be sent to."""
+        """All candidates that can be sent to."""
         return frozenset(self._peers)
 
+    def listen(
+        self, on_message: Callable[[Message], None], on_change: Callable[[Change], None]
+    ) -> None:
+        """Begin to hear what holders publish and candidates answer, and whether our switchboard
+        is there."""
+        self._on_message = on_message
+        self._client.hear("term", self._published)
+        self._client.hear("event.", self._published)
+        self._reactor.watch_changes(self._probe, on_change)
+        self._probe.connect(self._client.endpoints.plane_out("control"))
+
     def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """These are the other candidates, with the addresses of their ROUTERs, best first."""
-        me, now = self._speaker.node, self._reactor.now()
+        """Take these for the other candidates, with the addresses of their ROUTERs, best first."""
+        me, now = self._client.speaker.node, self._reactor.now()
         named = {node: where for node, where in addresses.items() if node != me and where}
         self._named = frozenset(named)
         for node, where in named.items():
@@ -88,8 +93,8 @@ class CandidateLinks:
             self._leave(node)
 
     def meet(self, node: NodeId, addresses: tuple[str, ...]) -> None:
-        """A candidate has spoken; `addresses` are where it says it is."""
-        if node == self._speaker.node:
+        """Note that a candidate has spoken; `addresses` are where it says it is."""
+        if node == self._client.speaker.node:
             return
         if node not in self._peers and addresses:
             self._reach(node, addresses)
@@ -97,18 +102,24 @@ class CandidateLinks:
             self._peers[node].heard_at = self._reactor.now()
 
     def send(self, node: NodeId, message: Message) -> bool:
-        """To one; False when it is unknown or does not take any more."""
+        """Send to one; return False when it is unknown or does not take any more."""
         peer = self._peers.get(node)
-        return peer is not None and peer.link.send(encode(self._envelope(message)))
+        return peer is not None and peer.link.send(self._client.write(message))
 
     def spread(self, message: Message) -> None:
-        """To all."""
-        data = encode(self._envelope(message))
+        """Send to all."""
+        data = self._client.write(message)
         for peer in self._peers.values():
             peer.link.send(data)
 
+    def publish(self, message: Event | TermHeartbeat) -> None:
+        """Publish an event, or our heartbeat."""
+        topic = "term" if isinstance(message, TermHeartbeat) else topic_of(message)
+        self._client.publish(topic, message)
+
     def look_after(self) -> None:
-        """To be called now and then: turn to other addresses, forget who has gone."""
+        """Turn to other addresses of those that are silent, forget those that have gone; to be
+        called now and then."""
         now = self._reactor.now()
         for node, peer in list(self._peers.items()):
             if self._is_done(node, peer, now):
@@ -120,6 +131,8 @@ class CandidateLinks:
         """Close every link."""
         for node in list(self._peers):
             self._leave(node)
+        self._reactor.unwatch(self._probe)
+        self._probe.close()
 
     def _reach(self, node: NodeId, addresses: tuple[str, ...]) -> None:
         known = self._peers.get(node)
@@ -131,8 +144,13 @@ class CandidateLinks:
     ) -> None:
         if node in self._peers:
             self._leave(node)
-        speaker = self._speaker
-        link = self._open_link(node, f"{speaker.node}/{speaker.process}/{speaker.boot}/peer")
+        speaker = self._client.speaker
+        link = Link(
+            "dealer",
+            identity=f"{speaker.node}/{speaker.process}/{speaker.boot}/peer",
+            high_water=HIGH_WATER,
+            security=self._client.security,
+        )
         link.connect(addresses[turn % len(addresses)], peer=node)
         self._reactor.watch(link, self._answered)
         self._peers[node] = _Peer(addresses, link, turn, self._reactor.now(), heard_at)
@@ -151,13 +169,61 @@ class CandidateLinks:
         except BadMessage as error:
             self._log.warning("dropped an answer", error=str(error)[:200])
             return
-        self._on_answer(message)
+        self._on_message(message)
+
+    def _published(self, _topic: str, envelope: Envelope) -> None:
+        if envelope.node != self._client.speaker.node:
+            self._on_message(envelope.message)
 
 
-def link_maker(security: Security | None) -> OpenLink:
-    """DEALERs to other candidates, secured where the cluster has a key."""
+class CandidateRouter:
+    """The ROUTER of one candidate: other candidates, services and their questions. `on_question`
+    gets each with its asker and returns the answer, None where there is none yet."""
 
-    def open_link(_node: NodeId, identity: str) -> Link:
-        return Link("dealer", identity=identity, high_water=HIGH_WATER, security=security)
+    def __init__(
+        self,
+        client: BusClient,
+        reactor: Reactor,
+        log: Log,
+        on_question: Callable[[Message, bytes], Message | None],
+        *,
+        listen: tuple[str, ...] = (),
+    ) -> None:
+        self._client = client
+        self._reactor = reactor
+        self._log = log
+        self._on_question = on_question
+        self._link = Link("router", security=client.security)
+        self._link.bind(client.endpoints.candidate)
+        for address in listen:
+            self._listen(address)
+        reactor.watch(self._link, self._asked)
 
-    return open_link
+    def answer(self, asker: bytes, answer: Message) -> None:
+        """Send an answer to an asker; lost is lost."""
+        self._link.send(asker, self._client.write(answer))
+
+    def close(self) -> None:
+        """Close the ROUTER."""
+        self._reactor.unwatch(self._link)
+        self._link.close()
+
+    def _listen(self, address: str) -> None:
+        try:
+            self._link.bind(address)
+        except PortTaken as error:
+            self._log.error("other nodes cannot ask here; tries again", why=str(error))
+            self._reactor.later(BIND_RETRY_S, lambda: self._listen(address))
+
+    def _asked(self, frames: list[bytes]) -> None:
+        if len(frames) != 2:
+            return
+        asker, payload = frames
+        try:
+            question = decode(payload).message
+        except BadMessage as error:
+            self._log.warning("dropped a question", error=str(error)[:200])
+            return
+        answer = self._on_question(question, asker)
+        if answer is not None:
+            self.answer(asker, answer)

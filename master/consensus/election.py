@@ -53,7 +53,7 @@ from master.consensus.votes import asked, campaign, opened, reached, voice
 
 
 def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
-    """What the candidate knows after `stimulus`, and what its shell has to do, in order."""
+    """Return what the candidate knows after `stimulus`, and what its shell has to do, in order."""
     match stimulus:
         case SwitchboardUp():
             if election.up_at is not None:
@@ -137,8 +137,8 @@ def _outweighed(election: Election, beat: HeardBeat, now: float) -> Outcome:
 
 
 def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
-    """Whether this is another claim to the counter of our term, and no better one: of two that
-    hold it the one with less in its log yields; who follows one stays until that is silent."""
+    """Return whether this is another claim to the counter of our term, and no better one: of two
+    that hold it the one with less in its log yields; who follows one stays until that is silent."""
     if beat.counter != election.counter or beat.holder == election.holder:
         return False
     if election.role == "holding":
@@ -184,8 +184,7 @@ def _peer(election: Election, heard: HeardPeer, now: float) -> Outcome:
 
 
 def _outbid(election: Election, now: float) -> Outcome:
-    """Somebody who has no holder knows a higher counter, so that it cannot follow our term: take
-    one that is higher still."""
+    """Take a term above the counter of a candidate that has no holder and cannot follow ours."""
     down = StepDown(f"raises its term {election.counter} above {election.seen}")
     if election.voted:
         after, actions = campaign(election, now)
@@ -266,7 +265,7 @@ def _claim(election: Election, now: float) -> Outcome:
 
 
 def _ahead(election: Election, now: float) -> int:
-    """How many living voters rank above us."""
+    """Return how many living voters rank above us."""
     return sum(
         election.outranked_by(seen, now)
         for node, seen in election.living.items()
@@ -275,7 +274,7 @@ def _ahead(election: Election, now: float) -> int:
 
 
 def _is_awaited(election: Election, now: float) -> bool:
-    """Whether all that we know of, by our log or by word, live, say that they have no holder
+    """Return whether all that we know of, by our log or by word, live, say that they have no holder
     either, and are no better than we are: then there is nobody to wait for. Only where no
     holder was heard since our switchboard came up."""
     others = election.peers | election.members

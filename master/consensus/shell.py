@@ -2,22 +2,18 @@
 
 Order promised: an event is appended before it is published; what is acknowledged, to the holder
 or to an asker, is on the disk before (one fsync for all that a turn of the loop brought). With
-voters a term or vote that could not be kept is not used: the candidate stands aside.
+voters a term or vote that could not be kept is not used: the candidate stands aside. Disk, links
+and timers are given to it: the simulation runs this very shell on others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Protocol, assert_never
 
-from bus.client import BusClient, topic_of
-from bus.links.reactor import Reactor
-from bus.links.transport import Change, Link
+from bus.links.transport import Change
 from bus.process.logs import Log
 from bus.replica.state import ClusterState
-from bus.wire.codec import Envelope
 from bus.wire.ids import NodeId
 from bus.wire.messages.commands import Acknowledged
 from bus.wire.messages.control import Candidacy, TermHeartbeat
@@ -25,14 +21,13 @@ from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus.actions import Act, Append, PublishEvent, Replace, Send, Spread
 from master.consensus.candidate import Candidate
-from master.consensus.candidate_links import CandidateLinks, OpenLink, link_maker
-from master.consensus.term_file import keep_term, read_term
+from master.consensus.candidate_messages import candidacy_of
+from master.consensus.term_file import TermFile
 from master.consensus.types import (
     HEARTBEAT_S,
     Beat,
     OpenTerm,
     PeersKnown,
-    PersistentState,
     PersistTerm,
     StepDown,
     SwitchboardLost,
@@ -40,203 +35,216 @@ from master.consensus.types import (
 )
 from master.log.journal import Journal
 from master.log.replication import Answers
+from master.log.sequencer import LogDraft
 
 TICK_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateSettings:
-    """What the composition root read. `priority`: the greater is the better candidate.
-    `voters`: three or more node ids, or none. `addresses`: where other nodes reach our ROUTER,
-    best first; none where there are no others. `expects_others`: this node was told of some,
-    so that it does not claim before it has looked for them."""
+class Timers(Protocol):
+    """The clock of one process, and what it is to do later. All callbacks run in one thread."""
 
-    journal: Path
-    term_file: Path
-    priority: int = 0
-    voters: tuple[NodeId, ...] = ()
-    addresses: tuple[str, ...] = ()
-    expects_others: bool = False
+    def now(self) -> float:
+        """Return the monotonic time, in seconds."""
+        ...
+
+    def later(self, delay_s: float, action: Callable[[], None], /) -> object:
+        """Have `action` done once, after `delay_s`; 0: at the end of this turn."""
+        ...
+
+    def every(self, period_s: float, action: Callable[[], None], /) -> object:
+        """Have `action` done every `period_s`."""
+        ...
 
 
-class Duty(Protocol):
-    """What the holder does; told when it begins and ends."""
+class Wire(Protocol):
+    """What reaches other candidates and followers. What cannot be delivered is lost."""
 
-    def opened(self, counter: int) -> None:
-        """We hold the term from now on: index what follows from that."""
+    @property
+    def nodes(self) -> frozenset[NodeId]:
+        """All candidates that can be sent to."""
+        ...
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where our own ROUTER is reached, best first."""
+        ...
+
+    def listen(
+        self, on_message: Callable[[Message], None], on_change: Callable[[Change], None]
+    ) -> None:
+        """Begin to hear: each message of other candidates and holders, and each change of the
+        connection to our own switchboard."""
+        ...
+
+    def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
+        """Take these for the other candidates, with the addresses of their ROUTERs."""
+        ...
+
+    def meet(self, node: NodeId, addresses: tuple[str, ...]) -> None:
+        """Note that a candidate has spoken, and where it says it is."""
+        ...
+
+    def send(self, node: NodeId, message: Message) -> bool:
+        """Send to one candidate; return False where it cannot be sent to."""
+        ...
+
+    def spread(self, message: Message) -> None:
+        """Send to all candidates."""
+        ...
+
+    def publish(self, message: Event | TermHeartbeat) -> None:
+        """Publish to all that follow the log."""
+        ...
+
+    def look_after(self) -> None:
+        """See to the links, to be called every `HEARTBEAT_S`."""
+        ...
+
+    def close(self) -> None:
+        """Close every link."""
+        ...
+
+
+class TermDuties(Protocol):
+    """What the holder of a term does, as far as the shell has to know."""
+
+    def opened(self, state: ClusterState, counter: int) -> LogDraft:
+        """Return what our new term `counter` begins with, behind `state`."""
         ...
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
-        """This answer may be given now."""
+        """Give an answer that is now as safe as it says."""
         ...
 
 
 class CandidateShell:
-    """One candidate with its disk and its peers."""
+    """One candidate with its disk and its links. The journal has been opened; closing closes it."""
 
     def __init__(
         self,
-        client: BusClient,
-        reactor: Reactor,
+        candidate: Candidate,
         log: Log,
-        seat: CandidateSettings,
-        duty: Duty,
         *,
-        open_link: OpenLink | None = None,
+        timers: Timers,
+        wire: Wire,
+        journal: Journal,
+        term_file: TermFile,
+        duties: TermDuties,
     ) -> None:
-        self._client = client
-        self._reactor = reactor
+        self.candidate = candidate
         self._log = log
-        self._seat = seat
-        self._duty = duty
-        self._journal = Journal(seat.journal, log)
-        self._kept = read_term(seat.term_file)
-        self._term_kept = True
+        self._timers = timers
+        self._wire = wire
+        self._journal = journal
+        self._term_file = term_file
+        self._duties = duties
         self._answers = Answers()
         self._unsynced = self._flushing = False
-        self._ticked_at = reactor.now()
-        self._led: tuple[NodeId | None, int] = (None, 0)
-        opened = self._journal.open()
-        self.candidate = Candidate.from_log(
-            client.speaker.node,
-            self._kept,
-            opened,
-            voters=frozenset(seat.voters),
-            priority=seat.priority,
-            degraded=self._journal.degraded,
-            expects_others=seat.expects_others,
-        )
-        self._peers = CandidateLinks(
-            client.speaker,
-            reactor,
-            log,
-            envelope=client.envelope,
-            on_answer=self.heard,
-            open_link=open_link or link_maker(client.security),
-        )
-        self._probe = Link("sub")
-        client.hear("term", self._published)
-        client.hear("event.", self._published)
-
-    @property
-    def state(self) -> ClusterState:
-        """The state at the end of our log."""
-        return self.candidate.state
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where our ROUTER is reached, best first; the local one last."""
-        return (*self._seat.addresses, self._client.endpoints.candidate)
+        self._ticked_at = timers.now()
+        self._said_holder: tuple[NodeId | None, int] = (None, 0)
 
     def begin(self) -> None:
-        """The ROUTER is bound: take part, as soon as our switchboard answers."""
-        self._reactor.every(TICK_S, self.tick)
-        self._reactor.every(HEARTBEAT_S, self._candidacy)
-        self._reactor.watch_changes(self._probe, self._switchboard)
-        self._probe.connect(self._client.endpoints.plane_out("control"))
+        """Take part, as soon as our switchboard answers. Our ROUTER has to be bound before."""
+        self._timers.every(TICK_S, self.tick)
+        self._timers.every(HEARTBEAT_S, self._announce)
+        self._wire.listen(self.heard, self._switchboard)
 
     def close(self) -> None:
         """Stop; what was journalled is on the disk."""
-        self._reactor.unwatch(self._probe)
-        self._probe.close()
-        self._peers.close()
+        self._wire.close()
         self._journal.close()
 
     def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """The other candidates that membership knows, with the addresses of their ROUTERs, best
-        first. To be called whenever the set or an address changes."""
-        before = self._peers.nodes
-        self._peers.know(addresses)
+        """Take these for the other candidates, with the addresses of their ROUTERs, best first.
+        To be called whenever the set or an address changes."""
+        before = self._wire.nodes
+        self._wire.know(addresses)
         self._greet(before)
         known = PeersKnown(frozenset(addresses))
-        self._do(self.candidate.stimulated(known, self._reactor.now()))
+        self._do(self.candidate.stimulated(known, self._timers.now()))
 
     def tick(self) -> None:
-        """Time has passed. Also before anything is decided after a pause of ours: one that
-        slept must not go on holding."""
-        now = self._reactor.now()
+        """Let time pass. Also before anything is decided after a pause of ours: one that slept
+        must not go on holding."""
+        now = self._timers.now()
         self._ticked_at = now
         self._do(self.candidate.ticked(now))
         self._give_answers()
 
     def awake(self) -> None:
-        """Tick if we have not for a while."""
-        if self._reactor.now() - self._ticked_at > 2 * TICK_S:
+        """Tick where that was not done for a while."""
+        if self._timers.now() - self._ticked_at > 2 * TICK_S:
             self.tick()
 
     def heard(self, message: Message) -> None:
-        """What another candidate said to us, or a holder answered."""
+        """Take what another candidate said to us, or a holder published or answered."""
         self.awake()
-        before = self._peers.nodes
+        before = self._wire.nodes
         if isinstance(message, Candidacy):
-            self._peers.meet(message.node, message.addresses)
+            self._wire.meet(message.node, message.addresses)
         elif isinstance(message, TermHeartbeat):
-            self._peers.meet(message.holder, message.addresses)
+            self._wire.meet(message.holder, message.addresses)
         self._greet(before)
-        self._do(self.candidate.heard(message, self._reactor.now()))
-        self._say_led()
+        self._do(self.candidate.heard(message, self._timers.now()))
+        self._say_holder()
         if isinstance(message, TermHeartbeat):
             self._flush_soon()
-        if self.candidate.holding:
-            self._give_answers()
+        self._give_answers()
 
-    def append(self, event: Event) -> None:
-        """As the holder: the next event, appended and published."""
-        self._do(self.candidate.appended(event, self._reactor.now()))
+    def append(self, draft: LogDraft) -> None:
+        """As the holder: append and publish the next events of the log."""
+        self._do(self.candidate.appended(draft.events, self._timers.now()))
 
     def answer(self, asker: bytes, answer: Acknowledged) -> None:
         """Give this answer as soon as its index is as safe as it can be."""
-        self._answers.add(asker, answer, self._reactor.now())
+        self._answers.add(asker, answer, self._timers.now())
         self._flush_soon()
 
     # --- inside ---
 
     def _switchboard(self, change: Change) -> None:
         said = SwitchboardUp() if change == "connected" else SwitchboardLost()
-        self._do(self.candidate.stimulated(said, self._reactor.now()))
+        self._do(self.candidate.stimulated(said, self._timers.now()))
 
-    def _published(self, _topic: str, envelope: Envelope) -> None:
-        if envelope.node != self._client.speaker.node:
-            self.heard(envelope.message)
-
-    def _say_led(self) -> None:
-        """Once for each holder that this candidate follows."""
+    def _say_holder(self) -> None:
+        """Log each holder that this candidate follows once."""
         election = self.candidate.election
-        led = (election.holder, election.counter)
-        if led != self._led and election.holder not in (None, election.me):
+        known = (election.holder, election.counter)
+        if known != self._said_holder and election.holder not in (None, election.me):
             self._log.info("follows a holder", holder=election.holder, term=election.counter)
-        self._led = led
+        self._said_holder = known
 
     def _greet(self, known: frozenset[NodeId]) -> None:
-        """Those whom we can send to only now hear at once how good we are: a cluster that starts
+        """Tell those whom we can send to only now at once how good we are: a cluster that starts
         need not wait for the next candidacy."""
-        now = self._reactor.now()
-        fresh = sorted(self._peers.nodes - known)
-        self._do([Send(node, self.candidate.candidacy(self.addresses, now)) for node in fresh])
+        fresh = sorted(self._wire.nodes - known)
+        self._do([Send(node, self._candidacy()) for node in fresh])
 
-    def _candidacy(self) -> None:
-        self._peers.look_after()
-        now = self._reactor.now()
-        self._do([Spread(self.candidate.candidacy(self.addresses, now))])
+    def _announce(self) -> None:
+        self._wire.look_after()
+        self._do([Spread(self._candidacy())])
+
+    def _candidacy(self) -> Candidacy:
+        return candidacy_of(self.candidate.election, self._wire.addresses, self._timers.now())
 
     def _do(self, actions: list[Act]) -> None:
         for action in actions:
             match action:
-                case PersistTerm():
-                    kept = replace(self._kept, counter=action.counter, voted_for=action.voted_for)
-                    if not self._keep(kept) and self.candidate.election.voted:
-                        self._do(self.candidate.synced(self._reactor.now(), degraded=True))
+                case PersistTerm(counter=counter, voted_for=voted_for):
+                    kept = self._term_file.keep_vote(counter, voted_for)
+                    if not kept and self.candidate.election.voted:
+                        self._do(self.candidate.synced(self._timers.now(), degraded=True))
                         return
                 case OpenTerm(counter=counter):
-                    self._log.info("holds the term", term=counter, index=self.state.index)
-                    self._duty.opened(counter)
+                    self._log.info("holds the term", term=counter, index=self.candidate.state.index)
+                    self.append(self._duties.opened(self.candidate.state, counter))
                 case StepDown(why=why):
                     self._log.warning("gave up the term", why=why)
                     self._answers.drop()
                 case Beat():
-                    beat = self.candidate.beat(self.addresses)
-                    self._client.publish("term", beat)
-                    self._peers.spread(beat)
+                    beat = self.candidate.beat(self._wire.addresses)
+                    self._wire.publish(beat)
+                    self._wire.spread(beat)
                 case Append(event=event, after=after):
                     self._journal.append(event, state_after=after)
                     self._unsynced = True
@@ -247,16 +255,16 @@ class CandidateShell:
                     self._journal.compact(state)
                     self._flush_soon()
                 case PublishEvent(event=event):
-                    self._client.publish(topic_of(event), event)
+                    self._wire.publish(event)
                 case Send(to=to, message=message):
-                    self._peers.send(to, message)
+                    self._wire.send(to, message)
                 case Spread(message=message):
-                    self._peers.spread(message)
+                    self._wire.spread(message)
                 case _:
                     assert_never(action)
 
     def _say_undone(self, undone: tuple[Event, ...]) -> None:
-        """Changes that were acknowledged here and are not in the log that counts now."""
+        """Log the changes that were acknowledged here and are not in the log that counts now."""
         for event in undone:
             self._log.warning(
                 "undid a change that the holder's log lacks: repeat it if it is still wanted",
@@ -266,48 +274,29 @@ class CandidateShell:
                 index=event.index,
             )
 
-    def _keep(self, kept: PersistentState) -> bool:
-        """Put the term on the disk; whether it is there."""
-        try:
-            keep_term(self._seat.term_file, kept)
-        except OSError as error:
-            if self._term_kept:
-                self._log.critical(
-                    "could not keep the term: free some disk space",
-                    file=str(self._seat.term_file),
-                    error=str(error),
-                )
-            self._term_kept = False
-            return False
-        self._kept, self._term_kept = kept, True
-        return True
-
     def _flush_soon(self) -> None:
-        """Once for all that this turn of the loop brings."""
+        """Flush once for all that this turn of the loop brings."""
         if not self._flushing:
             self._flushing = True
-            self._reactor.later(0.0, self._flush)
+            self._timers.later(0.0, self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._unsynced and not self._is_relied_on():
-            return
         if self._unsynced:
+            others = self._wire.nodes or not self.candidate.holding
+            if not (others or self._answers.waiting):
+                return  # until an asker, a holder or another candidate waits for the disk
             self._journal.sync()
             self._unsynced = False
-        if self.candidate.began and not (self._kept.began or self._journal.degraded):
-            self._keep(replace(self._kept, began=True))
-        degraded = self._journal.degraded or not self._term_kept
-        self._do(self.candidate.synced(self._reactor.now(), degraded=degraded))
+        if self.candidate.began and not self._journal.degraded:
+            self._term_file.keep_began()
+        degraded = self._journal.degraded or not self._term_file.sound
+        self._do(self.candidate.synced(self._timers.now(), degraded=degraded))
         self._give_answers()
-
-    def _is_relied_on(self) -> bool:
-        """Whether anybody waits for the disk: an asker, a holder, or other candidates."""
-        return bool(self._answers.waiting or self._peers.nodes or not self.candidate.holding)
 
     def _give_answers(self) -> None:
         if not self.candidate.holding or not self._answers.waiting:
             return
-        now = self._reactor.now()
-        for asker, answer in self._answers.ripe(self.candidate.standing(now), now):
-            self._duty.answered(asker, answer)
+        now = self._timers.now()
+        for asker, answer in self._answers.ripe(self.candidate.safety(now), now):
+            self._duties.answered(asker, answer)

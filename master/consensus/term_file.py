@@ -6,8 +6,10 @@ One line: `<counter> <voted for, or -> <1 once the journal has held events, else
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from bus.process.logs import Log
 from bus.wire.ids import NodeId
 from master.consensus.types import PersistentState
 from master.log.files import DISK_FILES, Files
@@ -37,3 +39,38 @@ def keep_term(path: Path, kept: PersistentState, files: Files = DISK_FILES) -> N
         file.close()
     files.rename(fresh, path)
     files.sync_folder(path.parent)
+
+
+class TermFile:
+    """The term file of a running candidate. `kept` is what it holds; `sound` says that the last
+    attempt to write it succeeded."""
+
+    def __init__(self, path: Path, log: Log, files: Files = DISK_FILES) -> None:
+        self.kept = read_term(path, files)
+        self.sound = True
+        self._path = path
+        self._log = log
+        self._files = files
+
+    def keep_vote(self, counter: int, voted_for: NodeId | None) -> bool:
+        """Put a term and our vote in it on the disk; return whether they are there."""
+        return self._keep(replace(self.kept, counter=counter, voted_for=voted_for))
+
+    def keep_began(self) -> bool:
+        """Put on the disk that the journal has held events; return whether it is there."""
+        return self.kept.began or self._keep(replace(self.kept, began=True))
+
+    def _keep(self, kept: PersistentState) -> bool:
+        try:
+            keep_term(self._path, kept, self._files)
+        except OSError as error:
+            if self.sound:
+                self._log.critical(
+                    "could not keep the term: free some disk space",
+                    file=str(self._path),
+                    error=str(error),
+                )
+            self.sound = False
+            return False
+        self.kept, self.sound = kept, True
+        return True

@@ -294,11 +294,11 @@ class Election:
         return PATIENCE_S * min(1.0 + 0.5 * self.tries, 3.0)
 
     def warmed_up(self, now: float) -> bool:
-        """Whether we have been up for so long that we may claim."""
+        """Return whether we have been up for so long that we may claim."""
         return self.up_at is not None and now - self.up_at >= LAPSE_S
 
     def outranked_by(self, seen: PeerState, now: float) -> bool:
-        """Whether to let another go first: it lives and is better. One that was only just started
+        """Return whether to let another go first: it lives and is better. One that just started
         is not waited for, unless its journal holds more than ours."""
         if now - seen.heard_at >= LAPSE_S:
             return False
@@ -307,7 +307,7 @@ class Election:
         return (seen.eligible, seen.rank) > (self.eligible, self.rank)
 
     def weight(self, now: float) -> int | None:
-        """How many follow the holder that we are, or hear; None where there is none, or it has
+        """Return how many follow the holder that we are, or hear; None without one, or where it has
         been silent for so long that another may be in its place."""
         if self.role == "holding":
             return sum(now - at < LAPSE_S for at in self.acked_at.values())
@@ -315,13 +315,13 @@ class Election:
         return self.followers if known else None
 
     def has_holder(self, now: float) -> bool:
-        """Whether we hold the term, or hear who does."""
+        """Return whether we hold the term, or hear its holder."""
         known = self.holder is not None and now - self.heard_at < LAPSE_S
         return self.role == "holding" or known
 
     def backoff_s(self, ahead: int) -> float:
-        """How long to hold back for `ahead` better ones, and after campaigns that failed. The
-        spread comes from our name and the try, so that rivals do not stay in step."""
+        """Return how long to hold back for `ahead` better ones, and after campaigns that failed.
+        The spread comes from our name and the try, so that rivals do not stay in step."""
         spread = crc32(f"{self.me}/{self.counter}/{self.tries}".encode()) % 1000 / 1000
         return ahead * TURN_S + (spread * min(self.tries, 5) * 0.4 if self.tries else 0.0)
 

@@ -50,7 +50,7 @@ def campaign(election: Election, now: float) -> Outcome:
 
 
 def asked(election: Election, ask: VoteAsked, now: float) -> Outcome:
-    """A candidate's question, answered; a vote that is given is persisted first."""
+    """Answer a candidate's question; a vote that is given is persisted first."""
     granted = _may_have(election, ask, now)
     after = replace(election, seen=max(election.seen, ask.counter - (1 if ask.trial else 0)))
     answer = GiveVote(ask.candidate, ask.counter, ask.trial, granted)
@@ -71,7 +71,7 @@ def asked(election: Election, ask: VoteAsked, now: float) -> Outcome:
 
 
 def voice(election: Election, vote: VoteHeard, now: float) -> Outcome:
-    """A voter's answer, counted where it belongs to the campaign that is open."""
+    """Count a voter's answer where it belongs to the campaign that is open."""
     election = replace(election, seen=max(election.seen, vote.known_counter))
     wanted = {"asking": True, "campaigning": False}.get(election.role)
     if wanted is not vote.trial or vote.counter != election.asked_for or not vote.granted:
@@ -88,7 +88,7 @@ def voice(election: Election, vote: VoteHeard, now: float) -> Outcome:
 
 
 def opened(election: Election, now: float) -> Election:
-    """The election of one that holds its term from now on."""
+    """Return the election of a candidate that holds its term from now on."""
     return replace(
         election,
         role="holding",
@@ -102,14 +102,14 @@ def opened(election: Election, now: float) -> Election:
 
 
 def reached(heard_at: Mapping[NodeId, float], election: Election, now: float) -> int:
-    """How many electors were heard within a lapse, ourselves included where we are one."""
+    """Return how many electors were heard within a lapse, with ourselves where we are one."""
     others = election.electors - {election.me}
     near = sum(node in heard_at and now - heard_at[node] < LAPSE_S for node in others)
     return near + (election.me in election.electors)
 
 
 def no_majority(election: Election, here: int, now: float) -> Refusal:
-    """Nothing can be changed while only `here` of the voters are in reach, and the way out."""
+    """Return the refusal while only `here` of the voters are in reach, with the way out."""
     count = len(election.electors)
     near = {
         node
@@ -131,8 +131,18 @@ def no_majority(election: Election, here: int, now: float) -> Refusal:
     )
 
 
+def minority(election: Election, now: float) -> Refusal | None:
+    """Return why nothing can be changed from here: no majority of the voters is in reach. None
+    where there is a holder, or could be soon."""
+    if not election.voted or election.has_holder(now):
+        return None
+    heard = {node: seen.heard_at for node, seen in election.living.items() if seen.eligible}
+    here = reached(heard, election, now)
+    return None if here >= election.majority else no_majority(election, here, now)
+
+
 def voters_unsettled(node: NodeId) -> Refusal:
-    """A voter can neither leave nor come back before the log is settled."""
+    """Return the refusal of a change of voters before a majority has the whole log."""
     return Refusal(
         reason="pending",
         message=(
@@ -159,7 +169,7 @@ def _for_real(election: Election, now: float) -> Outcome:
 
 
 def _may_have(election: Election, ask: VoteAsked, now: float) -> bool:
-    """Whether this candidate may have our vote in that term."""
+    """Return whether this candidate may have our vote in that term."""
     able = election.eligible and election.may_vote and election.me in election.voters
     if not able or ask.voters != election.voters or ask.candidate not in election.voters:
         return False
@@ -173,7 +183,7 @@ def _may_have(election: Election, ask: VoteAsked, now: float) -> bool:
 
 
 def _hears_another(election: Election, candidate: NodeId, now: float) -> bool:
-    """Whether a holder other than the candidate lives, as far as we know."""
+    """Return whether a holder other than the candidate lives, as far as we know."""
     if election.role == "holding":
         return True
     known = election.holder is not None and election.holder != candidate

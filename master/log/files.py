@@ -71,17 +71,21 @@ class _FileOnDisk:
         self._descriptor = descriptor
 
     def write(self, data: bytes) -> None:
+        """Write all of `data`."""
         if os.write(self._descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, "short write")
 
     def cut(self, size: int) -> None:
+        """Cut the file and go on at its end."""
         os.ftruncate(self._descriptor, size)
         os.lseek(self._descriptor, size, os.SEEK_SET)
 
     def sync(self) -> None:
+        """Force the content to the disk."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
+        """Close the descriptor."""
         os.close(self._descriptor)
 
 

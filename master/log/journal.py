@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from zlib import crc32
 
 from bus.process.logs import Log
@@ -31,22 +31,6 @@ CHECK_EVERY = 1_024
 """The free space is looked at once in so many appends."""
 
 
-class SegmentStore(Protocol):
-    """Where files go that gave way to a new one."""
-
-    def resume(self) -> None:
-        """Take up what the last process left unfinished."""
-        ...
-
-    def take(self, path: Path, name: str) -> None:
-        """Keep the file at `path` as the segment `name`, before it is replaced."""
-        ...
-
-    def finish(self) -> None:
-        """Wait for what is being done."""
-        ...
-
-
 class Journal:
     """One candidate's log. `degraded` says that appends are only counted."""
 
@@ -59,7 +43,7 @@ class Journal:
         max_records: int = MAX_RECORDS,
         low_disk_bytes: int = LOW_DISK_BYTES,
         files: Files = DISK_FILES,
-        archives: SegmentStore | None = None,
+        archives: Archives | None = None,
     ) -> None:
         self.folder = folder
         self.degraded = False
@@ -77,7 +61,7 @@ class Journal:
         files.make_folder(folder)
 
     def open(self) -> tuple[ClusterState, list[Event]]:
-        """Read what is kept: a state and the events after it; then be ready to append."""
+        """Return what is kept, a state and the events after it, and be ready to append."""
         state, events, good_bytes = self._read()
         try:
             self._file = self._files.open(self._path)

@@ -30,7 +30,7 @@ class RecentEvents:
 
     @classmethod
     def behind(cls, state: ClusterState) -> RecentEvents:
-        """An empty history of what follows `state`."""
+        """Return an empty history of what follows `state`."""
         index = state.index
         return cls(first=index + 1, last=index, base=(state.term, state.holder))
 
@@ -47,7 +47,7 @@ class RecentEvents:
             self.first += 1
 
     def find(self, ask: AskEvents) -> EventsFound:
-        """What was asked for, at most 1,000 at once; incomplete when the first is not kept, or
+        """Return what was asked for, at most 1,000; incomplete when the first is not kept, or
         the asker's event before it is not of this log.
 
         What lies beyond the last event does not exist yet and is not missed.
@@ -61,9 +61,9 @@ class RecentEvents:
         return EventsFound(events=found, complete=ask.first <= self.last + 1)
 
     def undone(self, state: ClusterState) -> tuple[Event, ...]:
-        """Of the commands' events that are kept, those that a `state` which takes the place of
-        this log does not know: what they changed is taken back. Commands so old that no state
-        remembers them are not counted."""
+        """Return, of the commands' events that are kept, those that a `state` which takes the
+        place of this log does not know: what they changed is taken back. Commands so old that no
+        state remembers them are not counted."""
         known = state.commands
         oldest = 0
         if len(known) >= MAX_COMMANDS:
@@ -77,7 +77,7 @@ class RecentEvents:
         )
 
     def _follows(self, ask: AskEvents) -> bool:
-        """Whether the asker's last event is ours; nothing comes before the first of all."""
+        """Return whether the asker's last event is ours; nothing comes before the first of all."""
         if ask.after_term is None or ask.first == 1:
             return True
         before = self.events.get(ask.first - 1)

@@ -31,18 +31,18 @@ class Acks:
     appended: dict[NodeId, int] = field(default_factory=dict[NodeId, int])
 
     def heard(self, node: NodeId, index: int) -> None:
-        """Another candidate's journal holds our log up to `index`."""
+        """Note that another candidate's journal holds our log up to `index`."""
         self.appended[node] = max(index, self.appended.get(node, 0))
 
     def committed(self, voters: Collection[NodeId], me: NodeId) -> int:
-        """The highest index that a majority of the voters has on disk; 0 before an event of
+        """Return the highest index that a majority of the voters has on disk; 0 before an event of
         this term has come so far."""
         known = [self.durable if v == me else self.appended.get(v, 0) for v in voters]
         index = sorted(known, reverse=True)[len(known) // 2] if known else 0
         return index if index >= self.opened else 0
 
     def replicated(self) -> int:
-        """The highest index that any other candidate has on disk."""
+        """Return the highest index that any other candidate has on disk."""
         return max(self.appended.values(), default=0)
 
 
@@ -58,7 +58,7 @@ class LogSafety:
     helped: bool
 
     def worth(self, index: int, waited_s: float) -> Durability | None:
-        """What may be said of `index` now; None: wait."""
+        """Return what may be said of `index` after `waited_s`; None: wait."""
         if self.committed is not None:
             return "majority" if self.committed >= index else None
         if min(self.replicated, self.durable) >= index:
@@ -94,7 +94,7 @@ class Answers:
         self.waiting[key] = PendingAnswer(asker, answer, since_at)
 
     def ripe(self, standing: LogSafety, now: float) -> list[tuple[bytes, Acknowledged]]:
-        """The answers that can be given now, with what each is worth. They are forgotten."""
+        """Take out and return the answers that can be given now, with what each is worth."""
         found: list[tuple[bytes, Acknowledged]] = []
         for key, one in list(self.waiting.items()):
             worth = standing.worth(one.answer.index, now - one.since_at)
@@ -104,5 +104,5 @@ class Answers:
         return found
 
     def drop(self) -> None:
-        """The term is lost: the askers repeat, and somebody else answers."""
+        """Forget all: the term is lost, and the askers repeat their questions elsewhere."""
         self.waiting.clear()

@@ -28,7 +28,7 @@ def next_event(
     command_id: CommandId | None = None,
     holder: NodeId | None = None,
 ) -> Event:
-    """The event that follows `state` in this term of `holder`."""
+    """Return the event that follows `state` in this term of `holder`."""
     return Event(
         term=term,
         index=state.index + 1,
@@ -40,7 +40,7 @@ def next_event(
 
 
 def judge(state: ClusterState, told: TellFact) -> Verdict:
-    """Whether a fact is due now, was taken before, or comes too early."""
+    """Return whether a fact is due now, was taken before, or comes too early."""
     fact = told.fact_id
     if is_known(state, fact):
         return "known"
@@ -57,7 +57,7 @@ def fact_event(
     at_s: float,
     holder: NodeId | None = None,
 ) -> Event:
-    """The event of a fact that is `next`."""
+    """Return the event of a fact that is `next`."""
     return Event(
         term=term,
         index=state.index + 1,

@@ -32,7 +32,7 @@ from bus.process.logs import Log
 from bus.replica.state import ClusterState, apply, digest
 from bus.switchboard.switchboard import Switchboard
 from bus.wire.cards import ModelCard, NodeCard
-from bus.wire.codec import decode, encode
+from bus.wire.codec import decode
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, RankReady, Shard
@@ -129,7 +129,7 @@ class Holder:
                 answer = self.command(question.command)
             case _:
                 return
-        self.router.send(frames[0], encode(self.bus.envelope(answer)))
+        self.router.send(frames[0], self.bus.write(answer))
 
     def command(self, command: PlaceModel | DeleteInstance | Any) -> Any:
         self.commands.append(command)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 DOORED_ROOMS: tuple[str, ...] = (
     "bus.survey",
     "bus.switchboard",
+    "master.consensus",
     "master.decisions",
     "master.placement",
     "runner.mlx.kv",

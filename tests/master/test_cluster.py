@@ -21,10 +21,11 @@ from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.commands import Acknowledged, CommandRefused, ForgetNode, KeepAlive
 from bus.wire.messages.events import InstancePlaced, NodeJoined, RunnerReady
-from master.consensus.shell import CandidateSettings
+from master.consensus.candidate import CandidateSettings
 from master.consensus.term_file import read_term
 from master.consensus.types import LAPSE_S
 from master.log.journal import Journal
+from master.log.sequencer import LogDraft
 from master.service import Master, MasterSettings
 
 pytestmark = pytest.mark.slow
@@ -135,7 +136,10 @@ class Town:
             instance=InstanceId(name), model=ModelId("m"), shards=(shard,), context_tokens=8,
             keep_alive_s=-1.0,
         )  # fmt: skip
-        self.masters[holder]._index(InstancePlaced(instance=instance))
+        master = self.masters[holder]
+        draft = LogDraft(master.state, master.candidate.election.counter, NodeId(holder), 0.0)
+        draft.add(InstancePlaced(instance=instance))
+        master.shell.append(draft)
         self.until(self.agree, "the placement known to all")
 
     def on_disk(self, node: str) -> ClusterState:
@@ -234,7 +238,7 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
     electors = frozenset(NodeId(node) for node in (holder, other, third))
 
     def counted() -> list[frozenset[NodeId]]:
-        return [m.office.candidate.election.electors for m in town.masters.values()]
+        return [m.candidate.election.electors for m in town.masters.values()]
 
     town.until(lambda: all(one == electors for one in counted()), "all count three")
     town.stop(third)
@@ -247,7 +251,7 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
     town.stop(holder)
     for node in (holder, other):
         town.start(node)
-        election = town.masters[node].office.candidate.election
+        election = town.masters[node].candidate.election
         assert election.electors == electors, "the journal says so after a restart, too"
     town.until(lambda: town.holder() is not None, "two of three again")
     refused = town.changed(str(town.holder()), gone, forgotten=False)
@@ -256,7 +260,7 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
     town.until(lambda: town.holder() is not None and town.agree(), "three of three")
     back = town.changed(str(town.holder()), gone, forgotten=False)
     assert isinstance(back, Acknowledged) and back.durability == "majority"
-    assert len(town.masters[str(town.holder())].office.candidate.election.electors) == 4
+    assert len(town.masters[str(town.holder())].candidate.election.electors) == 4
 
 
 def test_of_two_either_may_go_and_what_was_replicated_is_there(town: Town) -> None:
@@ -316,12 +320,12 @@ def test_a_joiner_begins_with_a_snapshot_and_goes_on_from_its_own_journal(town: 
     town.until(town.agree, "thirty facts")
     joiner = town.start("b")
     town.until(town.agree, "it has joined")
-    history = joiner.office.candidate.history
+    history = joiner.candidate.log.history
     assert len(history.events) < 10, "no event from before it joined was replayed"
     town.stop("b")
     town.workers["a"].tell(NodeJoined(node=NodeId("x"), name="while it was away"))
     town.until(lambda: not town.workers["a"].outbox.waiting, "told")
     again = town.start("b")
-    first = again.office.candidate.history.first
+    first = again.candidate.log.history.first
     town.until(town.agree, "it is back")
-    assert again.office.candidate.history.first == first, "the tail was enough"
+    assert again.candidate.log.history.first == first, "the tail was enough"

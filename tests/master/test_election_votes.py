@@ -12,6 +12,7 @@ from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, InstanceId, NodeId
 from bus.wire.messages.commands import ForgetNode, KeepAlive
 from master.consensus.candidate import Candidate
+from master.consensus.candidate_log import CandidateLog
 from master.consensus.election import stimulate
 from master.consensus.types import (
     DOUBT_S,
@@ -271,15 +272,15 @@ def test_a_majority_is_of_those_that_count_when_a_campaign_has_begun_already() -
 
 
 def test_voters_change_only_once_a_majority_has_the_whole_log() -> None:
-    candidate = Candidate(holder(), Mirror(), RecentEvents())
+    candidate = Candidate(holder(), CandidateLog(Mirror(), RecentEvents()))
     forget = ForgetNode(command_id=CommandId("f"), node=C)
-    candidate.mirror.state = ClusterState(term=5, index=12)
-    candidate.acks.opened, candidate.acks.durable = 11, 12
+    candidate.log.mirror.state = ClusterState(term=5, index=12)
+    candidate.log.acks.opened, candidate.log.acks.durable = 11, 12
     for appended, waits in ((0, True), (11, True), (12, False)):
-        candidate.acks.appended = {B: appended}
+        candidate.log.acks.appended = {B: appended}
         refusal = candidate.unsettled(forget, 2.1)
         assert (refusal is not None and refusal.reason == "pending") is waits, appended
-    candidate.acks.appended = {}
+    candidate.log.acks.appended = {}
     assert candidate.unsettled(forget.model_copy(update={"node": X}), 2.1) is None, "no voter"
     keep = KeepAlive(command_id=CommandId("k"), instance=InstanceId("i"), keep_alive_s=1.0)
     assert candidate.unsettled(keep, 2.1) is None
@@ -287,9 +288,13 @@ def test_voters_change_only_once_a_majority_has_the_whole_log() -> None:
 
 def test_a_voter_does_not_come_back_where_that_would_take_the_majority_out_of_reach() -> None:
     held = replace(holder(), voters=frozenset({A, B, C, X}), gone=frozenset({X}))
-    candidate = Candidate(replace(held, acked_at={B: 2.0}), Mirror(), RecentEvents())
-    candidate.mirror.state = ClusterState(term=5, index=12)
-    candidate.acks.opened, candidate.acks.durable, candidate.acks.appended = 11, 12, {B: 12}
+    candidate = Candidate(replace(held, acked_at={B: 2.0}), CandidateLog(Mirror(), RecentEvents()))
+    candidate.log.mirror.state = ClusterState(term=5, index=12)
+    candidate.log.acks.opened, candidate.log.acks.durable, candidate.log.acks.appended = (
+        11,
+        12,
+        {B: 12},
+    )
     back = ForgetNode(command_id=CommandId("r"), node=X, forgotten=False)
     refusal = candidate.unsettled(back, 2.1)
     assert refusal is not None and refusal.reason == "no_majority"

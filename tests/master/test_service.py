@@ -19,7 +19,7 @@ from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
 from bus.wire.messages.events import NodeJoined, RunnerEnded, RunnerReady, RunnerUnloaded
 from bus.wire.messages.readings import CardReading, NodeReading
-from master.consensus.shell import CandidateSettings
+from master.consensus.candidate import CandidateSettings
 from master.consensus.term_file import keep_term, read_term
 from master.consensus.types import PersistentState
 from master.decisions.decide import Policy

@@ -64,7 +64,7 @@ class Checks:
         upto = machine.candidate.committed
         if upto is None or upto <= self.sealed_upto:
             return
-        events = machine.candidate.history.events
+        events = machine.candidate.log.history.events
         for index in range(self.sealed_upto + 1, upto + 1):
             if index in events:
                 self.sealed[index] = (events[index].term, events[index].holder, index)
@@ -112,7 +112,7 @@ class Checks:
         if candidate.state.index < self.sealed_upto:
             self.fail(f"{machine.node} lacks what is committed up to {self.sealed_upto}")
         for index, place in self.sealed.items():
-            event = candidate.history.events.get(index)
+            event = candidate.log.history.events.get(index)
             if event is not None and (event.term, event.holder, index) != place:
                 self.fail(f"{machine.node} has another event at the committed {place}")
         self.kept(candidate.state, "majority")

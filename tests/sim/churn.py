@@ -49,8 +49,9 @@ class Churn:
         else:
             cluster.faults += 1
             if act == "stop":
-                machine.disk.synced = len(machine.disk.events)
-            machine.kill(power=act in ("power", "stop"))
+                machine.stop()
+            else:
+                machine.kill(power=act == "power")
         self.did["kill" if act == "power" else act] += 1
         cluster.world.run(cluster.world.now + LONGEST_S * chance.random())
 

@@ -70,6 +70,7 @@ class Cluster:
             told = number < plan.size - plan.guests
             voters = self.voters if told else frozenset[NodeId]()
             self.machines.append(Machine(name, self, voters=voters))
+        self.asked_by: dict[CommandId, NodeId] = {}
         self.commands = 0
         self.wiped = 0
         self.faults = 0
@@ -175,7 +176,7 @@ class Cluster:
         self.world.cut.clear()
         for machine in self.machines:
             machine.disk.full = False
-            if machine.up and machine.counting:
+            if machine.up and machine.candidate.degraded:
                 machine.kill()
             if not machine.up:
                 machine.start()
@@ -292,7 +293,6 @@ class Cluster:
             case "full":
                 world.tell(f"{machine.node} has a full disk")
                 machine.disk.full = True
-                machine.flush_soon()
                 world.later(lasts_s, lambda: setattr(machine.disk, "full", False))
             case "churn":
                 for other in self.machines:

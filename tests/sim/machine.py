@@ -1,19 +1,23 @@
 """One machine: its disk, its clock, a real candidate, and a client with real mirror and outbox.
 
-Only the shell is simulated: it does a candidate's actions in their order, to a disk that may
-lose what was not synced and a network that may lose anything.
+Real: the candidate's shell with its journal and its term file, the holder's duties, mirror and
+outbox. Simulated: what the shell is given (the disk's files, the timers, the links) and the clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bus.links.transport import Change
+from bus.process.logs import Log
 from bus.replica.mirror import Mirror
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
-from bus.wire.ids import Boot, CommandId, NodeId
+from bus.wire.errors import Refusal
+from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
 from bus.wire.messages.commands import Acknowledged, Command
 from bus.wire.messages.control import (
     AskEvents,
@@ -23,59 +27,167 @@ from bus.wire.messages.control import (
     TellFact,
     TermHeartbeat,
 )
-from bus.wire.messages.events import (
-    Event,
-    EventBody,
-    LoadRefused,
-    NodeJoined,
-    RunnerEnded,
-    RunnerUnloaded,
-    TermOpened,
-)
-from master.consensus.actions import Act, Append, PublishEvent, Replace, Send, Spread
-from master.consensus.candidate import Candidate
-from master.consensus.types import (
-    Beat,
-    OpenTerm,
-    PeersKnown,
-    PersistentState,
-    PersistTerm,
-    StepDown,
-    SwitchboardUp,
-)
-from master.decisions.crash_loop import CrashLoops
-from master.decisions.decide import Decided, Known
-from master.decisions.observations import Observations
-from master.decisions.planner import follow_up, repairs
-from master.decisions.prune import SilenceWatch, remove_silent
-from master.log.replication import Answers
-from master.log.sequencer import fact_event, judge, next_event
+from bus.wire.messages.events import Event, NodeJoined
+from master.consensus.candidate import Candidate, CandidateSettings
+from master.consensus.shell import CandidateShell
+from master.consensus.term_file import TermFile
+from master.consensus.votes import minority
+from master.decisions.decide import Policy, decide
+from master.decisions.holder import Holder
+from master.log.archives import Archives
+from master.log.journal import Journal
+from master.log.sequencer import LogDraft
+from tests.sim.disk import Disk
 from tests.sim.keeper import Keeper
-from tests.sim.office import decided, read, scene_of
+from tests.sim.office import decided, read
 
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
 
 TICK_S = 0.1
-HEARTBEAT_S = 0.5
+READ_S = 0.5
 REPEAT_S = 1.0
 KEEP_S = 0.25
 GRACE_S = 8.0
+RECORDS = 150
+"""So many events fit into a journal's file."""
+FOLDER = Path("/journal")
+TERM_FILE = Path("/term")
 
 
-@dataclass
-class Disk:
-    """What survives a process. A power cut takes a part of what was not synced."""
+class Story(Log):
+    """The log of a machine's processes is a part of the story."""
 
-    term: PersistentState = field(default_factory=PersistentState)
-    base: ClusterState = field(default_factory=ClusterState)
-    events: list[Event] = field(default_factory=list[Event])
-    synced: int = 0
-    full: bool = False
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(node=machine.name, process="master", stream=io.StringIO())
+        self.machine = machine
 
-    def log(self) -> tuple[ClusterState, list[Event]]:
-        """What a starting candidate reads."""
-        return self.base, list(self.events)
+    def _write(self, level: str, message: str, fields: Mapping[str, object]) -> None:
+        facts = " ".join(f"{name}={value}" for name, value in fields.items())
+        self.machine.world.tell(f"{self.machine.node} {message} {facts}")
+
+
+class NoArchives(Archives):
+    """What gave way to a new file is gone."""
+
+    def resume(self) -> None:
+        return None
+
+    def take(self, path: Path, name: str) -> None:
+        return None
+
+    def finish(self) -> None:
+        return None
+
+
+class WatchedJournal(Journal):
+    """The journal, and what is checked of each event."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(
+            FOLDER, machine.log, files=machine.disk, archives=NoArchives(FOLDER, machine.log),
+            max_records=RECORDS, low_disk_bytes=1,
+        )  # fmt: skip
+        self.machine = machine
+
+    def append(self, event: Event, *, state_after: ClusterState) -> None:
+        self.machine.cluster.checks.appended(self.machine, event)
+        super().append(event, state_after=state_after)
+
+
+class MachineTimers:
+    """Timers of one life of a machine, by its clock."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def now(self) -> float:
+        return self.machine.now
+
+    def later(self, delay_s: float, action: Callable[[], None], /) -> None:
+        world = self.machine.world
+        waits_s = delay_s / self.machine.clock[1] + 0.001 * world.chance.random()
+        world.later(waits_s, self.machine.receive(action, own=True))
+
+    def every(self, period_s: float, action: Callable[[], None], /) -> None:
+        self.machine.every(period_s, action)
+
+
+class MachineWire:
+    """The links of a candidate in the simulated network. Candidates hear heartbeats from links
+    and events from what is published; clients hear what is published."""
+
+    addresses: tuple[str, ...] = ()
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.nodes: frozenset[NodeId] = frozenset()
+        self.on_change: Callable[[Change], None] = lambda _change: None
+
+    def listen(
+        self, on_message: Callable[[Any], None], on_change: Callable[[Change], None]
+    ) -> None:
+        self.on_change = on_change
+
+    def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
+        self.nodes |= frozenset(addresses)
+
+    def meet(self, node: NodeId, addresses: tuple[str, ...]) -> None:
+        if node not in self.nodes and node != self.machine.node:
+            self.nodes |= {node}
+
+    def send(self, node: NodeId, message: Any) -> bool:
+        mine, machine = self.machine, self.machine.cluster.at(node)
+        if machine is None:
+            return False
+        if isinstance(message, AskSnapshot | AskEvents):
+            deliver = machine.receive(lambda: machine.found(message, mine, mine.heard))
+        else:
+            deliver = machine.receive(lambda: machine.heard(message))
+        mine.world.post(mine.name, machine.name, deliver)
+        return True
+
+    def spread(self, message: Any) -> None:
+        for machine in self.machine.cluster.machines:
+            if machine.node in self.nodes:
+                self.send(machine.node, message)
+
+    def publish(self, message: Event | TermHeartbeat) -> None:
+        mine = self.machine
+        for machine in mine.cluster.machines:
+            if machine is not mine and isinstance(message, Event):
+                heard = machine.receive(lambda m=machine: m.heard(message))
+                mine.world.post(mine.name, machine.name, heard)
+            followed = machine.receive(lambda m=machine: m.follow(message))
+            mine.world.post(mine.name, machine.name, followed)
+
+    def look_after(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class MachineDuties:
+    """A term of a machine's candidate: what is checked of it, and the real duties."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def opened(self, state: ClusterState, counter: int) -> LogDraft:
+        self.machine.cluster.checks.opened(self.machine, counter)
+        draft = LogDraft(state, counter, self.machine.node, 0.0)
+        self.machine.holder.opened(draft, self.machine.now)
+        return draft
+
+    def answered(self, asker: bytes, answer: Acknowledged) -> None:
+        machine = self.machine
+        machine.cluster.checks.committed(machine)
+        machine.cluster.checks.promised(machine, answer)
+        to = machine.cluster.named(asker.decode())
+        if to is not None:
+            deliver = to.receive(lambda: to.answered(answer))
+            machine.world.post(machine.name, to.name, deliver)
 
 
 class Machine:
@@ -87,7 +199,8 @@ class Machine:
         self.cluster = cluster
         self.world = cluster.world
         self.node = NodeId(name)
-        self.disk = Disk()
+        self.log = Story(self)
+        self.disk = self._new_disk()
         self.life = 0
         self.up = False
         self.paused: list[Callable[[], None]] | None = None
@@ -96,14 +209,11 @@ class Machine:
         self.clock = (100.0 * chance.random() + 1.0, 0.97 + 0.06 * chance.random())
         self.identities = 1
         self.boots = 0
+        self.instances = 0
         self.outbox = Outbox(self.node, "worker", Boot("b0"))
         self.mirror = Mirror()
         self.open: dict[CommandId, tuple[Command, float]] = {}
-        self.answers = Answers()
-        self.flushing = self.counting = False
-        self.candidate = self._candidate()
-        self.breaker = CrashLoops()
-        self.view, self.watch = Observations(), SilenceWatch(GRACE_S)
+        self._begin()
         self.keeper = Keeper(self) if cluster.plan.workers else None
 
     # --- its life ---
@@ -117,33 +227,34 @@ class Machine:
     def start(self) -> None:
         """Processes start from what the disk holds."""
         self.life += 1
-        self.up, self.paused, self.flushing = True, None, False
-        self.counting = self.disk.full
-        self.answers = Answers()
-        self.view = Observations()
-        self.candidate = self._candidate()
+        self.up, self.paused = True, None
+        self._begin()
         self.mirror = Mirror()
         self.boots += 1
         self.outbox = Outbox(self.node, "worker", Boot(f"b{self.boots}"))
         self.outbox.add(NodeJoined(node=self.node, name=self.name))
         if self.keeper is not None:
             self.keeper.begin()
-            self._every(KEEP_S, self.keeper.tick)
+            self.every(KEEP_S, self.keeper.tick)
+            self.every(READ_S, self._read)
         self.world.tell(f"{self.node} starts at counter {self.candidate.election.counter}")
-        self._every(TICK_S, self._tick)
-        self._every(HEARTBEAT_S, self._upkeep)
+        self.every(TICK_S, self._tick)
+        self.shell.begin()
         self.know()
-        self.do(self.candidate.stimulated(SwitchboardUp(), self.now))
+        self.wire.on_change("connected")
+
+    def stop(self) -> None:
+        """Its processes end in good order, then it is switched off."""
+        self.shell.close()
+        self.kill(power=True)
 
     def kill(self, *, power: bool = False) -> None:
         """Its processes end at once; with the power, what was not synced may be gone."""
         self.world.tell(f"{self.node} {'loses power' if power else 'is killed'}")
         self.up, self.life = False, self.life + 1
         self.open.clear()
-        disk = self.disk
         if power:
-            keep = self.world.chance.randint(disk.synced, len(disk.events))
-            del disk.events[keep:]
+            self.disk.lose_power(self.world.chance)
             if self.keeper is not None:
                 self.keeper.lose_power()
 
@@ -151,7 +262,7 @@ class Machine:
         """The disk is lost and with it the name: what comes back is another node."""
         self.identities += 1
         self.node = NodeId(f"{self.name}{self.identities}")
-        self.disk = Disk()
+        self.disk = self._new_disk()
 
     def pause(self, *, asleep: bool) -> None:
         """Frozen processes find their messages when they go on; a sleeper's are lost."""
@@ -165,13 +276,34 @@ class Machine:
         for action in waited:
             action()
 
-    def _candidate(self) -> Candidate:
-        return Candidate.from_log(
-            self.node, self.disk.term, self.disk.log(),
-            voters=self.voters, degraded=self.counting,
+    def _new_disk(self) -> Disk:
+        """Without votes a term that could not be kept is used all the same, and may be opened
+        again after a restart: a known limit, so there is always room for it here."""
+        return Disk() if self.voters else Disk(TERM_FILE.with_suffix(".new"))
+
+    def _begin(self) -> None:
+        works = self.cluster.plan.workers
+        self.holder = Holder(
+            Policy(), self._new_instance, settle_grace_s=GRACE_S,
+            decide=decide if works else lambda want, scene, new: decided(want, scene, new, self),
+        )  # fmt: skip
+        self.wire = MachineWire(self)
+        journal, term_file = WatchedJournal(self), TermFile(TERM_FILE, self.log, self.disk)
+        settings = CandidateSettings(FOLDER, TERM_FILE, voters=tuple(sorted(self.voters)))
+        self.candidate = Candidate.from_disk(
+            self.node, term_file.kept, journal.open(), settings, degraded=journal.degraded
+        )
+        self.shell = CandidateShell(
+            self.candidate, self.log, timers=MachineTimers(self), wire=self.wire,
+            journal=journal, term_file=term_file, duties=MachineDuties(self),
         )  # fmt: skip
 
-    def _every(self, period_s: float, action: Callable[[], None]) -> None:
+    def _new_instance(self) -> InstanceId:
+        self.instances += 1
+        return InstanceId(f"i-{self.node}-{self.instances}")
+
+    def every(self, period_s: float, action: Callable[[], None]) -> None:
+        """Have something done again and again in this life."""
         life = self.life
 
         def again() -> None:
@@ -198,25 +330,22 @@ class Machine:
 
         return deliver
 
-    # --- the candidate's shell ---
+    # --- its candidate ---
 
     def know(self, share: float = 1.0) -> None:
         """Membership names the other machines, or only some while connections churn."""
         chance, machines = self.world.chance, self.cluster.machines
         others = (m.node for m in machines if m is not self)
-        names = frozenset(node for node in others if share == 1.0 or chance.random() < share)
-        self.do(self.candidate.stimulated(PeersKnown(names), self.now))
+        named = [node for node in others if share == 1.0 or chance.random() < share]
+        self.shell.know({node: (f"sim://{node}",) for node in named})
 
     def heard(self, message: Any) -> None:
         """What another candidate says, a holder publishes or answers."""
-        self.do(self.candidate.heard(message, self.now))
-        if isinstance(message, TermHeartbeat):
-            self.flush_soon()
-        self.give()
+        self.shell.heard(message)
+        if self.candidate.holding:
+            self.cluster.checks.committed(self)
 
     def _tick(self) -> None:
-        self.do(self.candidate.ticked(self.now))
-        self.give()
         ask = self.mirror.due(self.now)
         if ask is not None:
             self.ask(ask)
@@ -226,122 +355,18 @@ class Machine:
             if self.now - asked_at >= REPEAT_S:
                 self.want(command)
 
-    def _upkeep(self) -> None:
-        self.do([Spread(self.candidate.candidacy((), self.now))])
-        for machine in self.cluster.machines if self.keeper is not None else ():
-            read(machine, self)
-        if self.keeper is not None and self.candidate.holding:
-            for body in remove_silent(scene_of(self), self.watch):
-                self.index(body)
-
-    def do(self, actions: list[Act]) -> None:
-        """A candidate's actions, in order, as `master.consensus.shell` does them."""
-        disk = self.disk
-        for action in actions:
-            match action:
-                case PersistTerm():
-                    if disk.full and self.candidate.election.voted:
-                        self.do(self.candidate.synced(self.now, degraded=True))
-                        return
-                    disk.term = replace(
-                        disk.term, counter=action.counter, voted_for=action.voted_for
-                    )
-                case OpenTerm(counter=counter):
-                    self.cluster.checks.opened(self, counter)
-                    self.breaker = CrashLoops()
-                    self.watch.begin(self.now)
-                    self.index(TermOpened(holder=self.node, counter=counter))
-                    for body in repairs(self.candidate.state):
-                        self.index(body)
-                case StepDown(why=why):
-                    self.world.tell(f"{self.node} steps down: {why}")
-                    self.answers.drop()
-                case Beat():
-                    self._publish(self.candidate.beat(()))
-                case Append(event=event):
-                    self.cluster.checks.appended(self, event)
-                    self.counting = self.counting or disk.full
-                    if not self.counting:
-                        disk.events.append(event)
-                    self.flush_soon()
-                case Replace(state=state):
-                    self.world.tell(f"{self.node} takes a snapshot of {state.term}/{state.index}")
-                    if not self.counting:
-                        disk.base, disk.events, disk.synced = state, [], 0
-                    self.flush_soon()
-                case PublishEvent(event=event):
-                    self._publish(event)
-                case Send(to=to, message=message):
-                    self._send(to, message)
-                case Spread(message=message):
-                    for machine in self.cluster.machines:
-                        if machine is not self:
-                            self._send(machine.node, message)
-
-    def index(self, body: EventBody, command_id: CommandId | None = None) -> Event:
-        """As the holder."""
-        candidate = self.candidate
-        event = next_event(
-            candidate.state, body, term=candidate.election.counter, at_s=0.0,
-            command_id=command_id, holder=self.node,
-        )  # fmt: skip
-        self.do(candidate.appended(event, self.now))
-        return event
-
-    def flush_soon(self) -> None:
-        if not self.flushing:
-            self.flushing = True
-            self.world.later(
-                0.001 * self.world.chance.random(), self.receive(self._flush, own=True)
-            )
-
-    def _flush(self) -> None:
-        self.flushing = False
-        disk = self.disk
-        self.counting = self.counting or disk.full
-        if not self.counting:
-            disk.synced = len(disk.events)
-        if self.candidate.began and not self.counting:
-            disk.term = replace(disk.term, began=True)
-        self.do(self.candidate.synced(self.now, degraded=self.counting))
-        self.give()
-
-    def give(self) -> None:
-        """Answers that are safe."""
-        if not self.candidate.holding:
-            return
-        self.cluster.checks.committed(self)
-        for asker, answer in self.answers.ripe(self.candidate.standing(self.now), self.now):
-            to = self.cluster.named(asker.decode())
-            self.cluster.checks.promised(self, answer)
-            if to is not None:
-                self.world.post(
-                    self.name, to.name, to.receive(lambda to=to, a=answer: to.answered(a))
-                )
-
-    def _publish(self, message: Any) -> None:
+    def _read(self) -> None:
         for machine in self.cluster.machines:
-            if machine is not self:
-                self.world.post(
-                    self.name, machine.name, machine.receive(lambda m=machine: m.heard(message))
-                )
-            self.world.post(
-                self.name, machine.name, machine.receive(lambda m=machine: m.follow(message))
-            )
+            read(machine, self)
+        if self.candidate.holding:
+            draft = self.draft()
+            self.holder.planned(draft, self.now)
+            self.shell.append(draft)
 
-    def _send(self, to: NodeId, message: Any) -> None:
-        machine = self.cluster.at(to)
-        if machine is None:
-            return
-        if isinstance(message, AskSnapshot | AskEvents):
-            self.world.post(
-                self.name, machine.name,
-                machine.receive(lambda: machine.found(message, self, self.heard)),
-            )  # fmt: skip
-        else:
-            self.world.post(
-                self.name, machine.name, machine.receive(lambda: machine.heard(message))
-            )
+    def draft(self) -> LogDraft:
+        """What follows our log."""
+        candidate = self.candidate
+        return LogDraft(candidate.state, candidate.election.counter, self.node, 0.0)
 
     # --- what is asked of a holder ---
 
@@ -353,43 +378,31 @@ class Machine:
 
     def asked(self, command: Command, asker: Machine) -> None:
         """A command, decided as the master does."""
-        self.do(self.candidate.ticked(self.now))
+        self.shell.tick()
         candidate, command_id = self.candidate, command.command_id
         if not candidate.holding:
-            if candidate.minority(self.now) is not None:
+            if minority(candidate.election, self.now) is not None:
                 self.cluster.checks.refused += 1
             return
-        decision = decided(command, self, asker)
-        if isinstance(decision, Decided):
-            for body in decision.events[:-1]:
-                self.index(body)
-            index = self.index(decision.events[-1], command_id).index
-        elif isinstance(decision, Known):
-            index = decision.index
-        else:
+        draft, unsettled = self.draft(), candidate.unsettled(command, self.now)
+        self.cluster.asked_by[command_id] = asker.node
+        known = self.holder.asked(command, draft, self.now, unsettled=unsettled)
+        self.shell.append(draft)
+        if known is None or isinstance(known, Refusal):
             self.world.post(self.name, asker.name, asker.receive(lambda: asker.refused(command_id)))
             return
         answer = Acknowledged(
-            command_id=command_id, term=candidate.election.counter, index=index,
-            durability="volatile",
+            command_id=command_id, term=draft.term, index=known.index, durability="volatile",
         )  # fmt: skip
-        self.answers.add(str(asker.node).encode(), answer, self.now)
-        self.flush_soon()
+        self.shell.answer(str(asker.node).encode(), answer)
 
     def taken(self, told: TellFact) -> None:
         """A fact, and what follows from it."""
-        self.do(self.candidate.ticked(self.now))
-        candidate, before = self.candidate, self.candidate.state
-        if not candidate.holding or judge(before, told) != "next":
-            return
-        event = fact_event(
-            before, told, term=candidate.election.counter, at_s=0.0, holder=self.node
-        )
-        self.do(candidate.appended(event, self.now))
-        if isinstance(told.fact, RunnerEnded | LoadRefused | RunnerUnloaded):
-            known = before.instances.get(told.fact.instance)
-            for body in follow_up(known, told.fact, self.breaker, self.now):
-                self.index(body)
+        self.shell.tick()
+        if self.candidate.holding:
+            draft = self.draft()
+            self.holder.told(told, draft, self.now)
+            self.shell.append(draft)
 
     # --- its client ---
 

@@ -11,7 +11,7 @@ from bus.wire.instances import Instance, Shard
 from bus.wire.messages.commands import Command, ForgetNode
 from bus.wire.messages.events import InstancePlaced, NodeForgotten, NodeRemembered
 from bus.wire.messages.readings import CardReading, NodeReading
-from master.decisions.decide import Decided, Decision, Known, Policy, Scene, decide
+from master.decisions.decide import Decided, Decision, Known, Scene
 from master.placement.capacity import MEMORY_SHARE
 
 if TYPE_CHECKING:
@@ -26,29 +26,26 @@ CARD = ModelCard(
 )  # fmt: skip
 
 
-def decided(command: Command, holder: Machine, asker: Machine) -> Decision:
-    """As `master.service` decides; without workers every command places on the asker."""
-    state = holder.candidate.state
-    if holder.cluster.plan.workers:
-        return decide(command, scene_of(holder), InstanceId(f"i-{command.command_id}"))
-    known = state.commands.get(command.command_id)
+def decided(command: Command, scene: Scene, fresh: InstanceId, holder: Machine) -> Decision:
+    """Without workers: every command places on the asker."""
+    known = scene.state.commands.get(command.command_id)
     if known is not None:
         return Known(known[0])
     if isinstance(command, ForgetNode):
         return changed_voters(command, holder)
+    asker = holder.cluster.asked_by[command.command_id]
     instance = Instance(
-        instance=InstanceId(f"i-{command.command_id}"), model=MODEL, context_tokens=8,
-        shards=(Shard(rank=0, node=asker.node, first_layer=0, last_layer=1, bytes_reserved=1),),
+        instance=fresh, model=MODEL, context_tokens=8,
+        shards=(Shard(rank=0, node=asker, first_layer=0, last_layer=1, bytes_reserved=1),),
         keep_alive_s=-1.0,
     )  # fmt: skip
     return Decided((InstancePlaced(instance=instance),), instance.instance)
 
 
 def changed_voters(command: ForgetNode, holder: Machine) -> Decision:
-    """As `master.service` does it: not before a majority has the whole log, never ourselves."""
-    why = holder.candidate.unsettled(command, holder.now)
-    if why is not None or command.node == holder.node:
-        return why or Refusal(reason="conflict", message="it is alive")
+    """Never ourselves; that a majority has the whole log is seen to elsewhere."""
+    if command.node == holder.node:
+        return Refusal(reason="conflict", message="it is alive")
     node = command.node
     body = NodeForgotten(node=node) if command.forgotten else NodeRemembered(node=node)
     return Decided((body,), None)
@@ -79,10 +76,5 @@ def read(machine: Machine, reader: Machine) -> None:
         memory_available_bytes=machine.keeper.free_bytes, cpu_ratio=0.0, load_1m=0.0,
         disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
     )  # fmt: skip
-    reader.view.hear(CardReading(card=card), reader.now)
-    reader.view.hear(reading, reader.now)
-
-
-def scene_of(holder: Machine) -> Scene:
-    """What a holder looks at when it decides."""
-    return Scene(holder.candidate.state, holder.view, Policy(), settled_at=0.0, now=holder.now)
+    reader.holder.heard(CardReading(card=card), reader.now)
+    reader.holder.heard(reading, reader.now)

@@ -11,10 +11,11 @@ from bus.replica.mirror import Mirror
 from bus.replica.outbox import Outbox
 from master.consensus import votes
 from master.consensus.candidate import Candidate
+from master.consensus.shell import CandidateShell
 from master.log import replication
+from master.log.journal import Journal
 from master.log.replication import Acks, LogSafety
 from tests.sim.cluster import PLANS, Broken, run_schedule
-from tests.sim.machine import Machine
 
 pytestmark = pytest.mark.slow
 
@@ -44,13 +45,19 @@ def test_a_voter_that_does_not_compare_logs_is_caught(monkeypatch: pytest.Monkey
 def test_an_acknowledgement_before_the_disk_has_it_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def hasty(self: Machine) -> None:
-        self.flushing = False
-        self.do(self.candidate.synced(self.now, degraded=self.counting))
-        self.give()
+    def hasty(self: CandidateShell) -> None:
+        self._flushing = False
+        degraded = self._journal.degraded or not self._term_file.sound
+        self._do(self.candidate.synced(self._timers.now(), degraded=degraded))
+        self._give_answers()
 
-    monkeypatch.setattr(Machine, "_flush", hasty)
+    monkeypatch.setattr(CandidateShell, "_flush", hasty)
     assert "lost" in (said := caught("three-voters")) or "committed" in said
+
+
+def test_a_journal_that_does_not_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "sync", lambda _self: None)
+    assert caught("three-voters")
 
 
 def test_an_answer_that_does_not_wait_for_the_majority_is_caught(

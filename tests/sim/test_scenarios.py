@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import PlaceModel
-from bus.wire.messages.control import AskVote, Vote
+from bus.wire.messages.control import AskVote
+from master.consensus.votes import minority
 from tests.sim.cluster import PLANS, Cluster
 from tests.sim.machine import Machine
 from tests.sim.office import MODEL
@@ -84,7 +87,7 @@ def test_a_voter_that_was_cut_off_for_a_minute_changes_nothing_when_it_is_back()
     cut_off(cluster, lost)
     cluster.world.run(cluster.world.now + 60.0)
     assert lost.candidate.election.counter == holder.candidate.election.counter
-    assert lost.candidate.minority(lost.now) is not None
+    assert minority(lost.candidate.election, lost.now) is not None
     cluster.heal()
     cluster.settle()
     assert len(cluster.checks.terms) == 1 and holder.candidate.holding
@@ -146,11 +149,12 @@ def test_a_vote_outlives_the_process_that_gave_it() -> None:
             node=candidate.node, counter=counter, trial=False, last_term=rank.last_term,
             last_index=rank.last_index, voters=tuple(sorted(cluster.voters)),
         )  # fmt: skip
-        actions = voter.candidate.heard(ask, voter.now)
-        voter.do(actions)
-        votes = [a.message for a in actions if isinstance(getattr(a, "message", None), Vote)]
-        assert len(votes) == 1
-        return votes[0].granted
+        votes: list[bool] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(voter.wire, "send", lambda _to, vote: votes.append(vote.granted))
+            voter.heard(ask)
+        (granted,) = votes
+        return granted
 
     assert answer(holder, 9) is True
     voter.kill(power=True)
@@ -165,7 +169,7 @@ def test_a_holder_whose_disk_fills_hands_over_to_one_that_can_write() -> None:
     for plan in ("three-voters", "pair"):
         cluster, holder = formed(plan)
         holder.disk.full = True
-        holder.flush_soon()
+        holder.want(place("does not fit"))
         cluster.world.run(cluster.world.now + 5.0)
         assert not holder.candidate.holding
         assert sum(m.candidate.holding for m in cluster.machines) == 1
@@ -217,12 +221,12 @@ def test_a_node_that_was_away_and_alone_does_not_undo_what_the_others_did() -> N
         assert cluster.checks.promises[CommandId(f"kept-{seed}")].durability == "replicated"
         cluster.faults += 3
         terms = len(cluster.checks.terms)
-        snapshots = sum("takes a snapshot" in line for line in cluster.world.story)
+        snapshots = sum("took a snapshot" in line for line in cluster.world.story)
         cluster.heal()
         cluster.settle()
         assert holder.candidate.holding, cluster.where()
         assert f"kept-{seed}" in holder.candidate.state.commands
         assert f"undone-{seed}" not in holder.candidate.state.commands
         assert len(cluster.checks.terms) == terms + 1, "the holder went above its counter, once"
-        more = sum("takes a snapshot" in line for line in cluster.world.story) - snapshots
+        more = sum("took a snapshot" in line for line in cluster.world.story) - snapshots
         assert more <= 1, "only the log of the one that was away was replaced"

@@ -21,13 +21,13 @@ from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
 from bus.process.supervisor import SupervisedProcess, Supervisor
 from bus.switchboard.switchboard import Switchboard
-from bus.wire.codec import decode, encode
+from bus.wire.codec import decode
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.messages.commands import Acknowledged, CommandRefused, DeleteInstance, PlaceModel
 from bus.wire.messages.control import AskRunner, DiagnosisRefused, RunnerReport
 from bus.wire.messages.readings import NodeReading
 from bus.wire.messages.wire import Message
-from master.consensus.shell import CandidateSettings
+from master.consensus.candidate import CandidateSettings
 from master.decisions.decide import Policy
 from master.service import Master, MasterSettings
 from tests.worker.models.test_weights import write_model
@@ -230,7 +230,7 @@ def test_a_runners_account_of_itself_is_fetched_through_the_worker(house: House)
     house.reactor.watch(link, lambda frames: answers.append(decode(frames[-1]).message))
     try:
         for name in (instance, InstanceId("nobody")):
-            link.send(encode(house.asker.envelope(AskRunner(instance=name))))
+            link.send(house.asker.write(AskRunner(instance=name)))
         house.until(lambda: len(answers) == 2, "both answers")
     finally:
         house.reactor.unwatch(link)

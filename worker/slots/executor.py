@@ -14,7 +14,6 @@ from bus.client import BusClient
 from bus.links.transport import Link
 from bus.process.logs import Log
 from bus.process.supervisor import ProcessRefused
-from bus.wire.codec import encode
 from bus.wire.errors import PortTaken, Refusal, Unavailable
 from bus.wire.messages.control import SlotDrain, SlotRefused
 from bus.wire.messages.wire import Message
@@ -33,7 +32,7 @@ Send = Callable[[bytes, Message], bool]
 
 def sender(client: BusClient, link: Link) -> Send:
     """Return what sends a message in the client's envelope over `link`, a ROUTER."""
-    return lambda identity, message: link.send(identity, encode(client.envelope(message)))
+    return lambda identity, message: link.send(identity, client.write(message))
 
 
 @dataclass(frozen=True, slots=True)

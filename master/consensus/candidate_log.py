@@ -1,0 +1,104 @@
+"""A candidate's copy of the log: followed while another holds the term, written while we do.
+
+Pure: messages and instants in, what to journal and what to ask out. Order promised: what is to be
+journalled comes in the order of the log, and after a state that replaces it only what follows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bus.replica.mirror import Ask, Mirror
+from bus.replica.state import ClusterState, apply
+from bus.wire.ids import NodeId
+from bus.wire.messages.control import (
+    AskEvents,
+    AskSnapshot,
+    EventsFound,
+    Snapshot,
+    TermHeartbeat,
+)
+from bus.wire.messages.events import Event
+from master.consensus.actions import Append, Replace
+from master.log.recent_events import RecentEvents
+from master.log.replication import Acks
+
+Followed = TermHeartbeat | Event | Snapshot | EventsFound
+"""What a holder publishes or answers about its log."""
+
+
+@dataclass(slots=True)
+class CandidateLog:
+    """`mirror.state` is the state at the end of the log, `history` the recent events before it;
+    `acks` is how far the others have it, while we hold the term."""
+
+    mirror: Mirror
+    history: RecentEvents
+    acks: Acks = field(default_factory=Acks)
+
+    @classmethod
+    def from_disk(cls, state: ClusterState, events: list[Event]) -> CandidateLog:
+        """Return the log that a journal holds: a state and the events behind it."""
+        history = RecentEvents.behind(state)
+        for event in events:
+            state = apply(state, event)
+            history.keep(event)
+        mirror = Mirror(state=state, live=state.index > 0, counter=state.term, moves=[])
+        return cls(mirror, history)
+
+    @property
+    def state(self) -> ClusterState:
+        """The state at the end of the log."""
+        return self.mirror.state
+
+    def lead(self, counter: int, me: NodeId) -> None:
+        """Take this log for the log: we hold the term `counter` from now on."""
+        self.mirror.lead(counter, me)
+        self.acks = Acks(opened=self.state.index + 1)
+
+    def append(self, event: Event, after: ClusterState) -> None:
+        """As the holder: add the next event, behind which the state is `after`."""
+        self.mirror.state = after
+        self.history.keep(event)
+
+    def follow(self, message: Followed, now: float) -> tuple[list[Append | Replace], Ask | None]:
+        """Return what to journal of a holder's message, in order, and what to ask it."""
+        match message:
+            case TermHeartbeat():
+                ask = self.mirror.heard_heartbeat(message, now)
+            case Event():
+                ask = self.mirror.heard_event(message, now)
+            case Snapshot():
+                ask = self.mirror.heard_snapshot(message, now)
+            case EventsFound():
+                ask = self.mirror.heard_found(message, now)
+        return self._moved(), ask
+
+    def is_of(self, counter: int, holder: NodeId | None) -> bool:
+        """Return whether this log is known to be that holder's, as far as it goes."""
+        mirror = self.mirror
+        known = mirror.holder is not None and (mirror.counter, mirror.holder) == (counter, holder)
+        return mirror.in_step and mirror.live and known
+
+    def found(
+        self, question: AskSnapshot | AskEvents, *, counter: int, me: NodeId
+    ) -> Snapshot | EventsFound:
+        """Return what a follower asked the holder `me` of the term `counter` for."""
+        if isinstance(question, AskSnapshot):
+            state = self.state
+            return Snapshot(term=counter, index=state.index, state=state.model_dump(), holder=me)
+        found = self.history.find(question)
+        return found.model_copy(update={"term": counter, "holder": me})
+
+    def _moved(self) -> list[Append | Replace]:
+        moves, self.mirror.moves = self.mirror.moves or [], []
+        whole = max((n for n, (event, _) in enumerate(moves) if event is None), default=0)
+        actions: list[Append | Replace] = []
+        for event, after in moves[whole:]:
+            if event is None:
+                actions.append(Replace(after, self.history.undone(after)))
+                self.history = RecentEvents.behind(after)
+            else:
+                self.history.keep(event)
+                actions.append(Append(event, after))
+        return actions

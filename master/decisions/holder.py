@@ -1,0 +1,193 @@
+"""What the holder of the term does: a stimulus in, the events that it leads to out.
+
+Pure: `log` is a draft of what is appended next, and instants arrive as `now`. What follows from an
+event (another generation, a removal) is written right behind it. Nothing here knows of disks,
+votes or links; a stimulus is given only while its candidate holds the term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from bus.replica.state import ClusterState
+from bus.wire.errors import Refusal
+from bus.wire.ids import CommandId, InstanceId
+from bus.wire.messages.commands import Command
+from bus.wire.messages.control import TellFact
+from bus.wire.messages.events import (
+    EventBody,
+    InstanceRemoved,
+    LoadRefused,
+    RunnerEnded,
+    RunnerUnloaded,
+    TermOpened,
+)
+from bus.wire.messages.wire import Message
+from master.decisions.collective_tests import expire_tests
+from master.decisions.crash_loop import CrashLoops
+from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
+from master.decisions.evict import SETTLE_S
+from master.decisions.observations import Observations
+from master.decisions.planner import (
+    PlannerNotes,
+    drain_idle,
+    follow_up,
+    note_event,
+    repairs,
+    wanted_commands,
+)
+from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, lost_models, remove_silent
+from master.log.sequencer import LogDraft, judge
+
+Note = tuple[str, dict[str, str | int | None]]
+"""A line for the log of the process: what is said, and the facts beside it."""
+Decide = Callable[[Command, Scene, InstanceId], Decision]
+
+
+class Holder:
+    """What the holder remembers between two stimuli. `notes` gathers lines for the log of the
+    process until they are taken. `new_instance` names instances, `decide` is the rule for
+    commands."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        new_instance: Callable[[], InstanceId],
+        *,
+        settle_grace_s: float = SETTLE_GRACE_S,
+        decide: Decide = decide,
+    ) -> None:
+        self.view = Observations()
+        self.notes: list[Note] = []
+        self._policy = policy
+        self._new_instance = new_instance
+        self._decide = decide
+        self._breaker = CrashLoops()
+        self._memory = PlannerNotes()
+        self._watch = SilenceWatch(settle_grace_s)
+        self._settled_at = 0.0
+        self._said: dict[str, str] = {}
+
+    def opened(self, log: LogDraft, now: float) -> None:
+        """Begin a term: runners go on running; only what was left half done is taken up."""
+        self._breaker, self._memory = CrashLoops(), PlannerNotes()
+        self._watch.begin(now)
+        self._write(log, TermOpened(holder=log.holder, counter=log.term), now)
+        for body in repairs(log.state):
+            self._write(log, body, now)
+
+    def told(self, told: TellFact, log: LogDraft, now: float) -> bool:
+        """Take a fact. Return False where it comes too early, so that it has to be told again."""
+        verdict = judge(log.state, told)
+        if verdict == "next":
+            before = log.state
+            self._follow(log, log.take(told).body, before, now)
+        return verdict != "early"
+
+    def asked(
+        self, command: Command, log: LogDraft, now: float, *, unsettled: Refusal | None
+    ) -> Known | Refusal | None:
+        """Decide about a command. Return where it is in the log, or why it is refused; None where
+        others make way first, so that it has to be asked again. `unsettled` is why voters cannot
+        be changed now."""
+        decision = self._decide(command, self._scene(log.state, now), self._new_instance())
+        self._note(
+            "decided",
+            command=command.kind,
+            command_id=command.command_id,
+            decision=type(decision).__name__.lower(),
+        )
+        match decision:
+            case Decided() if unsettled is not None:
+                return unsettled
+            case Decided(events=bodies, instance=instance):
+                for body in bodies[:-1]:
+                    self._write(log, body, now)
+                index = self._write(log, bodies[-1], now, command.command_id)
+                return Known(index, instance)
+            case Later(events=bodies):
+                for body in bodies:
+                    self._write(log, body, now)
+                return None
+            case Known() | Refusal():
+                return decision
+            case _:
+                assert_never(decision)
+
+    def heard(self, reading: Message, now: float) -> bool:
+        """Take a reading. Return whether to plan at once."""
+        return self.view.hear(reading, now)
+
+    def planned(self, log: LogDraft, now: float) -> None:
+        """Do what is due unasked: unload what idles or is silent, then place what is wanted."""
+        scene = self._scene(log.state, now)
+        over = expire_tests(scene.state, scene.observed, self._memory.failed_at, now)
+        for body in (*remove_silent(scene, self._watch), *drain_idle(scene, self._memory), *over):
+            self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
+            self._write(log, body, now)
+        scene = self._scene(log.state, now)
+        for wish in (*lost_models(scene, self._watch), *wanted_commands(scene, self._memory)):
+            scene = self._scene(log.state, now)
+            self._wished(wish.model, self._decide(wish, scene, self._new_instance()), log, now)
+
+    def take_notes(self) -> list[Note]:
+        """Return the lines for the log of the process, and forget them."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    # --- inside ---
+
+    def _scene(self, state: ClusterState, now: float) -> Scene:
+        return Scene(
+            state=state,
+            observed=self.view,
+            policy=self._policy,
+            settled_at=self._settled_at,
+            now=now,
+        )
+
+    def _write(
+        self, log: LogDraft, body: EventBody, now: float, command_id: CommandId | None = None
+    ) -> int:
+        """Write an event and what follows from it; return its index."""
+        before = log.state
+        event = log.add(body, command_id)
+        self._follow(log, body, before, now)
+        return event.index
+
+    def _follow(self, log: LogDraft, body: EventBody, before: ClusterState, now: float) -> None:
+        note_event(self._memory, body, now)
+        if isinstance(body, InstanceRemoved):
+            self._settled_at = now + SETTLE_S
+            self._breaker.forget(body.instance)
+        if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
+            known = before.instances.get(body.instance)
+            for more in follow_up(known, body, self._breaker, now):
+                self._note(
+                    "follows from a rank's leaving",
+                    what=more.kind,
+                    instance=body.instance,
+                    generation=body.generation,
+                )
+                self._write(log, more, now)
+
+    def _wished(self, model: str, decision: Decision, log: LogDraft, now: float) -> None:
+        said = ""
+        match decision:
+            case Decided(events=bodies) | Later(events=bodies):
+                for body in bodies:
+                    self._write(log, body, now)
+                said = "waits for room" if isinstance(decision, Later) else "is placed"
+            case Refusal(message=message):
+                said = message
+            case Known():
+                return
+            case _:
+                assert_never(decision)
+        if self._said.get(model) != said:
+            self._said[model] = said
+            self._note("wished for", model=model, outcome=said)
+
+    def _note(self, line: str, /, **facts: str | int | None) -> None:
+        self.notes.append((line, facts))
