@@ -75,7 +75,6 @@ IMPURE_MODULES: Mapping[str, Excused] = {
 MISSING_PATHS: Mapping[str, Excused] = {
     "docs/operations/diagnostics.md: gateway/1": Excused("the name of an HTTP process, no path"),
     "docs/operations/diagnostics.md: gateway/2": Excused("the name of an HTTP process, no path"),
-    "docs/tour.md: runner/serving/engine_thread.py": Excused("WHY? there is no such path"),
 }
 """Paths on pages that do not exist, as `page: path`."""
 

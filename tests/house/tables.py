@@ -55,3 +55,12 @@ LOADS: Mapping[str, tuple[str, ...]] = {
 A row is a module, a room (all its modules), or what `shoal --help` runs. Every room whose modules
 are all pure has a row.
 """
+
+WALKS: Mapping[str, int] = {
+    "A chat request": 30,
+    "An event": 14,
+    "A reading": 12,
+    "A step of a group": 14,
+}
+"""The walks of the tour, each with the most files that it may open; before the rooms they opened
+49, 22, 12 and 20."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import laws, pages, purity
+from tests.house import laws, pages, purity, walks
 from tests.house.judging import Breach, Excused, faults
 from tests.house.loads import importing, loaded_by, pure_rooms
 from tests.house.trees import Tree
@@ -288,3 +288,29 @@ def test_an_excuse_holds_its_figure_and_fails_when_it_is_used_up() -> None:
     [used_up] = faults([], {"Wide": Excused("for now", 21)})
     assert "remove it" in used_up
     assert faults(wide, {"Wide": Excused("", 21)}) == ["Wide: excused without a reason"]
+
+
+TOUR = """# Tour
+
+## Walks
+
+### An event
+
+| `bus/a.py`, `bus/b.py` | told |
+| `master/c.py` | heard, and `master/c.py` again |
+
+## Rooms
+`master/d.py`
+"""
+
+
+def test_a_walk_that_opens_too_many_files_or_a_file_that_no_other_knows_is_seen(
+    tmp_path: Path,
+) -> None:
+    heard = "from bus.a import A\n"
+    tree = house(tmp_path, bus__a="from bus.b import B\n", bus__b="", master__c=heard)
+    assert walks.walks(tree, TOUR, {"An event": 3}) == []
+    assert subjects(walks.walks(tree, TOUR, {"An event": 2})) == ["An event"]
+    assert subjects(walks.walks(tree, TOUR, {"An event": 3, "A reading": 9})) == ["A reading"]
+    alone = house(tmp_path, master__c="")
+    assert subjects(walks.walks(alone, TOUR, {"An event": 3})) == ["An event: master/c.py"]
