@@ -145,13 +145,13 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What is true of a loaded model, for scheduling and for memory arithmetic.
+    """The facts of a loaded model, for scheduling and for memory arithmetic.
 
     `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant
     part per row (rotating windows, recurrent state). `batches_ragged` False: rows of
     unlike length must not share a batch, the scheduler runs one row at a time.
     `trims` False: prefixes can be kept and reused only whole, at their full length.
-    `wants_sync` grammar rows make the step synchronous.
+    A step with a row that follows a grammar is read before the next one is planned.
     """
 
     model_id: str

@@ -23,7 +23,6 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 MAX_CONTROL_BYTES = 64 << 20
 """Snapshots are the largest; anything else is far below."""
-MAX_DATA_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class ChoiceFinish:
 
 
 class ChoiceReader(Protocol):
-    """Reads one choice (`runner.text.text.ChoiceText`). Tokens pushed after the end are ignored."""
+    """Reads one choice (see `ChoiceText`). Tokens pushed after the end are ignored."""
 
     def push(self, token: SampledToken) -> ChoiceOutput:
         """Return what this token made certain; tokens come in order, the stop token included."""
