@@ -146,7 +146,7 @@ class Supervisor:
         )
 
     def last_words(self, name: str, length_bytes: int = 2_000) -> str:
-        """The end of a process's log, or nothing where there is none."""
+        """Return the end of a process's log, "" where there is none."""
         full = _full_name(name)
         try:
             found = self._call(
@@ -204,7 +204,7 @@ class Supervisor:
 
 
 def read_supervisor_pid(path: Path) -> int | None:
-    """The pid in supervisord's pidfile, or None."""
+    """Return the pid in supervisord's pidfile, None without one."""
     try:
         return int(path.read_text().strip())
     except (OSError, ValueError):

@@ -63,7 +63,8 @@ class LinkProbe:
         return self._out
 
     def answered(self, serial: int, now: float) -> Burst | ProbeResult | None:
-        """The answer to a burst came: what to send next, or the end. None: it was not awaited."""
+        """Take the answer to a burst: return what to send next, or the result at the end; None for
+        an answer that was not awaited."""
         if serial != self._out.serial:
             return None
         took_s = max(_LEAST_S, now - self._sent_at)

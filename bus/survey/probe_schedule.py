@@ -112,14 +112,14 @@ class ProbeSchedule:
         return chosen
 
     def measured(self, target: ProbeTarget, found: ProbeResult, now: float) -> None:
-        """A measurement has come to its end."""
+        """Keep the result of a measurement, the last `KEPT` of a target."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.failures = 0
             turn.found = [*turn.found, (now, found)][-KEPT:]
 
     def failed(self, target: ProbeTarget, now: float) -> None:
-        """Nobody answered there, or another node did."""
+        """Try a target again later: no node answered there, or another one did."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.found = []

@@ -1,7 +1,7 @@
 """Which retained values a switchboard keeps: the latest per (origin, topic), until they expire.
 
 Pure. A later boot of the same process replaces an earlier one; within a boot the higher
-sequence number wins. Expired values are given to nobody.
+sequence number wins. Expired values are not given out.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def listen(
 
 
 def decoded(topic: str, payload: bytes) -> Tapped:
-    """A payload opened up, or its error."""
+    """Return a payload opened up, or its error."""
     try:
         envelope = decode(payload)
     except BadMessage as error:

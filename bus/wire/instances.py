@@ -144,5 +144,5 @@ ENDING = "generation"
 
 
 def signalled(status: Status, signal: Signal) -> Status:
-    """The next status; a signal that the table does not list changes nothing."""
+    """Return the next status; a signal that the table does not list changes nothing."""
     return NEXT[status].get(signal, status)

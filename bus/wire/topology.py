@@ -170,8 +170,8 @@ def shared_prior(
 
 
 def observed_address(node: NodeId, peer: NodeId, seen: Iterable[Reach]) -> Reach | None:
-    """The best address at which `node` was seen to reach `peer`, of equals the first; None when
-    it never did. An overlay network counts only where nothing else was seen."""
+    """Return the best address at which `node` was seen to reach `peer`, of equals the first; None
+    when it never did. An overlay network counts only where nothing else was seen."""
     mine = [one for one in seen if one.node == node and one.peer == peer]
     local = [one for one in mine if one.medium != "vpn"]
     return min(local or mine, key=lambda one: _RANK[one.medium], default=None)
