@@ -106,7 +106,7 @@ class Supervisor:
         self._turn = threading.Lock()
 
     def list_processes(self) -> list[SupervisedProcess]:
-        """Every process that it knows, running or not, in its own order."""
+        """Return every process that it knows, running or not, in its own order."""
         found = self._call(lambda rpc: rpc.supervisor.getAllProcessInfo())
         return [_process(cast(dict[str, Any], row)) for row in found]
 
@@ -119,7 +119,7 @@ class Supervisor:
         return True
 
     def pid(self) -> int:
-        """supervisord's own process id."""
+        """Return supervisord's own process id."""
         return int(self._call(lambda rpc: rpc.supervisor.getPID()))
 
     def start(self, name: str) -> bool:
@@ -130,7 +130,7 @@ class Supervisor:
         )
 
     def stop(self, name: str, *, wait: bool = True) -> bool:
-        """SIGTERM, then SIGKILL after its `stopwaitsecs`. False: it did not run."""
+        """Send SIGTERM, then SIGKILL after its `stopwaitsecs`. False: it did not run."""
         full = _full_name(name)
         return self._unless(
             Faults.NOT_RUNNING,

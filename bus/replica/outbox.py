@@ -40,7 +40,7 @@ class Outbox:
         return self.seq
 
     def due(self, now: float) -> list[TellFact]:
-        """Facts to tell now: never told, or told more than a second ago. In order."""
+        """Return the facts to tell now, in order: never told, or told over a second ago."""
         due: list[TellFact] = []
         for seq, fact in self.waiting.items():
             if now - self.told_at.get(seq, -REPEAT_S) >= REPEAT_S:

@@ -169,7 +169,7 @@ def one_way_s(round_trip_s: float, idle_s: float | None) -> float:
 
 
 def busy_nodes(readings: Iterable[Message]) -> set[NodeId]:
-    """Nodes that compute, load or fetch now, or that others fetch from."""
+    """Return the nodes that compute, load or fetch now, or that others fetch from."""
     found: set[NodeId] = set()
     for one in readings:
         match one:

@@ -38,8 +38,8 @@ class Retained:
         return True
 
     def matching(self, prefix: str, now: float, origin: str = "") -> list[tuple[str, bytes]]:
-        """(topic, payload) of every living value whose topic begins with `prefix`, and whose
-        origin with `origin`."""
+        """Return (topic, payload) of every living value whose topic begins with `prefix`, and
+        whose origin with `origin`."""
         return [
             (topic, kept.payload)
             for (topic, by), kept in self.values.items()

@@ -125,7 +125,7 @@ class Instance(Message):
 
     @property
     def lead(self) -> RankReady | None:
-        """Rank 0's announcement, once every rank is ready."""
+        """Return rank 0's announcement, None before every rank is ready."""
         if self.status not in ("ready", "draining"):
             return None
         return next((r for r in self.ready if r.rank == 0), None)

@@ -173,8 +173,8 @@ def _guided(
 def _given(
     slot: Slot, task: Task, instance: Instance, shard: Shard, here: NodeInventory, told: Reported
 ) -> list[Action]:
-    """Its spec, once every rank of its group has a seat, unless the model has vanished from
-    the disk since the slot was started."""
+    """Return how to give a slot its spec, once every rank of its group has a seat, unless the
+    model has vanished from the disk since the slot was started."""
     missing = _unseated(instance)
     if missing:
         waited_s, seat_s = here.now - slot.since_at, here.timing.seat_s

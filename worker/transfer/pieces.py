@@ -196,8 +196,8 @@ class Pieces:
         return "new"
 
     def _reorder(self) -> None:
-        """More of the safetensors files is wanted now; of the others go on where we were, for
-        what was given out of them is still to come."""
+        """Put the safetensors files behind the others, for more of them is wanted now; of the
+        others go on where we were, for what was given out of them is still to come."""
         others = [path for path in self._order if not path.endswith(SUFFIX)]
         if self._order and self._order[0] not in others:
             self._cursor = 0

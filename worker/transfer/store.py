@@ -157,7 +157,7 @@ class Store:
         self._pending(asker, model, hashing)
 
     def _hash(self, hashing: _Hashing, stopped: Stopped) -> list[FileEntry]:
-        """In the thread of the jobs."""
+        """Hash the files of a model, in the thread of the jobs."""
 
         def progress(done: int) -> None:
             """Count bytes that were hashed."""
