@@ -244,7 +244,7 @@ class BusClient:
 
     def _subscribed(self, frames: list[bytes]) -> None:
         """Take a (un)subscription of the switchboard: note whether a topic on demand is wanted,
-        or publish the retained values that match again, for it has forgotten them."""
+        or publish all retained values again, for it has forgotten us."""
         wants, prefix = frames[0][:1] == b"\x01", frames[0][1:].decode(errors="replace")
         rule = rule_for(prefix)
         if rule is not None and rule.on_demand:

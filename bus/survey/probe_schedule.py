@@ -119,7 +119,7 @@ class ProbeSchedule:
             turn.found = [*turn.found, (now, found)][-KEPT:]
 
     def failed(self, target: ProbeTarget, now: float) -> None:
-        """Try a target again later: no node answered there, or another one did."""
+        """Forget what was found of a target, and try it later: no node answered, or a wrong one."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.found = []
