@@ -1,1 +1,1 @@
-"""The message bus: the shared kernel that every service imports and that imports nobody."""
+"""The message bus: the shared kernel that every service imports and that imports no service."""

@@ -243,7 +243,8 @@ class BusClient:
     # --- what arrives ----------
 
     def _subscribed(self, frames: list[bytes]) -> None:
-        """The switchboard (re)subscribed: it has forgotten us, or wants a topic on demand."""
+        """Take a (un)subscription of the switchboard: note whether a topic on demand is wanted,
+        or publish all retained values again, for it has forgotten us."""
         wants, prefix = frames[0][:1] == b"\x01", frames[0][1:].decode(errors="replace")
         rule = rule_for(prefix)
         if rule is not None and rule.on_demand:

@@ -230,7 +230,7 @@ def _sample(endpoints: Endpoints, speaker: Speaker, loop: PollReactor) -> None:
 
 
 def own_stacks() -> list[dict[str, Any]]:
-    """The stacks of this process's threads, innermost frame first, without locals."""
+    """Return the stacks of this process's threads, innermost frame first, without locals."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found: list[dict[str, Any]] = []
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]

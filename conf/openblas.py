@@ -1,6 +1,6 @@
 """Talks to the disk: finds OpenBLAS, which makes runners on Linux fast.
 
-MLX's CPU backend on Linux multiplies float32 matrices with whatever `cblas_sgemm` the loader
+MLX's CPU backend on Linux multiplies float32 matrices with the `cblas_sgemm` that the loader
 finds first; its own is some 40 times slower on prompts than OpenBLAS. Runners are therefore
 started with OpenBLAS preloaded. MLX computes in one thread, so OpenBLAS's are all that can use more
 cores; they spin while they wait, so by default there is one (`runner.blas_threads`).

@@ -10,7 +10,7 @@
 
 (macOS has its own places for the XDG folders.)
 The runtime folder does not follow TMPDIR: every process of a home has to find the same
-sockets whatever shell it was started from, and socket paths must stay short.
+sockets, from any shell that it was started in, and socket paths must stay short.
 """
 
 from __future__ import annotations

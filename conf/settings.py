@@ -50,7 +50,7 @@ LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 class Settings(BaseSettings):
     """All settings of one node, resolved. Meanings in default.toml.
 
-    `api_keys` are `sha256:<hex>` whatever was written; `preload` holds real model names;
+    `api_keys` are `sha256:<hex>` even where keys were written; `preload` holds real model names;
     `http_processes` is at least 1. `paths`, `endpoints` and `sources` come from where the
     settings were found.
     """

@@ -110,12 +110,12 @@ class Master:
 
     @property
     def state(self) -> ClusterState:
-        """The state at the end of this candidate's log."""
+        """Return the state at the end of this candidate's log."""
         return self.candidate.state
 
     @property
     def holding(self) -> bool:
-        """Whether this candidate holds the term."""
+        """Return whether this candidate holds the term."""
         return self.candidate.holding
 
     def know_peers(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:

@@ -175,7 +175,7 @@ class Worker:
         self._slots.reconcile()
 
     def _rejoin(self) -> None:
-        """The holder has lost its log: what it does not know of us has to be told afresh."""
+        """Tell the holder afresh what it does not know of us: it has lost its log."""
         self._log.warning("the cluster has forgotten this node; it joins anew")
         old, speaker = self.client.outbox, self.client.speaker
         self.client.outbox = Outbox(speaker.node, speaker.process, new_boot())
@@ -242,7 +242,7 @@ class Worker:
         )
 
     def _free_bytes(self, now: float) -> int:
-        """telemetry's figure where it is fresh (it knows macOS's arithmetic), else our own."""
+        """Return telemetry's figure where it is fresh (it knows macOS's ways), else our own."""
         if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
             return self._measured[0]
         return free_bytes()

@@ -1,4 +1,4 @@
 """Cables, ports and measured links, read from what tools and readings say.
 
-Pure: whoever runs the tools gives their output.
+Pure: the caller runs the tools and gives their output.
 """

@@ -117,7 +117,7 @@ def is_skipped(test: CollectiveTest, elements: int) -> bool:
 
 
 def timing(seconds: Sequence[float]) -> Timing:
-    """Of at least one round: the slowest tenth (rounded down) does not count in the mean."""
+    """Sum up at least one round: the slowest tenth (rounded down) does not count in the mean."""
     ordered = sorted(seconds)
     kept = len(ordered) - int(len(ordered) * TRIMMED)
     return Timing(
@@ -137,7 +137,7 @@ def link_bytes_per_s(elements: int, ranks: int, seconds: float) -> float:
 
 
 def judge_latency(seconds: float) -> Verdict:
-    """Below 100 us is excellent, below 500 us good."""
+    """Return the verdict on a latency: below 100 us is excellent, below 500 us good."""
     for limit, verdict in LATENCY_S:
         if seconds < limit:
             return verdict
@@ -145,7 +145,7 @@ def judge_latency(seconds: float) -> Verdict:
 
 
 def judge_bandwidth(bytes_per_s: float) -> Verdict:
-    """Above 5, 2 and 0.5 GB/s."""
+    """Return the verdict on a bandwidth; its limits are 5, 2 and 0.5 GB/s."""
     for limit, verdict in BYTES_PER_S:
         if bytes_per_s > limit:
             return verdict
@@ -153,7 +153,7 @@ def judge_bandwidth(bytes_per_s: float) -> Verdict:
 
 
 def rounds_of(test: CollectiveTest, checks: int) -> int:
-    """All exchanges of a test with so many checks, for progress."""
+    """Return how many exchanges a test with so many checks makes in all, for progress."""
     sizes = sum(not is_skipped(test, size) for size in test.sizes)
     latency = test.latency_warm_ups + test.latency_rounds
     return checks + latency + sizes * (test.warm_ups + test.rounds)
@@ -196,14 +196,14 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
 
 
 def culprit(why: str) -> tuple[int, str] | None:
-    """The rank that a test failed for, and its node, from the words of its end: the last that
-    is named, for who tells of another comes first."""
+    """Return the rank that a test failed for, and its node, from the words of its end: the last
+    that is named, for a rank that tells of another comes first. None where none is named."""
     named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
     return (int(named[-1][0]), named[-1][1]) if named else None
 
 
 def _slowest(timings: Sequence[Timing | None]) -> float | None:
-    """The longest mean, None unless every rank has one."""
+    """Return the longest mean in seconds, None unless every rank has one."""
     means = [one.mean_s for one in timings if one is not None]
     return max(means) if len(means) == len(timings) else None
 

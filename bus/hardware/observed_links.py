@@ -66,7 +66,7 @@ def _badness(way: tuple[MeasuredLink, NodeAddress]) -> int:
 
 
 def believed(measured: MeasuredLink, address: NodeAddress) -> LinkCost:
-    """A measurement as a link; a lower bound counts only where it is above the prior."""
+    """Return a measurement as a link; a lower bound counts only where it is above the prior."""
     rate = measured.bytes_per_s
     if measured.at_least:
         rate = max(rate, prior(address).bytes_per_s)

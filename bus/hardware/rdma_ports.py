@@ -23,7 +23,7 @@ class DevicePort:
 
 
 def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
-    """From `ibv_devinfo`, in its order."""
+    """Return the ports that `ibv_devinfo` tells of, in its order."""
     found: list[DevicePort] = []
     device, port = "", 0
     lines = re.findall(r"^\s*(hca_id|port|state|port_state):\s+(\S+)", devinfo, re.MULTILINE)
@@ -38,7 +38,7 @@ def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
 
 
 def rdma_enabled(status: str) -> bool | None:
-    """From `rdma_ctl status`; None where it says neither."""
+    """Return what `rdma_ctl status` says; None where it says neither."""
     words = status.lower().split()
     if "enabled" in words:
         return True

@@ -34,7 +34,7 @@ class ThunderboltPort:
 
 
 def ports_in(profile: str) -> tuple[ThunderboltPort, ...]:
-    """The ports in `system_profiler`'s JSON, in its order; none where it is not that."""
+    """Return the ports in `system_profiler`'s JSON, in its order; none where it is not that."""
     try:
         buses: Any = json.loads(profile)["SPThunderboltDataType"]
     except (ValueError, KeyError, TypeError):
@@ -60,8 +60,8 @@ def _port(bus: Mapping[str, Any]) -> ThunderboltPort:
 
 
 def bridge_service(order: str) -> str | None:
-    """The name of the bridge's network service in `networksetup -listnetworkserviceorder`: an
-    operator may have given it another. None where there is none, or it is switched off."""
+    """Return the name of the bridge's network service, as `networksetup -listnetworkserviceorder`
+    tells it: an operator may have changed it. None without one, or when it is switched off."""
     for mark, name, port in re.findall(
         r"^\((\d+|\*)\) (.+)\n\(Hardware Port: (.+?), Device: \S*\)$", order, flags=re.MULTILINE
     ):
@@ -81,7 +81,7 @@ def reading_of(profile: str, order: str) -> ThunderboltReading:
 
 
 def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[NodeId, ...], ...]:
-    """Groups of more than two nodes that are cabled in a ring and all bridge, by node id.
+    """Return groups of more than two nodes that are cabled in a ring and all bridge, by node id.
 
     A node with fewer than two cabled neighbours that bridge is on no ring; without such
     nodes, again and again, rings remain (the graph's 2-core), and what lies between two of them.

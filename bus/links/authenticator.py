@@ -1,9 +1,9 @@
 """Talks to ZeroMQ in a thread of its own: decides who is admitted (ZAP, rfc.zeromq.org/spec/27).
 
 One thread and one socket per process, there from the first link that serves with keys to the
-last. Each ZAP domain has its gate. Who is not admitted gets 400, and so is told (at 300 libzmq
+last. Each ZAP domain has its gate. A client that is refused gets 400, and so is told (at 300 libzmq
 says nothing and both sides wait for the handshake's deadline); a link asks again in a second, for
-it may be known then. Without this thread nobody is admitted: every such link enforces its
+it may be known then. Without this thread no client is admitted: every such link enforces its
 domain. What a link with keys binds over ipc asks here too, and is plain.
 """
 
@@ -44,7 +44,7 @@ class Authenticator:
                 self._start()
 
     def leave(self, domain: str) -> None:
-        """One socket less; with the last of all the thread ends."""
+        """Count one socket less; with the last of all the thread ends."""
         with self._lock:
             left = self._users.get(domain, 0) - 1
             if left > 0:
@@ -98,7 +98,7 @@ class Authenticator:
 
 
 def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | None:
-    """The reply to one ZAP request as a ROUTER gets it, or None for what is none."""
+    """Return the reply to one ZAP request as a ROUTER gets it, None for what is no request."""
     if len(frames) < 8 or frames[2] != VERSION:
         return None
     client, empty, version, request, domain, address, _, mechanism, *credentials = frames

@@ -1,7 +1,7 @@
 """Cluster keys: one secret, what is derived from it, and what people see of it.
 
-Pure. A cluster key is 32 random bytes and the one root of trust: whoever has it can be any node
-of the cluster, and nobody else can be one. What is derived comes from HKDF-SHA256 (RFC 5869),
+Pure. A cluster key is 32 random bytes and the one root of trust: a machine that has it can be any
+node of the cluster, and no other can be one. What is derived comes from HKDF-SHA256 (RFC 5869),
 each use under its own label, so that no derived secret tells anything of another or of the key.
 People and files meet a key as text (Crockford's base32 with a checksum); logs, errors and other
 machines meet its fingerprint alone.
@@ -50,20 +50,20 @@ class ClusterKey:
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that name the key in public; also the cluster's id."""
+        """Return the 16 hexadecimal digits that name the key in public; also the cluster's id."""
         return derive(self, "fingerprint", length=8).hex()
 
     @property
     def text(self) -> str:
-        """`shoal1-` and seven groups of eight characters, the last five of them a checksum."""
+        """Return `shoal1-` and seven groups of eight characters; the last five are a checksum."""
         raw = base64.b32encode(self.secret + _check(self.secret)).decode().translate(_WRITTEN)
         groups = (raw[at : at + GROUP] for at in range(0, len(raw), GROUP))
         return "-".join((PREFIX, *groups))
 
 
 def parse_key(text: str) -> ClusterKey:
-    """The key that `text` shows, however it was typed: case, blanks, dashes, the prefix, and O for
-    0, I or L for 1 do not matter.
+    """Return the key that `text` shows, however it was typed: case, blanks, dashes, the prefix, and
+    O for 0, I or L for 1 do not matter.
 
     Raises BadKey, which says what is wrong without repeating any of it.
     """
@@ -85,7 +85,7 @@ def parse_key(text: str) -> ClusterKey:
 
 
 def hkdf(secret: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:
-    """HKDF-SHA256 (RFC 5869): `length` bytes, at most 8160, of a secret for one use."""
+    """Return `length` bytes, at most 8160, of a secret for one use: HKDF-SHA256 (RFC 5869)."""
     extracted = hmac.digest(salt or bytes(32), secret, "sha256")
     found, block = b"", b""
     for count in range(1, -(-length // 32) + 1):
@@ -95,7 +95,10 @@ def hkdf(secret: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:
 
 
 def derive(key: ClusterKey, use: str, *parts: str, length: int = KEY_BYTES) -> bytes:
-    """The secret of one use of `key`. `parts` say whose or what for; none may contain NUL."""
+    """Return the secret of one use of `key`, `length` bytes. `parts` say whose or what for.
+
+    Raises ValueError where one of them contains NUL.
+    """
     if any("\0" in part for part in parts):
         raise ValueError("a part of a key's use contains NUL")
     info = b"\0".join(part.encode() for part in (use, *parts))
@@ -103,20 +106,20 @@ def derive(key: ClusterKey, use: str, *parts: str, length: int = KEY_BYTES) -> b
 
 
 def node_secret(key: ClusterKey, node: NodeId) -> bytes:
-    """The Curve25519 secret of a node: its identity as a server and as a client."""
+    """Return the Curve25519 secret of a node: its identity as a server and as a client."""
     return derive(key, "node", node)
 
 
 def door_secret(key: ClusterKey) -> bytes:
-    """The Curve25519 secret that all members share, for those who do not know each other yet."""
+    """Return the Curve25519 secret that all members share, for nodes that have not met yet."""
     return derive(key, "door")
 
 
 def ring_secret(keys: ClusterKeys | None, instance: InstanceId, generation: int) -> str:
-    """The secret of MLX's ring for one generation, 64 hexadecimal digits.
+    """Return the secret of MLX's ring for one generation, 64 hexadecimal digits.
 
-    Of the oldest valid key, so that nodes in different steps of a rotation agree. Without keys it
-    keeps generations apart, and nobody out.
+    It is of the oldest valid key, so that nodes in different steps of a rotation agree. Without
+    keys it keeps generations apart, and no stranger out.
     """
     key = keys.oldest if keys is not None else ClusterKey(bytes(KEY_BYTES))
     return derive(key, "ring", instance, str(generation)).hex()
@@ -143,17 +146,17 @@ class ClusterKeys:
 
     @property
     def valid(self) -> tuple[ClusterKey, ...]:
-        """Every valid key, in the order to try them."""
+        """Return every valid key, in the order to try them."""
         return tuple(k for k in (self.current, self.coming, self.past) if k is not None)
 
     @property
     def oldest(self) -> ClusterKey:
-        """The key that every node has until the rotation is finished."""
+        """Return the key that every node has until the rotation is finished."""
         return self.past if self.past is not None else self.current
 
     @property
     def phase(self) -> Phase:
-        """How far a rotation is."""
+        """Return how far a rotation is."""
         if self.coming is not None:
             return "prepared"
         return "switched" if self.past is not None else "settled"
@@ -186,13 +189,13 @@ _LINES = ("current", "coming", "past")
 
 
 def render_keys(keys: ClusterKeys) -> str:
-    """The text of a key file: a line for each key, `current shoal1-...`."""
+    """Return the text of a key file: a line for each key, `current shoal1-...`."""
     named = ((name, getattr(keys, name)) for name in _LINES)
     return HEADER + "".join(f"{name} {key.text}\n" for name, key in named if key is not None)
 
 
 def parse_keys(text: str) -> ClusterKeys:
-    """The keys of a key file, or of one bare key. Raises BadKey, naming the line at fault."""
+    """Return the keys of a key file, or of one bare key. Raises BadKey with the line at fault."""
     found: dict[str, ClusterKey] = {}
     lines = [line.strip() for line in text.splitlines()]
     written = [line for line in lines if line and not line.startswith("#")]

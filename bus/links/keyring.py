@@ -56,12 +56,12 @@ class KeyFiles:
 
 
 def new_key() -> ClusterKey:
-    """A fresh key, from the system's randomness."""
+    """Return a fresh key, from the system's randomness."""
     return ClusterKey(secrets.token_bytes(KEY_BYTES))
 
 
 def read_keys(file: Path) -> ClusterKeys | None:
-    """The keys of a key file, None where there is none.
+    """Return the keys of a key file, None where there is none.
 
     Raises BadKey when others than its owner may read it, or when it holds no keys.
     """
@@ -141,18 +141,18 @@ class Keyring:
 
     @property
     def keys(self) -> ClusterKeys:
-        """The keys as they stand on the disk now."""
+        """Return the keys as they stand on the disk now."""
         self._follow()
         return self._keys
 
     @property
     def cluster_ids(self) -> tuple[str, ...]:
-        """The fingerprints of the valid keys, current first: under which the cluster is met."""
+        """Return the fingerprints of the valid keys, current first: the cluster is met by them."""
         return tuple(key.fingerprint for key in self.keys.valid)
 
     @property
     def known(self) -> frozenset[NodeId]:
-        """The nodes that are admitted by name, this one included."""
+        """Return the nodes that are admitted by name, this one included."""
         self._follow()
         return self._known | {self.me}
 
@@ -167,17 +167,17 @@ class Keyring:
         self._rewrite(lambda known: known - {node})
 
     def ring_secret(self, instance: InstanceId, generation: int) -> str:
-        """The secret of MLX's ring for one generation; see `bus.links.cluster_key.ring_secret`."""
+        """Return the secret of MLX's ring for one generation, as `bus.links.cluster_key` has it."""
         return ring_secret(self.keys, instance, generation)
 
     def pair(self, secret: bytes) -> tuple[bytes, bytes]:
-        """(public, secret), computed once."""
+        """Return (public, secret), computed once."""
         if secret not in self._pairs:
             self._pairs[secret] = public_key(secret)
         return self._pairs[secret], secret
 
     def name_of(self, public: bytes) -> NodeId | None:
-        """The known node whose key this is, under any valid key."""
+        """Return the known node whose key this is, under any valid key; None for a stranger's."""
         self._follow()
         with self._lock:
             if not self._admitted:
@@ -204,7 +204,7 @@ class Keyring:
 
     @property
     def named(self) -> str:
-        """The fingerprint of the current key."""
+        """Return the fingerprint of the current key."""
         return self._keys.current.fingerprint
 
     def _follow(self) -> None:
@@ -322,7 +322,7 @@ class DoorSecurity:
 
 
 def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:
-    """The keyring of a key file, None where there is no file: the node then stays on loopback.
+    """Return the keyring of a key file, None where there is no file (the node stays on loopback).
     Raises BadKey for a file that is there and wrong."""
     keys = read_keys(files.key)
     if keys is None:

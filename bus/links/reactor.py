@@ -40,12 +40,12 @@ class Timer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """It will not be done (again)."""
+        """Forget the action: it will not be done (again)."""
         self.cancelled = True
 
     @property
     def slack_s(self) -> float:
-        """How early it may be done."""
+        """Return how many seconds early it may be done."""
         return 0.0 if self.period_s is None else min(SLACK_RATIO * self.period_s, SLACK_MAX_S)
 
 
@@ -69,15 +69,15 @@ class Reactor(Protocol):
         ...
 
     def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
-        """Once, after `delay_s`."""
+        """Do an action once, after `delay_s`."""
         ...
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Now and then, first after `period_s`; perhaps a little early, on average not."""
+        """Do an action each `period_s`; perhaps a little early, on average not."""
         ...
 
     def now(self) -> float:
-        """The monotonic clock of `bus.process.clock`."""
+        """Return the seconds of the monotonic clock of `bus.process.clock`."""
         ...
 
 
@@ -152,7 +152,7 @@ class PollReactor:
         return self._add(Timer(self.now() + period_s, action, period_s))
 
     def call(self, action: Callable[[], None]) -> None:
-        """From any thread: have the loop do this soon; nothing happens once it is closed."""
+        """Have the loop do this soon, from any thread; nothing happens once it is closed."""
         with self._pipe_lock:
             if self._closed:
                 return
@@ -163,7 +163,7 @@ class PollReactor:
                 return
 
     def stop(self) -> None:
-        """From any thread: `run` returns after the current turn."""
+        """Have `run` return after the current turn, from any thread."""
         self.call(self._stop)
 
     def run(self) -> None:
@@ -173,7 +173,7 @@ class PollReactor:
             self.turn(self._patience())
 
     def turn(self, timeout_s: float | None = 0.0) -> None:
-        """One turn: wait at most `timeout_s` (None: until something happens)."""
+        """Take one turn: wait at most `timeout_s` (None: until something happens)."""
         wait = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
         ready = dict(self._poller.poll(0 if self._more else wait))
         self._more = False
@@ -311,7 +311,7 @@ class AsyncioReactor:
 
 
 def _pass_on(link: Link, on_frames: OnFrames) -> bool:
-    """One message of the link, if there is one."""
+    """Pass on one message of the link; return whether there was one."""
     frames = link.receive()
     if frames is None:
         return False

@@ -49,11 +49,11 @@ class Gate(Protocol):
     """Who may connect to the sockets of one ZAP domain. Called in the authenticator's thread."""
 
     def admit(self, public: bytes) -> str | None:
-        """The name of the client with this key (empty: a member without one), None to refuse."""
+        """Return the name of the client with this key, "" for a member without; None refuses."""
         ...
 
     def refused(self, address: str, why: str) -> None:
-        """A handshake at, or with, `address` failed."""
+        """Take note of a handshake at, or with, `address` that failed."""
         ...
 
 
@@ -62,25 +62,25 @@ class Security(Protocol):
 
     @property
     def domain(self) -> str:
-        """The ZAP domain under which clients are admitted."""
+        """Return the ZAP domain under which clients are admitted."""
         ...
 
     @property
     def max_bytes(self) -> int:
-        """The longest message. It is also what a stranger can make us hold before his handshake
-        fails, for each connection: libzmq has no smaller limit for handshakes."""
+        """Return the longest message, in bytes. A stranger can make us hold as much before his
+        handshake fails, for each connection: libzmq has no smaller limit for handshakes."""
         ...
 
     def enter(self) -> None:
-        """A socket is about to serve: have its clients admitted from now on."""
+        """Have the clients of a socket that is about to serve admitted from now on."""
         ...
 
     def leave(self) -> None:
-        """A socket that served is closed."""
+        """Take note that a socket that served is closed."""
         ...
 
     def serving(self) -> bytes:
-        """The secret to serve with now."""
+        """Return the secret to serve with now."""
         ...
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
@@ -88,5 +88,5 @@ class Security(Protocol):
         ...
 
     def refused(self, address: str, why: str) -> None:
-        """A handshake at, or with, `address` failed."""
+        """Take note of a handshake at, or with, `address` that failed."""
         ...

@@ -58,7 +58,7 @@ _context: zmq.Context[zmq.Socket[bytes]] | None = None
 
 
 def context() -> zmq.Context[zmq.Socket[bytes]]:
-    """This process's context, made at first use (after any fork)."""
+    """Return this process's context, made at first use (after any fork)."""
     global _context
     if _context is None:
         _context = zmq.Context()
@@ -117,7 +117,7 @@ class Link:
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """This link's socket, and its monitor where there is one."""
+        """Return this link's socket, and its monitor where there is one."""
         return [self.socket] if self._monitor is None else [self.socket, self._monitor]
 
     def bind(self, address: str) -> str:
@@ -166,11 +166,11 @@ class Link:
         self.socket.unbind(address)
 
     def subscribe(self, prefix: str) -> None:
-        """A SUB link hears topics that begin with `prefix`."""
+        """Have a SUB link hear topics that begin with `prefix`."""
         self.socket.setsockopt(zmq.SUBSCRIBE, prefix.encode())
 
     def unsubscribe(self, prefix: str) -> None:
-        """A SUB link hears topics that begin with `prefix` no more."""
+        """Have a SUB link hear topics that begin with `prefix` no more."""
         self.socket.setsockopt(zmq.UNSUBSCRIBE, prefix.encode())
 
     def send(self, *frames: bytes) -> bool:
@@ -188,16 +188,16 @@ class Link:
         return True
 
     def receive(self) -> Frames | None:
-        """The next message, or None when there is none now."""
+        """Return the next message, None when there is none now."""
         try:
             return self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return None
 
     def receive_from(self) -> tuple[NodeId | None, Frames] | None:
-        """The next message with the node that sent it, as its key proved it; None is somebody
-        unproved (a plain connection, or one through the door). For links that serve: what comes
-        from a server carries no name."""
+        """Return the next message with the node that sent it, as its key proved it, or with None
+        for a sender unproved (a plain connection, or one through the door); None without a
+        message. For links that serve: what comes from a server carries no name."""
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -205,16 +205,16 @@ class Link:
         return _proved(frames[-1]), [frame.bytes for frame in frames]
 
     def manual_subscriptions(self) -> None:
-        """An XPUB that decides itself, and whose one next send after each subscription message
+        """Make an XPUB decide itself: its one next send after each subscription message then
         reaches that subscriber alone (XPUB_MANUAL_LAST_VALUE; decision 0001)."""
         self.socket.setsockopt(zmq.XPUB_MANUAL_LAST_VALUE, 1)
 
     def accept(self, prefix: bytes, *, wanted: bool) -> None:
-        """On a manual XPUB: take (or drop) the subscription that was just received."""
+        """Take (or drop) the subscription that a manual XPUB has just received."""
         self.socket.setsockopt(zmq.SUBSCRIBE if wanted else zmq.UNSUBSCRIBE, prefix)
 
     def monitor(self) -> zmq.Socket[bytes]:
-        """A socket that is readable when `read_changes` has something to say."""
+        """Return a socket that is readable when `read_changes` has something to say."""
         if self._monitor is None:
             self._monitor = self.socket.get_monitor_socket(_MONITORED)
         return self._monitor
@@ -281,5 +281,5 @@ def _proved(frame: zmq.Frame) -> NodeId | None:
 
 
 def fileno_of(socket: zmq.Socket[bytes]) -> int:
-    """The descriptor whose edge says that something may have happened on the socket."""
+    """Return the descriptor whose edge says that something may have happened on the socket."""
     return cast(int, socket.getsockopt(zmq.FD))

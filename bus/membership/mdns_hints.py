@@ -49,7 +49,7 @@ class Advert:
         return f"{self.node}.{SERVICE}"
 
     def properties(self) -> dict[str, str]:
-        """The TXT record. A boot is named so that a restarted node is heard of afresh."""
+        """Return the TXT record. A boot is named so that a restarted node is heard of afresh."""
         return {"ns": self.namespace, "keys": ",".join(self.keys), "boot": self.boot}
 
     def is_kin(self, other: Advert) -> bool:
@@ -59,7 +59,7 @@ class Advert:
 
 
 def node_in(service_name: str) -> NodeId | None:
-    """The node of a service's name, None where it is none of ours."""
+    """Return the node of a service's name, None where it is none of ours."""
     name = service_name.removesuffix("." + SERVICE)
     return NodeId(name) if name != service_name and _NODE.fullmatch(name) else None
 
@@ -91,7 +91,7 @@ def parse_advert(
 
 
 def _is_dialled(ip: str) -> bool:
-    """IPv4 addresses of one machine."""
+    """Return whether `ip` is the IPv4 address of one machine."""
     try:
         found = ipaddress.IPv4Address(ip)
     except ValueError:
@@ -117,7 +117,7 @@ class Hints:
         self.of: dict[NodeId, Hint] = {}
 
     def hear(self, advert: Advert, now: float) -> None:
-        """An advert of our own cluster. One that says something new is tried at once."""
+        """Take in an advert of our own cluster. One that says something new is tried at once."""
         known = self.of.get(advert.node)
         if known is not None and known.advert == advert:
             return
@@ -130,7 +130,7 @@ class Hints:
         self.of[advert.node] = Hint(advert, next_at=now, tried=tried, until=until)
 
     def lose(self, node: NodeId) -> None:
-        """An advert was withdrawn, or ran out. What is being tried is tried to its end."""
+        """Drop an advert that was withdrawn or ran out. What is being tried is tried to its end."""
         hint = self.of.get(node)
         if hint is not None:
             hint.tries, hint.next_at = MAX_TRIES, hint.until
@@ -140,8 +140,8 @@ class Hints:
         return any(address in hint.advert.addresses for hint in self.of.values())
 
     def tired(self, now: float, met: Collection[NodeId]) -> list[str]:
-        """Addresses to try no longer: for a while, or for good where the node is among `met`
-        or was tried too often. To be called before `due`."""
+        """Return addresses to try no longer: for a while, or for good where the node is among
+        `met` or was tried too often. To be called before `due`."""
         found: list[str] = []
         for node, hint in list(self.of.items()):
             if hint.tried is not None and (now >= hint.until or node in met):
@@ -152,7 +152,7 @@ class Hints:
         return found
 
     def due(self, now: float) -> list[str]:
-        """Addresses to try now, each for `TRY_S`."""
+        """Return addresses to try now, each for `TRY_S`."""
         room = MAX_TRIED - sum(hint.tried is not None for hint in self.of.values())
         found: list[str] = []
         for hint in self.of.values():

@@ -5,7 +5,7 @@ and answered by the node that listens there. Every node dials every other, so th
 a line of its own. Addresses come from the settings (*seeds*, dialled for ever), from hellos, from
 what linked peers say of others, and from adverts, which are only tried
 (`bus.membership.mdns_hints`). A peer with several addresses is dialled on one at a time, best
-first, the next one when nobody answers. (Indirect knowledge of members is SWIM's.)
+first, the next one when none answers. (Indirect knowledge of members is SWIM's.)
 
 Promises: a peer is `linked` on one host at a time; it is `silent` after `SILENT_S` without an
 answer and linked again with its first one; who may not join is refused

@@ -142,7 +142,7 @@ class PeerLinks:
         self._tick()
 
     def ways(self) -> dict[NodeId, tuple[str, ...]]:
-        """Addresses at which linked peers may answer, the one in use first; and this node's."""
+        """Return addresses where linked peers may answer, the one in use first; and this node's."""
         membership, settings = self.membership, self._settings
         in_use = {line.node: line.address for line in membership.lines.values() if line.node}
         found = {
@@ -165,7 +165,7 @@ class PeerLinks:
         self._keep()
 
     def remember(self, node: NodeId) -> None:
-        """A forgotten node may come back."""
+        """Let a forgotten node come back."""
         self.membership.remember(node)
         self._keep()
 
@@ -321,7 +321,7 @@ class PeerLinks:
             self._reactor.watch(link, lambda frames: self._answered(address, frames))
 
     def _introduce(self, node: NodeId) -> None:
-        """It has the cluster's key, or it could not have spoken: admit it by its id."""
+        """Admit a node by its id: it has the cluster's key, or it could not have spoken."""
         if self._keyring is None:
             return
         try:

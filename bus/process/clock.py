@@ -12,10 +12,10 @@ _SLEEPLESS = getattr(time, "CLOCK_BOOTTIME", None) or getattr(time, "CLOCK_MONOT
 
 
 def now() -> float:
-    """Monotonic seconds, sleep included (Linux CLOCK_BOOTTIME, macOS CLOCK_MONOTONIC_RAW)."""
+    """Return monotonic seconds with sleep (Linux CLOCK_BOOTTIME, macOS CLOCK_MONOTONIC_RAW)."""
     return time.clock_gettime(_SLEEPLESS) if _SLEEPLESS is not None else time.monotonic()
 
 
 def wall() -> float:
-    """Seconds since the epoch."""
+    """Return the seconds since the epoch."""
     return time.time()

@@ -36,39 +36,39 @@ class Endpoints:
 
     @property
     def tap(self) -> str:
-        """A SUB socket here sees both planes; it drops rather than blocks."""
+        """Return where a SUB socket sees both planes; it drops rather than blocks."""
         return self._ipc("tap")
 
     @property
     def candidate(self) -> str:
-        """The master candidate's ROUTER; useful only where it holds the term."""
+        """Return where the master candidate's ROUTER is; useful only where it holds the term."""
         return self._ipc("master.ask")
 
     @property
     def worker(self) -> str:
-        """The worker's ROUTER for its runner slots."""
+        """Return the address of the worker's ROUTER for its runner slots."""
         return self._ipc("worker.slots")
 
     @property
     def telemetry(self) -> str:
-        """The telemetry service's ROUTER for diagnoses."""
+        """Return the address of the telemetry service's ROUTER for diagnoses."""
         return self._ipc("telemetry.ask")
 
     def runner(self, slot: str) -> str:
-        """A runner's data ROUTER. `slot` is supervisord's number for it, two digits."""
+        """Return where a runner's data ROUTER is. `slot`: supervisord's number, two digits."""
         return self._ipc(f"runner-{slot}.data")
 
     def gateway(self, number: int) -> str:
-        """One HTTP process's ROUTER for its siblings."""
+        """Return the address of one HTTP process's ROUTER for its siblings."""
         return self._ipc(f"gateway-{number}.ask")
 
     def stacks(self, process: str) -> str:
-        """A process's own stack sampler, for where ptrace is forbidden."""
+        """Return the address of a process's own stack sampler, for where ptrace is forbidden."""
         return self._ipc(f"{process.replace(':', '-')}.stacks")
 
     @property
     def supervisor(self) -> str:
-        """supervisord's unix socket, as a plain path."""
+        """Return supervisord's unix socket, as a plain path."""
         return f"{self.folder}/supervisor.sock"
 
 
@@ -83,5 +83,5 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """The host of `tcp://host:port`, without brackets."""
+    """Return the host of `tcp://host:port`, without brackets."""
     return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")

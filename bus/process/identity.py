@@ -17,17 +17,17 @@ FILE = "node-id"
 
 
 def new_boot() -> Boot:
-    """A fresh boot id, 8 hexadecimal digits."""
+    """Return a fresh boot id, 8 hexadecimal digits."""
     return Boot(secrets.token_hex(4))
 
 
 def new_name(prefix: str) -> str:
-    """A fresh short name such as `inst-4f1c9a02` (for instances, commands)."""
+    """Return a fresh short name such as `inst-4f1c9a02` (for instances, commands)."""
     return f"{prefix}-{secrets.token_hex(4)}"
 
 
 def node_id(state: Path) -> NodeId:
-    """This node's id, from `<state>/node-id`; made there at the first call.
+    """Return this node's id, from `<state>/node-id`; made there at the first call.
 
     The processes of a node start together: the file has its name only once it has its content,
     so that none of them reads an empty one. One that a power cut left empty is made again.

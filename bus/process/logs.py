@@ -1,6 +1,6 @@
 """Talks to standard error: structured JSON lines, or readable ones on a terminal.
 
-One line per record, with node, process and whatever fields the caller gives (request,
+One line per record, with node, process and the fields that the caller gives (request,
 generation, ...). Prompt text has no place here.
 """
 
@@ -34,7 +34,7 @@ class Log:
         self.readable = self._stream.isatty()
 
     def bind(self, **fields: Field) -> Log:
-        """The same log with these fields on every line."""
+        """Return the same log with these fields on every line."""
         bound = Log(node="", process="", level=LEVELS[self._level], stream=self._stream)
         bound._fixed = {**self._fixed, **fields}
         return bound
@@ -52,11 +52,11 @@ class Log:
         self._write("warning", message, fields)
 
     def error(self, message: str, **fields: Field) -> None:
-        """Something failed."""
+        """Log what failed."""
         self._write("error", message, fields)
 
     def critical(self, message: str, **fields: Field) -> None:
-        """Something failed that an operator has to mend."""
+        """Log what failed and an operator has to mend."""
         self._write("critical", message, fields)
 
     def _write(self, level: str, message: str, fields: dict[str, Field]) -> None:

@@ -46,7 +46,7 @@ def give_back(free_some: Callable[[], None] | None = None) -> None:
 
 
 def hold() -> None:
-    """Work begins again: keep the free end of an arena, for it will be wanted."""
+    """Keep the free end of an arena, for it will be wanted: work begins again."""
     if _LIBRARY is not None:
         _LIBRARY.mallopt(_TRIM_THRESHOLD, _HIGH_BYTES)
 

@@ -106,7 +106,7 @@ class Supervisor:
         self._turn = threading.Lock()
 
     def list_processes(self) -> list[SupervisedProcess]:
-        """Every process that it knows, running or not, in its own order."""
+        """Return every process that it knows, running or not, in its own order."""
         found = self._call(lambda rpc: rpc.supervisor.getAllProcessInfo())
         return [_process(cast(dict[str, Any], row)) for row in found]
 
@@ -119,7 +119,7 @@ class Supervisor:
         return True
 
     def pid(self) -> int:
-        """supervisord's own process id."""
+        """Return supervisord's own process id."""
         return int(self._call(lambda rpc: rpc.supervisor.getPID()))
 
     def start(self, name: str) -> bool:
@@ -130,7 +130,7 @@ class Supervisor:
         )
 
     def stop(self, name: str, *, wait: bool = True) -> bool:
-        """SIGTERM, then SIGKILL after its `stopwaitsecs`. False: it did not run."""
+        """Send SIGTERM, then SIGKILL after its `stopwaitsecs`. False: it did not run."""
         full = _full_name(name)
         return self._unless(
             Faults.NOT_RUNNING,
@@ -146,7 +146,7 @@ class Supervisor:
         )
 
     def last_words(self, name: str, length_bytes: int = 2_000) -> str:
-        """The end of a process's log, or nothing where there is none."""
+        """Return the end of a process's log, "" where there is none."""
         full = _full_name(name)
         try:
             found = self._call(
@@ -204,7 +204,7 @@ class Supervisor:
 
 
 def read_supervisor_pid(path: Path) -> int | None:
-    """The pid in supervisord's pidfile, or None."""
+    """Return the pid in supervisord's pidfile, None without one."""
     try:
         return int(path.read_text().strip())
     except (OSError, ValueError):

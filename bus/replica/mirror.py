@@ -49,8 +49,8 @@ class Mirror:
     last event; so many `followers` its holder has. `heard_at` is when its heartbeat last came,
     `asked_at` when the open question was asked, None when there is none; `stash` holds later
     events by index while a gap is open.
-    `moves`, where somebody keeps it, gathers what moved the state,
-    oldest first, until it is emptied.
+    `moves`, where it is kept, gathers what moved the state, oldest first,
+    until it is emptied.
     """
 
     state: ClusterState = field(default_factory=ClusterState)
@@ -67,7 +67,8 @@ class Mirror:
     moves: list[Move] | None = None
 
     def heard_event(self, event: Event, now: float) -> Ask | None:
-        """An event from the wire: applied, stashed behind a gap, or ignored as old."""
+        """Apply an event from the wire, stash it behind a gap, or ignore it as old; return what to
+        ask the holder, if anything."""
         if self.counter and event.term != self.counter:
             return None
         if _differ(event.holder, self.holder):
@@ -84,7 +85,8 @@ class Mirror:
         return None
 
     def heard_heartbeat(self, beat: TermHeartbeat, now: float) -> Ask | None:
-        """A holder's heartbeat: a lost tail or a differing digest is noticed here."""
+        """Compare a holder's heartbeat with the state; return what to ask it after a lost tail or
+        at a differing digest."""
         voted = bool(beat.voters)
         if voted == self.voted and self._is_older(beat.counter, beat.holder, now):
             return None
@@ -110,7 +112,8 @@ class Mirror:
         return None
 
     def heard_snapshot(self, snapshot: Snapshot, now: float) -> Ask | None:
-        """A snapshot replaces the state, then what was stashed beyond it is applied."""
+        """Replace the state by a snapshot, then apply what was stashed beyond it; return what to
+        ask about a gap, if there is one."""
         self.asked_at = None
         if snapshot.term < self.counter or _differ(snapshot.holder, self.holder):
             return None
@@ -129,8 +132,8 @@ class Mirror:
         return self._ask_gap(now) if self.stash else None
 
     def heard_found(self, found: EventsFound, now: float) -> Ask | None:
-        """Events that were asked for; incomplete means they are gone, or our own last event is
-        not of that log: take a snapshot."""
+        """Apply events that were asked for; incomplete means they are gone, or our own last event
+        is not of that log: a snapshot is asked for."""
         if found.term is not None and found.term != self.counter:
             return None
         if _differ(found.holder, self.holder):
@@ -147,7 +150,7 @@ class Mirror:
         return self._ask_gap(now) if self.stash else None
 
     def due(self, now: float) -> Ask | None:
-        """To be called now and then: repeats a question that was not answered in time."""
+        """Repeat a question that was not answered in time. To be called now and then."""
         if self.asked_at is None or now - self.asked_at < RETRY_S:
             return None
         self.asked_at = None
@@ -156,24 +159,24 @@ class Mirror:
         return self._ask_gap(now) if self.stash else None
 
     def digest(self) -> int:
-        """Digest of the state, computed once per index."""
+        """Return the digest of the state, computed once per index."""
         if self.last_digest[0] != self.state.index:
             self.last_digest = (self.state.index, digest(self.state))
         return self.last_digest[1]
 
     def lead(self, counter: int, me: NodeId) -> None:
-        """The keeper of this mirror holds the term itself: its own log is the log."""
+        """Take our own log for the log: the keeper of this mirror holds the term itself."""
         self._follow(counter, me)
         self.followers = 0
         self.live = self.in_step = True
 
     def moved(self, event: Event) -> None:
-        """The next event of a log that the keeper of this mirror writes itself."""
+        """Apply the next event of a log that the keeper of this mirror writes itself."""
         self.state = apply(self.state, event)
 
     def _is_older(self, counter: int, holder: NodeId, now: float) -> bool:
-        """A lower term, unless the higher one has been forgotten; or another claim to the same
-        counter, while its holder that we follow lives: the two of them settle that."""
+        """Return whether this is a lower term, unless the higher one has been forgotten; or another
+        claim to the same counter while the holder that we follow lives: those two settle it."""
         if counter == self.counter and self.holder not in (None, holder):
             return now - self.heard_at < LAPSED_S
         forgotten = not self.voted and now - self.heard_at >= FORGOTTEN_S
@@ -185,7 +188,7 @@ class Mirror:
         return other and beat.followers < self.followers
 
     def _follow(self, counter: int, holder: NodeId | None) -> None:
-        """A higher term: what was stashed of another log is dropped, our own is doubted."""
+        """Follow a higher term: drop what was stashed of another log, and doubt our own."""
         self.counter, self.holder = counter, holder
         self.in_step, self.asked_at = False, None
         self.stash.clear()
@@ -225,7 +228,7 @@ class Mirror:
         return self._ask(AskEvents(first=first, last=min(last, first + MAX_ASKED - 1)), now)
 
     def _ask(self, ask: Ask, now: float) -> Ask | None:
-        """One question at a time: None while another waits for its answer."""
+        """Return the question, None while another one waits for its answer."""
         if self.asked_at is not None and now - self.asked_at < RETRY_S:
             return None
         self.asked_at = now

@@ -1,4 +1,4 @@
-"""Facts kept until they are seen indexed, whoever the holder then is.
+"""Facts kept until they are seen indexed, by one holder or a later one.
 
 Pure. A witness numbers its facts 1, 2, 3, ... within a boot; they are told in that order and
 again every second until a mirror shows them indexed. Telling twice is harmless: `apply`
@@ -40,7 +40,7 @@ class Outbox:
         return self.seq
 
     def due(self, now: float) -> list[TellFact]:
-        """Facts to tell now: never told, or told more than a second ago. In order."""
+        """Return the facts to tell now, in order: never told, or told over a second ago."""
         due: list[TellFact] = []
         for seq, fact in self.waiting.items():
             if now - self.told_at.get(seq, -REPEAT_S) >= REPEAT_S:
@@ -65,7 +65,7 @@ class Outbox:
             self._renumber()
 
     def _renumber(self) -> None:
-        """The log lacks a fact that is no longer kept: those that are begin a boot anew."""
+        """Begin a boot anew with the facts kept: the log lacks one that is kept no more."""
         base, _, times = self.boot.partition("+")
         self.boot = Boot(f"{base}+{int(times or 0) + 1}")
         self.waiting = dict(enumerate([*self.indexed.values(), *self.waiting.values()], start=1))

@@ -94,7 +94,7 @@ def is_known(state: ClusterState, fact: FactId) -> bool:
 
 
 def digest(state: ClusterState) -> int:
-    """CRC-32 of the state in one canonical form; equal states have equal digests."""
+    """Return the CRC-32 of the state in one canonical form; equal states have equal digests."""
     text = json.dumps(state.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return crc32(text.encode())
 

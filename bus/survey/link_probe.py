@@ -63,7 +63,8 @@ class LinkProbe:
         return self._out
 
     def answered(self, serial: int, now: float) -> Burst | ProbeResult | None:
-        """The answer to a burst came: what to send next, or the end. None: it was not awaited."""
+        """Take the answer to a burst: return what to send next, or the result at the end; None for
+        an answer that was not awaited."""
         if serial != self._out.serial:
             return None
         took_s = max(_LEAST_S, now - self._sent_at)
@@ -82,8 +83,8 @@ class LinkProbe:
         self._rates.append((self._out.bytes_, self._out.bytes_ / max(sending_s, took_s / 2)))
 
     def _next_bytes(self) -> int:
-        """Of the next burst; 0 when there is to be none. What cannot grow is repeated, for it may
-        have been load that made it slow."""
+        """Return the bytes of the next burst; 0 when there is to be none. What cannot grow is
+        repeated, for it may have been load that made it slow."""
         if not self._rates:
             return min(FIRST_BYTES, self._left)
         before, _ = self._rates[-1]

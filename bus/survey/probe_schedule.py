@@ -112,14 +112,14 @@ class ProbeSchedule:
         return chosen
 
     def measured(self, target: ProbeTarget, found: ProbeResult, now: float) -> None:
-        """A measurement has come to its end."""
+        """Keep the result of a measurement, the last `KEPT` of a target."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.failures = 0
             turn.found = [*turn.found, (now, found)][-KEPT:]
 
     def failed(self, target: ProbeTarget, now: float) -> None:
-        """Nobody answered there, or another node did."""
+        """Forget what was found of a target, and try it later: no node answered, or a wrong one."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.found = []
@@ -169,7 +169,7 @@ def one_way_s(round_trip_s: float, idle_s: float | None) -> float:
 
 
 def busy_nodes(readings: Iterable[Message]) -> set[NodeId]:
-    """Nodes that compute, load or fetch now, or that others fetch from."""
+    """Return the nodes that compute, load or fetch now, or that others fetch from."""
     found: set[NodeId] = set()
     for one in readings:
         match one:

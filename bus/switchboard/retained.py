@@ -1,7 +1,7 @@
 """Which retained values a switchboard keeps: the latest per (origin, topic), until they expire.
 
 Pure. A later boot of the same process replaces an earlier one; within a boot the higher
-sequence number wins. Expired values are given to nobody.
+sequence number wins. Expired values are not given out.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Retained:
         return True
 
     def matching(self, prefix: str, now: float, origin: str = "") -> list[tuple[str, bytes]]:
-        """(topic, payload) of every living value whose topic begins with `prefix`, and whose
-        origin with `origin`."""
+        """Return (topic, payload) of every living value whose topic begins with `prefix`, and
+        whose origin with `origin`."""
         return [
             (topic, kept.payload)
             for (topic, by), kept in self.values.items()

@@ -5,7 +5,7 @@ new subscriber alone is given the retained values that match, as one *bundle*: [
 payload, topic, payload, ...], an odd number of frames, where all else has two. The tap has a
 socket of its own that drops when its reader lags. What local services publish also goes out to
 peers, on a TCP socket for each plane; what peers publish goes to local services alone. Topics
-*on demand* (tokens) are asked for upstream only while somebody subscribes to them.
+*on demand* (tokens) are asked for upstream only while a local service wants them.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Switchboard:
                 self.peers.planes.want(rule.prefix, wanted=after > 0)
 
     def member_changed(self, payload: bytes) -> None:
-        """The operator has let a node go, or back in."""
+        """Forget a node that the operator has let go, or remember one that is let back in."""
         try:
             event = decode(payload).message
         except BadMessage as error:

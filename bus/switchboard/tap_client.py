@@ -42,7 +42,7 @@ def literal_prefix(pattern: str) -> str:
 def listen(
     endpoints: Endpoints, pattern: str, *, patience_s: float | None = None
 ) -> Generator[Tapped | None]:
-    """Messages whose topic matches `pattern`; None whenever nothing came for `patience_s`
+    """Yield messages whose topic matches `pattern`, and None whenever nothing came for `patience_s`
     (for ever silent when that is None). Ends when the caller closes the iterator."""
     link = Link("sub", high_water=1_000)
     try:
@@ -63,7 +63,7 @@ def listen(
 
 
 def decoded(topic: str, payload: bytes) -> Tapped:
-    """A payload opened up, or its error."""
+    """Return a payload opened up, or its error."""
     try:
         envelope = decode(payload)
     except BadMessage as error:

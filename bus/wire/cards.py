@@ -70,7 +70,7 @@ class ModelCard(Message):
 class PartialModel(Message):
     """Some layers of a model, on a node's disk: each of `layers` is the first and the one after
     the last of a span whose weights are all there. `have_bytes` of the `size_bytes` of its files
-    have come. It serves a stage of a pipeline, and is given to nobody. `path` is its folder."""
+    have come. It serves a stage of a pipeline, and is not given away. `path` is its folder."""
 
     model: ModelId
     layers: tuple[tuple[int, int], ...]

@@ -1,7 +1,7 @@
 """The data plane as bytes: frames for runners and for gateway processes, packed and read.
 
 Pure. The types of `bus.wire.messages.tokens` are frames (`bus.wire.array_frames`); requests, usage
-and refusals inside of them are pydantic's, and validated in full. Whatever does not fit raises
+and refusals inside of them are pydantic's, and validated in full. What does not fit raises
 `BadMessage`; nothing else can come out.
 """
 
@@ -40,7 +40,7 @@ def unpack_to_gateway(data: bytes) -> ToGateway:
 
 
 def _row(entry: Entry) -> Entry | tuple[str | int, ...]:
-    """The entry, or its fields where it is a delta whose `logprobs` are left out of the array."""
+    """Return the entry, or its fields for a delta whose `logprobs` are left out of the array."""
     if type(entry) is not TokenDelta or entry.logprobs:
         return entry
     return (

@@ -26,12 +26,12 @@ MODEL_ID_PATTERN = re.compile(rf"^{_NAME}(?:/{_NAME})?(?::[A-Za-z0-9._-]+)?$")
 
 
 def request_id(node: NodeId, http_process: str, boot: Boot, count: int) -> RequestId:
-    """`req-<node>-<http process>-<boot>-<count>`, unique for as long as node ids are."""
+    """Return `req-<node>-<http process>-<boot>-<count>`, unique for as long as node ids are."""
     return RequestId(f"req-{node}-{http_process}-{boot}-{count:x}")
 
 
 def owner_of(request: RequestId) -> tuple[NodeId, str] | None:
-    """(node, http process) that owns a request, or None when the id is not one of ours."""
+    """Return the (node, http process) that owns a request, None when the id is not one of ours."""
     parts = request.split("-")
     if len(parts) != 5 or parts[0] != "req":
         return None

@@ -125,7 +125,7 @@ class Instance(Message):
 
     @property
     def lead(self) -> RankReady | None:
-        """Rank 0's announcement, once every rank is ready."""
+        """Return rank 0's announcement, None before every rank is ready."""
         if self.status not in ("ready", "draining"):
             return None
         return next((r for r in self.ready if r.rank == 0), None)
@@ -144,5 +144,5 @@ ENDING = "generation"
 
 
 def signalled(status: Status, signal: Signal) -> Status:
-    """The next status; a signal that the table does not list changes nothing."""
+    """Return the next status; a signal that the table does not list changes nothing."""
     return NEXT[status].get(signal, status)

@@ -31,7 +31,7 @@ Plane = Literal["control", "telemetry"]
 @dataclass(frozen=True, slots=True)
 class Topic:
     """One row of the table. `ttl_s`: how long a value is retained, 0 where none is. What is
-    `on_demand` is published only while somebody subscribes to it by name."""
+    `on_demand` is published only while a client subscribes to it by name."""
 
     prefix: str
     plane: Plane

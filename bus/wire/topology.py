@@ -139,13 +139,13 @@ def medium_of(ip: str, interface: str, hardware_port: str = "") -> Medium:
 
 
 def ports_in(text: str) -> dict[str, str]:
-    """Interface to hardware port, from macOS's `networksetup -listallhardwareports`."""
+    """Return hardware ports by interface, from macOS's `networksetup -listallhardwareports`."""
     pairs = re.findall(r"^Hardware Port: (.+)\nDevice: (\S+)$", text, flags=re.MULTILINE)
     return {device: port for port, device in pairs}
 
 
 def ranked(addresses: Iterable[NodeAddress]) -> list[NodeAddress]:
-    """Best first, ties by address; those of overlay networks only when there is nothing else."""
+    """Return addresses, best first, ties by address; overlay networks only without any other."""
     found = sorted(addresses, key=lambda one: (_RANK[one.medium], -one.thunderbolt, one.ip))
     local = [one for one in found if one.medium != "vpn"]
     return local or found
@@ -170,8 +170,8 @@ def shared_prior(
 
 
 def observed_address(node: NodeId, peer: NodeId, seen: Iterable[Reach]) -> Reach | None:
-    """The best address at which `node` was seen to reach `peer`, of equals the first; None when
-    it never did. An overlay network counts only where nothing else was seen."""
+    """Return the best address at which `node` was seen to reach `peer`, of equals the first; None
+    when it never did. An overlay network counts only where nothing else was seen."""
     mine = [one for one in seen if one.node == node and one.peer == peer]
     local = [one for one in mine if one.medium != "vpn"]
     return min(local or mine, key=lambda one: _RANK[one.medium], default=None)

@@ -107,17 +107,17 @@ class Candidate:
 
     @property
     def me(self) -> NodeId:
-        """Our node."""
+        """Return our node."""
         return self.election.me
 
     @property
     def state(self) -> ClusterState:
-        """The state at the end of the log that we have."""
+        """Return the state at the end of the log that we have."""
         return self.log.state
 
     @property
     def holding(self) -> bool:
-        """Whether we hold the term."""
+        """Return whether we hold the term."""
         return self.election.role == "holding"
 
     # --- what happens ---
@@ -149,7 +149,8 @@ class Candidate:
         return actions
 
     def appended(self, events: Sequence[tuple[Event, ClusterState]], now: float) -> list[Act]:
-        """As the holder: add the next events of the log, each with the state behind it."""
+        """Add the next events of our log as the holder, each with the state behind it; return what
+        is to be done."""
         actions: list[Act] = []
         for event, after in events:
             self.log.append(event, after)
@@ -188,7 +189,7 @@ class Candidate:
     # --- what we say ---
 
     def beat(self, addresses: tuple[str, ...]) -> TermHeartbeat:
-        """As the holder: return our heartbeat."""
+        """Return our heartbeat as the holder."""
         election = self.election
         return TermHeartbeat(
             holder=self.me,
@@ -209,13 +210,13 @@ class Candidate:
 
     @property
     def committed(self) -> int | None:
-        """Up to where a majority of the voters has the log on disk; None without voters."""
+        """Return up to where a majority of the voters has the log on disk; None without voters."""
         if not self.election.voted:
             return None
         return self.log.acks.committed(self.election.electors, self.me)
 
     def safety(self, now: float) -> LogSafety:
-        """As the holder: return how safe our log is."""
+        """Return how safe our log is, as the holder."""
         heard = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
         helped = any(now - at < LAPSE_S for at in (*heard, *self.election.acked_at.values()))
         return LogSafety(
@@ -227,9 +228,10 @@ class Candidate:
         )
 
     def unsettled(self, command: Command, now: float) -> Refusal | None:
-        """As the holder: return why a command that changes the voters cannot be carried out
-        now; None for any other. One change at a time, none before a majority has our whole log,
-        and none whose new set has no majority in reach: that would end our term."""
+        """Return why we, as the holder, cannot carry out a command that changes the voters now;
+        None where we can, and for any other command. One change at a time, none before a majority
+        has our whole log, and none whose new set has no majority in reach: that would end our
+        term."""
         election = self.election
         if not (isinstance(command, ForgetNode) and election.voted):
             return None

@@ -68,7 +68,7 @@ class CandidateLinks:
 
     @property
     def nodes(self) -> frozenset[NodeId]:
-        """All candidates that can be sent to."""
+        """Return all candidates that can be sent to."""
         return frozenset(self._peers)
 
     def listen(

@@ -48,7 +48,7 @@ class CandidateLog:
 
     @property
     def state(self) -> ClusterState:
-        """The state at the end of the log."""
+        """Return the state at the end of the log."""
         return self.mirror.state
 
     def lead(self, counter: int, me: NodeId) -> None:
@@ -57,7 +57,7 @@ class CandidateLog:
         self.acks = Acks(opened=self.state.index + 1)
 
     def append(self, event: Event, after: ClusterState) -> None:
-        """As the holder: add the next event, behind which the state is `after`."""
+        """Add the next event as the holder; behind it the state is `after`."""
         self.mirror.state = after
         self.history.keep(event)
 

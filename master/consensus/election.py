@@ -128,8 +128,8 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
 
 
 def _outweighed(election: Election, beat: HeardBeat, now: float) -> Outcome:
-    """Another holder has more who follow it than we have: give way. Where its counter is lower
-    than ours we cannot follow it yet; it hears that nobody leads us and takes a higher one."""
+    """Give way to another holder, which more candidates follow than us. Where its counter is lower
+    than ours we cannot follow it yet; it hears that we have no holder and takes a higher one."""
     why = f"{beat.followers} follow {beat.holder}, and {election.weight(now)} us"
     given = replace(election, role="following", holder=None, heard_at=now)
     after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)
@@ -147,7 +147,7 @@ def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
 
 
 def _enrolled(election: Election, beat: HeardBeat, now: float) -> Outcome:
-    """A holder by votes: this cluster has voters, we are none of them and follow from here on."""
+    """Follow a holder by votes from here on: this cluster has voters, and we are none of them."""
     actions: list[Action] = []
     if election.role == "holding":
         actions.append(StepDown(f"{beat.holder} was voted for by {len(beat.voters)} voters"))
@@ -244,7 +244,7 @@ def _renew(election: Election, now: float) -> Outcome:
 
 
 def _stand(election: Election, now: float) -> Outcome:
-    """As a voter without a holder: ask for votes when it is our turn."""
+    """Ask for votes, as a voter without a holder, when it is our turn."""
     if election.me not in election.electors or not election.may_vote or not election.eligible:
         return election, []
     if election.role in ("asking", "campaigning"):
@@ -275,7 +275,7 @@ def _ahead(election: Election, now: float) -> int:
 
 def _is_awaited(election: Election, now: float) -> bool:
     """Return whether all that we know of, by our log or by word, live, say that they have no holder
-    either, and are no better than we are: then there is nobody to wait for. Only where no
+    either, and are no better than we are: then there is none to wait for. Only where no
     holder was heard since our switchboard came up."""
     others = election.peers | election.members
     if not others or election.holder is not None or election.heard_at != election.up_at:

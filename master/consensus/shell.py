@@ -61,12 +61,12 @@ class Wire(Protocol):
 
     @property
     def nodes(self) -> frozenset[NodeId]:
-        """All candidates that can be sent to."""
+        """Return all candidates that can be sent to."""
         ...
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where our own ROUTER is reached, best first."""
+        """Return where our own ROUTER is reached, best first."""
         ...
 
     def listen(
@@ -192,7 +192,7 @@ class CandidateShell:
         self._give_answers()
 
     def append(self, draft: LogDraft) -> None:
-        """As the holder: append and publish the next events of the log."""
+        """Append and publish the next events of the log, as the holder."""
         self._do(self.candidate.appended(draft.events, self._timers.now()))
 
     def answer(self, asker: bytes, answer: Acknowledged) -> None:

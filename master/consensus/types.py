@@ -39,7 +39,7 @@ class LogRank:
 
     @property
     def log(self) -> tuple[int, int]:
-        """Where its journal ends: all that a voter may compare."""
+        """Return where its journal ends, (term, index): all that a voter may compare."""
         return self.last_term, self.last_index
 
 
@@ -76,7 +76,7 @@ class SwitchboardUp:
 
 @dataclass(frozen=True, slots=True)
 class SwitchboardLost:
-    """Our own switchboard answers no more: nobody but candidates can hear us."""
+    """Our own switchboard answers no more: only candidates can hear us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class Election:
     after one that failed nothing is begun before `waits_from` and some. `acked_at` maps
     candidates to when they last answered our heartbeats; so many `followers` our holder has, by
     its last one. `expects_peers` is False as long as no other node was ever known: then there is
-    nobody to wait for. `members` are the others that our log named when we started.
+    none to wait for. `members` are the others that our log named when we started.
     """
 
     me: NodeId
@@ -273,24 +273,24 @@ class Election:
 
     @property
     def voted(self) -> bool:
-        """Whether terms are given by votes."""
+        """Return whether terms are given by votes."""
         return len(self.voters) >= FEWEST_VOTERS
 
     @property
     def electors(self) -> frozenset[NodeId]:
-        """The voters that count, by the journal that we have (Raft: the latest configuration
-        in the log, committed or not)."""
+        """Return the voters that count, by the journal that we have (Raft: the latest
+        configuration in the log, committed or not)."""
         return self.voters - self.gone
 
     @property
     def majority(self) -> int:
-        """How many electors it takes."""
+        """Return how many electors make a majority."""
         return len(self.electors) // 2 + 1
 
     @property
     def patience_s(self) -> float:
-        """How long this campaign waits for its votes; longer at each try, so that slow links
-        do in the end."""
+        """Return how many seconds this campaign waits for its votes; more at each try, so that
+        slow links do in the end."""
         return PATIENCE_S * min(1.0 + 0.5 * self.tries, 3.0)
 
     def warmed_up(self, now: float) -> bool:

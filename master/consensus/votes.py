@@ -6,7 +6,7 @@ raises no counter. A voter gives one vote per counter, to a candidate whose jour
 earlier than its own, and none while it hears another holder.
 
 A voter that the journal has forgotten counts no more from that entry on (Raft's change by one
-server, 4.1): whoever has the entry counts without it. Old and new set differ by one, so any
+server, 4.1): candidates that have the entry count without it. Old and new set differ by one, so a
 majority of the one meets any majority of the other. A holder changes the set only once all of
 its log, an entry of its own term with it, is on the disks of a majority (the flaw that Ongaro
 named in 2015): see `Candidate.unsettled`.

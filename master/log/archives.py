@@ -2,7 +2,7 @@
 
 Pure history, for people: nothing here is read back by shoal (`zstd -d` and msgpack read it). A
 segment is linked aside before its file gives way to a new one, and compressed by a thread of
-its own; one that a crash left uncompressed is taken up at the next start. Whatever goes wrong
+its own; one that a crash left uncompressed is taken up at the next start. A failure
 costs the archive and never the journal. The only home of zstandard.
 """
 
@@ -87,7 +87,7 @@ class Archives:
         self._prune()
 
     def _prune(self) -> None:
-        """Oldest first; the names grow with the log."""
+        """Remove archives, oldest first; the names grow with the log."""
         kept = sorted(self.folder.glob("*.log.zst"))
         total = sum(path.stat().st_size for path in kept)
         while kept and (len(kept) > self._kept_files or total > self._kept_bytes):

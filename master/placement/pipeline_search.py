@@ -345,7 +345,7 @@ def _lower_bound_s(space: SearchSpace, order: Sequence[int]) -> float:
 
 
 def _feasible_orders(space: SearchSpace, ranks: int) -> list[tuple[int, ...]]:
-    """Return orders in which the layers fit into the roomiest members, whatever their speed.
+    """Return orders in which the layers fit into the roomiest members, fast or slow.
 
     None if there is none; beyond `EXACT_RANKS` ranks only largest and smallest first are tried.
 

@@ -23,7 +23,7 @@ _VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "
 
 
 def free_bytes() -> int:
-    """Memory that can be taken now without swapping."""
+    """Return the bytes of memory that can be taken now without swapping."""
     return psutil.virtual_memory().available
 
 
@@ -93,7 +93,7 @@ def working_set_bytes() -> int:
 
 
 def machine() -> str:
-    """Alike for all nodes of one machine: its lowest hardware address; empty without one."""
+    """Return one name for all nodes of a machine, its lowest hardware address; "" without one."""
     found = [
         address.address
         for name, some in psutil.net_if_addrs().items()

@@ -1,6 +1,6 @@
 """Which RDMA devices this node has and which node each one's cable leads to, from what tools say.
 
-Pure: whoever asks the tools is given. macOS names a device after its interface (`rdma_en2` of
+Pure: what asks the tools is given. macOS names a device after its interface (`rdma_en2` of
 `en2`), which `networksetup` names after a receptacle (`Thunderbolt 2`), of which `system_profiler`
 tells the UUID of the Thunderbolt domain at either end. Domains are announced, and two ports that
 name each other's are the ends of one cable. A Mac behind a dock is no neighbour. A tool that is

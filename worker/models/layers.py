@@ -72,7 +72,7 @@ def placed_bytes(tensors: Sequence[TensorBytes], layers: int, expert_share: floa
     """Return where the bytes lie. `expert_share` (0..1] of a mixture's experts are read for a
     token.
 
-    Empty layers when the names say nothing of them: then nobody knows, and nothing is claimed.
+    Empty layers when the names say nothing of them: then it is unknown, and nothing is claimed.
     """
     whole, active = [0.0] * layers, [0.0] * layers
     embedding = projection = rest = 0

@@ -153,7 +153,7 @@ def _bytes(tensor: Tensor, *, float32: bool) -> int:
 
 
 def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A list of backend tags. Raises ValueError for anything else."""
+    """Return a list of backend tags. Raises ValueError for anything else."""
     found = table.get(name, [])
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):  # pyright: ignore[reportUnknownVariableType]
         raise ValueError(f"card.toml: {name} is a list of backends such as mlx-metal")
@@ -181,7 +181,7 @@ def _context(text: Mapping[str, Any]) -> int:
 
 
 def _stored_bytes(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
-    """Bytes per value as stored: what most floating-point tensors are, else the config's word."""
+    """Return bytes per value as stored: of most floating-point tensors, else the config's word."""
     counts: dict[int, int] = {}
     for tensor in tensors:
         if tensor.dtype in DTYPE_BYTES:
@@ -208,7 +208,7 @@ def _quantization(config: Mapping[str, Any]) -> str:
 
 
 def _parameters(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
-    """Weights of the model. A packed U32 holds 32/bits of them; scales and biases of the
+    """Return the count of weights. A packed U32 holds 32/bits of them; scales and biases of the
     quantization are none."""
     bits = int(_quant(config).get("bits") or 0)
     total = 0
@@ -225,7 +225,7 @@ def _thinks(template: str) -> bool:
 
 
 def _capabilities(template: str) -> tuple[str, ...]:
-    """Ollama's words for what a model can do here (text only, images are not read)."""
+    """Return Ollama's words for what a model can do here (text only, images are not read)."""
     found = ["completion"]
     if "tools" in template:
         found.append("tools")

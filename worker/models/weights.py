@@ -145,7 +145,7 @@ def _snapshots(hub: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _snapshot(repository: Path) -> Path | None:
-    """The snapshot that `refs/main` names, else the newest that there is."""
+    """Return the snapshot that `refs/main` names, else the newest that there is."""
     try:
         named = repository / "snapshots" / (repository / "refs" / "main").read_text().strip()
         if (named / "config.json").exists():
@@ -184,7 +184,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _header(path: Path) -> bytes:
-    """A safetensors file's header: 8 bytes of length, then JSON."""
+    """Return the JSON of a safetensors file's header, behind 8 bytes of length. Raises OSError,
+    and ValueError for another kind of file or one cut short."""
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > MAX_HEADER_BYTES:
@@ -207,7 +208,7 @@ def _tensors(header: bytes) -> Iterator[Tensor]:
 
 
 def _notes(folder: Path) -> Notes:
-    """What `card.toml` says, where there is one."""
+    """Return what `card.toml` says, no notes where there is none."""
     try:
         found = tomllib.loads((folder / NOTES_FILE).read_text())
     except FileNotFoundError:
@@ -216,7 +217,7 @@ def _notes(folder: Path) -> Notes:
 
 
 def _template(folder: Path) -> str:
-    """The chat template's text, or nothing."""
+    """Return the chat template's text, "" without one."""
     try:
         return (folder / TEMPLATE_FILES[0]).read_text()
     except OSError:

@@ -169,7 +169,7 @@ def vanished(instance: Instance, shard: Shard, here: NodeInventory) -> Refusal |
 
 
 def _still_coming(slot: Slot) -> int:
-    """Weights of a loading runner that are not in memory yet."""
+    """Return the bytes of weights of a loading runner that are not in memory yet."""
     if slot.life != "loading" or slot.hello is None:
         return 0
     return max(0, slot.hello.total_bytes - slot.hello.done_bytes)

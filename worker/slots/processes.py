@@ -83,7 +83,7 @@ class SlotProcesses:
 
 
 def _readable(line: str) -> str:
-    """A log line's own message, where it is one of our JSON lines."""
+    """Return the message of a log line that is one of our JSON lines, else the line itself."""
     try:
         found: Any = json.loads(line)
     except ValueError:

@@ -100,7 +100,7 @@ def _is_ready(task: Task, instance: Instance) -> bool:
 
 
 def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
-    """(tasks that are to run here, tasks that are to drain here)."""
+    """Return (tasks that are to run here, tasks that are to drain here)."""
     wanted: dict[Task, tuple[Instance, Shard]] = {}
     leaving: dict[Task, tuple[Instance, Shard]] = {}
     for instance in state.instances.values():
@@ -119,7 +119,7 @@ def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
 
 
 def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
-    """Deadlines of a living slot; whatever passes one is ended by force."""
+    """Return how to end by force a living slot that has passed a deadline."""
     age_s, silent_s = here.now - slot.since_at, here.now - slot.heard_at
     timing = here.timing
     match slot.life:
@@ -145,7 +145,7 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
 def _guided(
     slot: Slot, wanted: Desired, leaving: Desired, here: NodeInventory, told: Reported
 ) -> list[Action]:
-    """What a living slot has to hear, given what it is."""
+    """Return what a living slot has to hear, given what it is."""
     if slot.life in ("stopping", "killed"):
         return []
     task = slot.task
@@ -173,8 +173,8 @@ def _guided(
 def _given(
     slot: Slot, task: Task, instance: Instance, shard: Shard, here: NodeInventory, told: Reported
 ) -> list[Action]:
-    """Its spec, once every rank of its group has a seat, unless the model has vanished from
-    the disk since the slot was started."""
+    """Return how to give a slot its spec, once every rank of its group has a seat, unless the
+    model has vanished from the disk since the slot was started."""
     missing = _unseated(instance)
     if missing:
         waited_s, seat_s = here.now - slot.since_at, here.timing.seat_s
@@ -191,7 +191,7 @@ def _given(
 
 
 def _seated(task: Task, instance: Instance, shard: Shard, told: Reported) -> list[Action]:
-    """A rank of a group is told of as soon as it has a slot, for all wait for it."""
+    """Tell of a rank of a group as soon as it has a slot, for all wait for it."""
     known = any(seat.rank == task.rank for seat in instance.seats)
     if len(instance.shards) == 1 or task in told.seated or known:
         return []
@@ -199,7 +199,7 @@ def _seated(task: Task, instance: Instance, shard: Shard, told: Reported) -> lis
 
 
 def _unseated(instance: Instance) -> list[Shard]:
-    """Ranks of a group that nobody has made room for yet."""
+    """Return the ranks of a group that have no seat yet."""
     if len(instance.shards) == 1:
         return []
     seated = {seat.rank for seat in instance.seats}
@@ -209,9 +209,9 @@ def _unseated(instance: Instance) -> list[Shard]:
 def _is_stray(
     slot: Slot, task: Task, instance: Instance, here: NodeInventory, told: Reported
 ) -> bool:
-    """A rank that runs, whose seat this worker has not told and the state does not know: it was
-    given its spec by a log that is no more, and the others will never hear of its ports. Once all
-    ranks are ready they have found each other, and nobody needs its seat any more."""
+    """Return whether a rank runs whose seat this worker has not told and the state does not know:
+    a log that is no more gave its spec, and the others will never hear of its ports. Once all
+    ranks are ready they have found each other, and its seat is needed no more."""
     if len(instance.shards) == 1 or task in told.seated or slot.life not in ("loading", "ready"):
         return False
     if instance.status != "placed":
@@ -223,7 +223,7 @@ def _is_stray(
 
 
 def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
-    """Given a spec, it still says idle: the message was lost."""
+    """Return whether a slot with a spec still says idle: the message was lost."""
     idle = slot.hello is not None and slot.hello.phase == "idle"
     late = here.now - slot.since_at >= here.timing.repeat_s and slot.heard_at > slot.since_at
     return slot.life == "loading" and idle and late
@@ -286,7 +286,7 @@ def _missing(
     told: Reported,
     planned: list[Action],
 ) -> list[Action]:
-    """A task that no living slot is: start one, or say why not."""
+    """Start a slot for a task that no living slot has, or say why not."""
     if table.of(task) is not None or not here.settled or task in told.left:
         return []
     if _is_ready(task, instance):
@@ -304,7 +304,7 @@ def _missing(
 
 
 def _elder_here(task: Task, table: SlotTable) -> bool:
-    """Whether a rank of an earlier generation has not left yet: its memory is still taken."""
+    """Return whether a rank of an earlier generation is still here: its memory is taken."""
     return any(
         slot.life != "free"
         and slot.task is not None
@@ -317,7 +317,7 @@ def _elder_here(task: Task, table: SlotTable) -> bool:
 def _unneeded(
     wanted: Desired, table: SlotTable, here: NodeInventory, left: Set[Task]
 ) -> Iterable[CancelFetch]:
-    """Fetches that nothing waits for (any more)."""
+    """Return an end to each fetch that nothing waits for (any more)."""
     if not here.settled:
         return []
     open_tasks = [task for task in wanted if table.of(task) is None and task not in left]
@@ -326,7 +326,7 @@ def _unneeded(
 
 
 def _again(task: Task, here: NodeInventory, told: Reported) -> list[Action]:
-    """A draining task without a process has left, even if that was told to a holder that died."""
+    """Tell again that a draining task without a process has left: the holder told may be dead."""
     retell_s = here.timing.retell_s
     if here.now - told.left.get(task, -retell_s) < retell_s:
         return []

@@ -46,7 +46,7 @@ RingSecret = Callable[[InstanceId, int], str]
 
 def open_secret(instance: InstanceId, generation: int) -> str:
     """Return what the ranks of a cluster without keys greet each other with: it tells generations
-    apart and keeps nobody out."""
+    apart and keeps no stranger out."""
     return sha256(f"{instance}/{generation}".encode()).hexdigest()
 
 
@@ -103,8 +103,8 @@ class RankSeats:
         return RankSeated(instance=task.instance, generation=task.generation, seat=seat)
 
     def _device_row(self, instance: Instance) -> tuple[str, ...]:
-        """A JACCL rank's row of the device matrix, "" for itself; none for a ring. CannotSeat
-        where a device is missing (its port went down after the placement)."""
+        """Return a JACCL rank's row of the device matrix, "" for itself; () for a ring. Raises
+        CannotSeat where a device is missing (its port went down after the placement)."""
         if instance.collectives != "jaccl":
             return ()
         order = [shard.node for shard in instance.shards]

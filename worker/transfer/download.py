@@ -9,8 +9,8 @@ each of which returns what is to be done, in order. The phases:
 Every source that shows the manifest chosen first serves, each with a window of its own. A piece
 is written only after its hash was found right, the model published only after each whole file
 was. Every wait has a deadline, and each deadline its own words. What was lost, late, repeated or
-spoilt is asked for again from whoever is free; a source that goes on spoiling is left. One that
-falls silent rests and is asked again, until nobody has sent anything for 45 s.
+spoilt is asked for again from a free source; a source that goes on spoiling is left. One that
+falls silent rests and is asked again, until none has sent anything for 45 s.
 """
 
 from __future__ import annotations

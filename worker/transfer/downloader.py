@@ -155,7 +155,7 @@ class Downloader:
             self._do(run, run.download.tick(now))
 
     def _received(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
-        """Pieces are taken in a few at a time, so that a fast source holds nothing else up."""
+        """Queue a message: a few are taken in at a time, so that no source blocks the loop."""
         self._inbox.append((run, source, frames))
         if len(self._inbox) == 1:
             self._reactor.later(0.0, self._take_some)

@@ -231,7 +231,7 @@ class PeerDownloads:
         self._thread.want(model, attempt.number, sources, attempt.layers)
 
     def _news(self) -> dict[ModelId, DownloadNews]:
-        """Of the present attempts: what was cancelled may still be told of for a moment."""
+        """Return news of present attempts alone: a cancelled one may be told of for a moment."""
         return {
             model: news
             for model, news in self._thread.news().items()

@@ -94,7 +94,7 @@ class Pieces:
         self._have[path] = have
 
     def _narrow(self) -> None:
-        """All first pieces are here: now it is known what else is wanted."""
+        """Add what else is wanted: all first pieces are here, so it is known now."""
         if self._layers is not None and self._heads:
             sizes = {path: entry.size_bytes for path, entry in self._entries.items()}
             self._wanted |= wanted_pieces(self._heads, sizes, self._layers)
@@ -112,7 +112,7 @@ class Pieces:
             self.done_bytes += total - sum(piece_length(entry.size_bytes, i) for i in missing)
 
     def _unfinished(self, suffix: str = "") -> list[str]:
-        """Files that lack something, small ones first."""
+        """Return the files that lack something, small ones first."""
         found = [e for e in self._entries.values() if self._missing[e.path]]
         found.sort(key=lambda entry: (entry.size_bytes, entry.path))
         return [entry.path for entry in found if entry.path.endswith(suffix)]
@@ -128,7 +128,7 @@ class Pieces:
         return known and self._missing[path] == 0
 
     def wanted_of(self, path: str) -> bytes | None:
-        """One byte for each piece of a file, 1 where it is wanted; None: all of them."""
+        """Return one byte for each piece of a file, 1 where it is wanted; None: all of them."""
         wanted = self._wanted[path]
         return None if wanted.count(1) == len(wanted) else wanted
 
@@ -161,7 +161,7 @@ class Pieces:
         return None
 
     def _lacks(self, path: str, start: int) -> int | None:
-        """The first piece of a file from `start` on that is wanted and not here."""
+        """Return the first piece of a file from `start` on that is wanted and not here, or None."""
         have, wanted = self._have[path], self._wanted[path]
         index = have.find(0, start)
         while index >= 0 and not wanted[index]:
@@ -196,8 +196,8 @@ class Pieces:
         return "new"
 
     def _reorder(self) -> None:
-        """More of the safetensors files is wanted now; of the others go on where we were, for
-        what was given out of them is still to come."""
+        """Put the safetensors files behind the others, for more of them is wanted now; of the
+        others go on where we were, for what was given out of them is still to come."""
         others = [path for path in self._order if not path.endswith(SUFFIX)]
         if self._order and self._order[0] not in others:
             self._cursor = 0

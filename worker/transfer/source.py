@@ -213,8 +213,8 @@ class SourcePool:
                 yield AskSource(source.address, ask)
 
     def _overdue_elsewhere(self, idle: Source, pieces: Pieces, now: float) -> Piece | None:
-        """With nothing left to give out, an idle source is asked for what a slow one owes
-        (BitTorrent's end game)."""
+        """Return a piece that a slow source owes, to ask an idle one for when nothing is left to
+        give out (BitTorrent's end game)."""
         if idle.open:
             return None
         for source in self:

@@ -133,7 +133,7 @@ class Stage:
         return target
 
     def _begin(self, entry: FileEntry, path: Path) -> bytes:
-        """The bytes of `have`, all 0 where file and note do not fit each other."""
+        """Return the bytes of `have`, all 0 where file and note do not fit each other."""
         count = piece_count(entry.size_bytes) + 1
         note = self._have(entry.path)
         if self._fits(entry):
@@ -174,7 +174,7 @@ def begun(models: Path, model: ModelId) -> frozenset[str]:
 
 
 def sweep(models: Path, now_wall: float) -> None:
-    """Remove stages that nobody will go on with: old ones, and what publishing left behind."""
+    """Remove stages that are of no more use: old ones, and what publishing left behind."""
     for stage in stages_of(models):
         with contextlib.suppress(OSError):
             note = stage / "stage.json"
@@ -228,4 +228,4 @@ def _spoilt(file: int, entry: FileEntry, wanted: bytes, stopped: Stopped) -> Ite
 
 
 def _unheard(_done: int) -> None:
-    """Nobody asks how far a check is."""
+    """Ignore how far a check is."""

@@ -2,7 +2,7 @@
 
 A ROUTER. What a model is made of is hashed in a thread of its own, once; who asked meanwhile is
 told how far that is, and gets the manifest when it is done. Pieces are read from the disk in turn
-for all askers, a few at a time, so that the loop is never held for long and nobody waits for
+for all askers, a few at a time, so that the loop is never held for long and no asker waits for
 another's window. An answer that cannot be sent at once is dropped: the asker asks again.
 """
 
@@ -46,7 +46,7 @@ PENDING_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A model as it was shown to somebody."""
+    """A model as it was shown to an asker."""
 
     manifest: Manifest
     held: Mapping[str, Held]
@@ -157,7 +157,7 @@ class Store:
         self._pending(asker, model, hashing)
 
     def _hash(self, hashing: _Hashing, stopped: Stopped) -> list[FileEntry]:
-        """In the thread of the jobs."""
+        """Hash the files of a model, in the thread of the jobs."""
 
         def progress(done: int) -> None:
             """Count bytes that were hashed."""

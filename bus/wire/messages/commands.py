@@ -61,7 +61,7 @@ class KeepAlive(Message):
 
 
 class RenameNode(Message):
-    """Call a node by another name, whatever its own settings say."""
+    """Call a node by another name, which goes before that of its own settings."""
 
     kind: Literal["rename_node"] = "rename_node"
     command_id: CommandId

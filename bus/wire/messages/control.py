@@ -63,7 +63,7 @@ class Candidacy(Message):
 
 class AskVote(Message):
     """Give me the term `counter`: my journal ends at (last_term, last_index). A `trial` binds
-    nobody; it only asks whether the vote would be given (Raft's pre-vote)."""
+    no voter; it only asks whether the vote would be given (Raft's pre-vote)."""
 
     kind: Literal["ask_vote"] = "ask_vote"
     node: NodeId
@@ -290,7 +290,7 @@ SlotTalk = Annotated[
 
 class CancelAsked(Message):
     """Stop a request that the gateway of another node owns. `question` is new for each time
-    somebody asks and the same in its repeats; the answer goes to the gateways of `asker`."""
+    it is asked and the same in its repeats; the answer goes to the gateways of `asker`."""
 
     kind: Literal["cancel_asked"] = "cancel_asked"
     question: str

@@ -122,7 +122,7 @@ class PeerReading(Message):
 
 class PeersReading(Message):
     """All peers that a node knows, each second and on change. `strangers` are addresses that
-    were dialled and where nobody of this cluster answered, with what was heard there."""
+    were dialled and where no node of this cluster answered, with what was heard there."""
 
     kind: Literal["peers_reading"] = "peers_reading"
     node: NodeId

@@ -186,7 +186,7 @@ class CardReading(Message):
 
 
 class TokenTap(Message):
-    """A copy of what a runner sends to one request; exists only while somebody taps."""
+    """A copy of what a runner sends to one request; exists only while there is a tap."""
 
     kind: Literal["token_tap"] = "token_tap"
     instance: InstanceId

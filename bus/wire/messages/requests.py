@@ -125,7 +125,7 @@ class OutputFormat(Message):
 
 
 class GenerationRequest(Message):
-    """One request for text, whatever API it came through.
+    """One request for text, the same for every API.
 
     `max_tokens` None means the runner's default (4,096 or what fits). `top_logprobs` None
     means no log-probabilities; 0..20 asks for the chosen token's and that many others.
