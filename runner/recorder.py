@@ -1,4 +1,4 @@
-"""The flight recorder: what a runner did last, for whoever has to find out why it ended; and sums.
+"""The flight recorder: what a runner did last, for finding out why it ended; and sums.
 
 Pure: instants are given. It keeps the last 128 entries, in order, of the phases below; it holds
 ids, counts and texts of our own, never a word of a prompt or an answer.
