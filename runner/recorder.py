@@ -57,7 +57,7 @@ class FlightRecorder:
         self._entries.append(Entry(at_s, phase, request_id, tuple(facts.items())))
 
     def report(self) -> tuple[dict[str, Any], ...]:
-        """Oldest first, as plain data."""
+        """Return the entries as plain data, the oldest first."""
         return tuple(
             {"at_s": entry.at_s, "phase": entry.phase}
             | ({"request_id": entry.request_id} if entry.request_id else {})

@@ -89,8 +89,8 @@ class SuiteProgress:
 
 
 def check_sizes(test: CollectiveTest, ranks: int) -> tuple[int, ...]:
-    """Return those of CHECK_SIZES whose gathering from all ranks stays under the cap, in order; at
-    least the first."""
+    """Return those of CHECK_SIZES whose gathering from all ranks stays under the cap, and at least
+    the first."""
     fit = (n for n in CHECK_SIZES if n * ranks * ELEMENT_BYTES <= test.cap_bytes)
     return tuple(fit) or CHECK_SIZES[:1]
 

@@ -2,7 +2,7 @@
 
 Pure. A ring's hostfile is a JSON list with one list of `ip:port` for each rank, the first of them
 preferred. JACCL wants an N by N matrix of RDMA device names (row: who speaks, column: to whom,
-null on the diagonal) and the coordinator's `ip:port`. Neither authenticates anybody, so the
+null on the diagonal) and the coordinator's `ip:port`. Neither authenticates a rank, so the
 ranks' first exchange is of `greeting`s: HMAC-SHA256 over generation and rank.
 """
 
@@ -74,8 +74,7 @@ def greeting(secret: str, generation: int, rank: int) -> bytes:
 
 
 def stranger(secret: str, generation: int, greetings: Sequence[bytes]) -> int | None:
-    """Return the first rank whose greeting is not its own, or None; `greetings` are in rank
-    order."""
+    """Return the first rank whose greeting is not its own, or None; `greetings` go by rank."""
     for rank, said in enumerate(greetings):
         if not hmac.compare_digest(said, greeting(secret, generation, rank)):
             return rank

@@ -148,11 +148,12 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
 
 
 def agree(ranks: Sequence[RankFacts]) -> Agreement:
-    """`ranks` in rank order. Disagreement where they cannot be one group.
+    """Return what all ranks go by, from their facts in rank order. Disagreement where they cannot
+    be one group.
 
-    Rank r has room for n rows of L tokens if n (L p_r + f_r) <= s_r. With P and F the largest
-    p_r / s_r and f_r / s_r, n (L P + F) <= 1 suffices for all; it is stated in bytes of the rank
-    whose p / s is P.
+    Rank r has room for n rows of L tokens if n (L p_r + f_r) <= s_r. With P and F the largest p_r /
+    s_r and f_r / s_r, n (L P + F) <= 1 suffices for all; it is stated in bytes of the rank whose p
+    / s is P.
     """
     lead = ranks[0]
     for one in ranks[1:]:

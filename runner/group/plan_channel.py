@@ -4,7 +4,7 @@ Both ends belong to the main thread; `agree` and `tell` are the engine thread's 
 First every follower says hello with its proof; when all are here the lead has every rank form the
 ring, so no rank waits inside `init` for one that is not there, and a missing one is known by name.
 From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in order. A rank that
-leaves says so; silence says the rest. A generation keeps its first keys.
+leaves says so; silence says the rest. A generation keeps the keys it began with.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class DecodeBatch:
 
     @property
     def holes(self) -> int:
-        """Slots without a row."""
+        """Return how many slots hold no row."""
         return self.rows.count(None)
 
     def slot_of(self, row: RowId) -> int:
