@@ -47,7 +47,7 @@ class TextThread:
         self._jobs.put((request, answered))
 
     def stop(self) -> None:
-        """No more jobs after those given."""
+        """End the thread after the jobs given so far; it takes no more."""
         self._jobs.put(None)
 
     def _run(self) -> None:
