@@ -80,8 +80,8 @@ class Text:
         self.prepare(_FIRST, context_tokens=1024)
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
-        """Return the request as tokens. A `max_tokens` beyond the context is cut to what is
-        left."""
+        """Return the request as tokens, or why not. A `max_tokens` beyond the context is cut to
+        fit."""
         try:
             return self._prepare(request, context_tokens)
         except (BadRequest, ContextOverflow) as problem:
