@@ -43,14 +43,14 @@ def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progres
 
 
 def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
-    """In a group MLX is first met here, in the main thread."""
+    """Form the group, in the main thread, where a rank first meets MLX."""
     from runner.mlx.ranks.comm import form
 
     form(group, rank, deadline_s)
 
 
 def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
-    """One rank's end of a group that tests its collectives."""
+    """Open one rank's end of a group that tests its collectives."""
     from runner.mlx.ranks.collective_checks import open_checks
 
     return open_checks(context, spec.memory_limit_bytes)

@@ -25,7 +25,7 @@ NEXT: Mapping[Phase, Mapping[Signal, Phase]] = {
 
 
 def signalled(phase: Phase, signal: Signal) -> Phase:
-    """The next phase; a signal that the table does not list changes nothing."""
+    """Return the next phase; a signal that the table does not list changes nothing."""
     return NEXT[phase].get(signal, phase)
 
 

@@ -1,4 +1,4 @@
-"""The flight recorder: what a runner did last, for whoever has to find out why it ended; and sums.
+"""The flight recorder: what a runner did last, for finding out why it ended; and sums.
 
 Pure: instants are given. It keeps the last 128 entries, in order, of the phases below; it holds
 ids, counts and texts of our own, never a word of a prompt or an answer.
@@ -57,7 +57,7 @@ class FlightRecorder:
         self._entries.append(Entry(at_s, phase, request_id, tuple(facts.items())))
 
     def report(self) -> tuple[dict[str, Any], ...]:
-        """Oldest first, as plain data."""
+        """Return the entries as plain data, the oldest first."""
         return tuple(
             {"at_s": entry.at_s, "phase": entry.phase}
             | ({"request_id": entry.request_id} if entry.request_id else {})

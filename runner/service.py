@@ -88,11 +88,11 @@ class RunnerService:
         self._say_hello()
 
     def terminate(self) -> None:
-        """SIGTERM: end at once, in good order."""
+        """End at once, in good order: SIGTERM came."""
         self.leave(STOPPED, "model_unavailable", "the runner was told to stop")
 
     def close(self) -> None:
-        """After the loop: give the engine a moment, then drop the links."""
+        """Give the engine a moment, then drop the links; the loop has ended."""
         if self._role is not None:
             self._role.stop(1.0)
         self._reactor.unwatch(self._worker)
@@ -226,7 +226,7 @@ class RunnerService:
             self._role.say_goodbye(message)
 
     def signal(self, signal: Signal) -> None:
-        """Something happened that may change the phase."""
+        """Take note of what may change the phase, and tell of a change."""
         phase = signalled(self.phase, signal)
         if phase != self.phase:
             self.phase = phase

@@ -45,7 +45,7 @@ class Exchanges(Protocol):
         ...
 
     def barrier(self) -> Check:
-        """Nobody goes on before everybody is here."""
+        """Wait until all ranks are here. Return whether they are as many as the group has."""
         ...
 
     def check_sum(self, elements: int) -> Check:
@@ -53,7 +53,7 @@ class Exchanges(Protocol):
         ...
 
     def check_gather(self, elements: int) -> Check:
-        """Gather everybody's pattern of so many elements; look at all of them."""
+        """Gather every rank's pattern of so many elements; look at all of them."""
         ...
 
     def check_relay(self, elements: int) -> Check:
@@ -66,7 +66,7 @@ class Exchanges(Protocol):
         ...
 
     def sum_round(self) -> None:
-        """One `all_sum` of what was prepared."""
+        """Make one `all_sum` of what was prepared."""
         ...
 
     def check_round(self) -> Check:
@@ -89,8 +89,8 @@ class SuiteProgress:
 
 
 def check_sizes(test: CollectiveTest, ranks: int) -> tuple[int, ...]:
-    """Those of CHECK_SIZES whose gathering from all ranks stays under the cap; at least one
-    element is always checked."""
+    """Return those of CHECK_SIZES whose gathering from all ranks stays under the cap, and at least
+    the first."""
     fit = (n for n in CHECK_SIZES if n * ranks * ELEMENT_BYTES <= test.cap_bytes)
     return tuple(fit) or CHECK_SIZES[:1]
 
@@ -120,7 +120,7 @@ class Suite:
         self._small = small
 
     def run(self) -> RankFinding:
-        """All of it. Raises what an exchange raised."""
+        """Make all exchanges and return what was found. Raises what an exchange raised."""
         self._correctness()
         self._phase = "latency"
         self._with.prepare(1)

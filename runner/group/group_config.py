@@ -2,7 +2,7 @@
 
 Pure. A ring's hostfile is a JSON list with one list of `ip:port` for each rank, the first of them
 preferred. JACCL wants an N by N matrix of RDMA device names (row: who speaks, column: to whom,
-null on the diagonal) and the coordinator's `ip:port`. Neither authenticates anybody, so the
+null on the diagonal) and the coordinator's `ip:port`. Neither authenticates a rank, so the
 ranks' first exchange is of `greeting`s: HMAC-SHA256 over generation and rank.
 """
 
@@ -22,7 +22,7 @@ class CannotForm(Exception):
 
 
 def ring_hostfile(group: GroupSpec) -> str:
-    """The contents of MLX_HOSTFILE. CannotForm where a rank has no IPv4 address or name."""
+    """Return the contents of MLX_HOSTFILE. CannotForm where a rank has no IPv4 address or name."""
     for seat in group.ranks:
         if not seat.ring:
             raise CannotForm(f"rank {seat.rank} on node {seat.node} has no ring address")
@@ -36,12 +36,12 @@ def ring_hostfile(group: GroupSpec) -> str:
 
 
 def ring_environment(rank: int, hostfile: str) -> Mapping[str, str]:
-    """What a rank's process has in its environment when it joins a ring."""
+    """Return the environment variables by which a rank's process joins a ring."""
     return {"MLX_RANK": str(rank), "MLX_HOSTFILE": hostfile}
 
 
 def jaccl_devices(group: GroupSpec) -> str:
-    """The contents of MLX_IBV_DEVICES: the device by which each rank reaches each other one.
+    """Return the contents of MLX_IBV_DEVICES: the device by which each rank reaches each other one.
     CannotForm where a rank does not name a device for every other rank."""
     size = len(group.ranks)
     matrix: list[list[str | None]] = []
@@ -59,7 +59,7 @@ def jaccl_devices(group: GroupSpec) -> str:
 
 
 def jaccl_environment(rank: int, devices: str, coordinator: str) -> Mapping[str, str]:
-    """What a rank's process has in its environment when it joins over JACCL; `devices` is the
+    """Return the environment variables by which a rank's process joins over JACCL; `devices` is the
     path of the matrix, `coordinator` rank 0's `ip:port`."""
     return {
         "MLX_RANK": str(rank),
@@ -69,12 +69,12 @@ def jaccl_environment(rank: int, devices: str, coordinator: str) -> Mapping[str,
 
 
 def greeting(secret: str, generation: int, rank: int) -> bytes:
-    """What `rank` proves itself with, GREETING_BYTES long; `secret` is hexadecimal."""
+    """Return the proof of who `rank` is, GREETING_BYTES long; `secret` is hexadecimal."""
     return hmac.digest(bytes.fromhex(secret), f"shoal:{generation}:{rank}".encode(), "sha256")
 
 
 def stranger(secret: str, generation: int, greetings: Sequence[bytes]) -> int | None:
-    """The first rank whose greeting is not its own, or None; `greetings` are in rank order."""
+    """Return the first rank whose greeting is not its own, or None; `greetings` go by rank."""
     for rank, said in enumerate(greetings):
         if not hmac.compare_digest(said, greeting(secret, generation, rank)):
             return rank

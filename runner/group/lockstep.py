@@ -32,7 +32,7 @@ class Disagreement(Exception):
 
 
 def digested(digest: int, row: RowId, token: int) -> int:
-    """The running CRC-32 of committed tokens, with one more."""
+    """Return the running CRC-32 of committed tokens, with one more."""
     return zlib.crc32(_DIGEST.pack(row, token), digest)
 
 
@@ -65,7 +65,7 @@ class Lockstep:
     _lost: dict[int, frozenset[RowId]] = field(default_factory=dict[int, frozenset[RowId]])
 
     def take(self, shared: SharedPlan) -> None:
-        """The next plan; every step up to `shared.covers` has been read. OutOfStep."""
+        """Take the next plan; every step up to `shared.covers` has been read. OutOfStep."""
         step = shared.plan.step
         if step != self.issued + 1:
             raise OutOfStep(f"plan {step} came after plan {self.issued}")
@@ -86,7 +86,7 @@ class Lockstep:
             )
 
     def made(self, step: int, tokens: Sequence[SampledToken]) -> None:
-        """The tokens of the next step in order."""
+        """Take the tokens of the next step in order. OutOfStep."""
         if step != self.read + 1:
             raise OutOfStep(f"step {step} was read after step {self.read}")
         self.read = step
@@ -133,7 +133,7 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
     slabs: bool
 
     def applied(self, facts: EngineFacts) -> EngineFacts:
-        """A rank's own facts, with what was agreed in their place."""
+        """Return a rank's own facts, with what was agreed in their place."""
         return replace(
             facts,
             weights_bytes=self.weights_bytes,
@@ -148,11 +148,12 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
 
 
 def agree(ranks: Sequence[RankFacts]) -> Agreement:
-    """`ranks` in rank order. Disagreement where they cannot be one group.
+    """Return what all ranks go by, from their facts in rank order. Disagreement where they cannot
+    be one group.
 
-    Rank r has room for n rows of L tokens if n (L p_r + f_r) <= s_r. With P and F the largest
-    p_r / s_r and f_r / s_r, n (L P + F) <= 1 suffices for all; it is stated in bytes of the rank
-    whose p / s is P.
+    Rank r has room for n rows of L tokens if n (L p_r + f_r) <= s_r. With P and F the largest p_r /
+    s_r and f_r / s_r, n (L P + F) <= 1 suffices for all; it is stated in bytes of the rank whose p
+    / s is P.
     """
     lead = ranks[0]
     for one in ranks[1:]:

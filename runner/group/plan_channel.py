@@ -1,10 +1,10 @@
 """Talks to the other ranks of a group, over the lead's plan socket and by the clock.
 
-Both ends belong to the main thread; `agree` and `tell` are the engine thread's and only hand
-over. First every follower says hello with its proof; when all are here the lead has everybody
-form the ring, so nobody waits inside `init` for a rank that is not there, and a missing one is
-known by name. From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in
-order. Whoever leaves says so; silence says the rest. A generation keeps the keys it began with.
+Both ends belong to the main thread; `agree` and `tell` are the engine thread's and only hand over.
+First every follower says hello with its proof; when all are here the lead has every rank form the
+ring, so no rank waits inside `init` for one that is not there, and a missing one is known by name.
+From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in order. A rank that
+leaves says so; silence says the rest. A generation keeps the keys it began with.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class PlanListener(Protocol):
         ...
 
     def lost(self, what: str, is_final: bool) -> None:
-        """The group is over: `what` is the matter, and where `is_final` trying again will not
-        help. Told once."""
+        """Take the end of the group: `what` is the matter, and where `is_final` trying again will
+        not help. Told once."""
         ...
 
     def ended(self, why: str) -> None:
-        """The lead has left, in good order or not. Told once, to followers alone."""
+        """Take the lead's leaving, in good order or not. Told once, to followers alone."""
         ...
 
 

@@ -156,7 +156,7 @@ class MlxEngine:
 
     @property
     def hears(self) -> bool:
-        """Whether results hold the tokens that were sampled: not in the middle of a pipeline."""
+        """Return whether results hold the sampled tokens: not in the middle of a pipeline."""
         return self._comm.hears
 
     def issue(self, plan: StepPlan) -> None:

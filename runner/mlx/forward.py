@@ -157,7 +157,7 @@ class Forward:
 
     @property
     def nbytes(self) -> int:
-        """The KV bytes of the rows that decode together."""
+        """Return the KV bytes of the rows that decode together."""
         return sum(microbatch.batch.nbytes for microbatch in self._microbatches)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Talks to its lead and to its engine thread: a runner that computes what it is told.
 
-Every rank but 0. It serves nobody and decides nothing; it is ready once the ranks have agreed.
+Every rank but 0. It serves no gateway and decides nothing; it is ready once the ranks have agreed.
 It leaves when the lead does, when the lead is silent, and when its own engine is lost; what a step
 may take the lead knows, and sees first. Asked to drain, it waits for the lead, which ends when its
 requests have.

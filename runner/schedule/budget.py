@@ -2,7 +2,7 @@
 
 Pure. `PrefillAccount` turns one setting, the prefill share s, into chunks: while rows decode,
 prefill earns s / (1 - s) seconds for each second of decoding, and a chunk is run when it is paid
-for. So ITL grows by 1 / (1 - s) and a prompt takes 1 / s of its time alone, whatever the chunk.
+for. So ITL grows by 1 / (1 - s) and a prompt takes 1 / s of its time alone, at any chunk size.
 A single chunk is kept under a bound as well, so that the tail of the ITL follows its mean: with
 it a mixed step stays under `EVEN_TAIL` / (1 - s) of a decode step, or under `TAIL` / (1 - s)
 where smaller chunks would waste too much of prefill's time.
@@ -45,26 +45,28 @@ class PrefillAccount:
     balance_s: float = 0.0
 
     def share_among(self, prompts: float, decodes: int) -> float:
-        """The share of `prompts` rows that wait for their first token beside `decodes` rows."""
+        """Return the share of `prompts` rows that wait for their first token beside `decodes`
+        rows."""
         if not prompts:
             return self.share
         equal = prompts / (prompts + decodes)
         return max(self.share, min(equal, 1.0 - (1.0 - self.share) / CROWD))
 
     def earned_s(self, decode_s: float, share: float) -> float:
-        """What a decode of `decode_s` pays for at `share`."""
+        """Return the seconds of prefill that a decode of `decode_s` pays for at `share`."""
         return share / (1.0 - share) * decode_s
 
     def chunk_limit_s(self, decode_s: float, share: float) -> float:
-        """The longest that one chunk beside a decode of `decode_s` may take."""
+        """Return the longest that one chunk beside a decode of `decode_s` may take."""
         return (TAIL / (1.0 - share) - 1.0) * decode_s
 
     def even_limit_s(self, decode_s: float, share: float) -> float:
-        """The longest where chunks of that size are efficient."""
+        """Return the longest where chunks of that size are efficient."""
         return (EVEN_TAIL / (1.0 - share) - 1.0) * decode_s
 
     def earn(self, earned_s: float, *, chunk_s: float) -> None:
-        """A decode step happens; savings never exceed `BOUT_CHUNKS` chunks of `chunk_s`."""
+        """Add what a decode step pays for; earlier savings count up to `BOUT_CHUNKS` times
+        `chunk_s`."""
         self.balance_s = min(self.balance_s + earned_s, BOUT_CHUNKS * chunk_s + earned_s)
 
     def affords(self, prefill_s: float) -> bool:
@@ -76,11 +78,11 @@ class PrefillAccount:
         self.balance_s -= prefill_s
 
     def correct(self, prefill_s: float, *, debt_s: float) -> None:
-        """What chunks took beyond what was booked (or less); a debt never exceeds `debt_s`."""
+        """Take what chunks took beyond what was booked (or less); a debt never exceeds `debt_s`."""
         self.balance_s = max(self.balance_s - prefill_s, -debt_s)
 
     def forgive(self) -> None:
-        """Nothing decodes: nobody is owed."""
+        """Drop a debt: nothing decodes that it could be owed to."""
         self.balance_s = max(self.balance_s, 0.0)
 
 
@@ -117,7 +119,7 @@ class Timekeeper:
         return self.steps_since_quiet >= QUIET_EVERY
 
     def took(self, step: StepTime, *, idle_next: bool) -> None:
-        """A step was read; `idle_next` when nothing else is under way."""
+        """Take a step that was read; `idle_next` when nothing else is under way."""
         self._last = [*self._last[-2:], step]
         quiet = len(self._last) == 3 and not any(one.groups for one in self._last)
         if quiet and self._last[1].decode_rows:
@@ -136,14 +138,14 @@ class Timekeeper:
             self._last.clear()
 
     def forget(self) -> None:
-        """Nothing that was measured counts."""
+        """Forget all that was measured."""
         self.costs.forget()
         self._last.clear()
         self._bout.clear()
 
     def _charge(self, step: StepTime) -> None:
-        """What a step of a bout took beyond its decode is prefill's, at once: what leaks into a
-        neighbour is charged there."""
+        """Charge prefill at once with what a step of a bout took beyond its decode: what leaks into
+        a neighbour is charged there."""
         if step.decode_rows and self.costs.knows_decode:
             decode_s = self.costs.decode_s(step.decode_rows)
             debt_s = BOUT_CHUNKS * self.account.chunk_limit_s(decode_s, self.account.share)

@@ -51,7 +51,7 @@ def _blend(known: float, measured: float) -> float:
 
 
 def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
-    """The three parts of groups, each in tokens at its usual price."""
+    """Return the three parts of groups, each in tokens at its usual price."""
     tokens = sum(group.tokens for group in groups)
     behind = sum(group.tokens * group.depth for group in groups)
     return np.array([FIXED_TOKENS * len(groups), tokens, behind / DOUBLE_AT])
@@ -68,11 +68,11 @@ class PrefillFit:
     _moment: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
 
     def seconds(self, groups: Sequence[GroupSize]) -> float:
-        """Expected for these groups, one after another."""
+        """Return the expected seconds of these groups, one after another."""
         return float(self.price_s @ _parts(groups))
 
     def learn(self, groups: Sequence[GroupSize], measured_s: float) -> None:
-        """These groups took so long together."""
+        """Take the seconds that these groups took together."""
         parts = _parts(groups)
         expected_s = self.seconds(groups) if self.known else measured_s
         measured_s = _near(expected_s, measured_s)
@@ -97,7 +97,7 @@ class CostModel:
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])
 
     def decode_s(self, rows: int) -> float:
-        """Expected seconds of one decode of `rows` rows."""
+        """Return the expected seconds of one decode of `rows` rows."""
         if rows <= 0:
             return 0.0
         exact = self._decode_s.get(rows)
@@ -113,11 +113,11 @@ class CostModel:
         return self._decode_s[above] if above else DECODE_PRIOR_S
 
     def prefill_s(self, *groups: GroupSize) -> float:
-        """Expected seconds of prefill groups."""
+        """Return the expected seconds of prefill groups."""
         return self.prefill.seconds(groups)
 
     def tokens_within(self, limit_s: float, *, least: int, most: int, depth: int = 0) -> int:
-        """The largest chunk at `depth`, in whole `CHUNK_STEP`s, expected to take at most
+        """Return the largest chunk at `depth`, in whole `CHUNK_STEP`s, expected to take at most
         `limit_s`; never fewer than `least` tokens."""
         fixed_s = self.prefill_s(GroupSize(0, depth))
         token_s = self.prefill_s(GroupSize(1, depth)) - fixed_s
@@ -145,6 +145,6 @@ class CostModel:
         self._decode_s[rows] = measured_s if known is None else _blend(known, measured_s)
 
     def learn_prefill(self, groups: Sequence[GroupSize], measured_s: float) -> None:
-        """These groups took so long together."""
+        """Take the seconds that these groups took together."""
         if groups and measured_s > 0.0:
             self.prefill.learn(groups, measured_s)

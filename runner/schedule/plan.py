@@ -2,7 +2,7 @@
 
 Pure. The order of deciding: let ended rows go; make sure that running rows may grow (the
 lowest, youngest is preempted where KV is short); admit waiting rows, first rank, then age,
-nobody overtaken for memory; decode every row that can; fill what prefill may take; keep finished
+none overtaken for memory; decode every row that can; fill what prefill may take; keep finished
 prompts. Iteration-level batching is Orca's, the mix of chunks and decodes Sarathi-Serve's,
 preemption by recomputation vLLM's.
 """
@@ -58,8 +58,8 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
 
 
 def _retire(table: RowTable, draft: Draft) -> None:
-    """Ended rows leave; the output of a conversation is kept first, a step before its row
-    goes, so that the next turn finds it."""
+    """Release ended rows; the output of a conversation is kept first, a step before its row goes,
+    so that the next turn finds it."""
     for row in tuple(table.retiring):
         table.drop_held(row)
         if not row.kept_output and row.finish in ("stop", "length"):
@@ -94,7 +94,7 @@ def _grow(table: RowTable, draft: Draft) -> None:
 
 
 def _yield_or_fail(table: RowTable, draft: Draft, row: Row) -> None:
-    """A row that cannot grow makes way for the others; alone, it can never go on."""
+    """Preempt a row that cannot grow beside others; fail one that could not even grow alone."""
     needed_bytes = table.cost_bytes([row.reserve_for(table.settings.headroom_tokens)])
     if needed_bytes <= table.kv_bytes:
         _preempt(table, draft, row)
@@ -105,7 +105,7 @@ def _yield_or_fail(table: RowTable, draft: Draft, row: Row) -> None:
 
 
 def _victim_order(row: Row) -> tuple[bool, tuple[int, float, int]]:
-    """Largest goes first: paused rows, then the lowest, then the youngest."""
+    """Return the key, the largest to go first: paused rows, then the lowest, then the youngest."""
     return (row.paused_at is not None, row.order)
 
 

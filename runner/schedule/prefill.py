@@ -64,14 +64,15 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
 
 
 def _room(table: RowTable, rows: list[Row]) -> Room:
-    """Where nothing decodes: what takes `longest_step_s`."""
+    """Return the room where nothing decodes: what takes `longest_step_s`."""
     longest_s = table.settings.longest_step_s
     tokens = _tokens_within(table, rows, longest_s)
     return Room(tokens, int(STRETCH * tokens))
 
 
 def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
-    """Beside decodes: what keeps the ITL's tail. The decodes' time is earned here."""
+    """Return the room beside decodes, which keeps the ITL's tail. The decodes' time is earned
+    here."""
     account, costs = table.account, table.costs
     share = account.share_among(_due(table, draft, rows), len(draft.decode))
     limit_s = min(account.chunk_limit_s(draft.decode_s, share), table.settings.longest_step_s)
@@ -115,8 +116,8 @@ def _size(group: list[RowChunk]) -> GroupSize:
 
 
 def _choose_groups(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
-    """Chunks that fit the room. A long prompt leaves up to half of it to those of its rank that
-    can be finished now: one long document must not keep every short question waiting."""
+    """Return chunks that fit the room. A long prompt leaves up to half of it to those of its rank
+    that can be finished now: one long document must not keep every short question waiting."""
     first = rows[0]
     if _left(first) <= room.most:
         return _fill(table, rows, room)
@@ -128,13 +129,14 @@ def _choose_groups(table: RowTable, rows: list[Row], room: Room) -> list[list[Ro
 
 
 def _left(row: Row) -> int:
-    """Prompt tokens that are still to be computed."""
+    """Return the prompt tokens that are still to be computed."""
     return row.life_tokens - row.computed
 
 
 def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
-    """Groups for the rows in order, the first always served; rows of like length share a group
-    with at most a quarter of it padding. After the first, a prompt is not begun for a stub."""
+    """Return groups for the rows in order, the first always served; rows of like length share a
+    group with at most a quarter of it padding. After the first, a prompt is not begun for a
+    stub."""
     groups: list[list[RowChunk]] = []
     waiting = list(rows)
     left = room
@@ -170,8 +172,8 @@ def _piece(table: RowTable, row: Row, room: Room) -> int:
 
 
 def _in_one_go(table: RowTable, row: Row) -> int:
-    """The longest next chunk. Where caches do not trim, a chunk ends before the prompt's last
-    token, to be kept there."""
+    """Return the longest next chunk, in tokens. Where caches do not trim, a chunk ends before the
+    prompt's last token, to be kept there."""
     end = row.life_tokens
     stops_before = not table.facts.trims and row.keeps_prompt and table.prefixes.limit_bytes > 0
     if stops_before and not row.made and row.computed < end - 1:

@@ -44,7 +44,7 @@ class TokenChain:
             self.hashes.append(self._hash(len(self.hashes), start + self.block_tokens))
 
     def copy(self) -> TokenChain:
-        """A chain that grows apart from this one."""
+        """Return a chain that grows apart from this one."""
         twin = TokenChain(block_tokens=self.block_tokens)
         twin.hashes = list(self.hashes)
         twin._packed = self._packed[:]
@@ -52,7 +52,7 @@ class TokenChain:
         return twin
 
     def end_hash(self, length: int) -> bytes:
-        """The hash of the first `length` tokens, be they whole blocks or not."""
+        """Return the hash of the first `length` tokens, be they whole blocks or not."""
         blocks, rest = divmod(length, self.block_tokens)
         if rest:
             return self._hash(blocks, length)
@@ -63,7 +63,8 @@ class TokenChain:
         return self._packed[:length]
 
     def agrees(self, kept: array[int], start: int, stop: int) -> int:
-        """The first position in start..stop where `kept` and this chain differ, or `stop`."""
+        """Return the first position in start..stop where `kept` and this chain differ, or
+        `stop`."""
         mine = self._packed
         if kept[start:stop] == mine[start:stop]:
             return stop
@@ -137,7 +138,8 @@ class PrefixIndex:
         return len(self._kept)
 
     def find(self, chain: TokenChain) -> PrefixMatch | None:
-        """The kept prefix that saves most of this prompt; one block at the least."""
+        """Return the kept prefix that saves most of this prompt; None where it saves less than a
+        block."""
         if not self._kept:
             return None
         match = self._find_blocks(chain) if self.trims else self._find_whole(chain)
@@ -146,12 +148,12 @@ class PrefixIndex:
         return match
 
     def hold(self, entry: EntryId) -> None:
-        """A row starts from this entry: it is used now, and kept while it may be."""
+        """Take note that a row starts from this entry: it is used now, and kept while it may be."""
         self._kept[entry].holders += 1
         self._kept.move_to_end(entry)
 
     def release(self, entry: EntryId) -> None:
-        """The row that held it is gone (the entry itself may be gone before)."""
+        """Take note that the row that held it is gone (the entry itself may be gone before)."""
         kept = self._kept.get(entry)
         if kept is not None:
             kept.holders -= 1
@@ -235,7 +237,7 @@ class PrefixIndex:
     def _superseded(
         self, chain: TokenChain, length: int, hit_now: Collection[EntryId]
     ) -> list[EntryId]:
-        """Unheld entries that are the beginning of the chain's first `length` tokens."""
+        """Return the unheld entries that are the beginning of the chain's first `length` tokens."""
         found: list[EntryId] = []
         for count, block in enumerate(chain.hashes[: length // self.block_tokens], start=1):
             for entry in self._by_block.get(block, ()):

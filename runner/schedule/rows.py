@@ -1,6 +1,6 @@
 """A row: one choice of one request, from its submission to its only end.
 
-Pure. A row's life is the table `NEXT`; the scheduler moves it, nobody else. A preempted row
+Pure. A row's life is the table `NEXT`; only the scheduler moves it. A preempted row
 waits again with the tokens it has made and lives on under a new row id, so results of a
 former life can still be told apart and are never lost.
 """
@@ -154,12 +154,12 @@ class Row:
 
     @property
     def rank(self) -> int:
-        """The priority that counts: a row that has aged goes before every class."""
+        """Return the priority that counts: a row that has aged goes before every class."""
         return -1 if self.promoted else self.prepared.request.priority
 
     @property
     def order(self) -> tuple[int, float, int]:
-        """Smaller goes first: rank, then age."""
+        """Return the key, the smallest to go first: rank, then age."""
         return (self.rank, self.submitted_at, self.serial)
 
     @property
@@ -176,11 +176,11 @@ class Row:
         self.status = NEXT[self.status][signal]
 
     def reserve_for(self, headroom: int) -> int:
-        """The length to admit it for: what it has plus `headroom`, at most its longest."""
+        """Return the length to admit it for: what it has plus `headroom`, at most its longest."""
         return min(self.longest, self.length + headroom)
 
     def chain(self) -> TokenChain:
-        """Prompt and made tokens; the prompt's own chain while nothing is made."""
+        """Return prompt and made tokens; the prompt's own chain while nothing is made."""
         if not self.made:
             return self.prompt
         chain = self.prompt.copy()
@@ -188,7 +188,7 @@ class Row:
         return chain
 
     def spec(self, row_id: RowId) -> RowSpec:
-        """What the engine needs to begin, or to go on with, this row as `row_id`."""
+        """Return what the engine needs to begin, or to go on with, this row as `row_id`."""
         request = self.prepared.request
         return RowSpec(
             row=row_id,

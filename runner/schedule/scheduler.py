@@ -107,12 +107,12 @@ class Scheduler:
         return [self._finish(row, "cancelled", now) for row in rows]
 
     def complete(self, key: RowKey, now: float) -> list[RowEvent]:
-        """The row's text is complete (a stop string): end it as `stop`."""
+        """End the row as `stop`: its text is complete (a stop string)."""
         row = self._table.rows.get(key)
         return [] if row is None else [self._finish(row, "stop", now)]
 
     def pause(self, key: RowKey, now: float) -> None:
-        """The row's reader has no credit left: it leaves the decode set."""
+        """Have the row leave the decode set: its reader has no credit left."""
         row = self._table.rows.get(key)
         if row is not None and row.paused_at is None:
             row.paused_at = now
@@ -124,13 +124,14 @@ class Scheduler:
             row.paused_at = None
 
     def forget_costs(self) -> None:
-        """What steps have cost so far was out of the ordinary."""
+        """Forget what steps have cost so far: it was out of the ordinary."""
         self._table.timekeeper.forget()
 
     # --- the clock and the step --------------------------------------------------------
 
     def advance(self, now: float) -> list[RowEvent]:
-        """What time alone does: deadlines, readers that never came back, ageing."""
+        """Do what time alone does: deadlines, readers that never came back, ageing. Return the
+        events."""
         events: list[RowEvent] = []
         settings = self._table.settings
         for row in list(self._table.rows.values()):
@@ -145,7 +146,8 @@ class Scheduler:
         return events
 
     def plan(self, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
-        """The next step, or None when there is nothing to do or `STEPS_AHEAD` are unread."""
+        """Return the next step, or None when there is nothing to do or `STEPS_AHEAD` are unread;
+        and events."""
         if len(self._table.issued) >= STEPS_AHEAD:
             return None, []
         self._planned_at = now
@@ -191,25 +193,26 @@ class Scheduler:
 
     @property
     def unread(self) -> int:
-        """Steps issued whose results are not committed."""
+        """Return how many steps were issued whose results are not committed."""
         return len(self._table.issued)
 
     @property
     def is_empty(self) -> bool:
-        """No row is open and the engine holds none."""
+        """Return whether no row is open and the engine holds none."""
         table = self._table
         return not (table.rows or table.live or table.issued)
 
     def expected_s(self) -> float:
-        """Predicted seconds of all unread steps, for the watchdog."""
+        """Return the predicted seconds of all unread steps, for the watchdog."""
         return sum(issued.decode_s + issued.prefill_s for issued in self._table.issued)
 
     def prefill_s(self, tokens: int) -> float:
-        """Predicted seconds of a prompt of so many tokens alone."""
+        """Return the predicted seconds of a prompt of so many tokens alone."""
         return self._table.costs.prefill_s(GroupSize(tokens))
 
     def wake_at(self) -> float | None:
-        """When `advance` or `plan` may have something to do without being told anything."""
+        """Return when `advance` or `plan` may have something to do untold; None: no such
+        instant."""
         settings = self._table.settings
         instants: list[float] = []
         for row in self._table.rows.values():

@@ -52,7 +52,7 @@ class Clients:
         return True
 
     def silent(self, now: float) -> list[bytes]:
-        """Peers to be given up now."""
+        """Return the peers to be given up now."""
         return [peer for peer, one in self.known.items() if now - one.heard_at > SILENT_S]
 
     def forget(self, peer: bytes) -> None:

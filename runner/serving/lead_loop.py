@@ -1,7 +1,7 @@
 """Talks to the engine of a runner that decides: the loop that keeps it one step ahead.
 
 The scheduler is shared with the main thread under a lock, which is never held while the engine
-computes: the main thread submits, cancels and pauses at once, whatever the device does. What
+computes: the main thread submits, cancels and pauses at once, be the device busy or not. What
 happened in a step is posted as one batch, before the next step is issued, for issuing may wait
 for a device that is behind. The loop waits on an event when there is nothing to do.
 """

@@ -97,14 +97,14 @@ class OpenRequest:
             self.cached_tokens = cached_tokens
 
     def prefilled(self, choice: int, done: int, total: int, out: Outgoing) -> None:
-        """Long prompts tell how far they are; the last step is told by the first token."""
+        """Tell how far a long prompt is; the last step is told by the first token."""
         if choice == 0 and done < total and not self.is_over:
             out.entries.append(PrefillProgress(self.request_id, self._next(), done, total))
 
     def token(self, choice: int, sampled: SampledToken, now: float, out: Outgoing) -> None:
-        """One more token of a choice; ignored once the choice's text is complete.
+        """Take one more token of a choice; ignored once the choice's text is complete.
 
-        Whatever the reader raises comes through: the caller fails this request alone.
+        An error of the reader comes through: the caller fails this request alone.
         """
         open_choice = self.choices[choice]
         if self.is_over or open_choice.finish is not None:
@@ -135,7 +135,7 @@ class OpenRequest:
     def fail(
         self, reason: FailReason, message: str, out: Outgoing, cost: RowCost | None = None
     ) -> None:
-        """The request's only end, if it ends badly; what is held is dropped."""
+        """End the request for good, badly, if it has not ended; what is held is dropped."""
         if self.is_over:
             return
         self.is_over = True
@@ -149,7 +149,7 @@ class OpenRequest:
     # --- from the gateway --------------------------------------------------------------
 
     def grant(self, choice: int, grant: int, now: float, out: Outgoing) -> None:
-        """More credit; a choice or grant that does not exist is ignored."""
+        """Add credit; a choice or grant that does not exist is ignored."""
         if self.is_over or not 0 <= choice < len(self.choices) or grant <= 0:
             return
         self.choices[choice].credit += grant
@@ -158,7 +158,7 @@ class OpenRequest:
     # --- what others may know -----------------------------------------------------------
 
     def stalled_s(self, now: float) -> float:
-        """For how long the slowest choice has waited for credit."""
+        """Return for how long the slowest choice has waited for credit."""
         since = [c.stalled_since for c in self.choices if c.stalled_since is not None]
         return now - min(since) if since else 0.0
 

@@ -2,7 +2,7 @@
 
 Runs in the main thread. Each turn of the engine becomes at most one message per gateway process.
 A submit is answered once: `Accepted` or `Refused`; a repeated one is answered again and done
-once. Whatever a request contains, only that request fails.
+once. What is wrong with a request fails that request alone.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class RequestServer:
         return None
 
     def _prepared(self, request_id: RequestId, answer: Answer) -> None:
-        """The text thread is done; now the scheduler has the word."""
+        """Take the text thread's answer: refuse the request, or have the scheduler place it."""
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return

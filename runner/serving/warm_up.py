@@ -57,7 +57,7 @@ class WarmUp:
         return isinstance(event, RowFinished)
 
     def _prompt(self, length: int) -> PreparedRequest:
-        """Prompts that begin differently, so that none is found in the prefix cache."""
+        """Return a prompt that begins as no other, so that none is found in the prefix cache."""
         vocabulary, first = self._facts.vocabulary, 1 + self._done
         tokens = tuple(TokenId((first + 7 * n) % vocabulary) for n in range(length))
         request = GenerationRequest(

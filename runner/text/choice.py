@@ -54,7 +54,7 @@ class ChoiceText:
         self._noted: deque[tuple[int, SampledToken]] = deque()  # (end of its raw text, token)
 
     def push(self, token: SampledToken) -> ChoiceOutput:
-        """What this token made certain."""
+        """Take the next token and return what it made certain."""
         if self._ended:
             return NOTHING
         self._pending += 1
@@ -76,7 +76,7 @@ class ChoiceText:
         return ChoiceOutput(tuple(pieces), self._ended)
 
     def finish(self, reason: FinishReason) -> ChoiceFinish:
-        """The end: everything held back comes out, and the reason in full."""
+        """End the choice: return everything held back, and the reason in full."""
         pieces: list[Piece] = []
         reader = self._reader
         if not self._ended:
@@ -129,8 +129,8 @@ class ChoiceText:
         self._waiting.clear()
 
     def _logprobs(self, start: int, end: int, *, last: bool) -> tuple[TokenLogprob, ...]:
-        """Of the tokens whose text ended within (start, end], and in the last piece of the one
-        that was cut; those that ended before were markup and are forgotten."""
+        """Return those of the tokens whose text ended within (start, end], and in the last piece of
+        the one that was cut; those that ended before were markup and are forgotten."""
         noted = self._noted
         found: list[TokenLogprob] = []
         begun = 0
@@ -148,6 +148,6 @@ class ChoiceText:
 
 
 def call_id(request_id: RequestId, choice: int, call: int) -> str:
-    """The id of a tool call: the same whenever and however it is read."""
+    """Return the id of a tool call: the same whenever and however it is read."""
     digest = hashlib.sha256(f"{request_id}/{choice}/{call}".encode()).hexdigest()
     return f"call_{digest[:24]}"

@@ -52,8 +52,8 @@ class TokenTable:
         added: Mapping[int, bytes],
         hidden: frozenset[int],
     ) -> TokenTable | None:
-        """The table of a byte-level or a byte-fallback vocabulary, by the `decoder` entry of its
-        `tokenizer.json`; None where the decoder is of another kind."""
+        """Return the table of a byte-level or a byte-fallback vocabulary, by the `decoder` entry of
+        its `tokenizer.json`; None where the decoder is of another kind."""
         kinds = _kinds(decoder)
         if "ByteLevel" in kinds:
             read = _byte_level
@@ -69,8 +69,8 @@ class TokenTable:
         return TokenTable(tuple(table), strips_space="Strip" in kinds)
 
     def detokeniser(self, *, begins: bool) -> ByteDetokeniser:
-        """A new detokeniser. `begins`: the output is a text of its own, not the rest of one, so
-        that a first space which belongs to the tokenizer is dropped."""
+        """Return a new detokeniser. `begins`: the output is a text of its own, not the rest of one,
+        so that a first space which belongs to the tokenizer is dropped."""
         return ByteDetokeniser(self.bytes_of, strips_space=begins and self.strips_space)
 
 
@@ -162,7 +162,7 @@ def _kinds(decoder: Mapping[str, Any] | None) -> set[str]:
 
 
 def _printable_bytes() -> dict[str, int]:
-    """The byte alphabet of byte-level BPE (GPT-2): printable Latin-1 stands for itself, the
+    """Return the byte alphabet of byte-level BPE (GPT-2): printable Latin-1 stands for itself, the
     other 68 bytes are 256, 257, ... in order."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(plain))

@@ -72,7 +72,7 @@ class Calls:
 
 
 def open_matcher(guide: LLTokenizer, spec: GrammarSpec) -> LLMatcher:
-    """A matcher at the beginning of the grammar. It never raises: ask `is_error`."""
+    """Return a matcher at the beginning of the grammar. It never raises: ask `is_error`."""
     return LLMatcher(guide, spec.compiled, log_level=0, limits=_limits())
 
 
@@ -88,7 +88,8 @@ class Grammars:
     def output(
         self, form: OutputFormat, *, think: ThinkFirst | None, calls: Calls | None
     ) -> GrammarSpec | None:
-        """The grammar for `form` and the calls that must or may be made; None if all is free.
+        """Return the grammar for `form` and the calls that must or may be made; None if all is
+        free.
 
         Free text stays free around calls; a strict tool among those that may be called holds the
         calls in it to their form. Raises BadRequest, naming `response_format` or the tool at fault.
@@ -116,8 +117,9 @@ class Grammars:
         return self._checked("\n".join(start + rules), field)
 
     def _free(self, calls: Calls, think: ThinkFirst | None) -> GrammarSpec | None:
-        """Any text, with calls in it that keep to their schemas. Only where the markers are tokens
-        can a call be told from text that looks like one; elsewhere nothing is held."""
+        """Return a grammar of any text with calls in it that keep to their schemas. None where no
+        tool is strict or a marker is no token: a call cannot be told there from text that looks
+        like one."""
         marks = (calls.marks.start, calls.marks.end)
         if not any(tool.strict for tool in calls.tools) or not all(
             mark in self._token_ids for mark in marks
@@ -160,8 +162,8 @@ class Grammars:
         return rules
 
     def _arguments(self, tool: ToolSpec, field: str) -> Mapping[str, Any]:
-        """The schema of a tool's arguments. Only a strict tool promises its schema: another whose
-        schema cannot be enforced gets any object."""
+        """Return the schema of a tool's arguments. Only a strict tool promises its schema: another
+        whose schema cannot be enforced gets any object."""
         if not tool.parameters:
             return _ANY_OBJECT
         schema = {"type": "object", **tool.parameters}
@@ -182,12 +184,12 @@ class Grammars:
         return f"({self._mark(think.marks.start)} {closes})? "
 
     def _mark(self, text: str) -> str:
-        """A marker as its own token where it has one, else as text."""
+        """Write a marker as its own token where it has one, else as text."""
         token = self._token_ids.get(text)
         return _quoted(text) if token is None else f"<[{token}]>"
 
     def _checked(self, lark: str, field: str) -> GrammarSpec:
-        """The compiled grammar, from those kept or new. Raises BadRequest."""
+        """Return the compiled grammar, from those kept or new. Raises BadRequest."""
         key = hashlib.sha256(lark.encode("utf-8", "surrogatepass")).hexdigest()
         found = self._kept.get(key)
         if found is None:
@@ -251,7 +253,7 @@ def _children(node: Any) -> Sequence[Any]:
 
 
 def narrowed(schema: Any) -> Any:
-    """The schema without room to drift in: bounds for integers that have none, and no other
+    """Return the schema without room to drift in: bounds for integers that have none, and no other
     properties in objects that name theirs and do not speak of others. What fits it fits
     `schema`."""
     if isinstance(schema, list):
@@ -272,7 +274,8 @@ def narrowed(schema: Any) -> Any:
 
 
 def _json_rule(schema: Mapping[str, Any]) -> str:
-    """`%json` with our own compile options; those that a client put in the schema are void."""
+    """Write `%json` with our own compile options; those that a client put in the schema are
+    void."""
     return "%json " + json.dumps({**narrowed(dict(schema)), "x-guidance": _GUIDANCE})
 
 
@@ -281,13 +284,14 @@ def _quoted(text: str) -> str:
 
 
 def _plain(error: str) -> str:
-    """llguidance's message in one line, without its parser's state."""
+    """Return llguidance's message in one line, without its parser's state."""
     words = error.split("<state>")[0].split("<non-verbose/>")[0]
     return " ".join(words.split())[:400]
 
 
 def _limits() -> LLParserLimits:
-    """At these a hostile pattern costs some 50 ms in all, and a large honest schema passes."""
+    """Return limits: a hostile pattern costs some 50 ms in all, and a large honest schema
+    passes."""
     return LLParserLimits(
         initial_lexer_fuel=100_000,
         step_lexer_fuel=100_000,

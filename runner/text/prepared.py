@@ -138,7 +138,7 @@ class TextWorks(Protocol):
 
 
 def choice_seed(seed: int | None, choice: int) -> int | None:
-    """The seed of one choice: the request's own for the first, and distinct ones after it
+    """Return the seed of one choice: the request's own for the first, and distinct ones after it
     (the 64-bit golden ratio as stride), so that choice 0 of n equals a request with n = 1."""
     if seed is None:
         return None

@@ -108,7 +108,7 @@ class SpanReader:
         return self._state == "reasoning"
 
     def feed(self, text: str) -> list[Span | Call]:
-        """The spans that are certain now."""
+        """Take more text and return the spans that are certain now."""
         out: list[Span | Call] = []
         while self.stop is None:
             clear, found, text = self._markers.feed(text)
@@ -119,8 +119,8 @@ class SpanReader:
         return out
 
     def flush(self) -> list[Span | Call]:
-        """The end of the output: what was held back is text; an open call without an end marker
-        of its own is read, any other is given back."""
+        """End the output: return what was held back, as text; an open call without an end marker of
+        its own is read, any other is given back."""
         out: list[Span | Call] = []
         if self.stop is None:
             self._take(self._markers.flush(), out)
@@ -157,7 +157,7 @@ class SpanReader:
         self._markers = Scan(self._sought())
 
     def _take(self, clear: str, out: list[Span | Call]) -> None:
-        """Text without markers, up to the new offset."""
+        """Take text without markers, up to the new offset."""
         if not clear:
             return
         self._offset += len(clear)
@@ -169,7 +169,7 @@ class SpanReader:
             self._say(clear, out)
 
     def _say(self, text: str, out: list[Span | Call]) -> None:
-        """Visible text that ends at the current offset: look for stop strings first."""
+        """Take visible text that ends at the current offset: look for stop strings first."""
         if self._trim and not self._blank and not self._stops.held:
             text = text.lstrip(_LINES)
         clear, found, rest = self._stops.feed(text)
@@ -201,7 +201,7 @@ class SpanReader:
         out.append(Span(kind, text, end - len(text), end))
 
     def _turn(self, found: str, out: list[Span | Call]) -> None:
-        """A marker was found: the offset passes it and the state changes."""
+        """Take a marker that was found: the offset passes it and the state changes."""
         calls = self._calls
         start = self._offset
         self._offset += len(found)
@@ -243,7 +243,7 @@ class SpanReader:
 
 
 def read_calls(raw: str, parse: ParseCalls) -> list[tuple[str, str]]:
-    """(name, arguments as JSON text) of each call in `raw`; empty if any of them is malformed."""
+    """Return (name, arguments as JSON text) of each call in `raw`; none if one is malformed."""
     try:
         found = parse(raw)
         items = cast(list[object], found) if isinstance(found, list) else [found]

@@ -33,7 +33,7 @@ class Automaton:
         """Finds the first character at which anything could begin."""
 
     def held(self, state: int) -> str:
-        """The text that a state stands for."""
+        """Return the text that a state stands for."""
         return self._source[state][: self.depth[state]]
 
     def _insert(self, string: str) -> None:
@@ -68,7 +68,7 @@ class Automaton:
 
 @lru_cache(maxsize=256)
 def automaton(strings: tuple[str, ...]) -> Automaton:
-    """The automaton of these strings; compiled once for requests that share them."""
+    """Return the automaton of these strings; compiled once for requests that share them."""
     return Automaton(strings)
 
 
@@ -87,10 +87,10 @@ class Scan:
         return self._automaton.held(self._state)
 
     def feed(self, text: str) -> tuple[str, str | None, str]:
-        """(text that is clear now, the string found, what came after it).
+        """Return (text that is clear now, the string found, what came after it).
 
-        Clear text includes what was held back before. Without a match the third is empty; with
-        one, the second and third were not searched further.
+        Clear text includes what was held back before. Without a match the third is empty; with one,
+        the second and third were not searched further.
         """
         strings = self._automaton
         if self._state == 0:
@@ -102,7 +102,7 @@ class Scan:
         return self._walk(held + text, len(held))
 
     def flush(self) -> str:
-        """What is still held back, as ordinary text."""
+        """Return what is still held back, as ordinary text."""
         held = self.held
         self._state = 0
         return held

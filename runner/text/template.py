@@ -47,7 +47,7 @@ class Rendered:
 def render_chat(
     template: Template, prompt: ChatPrompt, *, tools: Sequence[ToolSpec], thinking: bool
 ) -> Rendered:
-    """The prompt of a conversation; `tools` are those that the model shall see.
+    """Return the prompt of a conversation; `tools` are those that the model shall see.
 
     Raises BadRequest, naming the field where there is one.
     """
@@ -72,7 +72,7 @@ def render_chat(
 
 
 def chat_messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
-    """The messages as templates know them."""
+    """Return the messages as templates know them."""
     names = {call.call_id: call.name for message in prompt.messages for call in message.tool_calls}
     return [
         _message(message, f"messages[{place}]", names)
@@ -81,7 +81,7 @@ def chat_messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
 
 
 def tool_objects(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Tools as templates and tool parsers know them."""
+    """Return the tools as templates and tool parsers know them."""
     return [
         {
             "type": "function",
@@ -122,8 +122,8 @@ def _content(message: ChatMessage, field: str) -> str:
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    """Arguments that are not the JSON text of an object go to the template as they are: what a
-    model once said must not make its conversation unusable."""
+    """Return the call as templates know it. Arguments that are not the JSON text of an object stay
+    as they are: what a model once said must not make its conversation unusable."""
     arguments: Any = call.arguments
     try:
         found: Any = json.loads(call.arguments) if call.arguments.strip() else {}

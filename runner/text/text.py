@@ -72,15 +72,16 @@ class Text:
     """All text work for one model (`runner.text.prepared.TextWorks`)."""
 
     def __init__(self, tokenizer: ModelTokenizer, *, thinking_by_default: bool = False) -> None:
-        """`thinking_by_default` is the card's: what a request that does not say gets. Whatever is
-        slow the first time (the template, llguidance's trie) is made here, not in a request."""
+        """Make here, not in a request, all that is slow the first time (the template, llguidance's
+        trie). `thinking_by_default` is the card's: what a request that does not say gets."""
         self._tokenizer = tokenizer
         self._thinking_by_default = thinking_by_default
         self._grammars: Grammars | None = None
         self.prepare(_FIRST, context_tokens=1024)
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
-        """The request as tokens. A `max_tokens` beyond the context is cut to what is left."""
+        """Return the request as tokens, or why not. A `max_tokens` beyond the context is cut to
+        fit."""
         try:
             return self._prepare(request, context_tokens)
         except (BadRequest, ContextOverflow) as problem:
@@ -94,7 +95,7 @@ class Text:
             return _refusal(problem)
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText:
-        """A reader for one choice."""
+        """Return a reader for one choice."""
         tokenizer, request = self._tokenizer, prepared.request
         prompt = request.prompt
         chat = isinstance(prompt, ChatPrompt)
@@ -145,13 +146,13 @@ class Text:
     def _reads_thinking(
         self, request: GenerationRequest, prompt: _Prompt, grammar: GrammarSpec | None
     ) -> bool:
-        """A grammar without a thinking block leaves nothing that could be one."""
+        """Return whether thinking is told apart: a grammar without a thinking block leaves none."""
         if not isinstance(request.prompt, ChatPrompt) or self._tokenizer.think is None:
             return False
         return grammar is None or prompt.thinking or prompt.opening == "reasoning"
 
     def _prompt(self, request: GenerationRequest, context_tokens: int | None) -> _Prompt:
-        """The tokens of the prompt. `context_tokens` None: however many there are."""
+        """Return the tokens of the prompt. `context_tokens` None: however many there are."""
         prompt = request.prompt
         if isinstance(prompt, ChatPrompt):
             rendered, thinking, tools = self._chat(request, prompt)
@@ -202,7 +203,7 @@ class Text:
         return False
 
     def _tools(self, request: GenerationRequest, prompt: ChatPrompt) -> tuple[ToolSpec, ...]:
-        """The tools that the model sees: none where it must not call any."""
+        """Return the tools that the model sees: none where it must not call any."""
         choice, tools = request.tool_choice, prompt.tools
         if choice.mode == "none":
             return ()

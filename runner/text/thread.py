@@ -1,6 +1,6 @@
 """Talks to the text thread: requests become tokens off the main and the engine thread.
 
-Templates, tokenising and grammar compilation may take long, so nobody waits for them: each
+Templates, tokenising and grammar compilation may take long, so no other thread waits: each
 answer is posted. What comes back from the engine is read (detokenised) by the main thread, for a
 third thread on the way of every token costs more than the reading itself.
 """
@@ -47,7 +47,7 @@ class TextThread:
         self._jobs.put((request, answered))
 
     def stop(self) -> None:
-        """No more jobs after those given."""
+        """End the thread after the jobs given so far; it takes no more."""
         self._jobs.put(None)
 
     def _run(self) -> None:

@@ -33,7 +33,7 @@ class ModelTokenizer:
     """The tokenizer of one model. `vocabulary` is the width of the model's logits."""
 
     def __init__(self, path: Path, *, vocabulary: int | None = None) -> None:
-        """Opens `path`. `vocabulary` None means what `config.json` says. Nothing is fetched from
+        """Open `path`. `vocabulary` None means what `config.json` says. Nothing is fetched from
         anywhere, and no code that lies there is run. Raises TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
@@ -73,8 +73,9 @@ class ModelTokenizer:
         normalisers that shorten text."""
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids of `text`; markup of added tokens in it becomes those tokens. `special`
-        adds what the tokenizer puts around a raw prompt (a beginning-of-sequence token)."""
+        """Return the token ids of `text`; markup of added tokens in it becomes those tokens.
+        `special` adds what the tokenizer puts around a raw prompt (a beginning-of-sequence
+        token)."""
         return cast(list[int], self._hf.encode(text, add_special_tokens=special))
 
     def render(
@@ -85,7 +86,7 @@ class ModelTokenizer:
         thinking: bool,
         continue_final: bool,
     ) -> str:
-        """The chat template's text. Raises whatever the template raises."""
+        """Return the chat template's text. Raises what the template raises."""
         return cast(
             str,
             self._wrapper.apply_chat_template(
@@ -99,22 +100,22 @@ class ModelTokenizer:
         )
 
     def token_id(self, text: str) -> int | None:
-        """The id of the added token that is exactly `text`, if there is one."""
+        """Return the id of the added token that is exactly `text`, if there is one."""
         return self._added_ids.get(text)
 
     @property
     def added_ids(self) -> Mapping[str, int]:
-        """Added tokens by their text."""
+        """Return the ids of added tokens by their text."""
         return self._added_ids
 
     def parse_calls(self, text: str, tools: Sequence[Mapping[str, Any]]) -> object:
-        """What the model family's own parser makes of the text between the call markers: a
+        """Return what the model family's own parser makes of the text between the call markers: a
         mapping with `name` and `arguments`, or a list of such. Raises on malformed text."""
         return self._wrapper.tool_parser(text, list(tools) or None)
 
     def token_text(self, token: int) -> str:
-        """One token alone, for log-probabilities; parts of characters are U+FFFD, and special
-        tokens go by their names."""
+        """Return the text of one token alone, for log-probabilities; parts of characters are
+        U+FFFD, and special tokens go by their names."""
         named = self._contents.get(token)
         if named is not None:
             return named
@@ -124,16 +125,16 @@ class ModelTokenizer:
         return known[token].decode("utf-8", "replace") if token < len(known) else ""
 
     def detokeniser(self, *, begins: bool) -> Detokeniser:
-        """A new streaming detokeniser: for one choice, from its first token on. `begins`: what it
-        says is a text of its own, not the rest of one."""
+        """Return a new streaming detokeniser: for one choice, from its first token on. `begins`:
+        what it says is a text of its own, not the rest of one."""
         if self.table is not None:
             return self.table.detokeniser(begins=begins)
         return WholeTextDetokeniser(self._wrapper.detokenizer, self._hidden())
 
     @cached_property
     def guide(self) -> LLTokenizer:
-        """llguidance's tokenizer: its masks are exactly `vocabulary` wide. Takes up to a second
-        for large vocabularies; made once."""
+        """Return llguidance's tokenizer: its masks are exactly `vocabulary` wide. Takes up to a
+        second for large vocabularies; made once."""
         try:
             return LLTokenizer(
                 self._backend.to_str(),
@@ -144,7 +145,8 @@ class ModelTokenizer:
             raise TokenizerError(f"no grammars with this tokenizer: {problem}") from problem
 
     def _hidden(self) -> frozenset[int]:
-        """Special tokens whose text is never shown; markers that are read as text are kept."""
+        """Return special tokens whose text is never shown; markers that are read as text are
+        kept."""
         kept = {
             mark
             for marks in (self.think, self.calls)
@@ -173,7 +175,7 @@ class ModelTokenizer:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in the file, or an empty one where there is no such file."""
+    """Return the object in the file, or an empty one where there is none. Raises TokenizerError."""
     if not path.exists():
         return {}
     try:

@@ -59,7 +59,7 @@ class MergedKV:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the layer."""
+        """Return the bytes of the layer."""
         return 0 if self.cache is None else self.cache.nbytes
 
 
@@ -83,7 +83,7 @@ class DecodeBatch:
 
     @property
     def holes(self) -> int:
-        """Slots without a row."""
+        """Return how many slots hold no row."""
         return self.rows.count(None)
 
     def slot_of(self, row: RowId) -> int:
@@ -96,7 +96,7 @@ class DecodeBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all layers, spare room included."""
+        """Return the bytes of all layers, spare room included."""
         return sum(layer.nbytes for layer in self.layers)
 
     def join(self, row: RowId, caches: Sequence[Any], length: int, token: mx.array) -> int:

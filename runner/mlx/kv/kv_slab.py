@@ -41,7 +41,7 @@ class SlabShape:
 
     @property
     def width(self) -> int:
-        """Tokens in the window."""
+        """Return the tokens in the window."""
         return self.stop - min((b for b in self.begins if b != self.HOLE), default=self.stop)
 
     def open_step(self) -> None:
@@ -83,7 +83,8 @@ class SlabKV:
 
     @property
     def offset(self) -> int | mx.array:
-        """Tokens before each row's next one: one figure where they agree, else (slots,) int32."""
+        """Return the tokens before each row's next: one figure where they agree, else (slots,)
+        int32."""
         return self.shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -149,12 +150,12 @@ class SlabKV:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """The slab's arrays, for evaluation."""
+        """Return the slab's arrays, for evaluation."""
         return (self.keys, self.values)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the slab, spare room included."""
+        """Return the bytes of the slab, spare room included."""
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes

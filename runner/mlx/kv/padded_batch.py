@@ -57,7 +57,8 @@ class GroupKV:
 
     @property
     def offset(self) -> int | mx.array:
-        """Tokens before each row's chunk: one figure where they agree, else (rows,) int32."""
+        """Return the tokens before each row's chunk: one figure where they agree, else (rows,)
+        int32."""
         return self._shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -104,5 +105,5 @@ class GroupKV:
 
     @property
     def state(self) -> list[Any]:
-        """The arrays of all rows, for evaluation."""
+        """Return the arrays of all rows, for evaluation."""
         return [array for row in self._rows for array in row.state]

@@ -29,7 +29,7 @@ class StoredPrefix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the prefix holds."""
+        """Return the bytes that the prefix holds."""
         return sum(cache.nbytes for cache in self.caches)
 
 
@@ -41,7 +41,7 @@ class PrefixStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all entries hold."""
+        """Return the bytes that all entries hold."""
         return sum(kept.nbytes for kept in self._entries.values())
 
     def keep(self, entry: EntryId, caches: Sequence[Any], length: int) -> None:

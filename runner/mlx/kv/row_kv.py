@@ -86,12 +86,12 @@ class RowKV:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """The row's arrays, for evaluation."""
+        """Return the row's arrays, for evaluation."""
         return (self.keys, self.values)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the row, reserved room included."""
+        """Return the bytes of the row, reserved room included."""
         if self.keys is None or self.values is None:
             return 0
         return self.keys.nbytes + self.values.nbytes

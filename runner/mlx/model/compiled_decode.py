@@ -56,7 +56,7 @@ class CompiledKV:
 
     @property
     def state(self) -> tuple[mx.array, mx.array]:
-        """The slabs as the step leaves them."""
+        """Return the slabs as the step leaves them."""
         return self.keys, self.values
 
 

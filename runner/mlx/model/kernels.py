@@ -45,7 +45,7 @@ class KernelCache:
 
     @property
     def warm(self) -> bool:
-        """Whether all kernels of this model are there."""
+        """Return whether all kernels of this model are there."""
         return mx.metal.is_available() or _mark(self._path).exists()
 
     def fill(self) -> None:

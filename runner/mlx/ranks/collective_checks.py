@@ -64,12 +64,12 @@ class CollectiveChecks:
 
     @property
     def size(self) -> int:
-        """Ranks of the group."""
+        """Return how many ranks the group has."""
         return self._size
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that MLX has held."""
+        """Return the most bytes that MLX has held."""
         return mx.get_peak_memory()
 
     def barrier(self) -> Check:

@@ -68,7 +68,7 @@ class ExchangeOrder(Generic[A]):
 
     @property
     def arriving(self) -> list[A]:
-        """The arrival that what is being built takes in; empty where there is none."""
+        """Return the arrival that what is being built takes in; empty where there is none."""
         return [] if self._arrival is None else [self._arrival]
 
     def take_in(self, arrival: A) -> None:

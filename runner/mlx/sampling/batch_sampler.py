@@ -43,17 +43,17 @@ class RowDraw:
 
     @property
     def counts(self) -> bool:
-        """Whether the row's own tokens must be counted."""
+        """Return whether the row's own tokens must be counted."""
         return self.sampling.frequency_penalty != 0.0 or self.sampling.presence_penalty != 0.0
 
     @property
     def repeats(self) -> bool:
-        """Whether the tokens seen must be marked."""
+        """Return whether the tokens seen must be marked."""
         return self.sampling.repetition_penalty != 1.0
 
     @property
     def draws(self) -> bool:
-        """Whether there is randomness; otherwise the likeliest token is taken."""
+        """Return whether there is randomness; otherwise the likeliest token is taken."""
         return self.sampling.temperature > 0.0
 
 

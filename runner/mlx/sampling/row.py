@@ -63,17 +63,18 @@ class EngineRow:
 
     @property
     def name(self) -> RowId:
-        """The row's id."""
+        """Return the row's id."""
         return self.spec.row
 
     @property
     def prefilled(self) -> bool:
-        """Whether the whole prompt is computed, or will be by the step being issued."""
+        """Return whether the whole prompt is computed, or will be by the step being issued."""
         return self.computed >= len(self.spec.tokens)
 
     @property
     def held(self) -> int:
-        """Tokens whose KV is computed, or will be by the end of the step being issued."""
+        """Return the tokens whose KV is computed, or will be by the end of the step being
+        issued."""
         return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed
 
     def start_from(self, prefixes: PrefixStore, hit: PrefixHit) -> None:
@@ -109,7 +110,7 @@ class AdmittedRows:
 
     @property
     def nbytes(self) -> int:
-        """The KV bytes of rows outside of batches."""
+        """Return the KV bytes of rows outside of batches."""
         return sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
 
     def admit(self, spec: RowSpec, pending: PendingStep) -> None:
