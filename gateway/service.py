@@ -117,7 +117,7 @@ class HttpService:
         )
 
     def close(self) -> None:
-        """The end of this process."""
+        """End what is open, and let go of all that this process holds."""
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
@@ -134,7 +134,7 @@ class HttpService:
     # --- what resources ask ------------------------------------------------------------------
 
     def parse_context(self, headers: dict[str, str]) -> ParseContext:
-        """What a parser may know now."""
+        """Return what a parser may know now."""
         context_tokens = {
             str(card.model): card.context_tokens for card in self.catalog.cards().values()
         }
@@ -163,7 +163,7 @@ class HttpService:
         return answer
 
     def keep_alive(self, model: ModelId, seconds: float) -> None:
-        """How long the model's instances may idle from here on; told, not waited for."""
+        """Tell the model's instances how long, in seconds, they may idle; not waited for."""
         wanted = -1.0 if seconds == float("inf") or seconds < 0 else seconds
         for one in self.bus.state.instances.values():
             same = one.keep_alive_s == wanted or (wanted < 0 and one.keep_alive_s < 0)
@@ -174,7 +174,7 @@ class HttpService:
                 self.bus.command(told, self._keep_alive_answered)
 
     def command_id(self) -> CommandId:
-        """A new one."""
+        """Return a new command id."""
         return CommandId(new_name("cmd"))
 
     def cancel(self, request_id: RequestId) -> bool:
@@ -186,7 +186,7 @@ class HttpService:
         return self.dispatcher.records()
 
     def ended(self, exchange: Exchange, *, started_at: float, outcome: str, status: int) -> None:
-        """The record of one exchange: counts, and a line in the log without its text."""
+        """Record one exchange: counts, and a line in the log without its text."""
         now = self.reactor.now()
         for request in exchange.requests:
             ttft_s = None if request.first_at is None else request.first_at - started_at

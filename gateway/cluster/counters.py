@@ -49,6 +49,6 @@ class Counters:
             mine.itl_counts[bisect_left(ITL_BOUNDS_S, gap_s / count)] += count
 
     def drain(self) -> dict[str, ModelCounters]:
-        """What has gathered, by model; the counts begin anew."""
+        """Return the counts gathered so far, by model, and begin anew."""
         models, self.models = self.models, {}
         return models

@@ -85,7 +85,7 @@ def by_shape(expected: str, tag: Callable[[Any], str | None]) -> Discriminator:
 
 
 def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
-    """The body's top-level object. BadRequest for anything else, or for too deep a one."""
+    """Return the body's top-level object. BadRequest for anything else, or for too deep a one."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -184,10 +184,10 @@ def _lower_first(text: str) -> str:
 
 
 def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
-    """A body that is JSON but for NaN or an infinity, so that the field can be named.
+    """Raise BadRequest naming the field of the NaN or infinity in a body that is JSON but for it.
 
-    Raises BadRequest with the parser's own words for every other fault, and whenever
-    nothing odd is found that the model would refuse.
+    Raises BadRequest with the parser's own words for every other fault, and whenever nothing odd is
+    found that the model would refuse.
     """
     refusal = BadRequest(f"the request body is not valid JSON: {error}")
     if not any(word in body for word in (b"NaN", b"Infinity")):
@@ -203,7 +203,7 @@ def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
 
 
 def _odd_number(value: Any) -> str | None:
-    """The path of the first NaN or infinity in `value`. Iterative: bodies may be deep."""
+    """Return the path of the first NaN or infinity, or None. Iterative: bodies may be deep."""
     waiting: list[tuple[tuple[int | str, ...], Any]] = [((), value)]
     while waiting:
         location, one = waiting.pop()

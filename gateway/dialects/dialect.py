@@ -114,7 +114,7 @@ class StreamRenderer(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether every request has ended, or an error has been rendered."""
+        """Return whether every request has ended, or an error has been rendered."""
         ...
 
     def open(self) -> bytes:
@@ -122,15 +122,15 @@ class StreamRenderer(Protocol):
         ...
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """The bytes of these entries together; may be empty. The hot path."""
+        """Return the bytes of these entries together; may be empty. The hot path."""
         ...
 
     def comment(self, text: str) -> bytes:
-        """A keep-alive or a word of progress; empty where the dialect has no comments."""
+        """Return a keep-alive or a word of progress; empty where the dialect has no comments."""
         ...
 
     def error(self, fault: HttpFault) -> bytes:
-        """A failure after the status has been sent; ends the stream."""
+        """Return the bytes of a failure after the status has been sent; ends the stream."""
         ...
 
     def close(self) -> bytes:
@@ -156,17 +156,17 @@ class Dialect(Protocol):
         ...
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> StreamRenderer:
-        """A renderer for a streamed answer. `load_s` is how long the model took to load."""
+        """Return a renderer for a streamed answer. `load_s` is how long the model took to load."""
         ...
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """The answer in one piece; no request of `collected` may have failed."""
+        """Return the answer in one piece; no request of `collected` may have failed."""
         ...
 
     def error(self, fault: HttpFault) -> ErrorAnswer:
-        """A failure before the status has been sent."""
+        """Return the answer to a failure before the status has been sent."""
         ...
 
 

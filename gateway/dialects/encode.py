@@ -61,5 +61,5 @@ def logprobs_list(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
 
 
 def token_bytes(text: str) -> list[int] | None:
-    """The UTF-8 bytes of a token, or None for one that is only part of a character."""
+    """Return the UTF-8 bytes of a token, or None for one that is only part of a character."""
     return None if "\ufffd" in text else list(text.encode())

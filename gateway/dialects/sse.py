@@ -23,5 +23,5 @@ def frame(payload: bytes) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """A line that readers skip: keeps a connection warm, shows progress to a human."""
+    """Return a line that readers skip: keeps a connection warm, shows progress to a human."""
     return b": " + " ".join(text.split()).encode() + b"\n\n"

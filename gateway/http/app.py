@@ -17,7 +17,7 @@ from gateway.service import ServiceHandle
 
 
 def build_app(options: Options) -> ReceiveTap:
-    """The application, from what the composition root has read."""
+    """Return the application, from what the composition root has read."""
     handle = ServiceHandle(options)
     app: App[Any, Any] = App(middleware=[AccessControl(handle)])
     app.resp_options.xml_error_serialization = False

@@ -23,7 +23,7 @@ that does not read."""
 
 
 def open_listener(host: str, port: int, *, retry_s: float = RETRY_S) -> socket.socket:
-    """A listening socket. Raises Unavailable, naming the port's owner, after `retry_s`."""
+    """Return a listening socket. Raises Unavailable, naming the port's owner, after `retry_s`."""
     give_up_at = now() + retry_s
     while True:
         try:

@@ -133,7 +133,7 @@ class _Gunicorn(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """What we need; the rest stays gunicorn's default."""
+        """Set what we need; the rest stays gunicorn's default."""
         options = self._options
         settings: dict[str, Any] = {
             "bind": [f"fd://{self._listener.fileno()}"],
@@ -157,7 +157,7 @@ class _Gunicorn(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """The application; imported here, after the fork, because the metrics' library looks
+        """Return the application; imported here, after the fork, because the metrics' library looks
         for its folder when it is imported and because no socket may be older than the fork."""
         from gateway.http.app import build_app
 

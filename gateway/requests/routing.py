@@ -31,7 +31,7 @@ class InstanceLoad:
 
 
 def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
-    """The one model that `name` means, or None when there is none or more than one."""
+    """Return the one model that `name` means, or None when there is none or more than one."""
     if ModelId(name) in known:
         return ModelId(name)
     plain = name.removesuffix(":latest")
@@ -74,7 +74,7 @@ def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
 def choose(
     ready: Iterable[Instance], loads: Mapping[InstanceId, InstanceLoad], affinity: str
 ) -> Instance | None:
-    """The instance to ask. A suspect one is asked only where there is no other."""
+    """Return the instance to ask, or None. A suspect one is asked only where there is no other."""
     candidates = list(ready)
     if not candidates:
         return None
@@ -91,7 +91,7 @@ def choose(
 
 
 def affinity_of(request: GenerationRequest) -> str:
-    """What a conversation keeps while it grows: its model, tools, and first words."""
+    """Return what a conversation keeps while it grows: its model, tools, and first words."""
     prompt = request.prompt
     parts: list[str] = [request.model]
     if isinstance(prompt, ChatPrompt):

@@ -147,7 +147,7 @@ class RunnerConnection:
         self._send(message)
 
     def forget(self, request_id: RequestId) -> None:
-        """Whatever still comes of this request is dropped; its sink is called no more."""
+        """Drop what still comes of this request; its sink is called no more."""
         self._open.pop(request_id, None)
 
     def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:
@@ -299,7 +299,7 @@ class RunnerConnection:
 
 
 def _fits(entry: Entry, one: _Open) -> bool:
-    """Whether the entry names a choice that was asked for and has credit; notes what it costs."""
+    """Return whether the entry names a choice that was asked for and has credit; notes its cost."""
     if type(entry) is TokenDelta:  # the hot path
         return 0 <= entry.choice < one.choices and one.credit.received(entry.choice)
     if isinstance(entry, Finished | Failed | PrefillProgress):

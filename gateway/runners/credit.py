@@ -24,7 +24,7 @@ class CreditBook:
         self._ended = [False] * choices
 
     def received(self, choice: int) -> bool:
-        """An entry of this choice came; False when it had no credit left for it."""
+        """Count an entry of this choice; return False when it had no credit left for it."""
         self._left[choice] -= 1
         return self._left[choice] >= 0
 
@@ -44,7 +44,7 @@ class CreditBook:
 
     @property
     def may_move(self) -> bool:
-        """Whether the runner could send: a choice has credit, or only the terminal is due."""
+        """Return whether the runner could send: a choice has credit, or the terminal is due."""
         return all(self._ended) or any(
             left > 0 and not ended for left, ended in zip(self._left, self._ended, strict=True)
         )

@@ -80,7 +80,7 @@ class OllamaStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the terminal has been rendered; true at once when there is none to come."""
+        """Return whether the terminal has been rendered; true at once when none is to come."""
         return self._closed or self._usage is not None or not self._parsed.requests
 
     def open(self) -> bytes:
@@ -106,14 +106,14 @@ class OllamaStream:
         return b""
 
     def error(self, fault: HttpFault) -> bytes:
-        """An `error` line, the last one."""
+        """Return an `error` line, the last one; empty after the last."""
         if self._closed:
             return b""
         self._closed = True
         return json_bytes(error_object(fault)) + b"\n"
 
     def close(self) -> bytes:
-        """The last line."""
+        """Return the last line; empty when it was returned before."""
         if self._closed:
             return b""
         self._closed = True
@@ -183,13 +183,13 @@ def render_ollama(
 
 
 def render_empty(parsed: Parsed, *, shape: Shape, load_s: float) -> bytes:
-    """The answer to a body that only loads or unloads the model."""
+    """Return the answer to a body that only loads or unloads the model."""
     rest = end_object(Usage(), parsed.intent, load_s)
     return json_bytes(_answer(parsed, shape, message_object("", "", []), rest))
 
 
 def line_head(parsed: Parsed) -> dict[str, Any]:
-    """What every line begins with."""
+    """Return the fields that every line begins with."""
     return {"model": parsed.model, "created_at": date(parsed.created_at_s)}
 
 
@@ -209,7 +209,7 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
 
 
 def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
-    """What the last line adds. The total is loading, waiting, prefill and decode."""
+    """Return what the last line adds. The total is loading, waiting, prefill and decode."""
     total_s = load_s + usage.queue_s + usage.prefill_s + usage.decode_s
     return {
         "done": True,
@@ -226,7 +226,7 @@ def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
 def message_object(
     text: str, thinking: str, calls: Sequence[CollectedCall], *, first: int = 0
 ) -> dict[str, Any]:
-    """A chat message; calls whose arguments are no object are told as text.
+    """Return a chat message; calls whose arguments are no object are told as text.
 
     `first` is the index of the first of `calls` in the whole answer.
     """

@@ -112,7 +112,7 @@ def render_chat(parsed: Parsed, collected: Collected) -> bytes:
 
 
 def call_delta(entry: ToolCallDelta) -> dict[str, Any]:
-    """A fragment of a call, with id and name in the first only."""
+    """Return a fragment of a call, with id and name in the first only."""
     if entry.call_id is None:
         return {"index": entry.call, "function": {"arguments": entry.arguments}}
     return {

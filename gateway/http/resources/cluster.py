@@ -22,7 +22,7 @@ class StateResource(Resource):
     """`GET /state`: the mirrored state, the latest readings, each node's health."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """All of it."""
+        """Answer with the whole state and every reading."""
         service = self.service
         state, known, now = service.bus.state, service.readings, service.reactor.now()
         readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
@@ -148,8 +148,8 @@ class CancelResource(Resource):
     """`POST /v1/cancel/{id}` (DELETE works as well)."""
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
-        """Stop it, whichever node's gateway owns it; its client gets an ordinary end. To stop it
-        again says the same. 404 when nobody knows it, 504 when its owner does not answer."""
+        """Stop the request, whichever node's gateway owns it; its client gets an ordinary end.
+        Repeats answer the same. 404 for an unknown request, 504 when its owner does not answer."""
         wanted = request_id_of(request_id)
         try:
             found = await self.service.cancels.stop(wanted)
@@ -161,7 +161,7 @@ class CancelResource(Resource):
         answer_json(resp, {"id": request_id, "cancelled": True})
 
     async def on_delete(self, req: Request, resp: Response, request_id: str) -> None:
-        """The same."""
+        """Stop the request, as `on_post` does."""
         await self.on_post(req, resp, request_id)
 
 

@@ -116,7 +116,7 @@ class ProcessStacks(_Diagnosing):
     """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
 
     async def on_get(self, req: Request, resp: Response, name: str, part: str = "") -> None:
-        """What each thread of the process is at. Never locals."""
+        """Answer with the stack of each thread of the process, never locals; as JSON or text."""
         form = req.get_param("format", default="json")
         if form not in ("json", "text"):
             raise BadRequest(f"format: {form!r} is neither json nor text", field="format")

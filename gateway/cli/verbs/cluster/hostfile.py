@@ -117,7 +117,7 @@ def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:
 
 
 def _probed(host: Host) -> list[str]:
-    """What is wrong at a host, by its own `ibv_devinfo` (or only that ssh gets there)."""
+    """Return what is wrong at a host, by its own `ibv_devinfo` (or only by ssh)."""
     asked = "ibv_devinfo" if any(host.rdma) else "true"
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}")
     try:

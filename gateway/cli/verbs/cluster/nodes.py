@@ -121,7 +121,7 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
 
 
 def _measured(state: NodeState, node: str) -> list[dict[str, Any]]:
-    """What the asked node measured towards another, at each of its addresses."""
+    """Return what the asked node measured towards `node`, at each of its addresses."""
     reading = state.links.get(state.asked)
     found = () if reading is None else (one for one in reading.links if one.peer == node)
     return [one.model_dump(mode="json", exclude={"peer"}) for one in found]

@@ -187,7 +187,7 @@ def converse(invocation: Invocation, wishes: Wishes) -> None:
 def _turn(
     api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], output: Output
 ) -> list[dict[str, str]]:
-    """The conversation after one answer; without the question when that failed."""
+    """Return the conversation after one answer; without the question when that failed."""
     try:
         said = answer(api, wishes, messages, output)
     except CliError as problem:

@@ -123,7 +123,7 @@ def _homes(folder: Path) -> list[Path]:
 
 
 def _prepare(nodes: list[LabNode]) -> None:
-    """A home for each, with its settings in its own shoal.toml."""
+    """Make a home for each node, with its settings in its own shoal.toml."""
     seed = f"127.0.0.1:{port_of('peers', nodes[0].base_port)}"
     for node in nodes:
         first = node is nodes[0]
@@ -145,7 +145,7 @@ def _prepare(nodes: list[LabNode]) -> None:
 
 
 def _start(nodes: list[LabNode], output: Output) -> None:
-    """All at once; a node that does not come up takes the lab with it."""
+    """Start all nodes at once; a node that does not come up takes the lab with it."""
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
     children = [
@@ -257,7 +257,7 @@ def _lines(node: LabNode, process: str) -> list[dict[str, Any]]:
 
 
 def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
-    """The model across all nodes, and its first words."""
+    """Place the model across all nodes and ask it once; return the answer and times (seconds)."""
     api = NodeApi(nodes[0].url, api_key())
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})

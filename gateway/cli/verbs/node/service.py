@@ -164,7 +164,7 @@ def _account(user: str | None, scope: units.Scope) -> Account:
 
 
 def _environment(account: Account, given: Mapping[str, str]) -> dict[str, str]:
-    """Where this user's things lie; another user's lie elsewhere."""
+    """Return the variables that say where this user's things lie; none for another user."""
     mine = pwd.getpwuid(os.geteuid()).pw_name == account.name
     return {name: given[name] for name in KEPT if mine and given.get(name)}
 
