@@ -1,4 +1,4 @@
-"""Talks to nobody yet: puts the ASGI application of one HTTP process together.
+"""Talks to no client yet: puts the ASGI application of one HTTP process together.
 
 Server-neutral: any ASGI server with lifespan may run what `build_app` returns. Nothing of the
 bus is made here; that happens in lifespan startup, after the fork.

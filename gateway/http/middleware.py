@@ -1,7 +1,7 @@
 """Talks to clients at the edge of HTTP: bodies in limits, who may come in, errors in dialect.
 
-Every answer of 400 and above leaves here, from any code that raised it, in the envelope of the dialect that
-owns the path.
+Every answer of 400 and above leaves here, from any code that raised it, in the envelope of the
+dialect that owns the path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests that wait while no instance of their model is ready: bounded, with deadlines.
 
 Pure: time arrives as `now`. Order of a model's waiters is (priority, age). A model that
-cannot load yet blocks no other model's waiters. What waits is published as a reading; that reading is
+cannot load yet blocks no other model's. What waits is published as a reading; that reading is
 what makes the holder load models.
 """
 
