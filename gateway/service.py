@@ -103,7 +103,7 @@ class HttpService:
     # --- life ------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """SIGTERM: no new requests; those open may go on for `drain_s`, then end in words."""
+        """Take no new requests (SIGTERM); those open may go on for `drain_s`, then end in words."""
         if self.dispatcher.draining:
             return
         self.dispatcher.draining = True
@@ -111,7 +111,7 @@ class HttpService:
         self.reactor.later(self.options.drain_s, self.end_all)
 
     def end_all(self) -> None:
-        """Every open request ends now, in words."""
+        """End every open request now, in words."""
         self.dispatcher.fail_all(
             "model_unavailable", "the gateway is shutting down; please send the request again"
         )
@@ -126,7 +126,7 @@ class HttpService:
         self._stack.close()
 
     def _tidy(self) -> None:
-        """Once after a busy time, when nothing is open."""
+        """Tidy memory once after a busy time, when nothing is open."""
         was_busy, self._was_busy = self._was_busy, bool(self.dispatcher.requests)
         if was_busy and not self._was_busy:
             tidy()
@@ -245,7 +245,7 @@ class ServiceHandle:
 
     @property
     def service(self) -> HttpService:
-        """Raises RuntimeError before lifespan startup."""
+        """Return the service. Raises RuntimeError before lifespan startup."""
         if self._service is None:
             raise RuntimeError("the HTTP process has not started")
         return self._service

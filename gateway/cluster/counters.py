@@ -32,14 +32,14 @@ class Counters:
     models: dict[str, ModelCounters] = field(default_factory=dict[str, ModelCounters])
 
     def of(self, model: str) -> ModelCounters:
-        """This model's counts, to be added to."""
+        """Return this model's counts, to be added to."""
         found = self.models.get(model)
         if found is None:
             found = self.models[model] = ModelCounters()
         return found
 
     def tokens(self, model: str, count: int, gap_s: float | None) -> None:
-        """`count` tokens came together, `gap_s` after the ones before (None: the first).
+        """Count `count` tokens that came together, `gap_s` after the ones before (None: the first).
 
         Tokens that come together share the gap, as if evenly spaced."""
         mine = self.of(model)

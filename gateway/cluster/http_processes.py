@@ -30,7 +30,7 @@ class ProcessRequests(Protocol):
         ...
 
     def open_requests(self) -> list[dict[str, Any]]:
-        """One plain record for each open request."""
+        """Return one plain record for each open request."""
         ...
 
 

@@ -59,7 +59,7 @@ class FieldTable:
 
 
 def by_field(name: str, *known: str) -> Discriminator:
-    """Tells the members of a union apart by the value of one of their fields."""
+    """Tell the members of a union apart by the value of one of their fields."""
 
     def tag(value: Any) -> str | None:
         """Return the tag of the member that `value` is, None for none."""
@@ -78,7 +78,7 @@ def by_field(name: str, *known: str) -> Discriminator:
 
 
 def by_shape(expected: str, tag: Callable[[Any], str | None]) -> Discriminator:
-    """Tells the members of a union apart by the kind of JSON value. Tags begin with `~`."""
+    """Tell the members of a union apart by the kind of JSON value. Tags begin with `~`."""
     return Discriminator(
         tag, custom_error_type="union_shape", custom_error_message=f"must be {expected}"
     )
@@ -121,7 +121,7 @@ def take_extras(fields: dict[str, Any]) -> Extras:
 def validate(
     model: type[Model], fields: dict[str, Any], table: FieldTable, *, within: str = ""
 ) -> Model:
-    """`fields` as `model`. Takes the harmless ones out first; BadRequest for the first fault.
+    """Return `fields` as `model`, without the harmless ones. BadRequest for the first fault.
 
     `within` is the path of the object that `fields` are, when it is not the body itself.
     """
@@ -140,7 +140,7 @@ def validate(
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
-    """`("messages", 2, "~parts", "text")` -> `messages[2].text`."""
+    """Return a path in words: `("messages", 2, "~parts", "text")` -> `messages[2].text`."""
     path = ""
     for step in location:
         if isinstance(step, int):

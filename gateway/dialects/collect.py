@@ -129,7 +129,7 @@ def _add_call(calls: list[CollectedCall], delta: ToolCallDelta) -> None:
 
 
 def total(usages: Sequence[Usage]) -> Usage:
-    """Usage of several requests answered together: counts added, the longest seconds."""
+    """Return the usage of several requests together: counts added, the longest seconds."""
     if len(usages) == 1:
         return usages[0]
     return Usage(

@@ -96,7 +96,7 @@ class Parsed:
 
     @property
     def choices(self) -> int:
-        """Choices per request; the same for all of them."""
+        """Return the choices per request; the same for all of them."""
         return self.requests[0].n if self.requests else 1
 
 
@@ -118,7 +118,7 @@ class StreamRenderer(Protocol):
         ...
 
     def open(self) -> bytes:
-        """First bytes, sent as soon as the runner has accepted."""
+        """Return the first bytes, sent as soon as the runner has accepted."""
         ...
 
     def render(self, entries: Sequence[Entry]) -> bytes:
@@ -134,7 +134,7 @@ class StreamRenderer(Protocol):
         ...
 
     def close(self) -> bytes:
-        """Last bytes of a stream that ended well; empty after an error."""
+        """Return the last bytes of a stream that ended well; empty after an error."""
         ...
 
 
@@ -143,16 +143,16 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """Stable, for metrics and logs."""
+        """Return the dialect's name; stable, for metrics and logs."""
         ...
 
     @property
     def stream_content_type(self) -> str:
-        """Of streamed answers; whole ones are `application/json`."""
+        """Return the content type of streamed answers; whole ones are `application/json`."""
         ...
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Raises `BadRequest` naming the field, in the client's terms."""
+        """Parse a body. Raises `BadRequest` naming the field, in the client's terms."""
         ...
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> StreamRenderer:

@@ -186,7 +186,7 @@ def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
 
 
 def unauthorized(message: str) -> HttpFault:
-    """No key, or one that is not ours."""
+    """Return the 401 for no key, or one that is not ours."""
     return HttpFault(401, "invalid_api_key", message, headers=(("www-authenticate", "Bearer"),))
 
 
@@ -206,7 +206,7 @@ def too_large(limit_bytes: int) -> HttpFault:
 
 
 def internal(reference: str) -> HttpFault:
-    """Our own failure. The text holds nothing of it but where to look in the log."""
+    """Return the 500 for our own failure. Its text says only where to look in the log."""
     return HttpFault(
         500, "internal_error", f"something went wrong here; the log has it as {reference}"
     )
@@ -222,7 +222,7 @@ def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
 
 
 def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
-    """Headers that every dialect sends: `Retry-After` in whole seconds, at least one."""
+    """Return the headers that every dialect sends: `Retry-After` in whole seconds, at least one."""
     headers: list[tuple[str, str]] = [("content-type", "application/json"), *fault.headers]
     if fault.retry_after_s is not None:
         headers.append(("retry-after", str(max(1, math.ceil(fault.retry_after_s)))))

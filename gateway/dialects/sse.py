@@ -18,7 +18,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 
 def frame(payload: bytes) -> bytes:
-    """One unnamed event. `payload` must hold no line break."""
+    """Return one unnamed event. `payload` must hold no line break."""
     return b"data: " + payload + b"\n\n"
 
 

@@ -46,7 +46,7 @@ def prepare(listener: socket.socket, backlog: int) -> None:
 
 
 def owner_of_port(port: int) -> str:
-    """`name (pid n)` of the process that listens there, as far as this system tells us."""
+    """Return `name (pid n)` of the process that listens there, as far as this system tells us."""
     try:
         for one in psutil.net_connections("tcp"):
             if one.laddr and one.laddr.port == port and one.pid:

@@ -112,7 +112,7 @@ class AccessControl:
         self._handle = handle
 
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
-        """Lifespan: build the service; leave its drain for the gunicorn worker."""
+        """Build the service at lifespan startup; leave its drain for the gunicorn worker."""
         service = self._handle.start()
         state = scope.get("state")
         if isinstance(state, dict):
@@ -121,7 +121,7 @@ class AccessControl:
             state["is_busy"] = lambda: bool(service.running)
 
     async def process_shutdown(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
-        """Lifespan: the end."""
+        """Close the service at lifespan shutdown."""
         self._handle.stop()
 
     async def process_request(self, req: Request, resp: Response) -> None:

@@ -79,7 +79,7 @@ class EntryInbox:
         return self._taken
 
     def take_comments(self) -> list[str]:
-        """Words of progress since the last call."""
+        """Take the words of progress since the last call."""
         comments, self._comments = self._comments, []
         return comments
 
@@ -92,7 +92,7 @@ class EntryInbox:
         self._wake()
 
     def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:
-        """Entries of one request, its terminal (if here) last."""
+        """Take in entries of one request, its terminal (if here) last."""
         self._queue.extend(entries)
         self._unaccepted.discard(request_id)
         last = entries[-1]
@@ -103,7 +103,7 @@ class EntryInbox:
         self._wake()
 
     def refuse(self, fault: HttpFault) -> None:
-        """No runner takes it: that is the answer."""
+        """Refuse the exchange: no runner takes it; `fault` is the answer."""
         if self.fault is None and not self.ended:
             self.fault = fault
             self._wake()

@@ -52,7 +52,7 @@ def ready_instances(
     model: ModelId,
     excluded: Collection[tuple[InstanceId, int]] = (),
 ) -> list[Instance]:
-    """Instances that may take a request now; `excluded` are (instance, generation) pairs."""
+    """Return instances that may take a request now; `excluded` are (instance, generation) pairs."""
     return [
         one
         for one in instances
@@ -64,7 +64,7 @@ def ready_instances(
 
 
 def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
-    """Why the model will not be loaded: the holder gave up on all copies that it placed."""
+    """Return why the model will not be loaded: the holder gave up on all its copies; or None."""
     mine = [one for one in instances if one.model == model]
     if not mine or any(one.status != "failed" for one in mine):
         return None
@@ -91,7 +91,7 @@ def choose(
 
 
 def affinity_of(request: GenerationRequest) -> str:
-    """Return what a conversation keeps while it grows: its model, tools, and first words."""
+    """Return a hash of what a growing conversation keeps: its model, tools, and first words."""
     prompt = request.prompt
     parts: list[str] = [request.model]
     if isinstance(prompt, ChatPrompt):
@@ -109,7 +109,7 @@ def affinity_of(request: GenerationRequest) -> str:
 
 
 def reading_rows(reading: RunnerReading | None) -> int:
-    """Rows that a runner said it has, waiting ones included."""
+    """Return the rows that a runner said it has, waiting ones included."""
     return 0 if reading is None else reading.running + reading.waiting
 
 

@@ -37,7 +37,7 @@ class WaitingQueue:
     waiters: dict[str, Waiter] = field(default_factory=dict[str, Waiter])
 
     def add(self, waiter: Waiter) -> Refusal | None:
-        """Let it wait, or refuse: full, with its place and when to come again."""
+        """Let a request wait, or refuse: full, with its place and when to come again."""
         if len(self.waiters) >= self.limit:
             return Refusal(
                 reason="queue_full",
@@ -49,7 +49,7 @@ class WaitingQueue:
         return None
 
     def remove(self, key: str) -> Waiter | None:
-        """It waits no longer (served, cancelled, failed)."""
+        """Remove a waiter that waits no longer (served, cancelled, failed)."""
         return self.waiters.pop(key, None)
 
     def models(self) -> set[ModelId]:

@@ -29,11 +29,11 @@ class CreditBook:
         return self._left[choice] >= 0
 
     def ended(self, choice: int) -> None:
-        """Nothing more will come of this choice."""
+        """Note that nothing more will come of this choice."""
         self._ended[choice] = True
 
     def sent(self, choice: int, count: int) -> int:
-        """`count` entries have left for the client; returns what to grant now, often 0."""
+        """Count entries that left for the client; return what to grant now, often 0."""
         self._sent[choice] += count
         grant = self._sent[choice]
         if grant < TOP_UP or self._ended[choice]:

@@ -90,7 +90,7 @@ class RunnerClients:
             connection.forget(request_id)
 
     def open_at(self, instance: InstanceId) -> int:
-        """Requests of this process that are open there."""
+        """Return how many requests of this process are open there."""
         connection = self._connections.get(instance)
         return 0 if connection is None else connection.open_requests
 

@@ -83,7 +83,7 @@ def sampling_of(options: OllamaOptionsBody) -> Sampling:
 
 
 def max_tokens_of(options: OllamaOptionsBody) -> int | None:
-    """At most so many tokens; None for as many as fit."""
+    """Return how many tokens at most; None for as many as fit."""
     asked = options.num_predict
     return None if asked is None or asked < 0 else asked
 
@@ -114,7 +114,7 @@ def output_of(asked: SharedBody) -> OutputFormat:
 
 
 def thinking_of(asked: SharedBody) -> bool | None:
-    """Levels mean "yes": how long a model thinks is its own to say."""
+    """Return whether to think; levels mean "yes": how long a model thinks is its own to say."""
     return True if isinstance(asked.think, str) else asked.think
 
 
@@ -137,7 +137,7 @@ def check_offered(asked: SharedBody) -> None:
 
 
 def keep_alive_of(asked: SharedBody) -> float | None:
-    """Seconds to keep the model after this; infinite when negative; None when not said."""
+    """Return the seconds to keep the model after this; infinite when negative; None if not said."""
     match asked.keep_alive:
         case None:
             return None
@@ -157,7 +157,7 @@ def image_of(encoded: str, field: str) -> ImagePart:
 
 
 def _duration_s(text: str) -> float:
-    """Go's durations ("1h30m", "300ms", "-1m"), and bare numbers as seconds."""
+    """Return in seconds Go's durations ("1h30m", "300ms", "-1m"), and bare numbers as seconds."""
     refusal = BadRequest(f"keep_alive: '{text[:40]}' is no duration", field="keep_alive")
     stripped = text.strip()
     try:

@@ -84,11 +84,11 @@ class OllamaStream:
         return self._closed or self._usage is not None or not self._parsed.requests
 
     def open(self) -> bytes:
-        """Nothing: the first line is the first token's."""
+        """Return nothing: the first line is the first token's."""
         return b""
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """Lines of these entries; nothing once the stream has ended."""
+        """Return the lines of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
         for entry in entries:
             if self._closed:
@@ -102,7 +102,7 @@ class OllamaStream:
         return b"".join(out)
 
     def comment(self, text: str) -> bytes:
-        """Nothing."""
+        """Return nothing: this API has no comments."""
         return b""
 
     def error(self, fault: HttpFault) -> bytes:
@@ -173,7 +173,7 @@ class OllamaStream:
 def render_ollama(
     parsed: Parsed, collected: Collected, *, shape: Shape, load_s: float = 0.0
 ) -> bytes:
-    """One object with everything."""
+    """Return one object with everything."""
     choice = collected.choices[0]
     message = message_object(choice.text, choice.reasoning, choice.calls)
     rest = end_object(collected.usage, DONE_REASONS[choice.finish_reason], load_s)
@@ -194,14 +194,14 @@ def line_head(parsed: Parsed) -> dict[str, Any]:
 
 
 def date(at_s: float) -> str:
-    """Seconds since 1970 as the dates that Ollama's clients read."""
+    """Return seconds since 1970 as the dates that Ollama's clients read."""
     at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC)
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def error_object(fault: HttpFault) -> dict[str, Any]:
-    """`{"error": "..."}`: Ollama's clients show this text and read nothing else, so the field
-    at fault is in it."""
+    """Return `{"error": "..."}`: Ollama's clients show this text and read nothing else, so the
+    field at fault is in it."""
     field = faults.in_words(fault.field, FIELD_WORDS)
     if field is None or field in fault.message:
         return {"error": fault.message}

@@ -65,7 +65,7 @@ class CompletionsStream(OpenAIStream):
         return b"".join(frames) or sse.comment("ok")
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """Frames of these entries; nothing once the stream has ended."""
+        """Return the frames of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
         starts, first = self._starts, self._first
         for entry in entries:
@@ -108,7 +108,7 @@ class CompletionsStream(OpenAIStream):
 
 
 def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
-    """One `text_completion`."""
+    """Return one `text_completion`."""
     usage = total([one.usage for one in collected])
     echoes = parsed.echoes or ("",) * len(collected)
     return json_bytes(

@@ -59,7 +59,7 @@ _TYPES = {
 
 
 def error_object(fault: HttpFault) -> dict[str, Any]:
-    """`{"error": {...}}`; the numbers that explain a refusal stand beside OpenAI's four."""
+    """Return `{"error": {...}}`; numbers that explain a refusal stand beside OpenAI's four."""
     error: dict[str, Any] = {
         "message": fault.message,
         "type": _TYPES.get(fault.status, "server_error"),
@@ -80,7 +80,7 @@ def error_frames(fault: HttpFault) -> bytes:
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """OpenAI's `usage`."""
+    """Return OpenAI's `usage`."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -43,7 +43,7 @@ class OpenAIStream:
         return error_frames(fault)
 
     def close(self) -> bytes:
-        """Usage when it was asked for, then `[DONE]`."""
+        """Return the usage when it was asked for, then `[DONE]`."""
         if self._closed:
             return b""
         self._closed = True

@@ -58,7 +58,7 @@ class QueueResource(Resource):
     """`GET /queue`: what runs and what waits, at runners and here."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Numbers, and one line per open request of this node's gateway."""
+        """Answer with numbers, and one line per open request of this node's gateway."""
         service = self.service
         runners = service.catalog.serving()
         requests = await service.http_processes.open_requests(service.options.processes)
@@ -90,7 +90,7 @@ class HealthResource(Resource):
     """`GET /health`: how this process is, from memory alone."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """200 while it serves at all; the words say how well."""
+        """Answer 200 while it serves at all; the words say how well."""
         service = self.service
         problems = _problems(service)
         answer_json(
@@ -117,7 +117,7 @@ class LiveResource(Resource):
     """`GET /livez`: the loop turns."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Always 200."""
+        """Answer 200, always."""
         resp.text = "ok"
         resp.content_type = "text/plain"
 
@@ -126,7 +126,7 @@ class ReadyResource(Resource):
     """`GET /readyz`: requests are taken."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """503 with the reasons while they are not."""
+        """Answer 503 with the reasons while they are not."""
         problems = _problems(self.service)
         resp.status = 503 if problems else 200
         resp.text = "\n".join(problems) or "ok"
@@ -137,7 +137,7 @@ class MetricsResource(Resource):
     """`GET /metrics`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Prometheus's text, of all HTTP processes."""
+        """Answer with Prometheus's text, of all HTTP processes."""
         service = self.service
         demands = service.readings.demands(service.reactor.now())
         resp.data = service.metrics.render(service.catalog.serving(), demands)

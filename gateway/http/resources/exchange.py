@@ -45,7 +45,7 @@ class _Running:
     recorded: bool = False
 
     def end(self, outcome: str, status: int) -> None:
-        """Record it, once; what is still open of it is cancelled."""
+        """Record the exchange, once; what is still open of it is cancelled."""
         if self.recorded:
             return
         self.recorded = True
@@ -65,7 +65,7 @@ class GenerateResource(Resource):
         self._dialect = dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Parse, submit, answer."""
+        """Parse the body, submit its requests, answer."""
         service = self.service
         started_at = service.reactor.now()
         parsed = await self._parse(service, req)

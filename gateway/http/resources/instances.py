@@ -65,8 +65,8 @@ class PlacementPreviews(Resource):
     """`GET /instance/previews?model=...`: every candidate, with its bytes and speed or a reason."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """For each number of nodes and kind of sharding the best placement now, or why there is
-        none; `chosen` is what placing would do, `refusal` what it would say instead."""
+        """Answer, per number of nodes and kind of sharding, with the best placement now, or why
+        there is none; `chosen` is what placing would do, `refusal` what it would say instead."""
         service, asked = self.service, _asked(req)
         await service.catalog.wait_known()
         command = _command(service, asked).model_copy(update={"previews": True})
@@ -93,7 +93,7 @@ class InstanceResource(Resource):
         )
 
     async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
-        """Drain (`?drain_s=`), then unload."""
+        """Drain the instance (`?drain_s=`), then unload."""
         service = self.service
         drain_s = req.get_param_as_float("drain_s", min_value=0.0, max_value=MAX_DRAIN_S)
         command = DeleteInstance(

@@ -38,7 +38,7 @@ class Root(Resource):
         resp.content_type = "text/plain; charset=utf-8"
 
     async def on_head(self, req: Request, resp: Response) -> None:
-        """200."""
+        """Answer 200."""
         resp.content_type = "text/plain; charset=utf-8"
 
 

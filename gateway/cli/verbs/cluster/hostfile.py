@@ -108,7 +108,7 @@ def _show(
 
 
 def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:
-    """File name to contents; nothing for one rank, which needs no group."""
+    """Return file name to contents; nothing for one rank, which needs no group."""
     if len(hosts) < 2:
         return {}
     if hosts[0].rdma:

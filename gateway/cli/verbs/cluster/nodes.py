@@ -128,7 +128,7 @@ def _measured(state: NodeState, node: str) -> list[dict[str, Any]]:
 
 
 def _speed(one: dict[str, Any]) -> str:
-    """Of the address in use, else of the fastest; a `+` says that it may be more."""
+    """Return the speed of the address in use, else of the fastest; `+`: it may be more."""
     ways: list[dict[str, Any]] = one["measured"]
     if not ways:
         return ""

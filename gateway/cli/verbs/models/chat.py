@@ -243,7 +243,7 @@ def read_message() -> str:
 
 @contextlib.contextmanager
 def _line_editing(invocation: Invocation) -> Generator[None]:
-    """Arrow keys and a history that outlives us, where there is a terminal and readline."""
+    """Give arrow keys and a history that outlives us, where there is a terminal and readline."""
     if not sys.stdin.isatty():
         yield
         return

@@ -183,7 +183,7 @@ def _start(nodes: list[LabNode], output: Output) -> None:
 
 
 def _formed(nodes: list[LabNode]) -> float:
-    """Seconds from the start of the last switchboard until all know one holder."""
+    """Return the seconds from the start of the last switchboard until all know one holder."""
     ends_at = time.time() + FORM_S
     while True:
         states = [state_of(node.url) for node in nodes]
@@ -224,7 +224,7 @@ def formation_s(nodes: list[LabNode], now: float) -> float:
 
 
 def _started_at(node: LabNode) -> float:
-    """When the node's switchboard was started last, by its own log."""
+    """Return when the node's switchboard was started last, by its own log."""
     times = [line["at"] for line in _lines(node, "bus") if line.get("message") == "started"]
     if not times:
         raise CliError(f"{node.name}'s switchboard has logged nothing")
@@ -232,7 +232,7 @@ def _started_at(node: LabNode) -> float:
 
 
 def _agreed_at(nodes: list[LabNode], now: float) -> float:
-    """When the last node's gateway heard of the holder that all know, by their logs; `now`
+    """Return when the last node's gateway heard of the holder that all know, by their logs; `now`
     where one has not said so."""
     times: list[float] = []
     for node in nodes:
