@@ -15,7 +15,7 @@ from gateway.http.server import serve
 
 
 def options_of(settings: Settings) -> Options:
-    """What the gateway needs of the settings."""
+    """Return the gateway's options, as the settings have them."""
     return Options(
         node=node_id(settings.paths.state),
         node_name=settings.node_name,

@@ -103,7 +103,7 @@ class HttpService:
     # --- life ------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """SIGTERM: no new requests; those open may go on for `drain_s`, then end in words."""
+        """Take no new requests (SIGTERM); those open may go on for `drain_s`, then end in words."""
         if self.dispatcher.draining:
             return
         self.dispatcher.draining = True
@@ -111,13 +111,13 @@ class HttpService:
         self.reactor.later(self.options.drain_s, self.end_all)
 
     def end_all(self) -> None:
-        """Every open request ends now, in words."""
+        """End every open request now, in words."""
         self.dispatcher.fail_all(
             "model_unavailable", "the gateway is shutting down; please send the request again"
         )
 
     def close(self) -> None:
-        """The end of this process."""
+        """End what is open, and let go of all that this process holds."""
         self.end_all()
         self.dispatcher.close()
         self._clients.close()
@@ -126,7 +126,7 @@ class HttpService:
         self._stack.close()
 
     def _tidy(self) -> None:
-        """Once after a busy time, when nothing is open."""
+        """Tidy memory once after a busy time, when nothing is open."""
         was_busy, self._was_busy = self._was_busy, bool(self.dispatcher.requests)
         if was_busy and not self._was_busy:
             tidy()
@@ -134,7 +134,7 @@ class HttpService:
     # --- what resources ask ------------------------------------------------------------------
 
     def parse_context(self, headers: dict[str, str]) -> ParseContext:
-        """What a parser may know now."""
+        """Return what a parser may know now."""
         context_tokens = {
             str(card.model): card.context_tokens for card in self.catalog.cards().values()
         }
@@ -163,7 +163,7 @@ class HttpService:
         return answer
 
     def keep_alive(self, model: ModelId, seconds: float) -> None:
-        """How long the model's instances may idle from here on; told, not waited for."""
+        """Tell the model's instances how long, in seconds, they may idle; not waited for."""
         wanted = -1.0 if seconds == float("inf") or seconds < 0 else seconds
         for one in self.bus.state.instances.values():
             same = one.keep_alive_s == wanted or (wanted < 0 and one.keep_alive_s < 0)
@@ -174,7 +174,7 @@ class HttpService:
                 self.bus.command(told, self._keep_alive_answered)
 
     def command_id(self) -> CommandId:
-        """A new one."""
+        """Return a new command id."""
         return CommandId(new_name("cmd"))
 
     def cancel(self, request_id: RequestId) -> bool:
@@ -186,7 +186,7 @@ class HttpService:
         return self.dispatcher.records()
 
     def ended(self, exchange: Exchange, *, started_at: float, outcome: str, status: int) -> None:
-        """The record of one exchange: counts, and a line in the log without its text."""
+        """Record one exchange: counts, and a line in the log without its text."""
         now = self.reactor.now()
         for request in exchange.requests:
             ttft_s = None if request.first_at is None else request.first_at - started_at
@@ -245,7 +245,7 @@ class ServiceHandle:
 
     @property
     def service(self) -> HttpService:
-        """Raises RuntimeError before lifespan startup."""
+        """Return the service. Raises RuntimeError before lifespan startup."""
         if self._service is None:
             raise RuntimeError("the HTTP process has not started")
         return self._service

@@ -1,4 +1,4 @@
-"""Talks to the gateway processes of this node and of others: stop a request, whoever owns it.
+"""Talks to the gateway processes of this node and of others: stop a request, on any owner.
 
 A request id names its owner: a node and an HTTP process. A process of this node is asked
 directly; one of another node over the control plane, `cancel.asked.<its node>`, which every

@@ -32,14 +32,14 @@ class Counters:
     models: dict[str, ModelCounters] = field(default_factory=dict[str, ModelCounters])
 
     def of(self, model: str) -> ModelCounters:
-        """This model's counts, to be added to."""
+        """Return this model's counts, to be added to."""
         found = self.models.get(model)
         if found is None:
             found = self.models[model] = ModelCounters()
         return found
 
     def tokens(self, model: str, count: int, gap_s: float | None) -> None:
-        """`count` tokens came together, `gap_s` after the ones before (None: the first).
+        """Count `count` tokens that came together, `gap_s` after the ones before (None: the first).
 
         Tokens that come together share the gap, as if evenly spaced."""
         mine = self.of(model)
@@ -49,6 +49,6 @@ class Counters:
             mine.itl_counts[bisect_left(ITL_BOUNDS_S, gap_s / count)] += count
 
     def drain(self) -> dict[str, ModelCounters]:
-        """What has gathered, by model; the counts begin anew."""
+        """Return the counts gathered so far, by model, and begin anew."""
         models, self.models = self.models, {}
         return models

@@ -30,7 +30,7 @@ class ProcessRequests(Protocol):
         ...
 
     def open_requests(self) -> list[dict[str, Any]]:
-        """One plain record for each open request."""
+        """Return one plain record for each open request."""
         ...
 
 
@@ -58,7 +58,7 @@ class HttpProcesses:
         return answer if isinstance(answer, bool) else None
 
     async def open_requests(self, processes: int) -> list[dict[str, Any]]:
-        """What is open at all of `processes` HTTP processes."""
+        """Return the open requests of all `processes` HTTP processes; silent ones are left out."""
         others = [number for number in range(processes) if number != self.number]
         answers = await asyncio.gather(*(self._ask(number, ["open"]) for number in others))
         found = self._asked().open_requests()
@@ -83,7 +83,7 @@ class HttpProcesses:
         raise AlreadyRunning(f"{MAX_PROCESSES} HTTP processes already run here")
 
     async def _ask(self, number: int, question: Sequence[Any]) -> Any:
-        """The answer, or None when none came in time."""
+        """Return the answer of process `number`, or None when none came in time."""
         link = self._dealers.get(number)
         if link is None:
             link = self._dealers[number] = Link("dealer")

@@ -108,7 +108,7 @@ class Metrics:
             self._flush_model(model, counters)
 
     def render(self, runners: list[RunnerReading], demands: list[DemandReading]) -> bytes:
-        """The text of all HTTP processes and of the runners."""
+        """Return the metrics text of all HTTP processes and of the runners."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)

@@ -83,7 +83,7 @@ class ClusterReadings:
 
     @property
     def has_cards(self) -> bool:
-        """Whether any node has said what it has."""
+        """Return whether any node's card has been heard."""
         return bool(self._cards)
 
     def cards(self, now: float) -> list[NodeCard]:

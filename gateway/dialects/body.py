@@ -59,7 +59,7 @@ class FieldTable:
 
 
 def by_field(name: str, *known: str) -> Discriminator:
-    """Tells the members of a union apart by the value of one of their fields."""
+    """Tell the members of a union apart by the value of one of their fields."""
 
     def tag(value: Any) -> str | None:
         """Return the tag of the member that `value` is, None for none."""
@@ -78,14 +78,14 @@ def by_field(name: str, *known: str) -> Discriminator:
 
 
 def by_shape(expected: str, tag: Callable[[Any], str | None]) -> Discriminator:
-    """Tells the members of a union apart by the kind of JSON value. Tags begin with `~`."""
+    """Tell the members of a union apart by the kind of JSON value. Tags begin with `~`."""
     return Discriminator(
         tag, custom_error_type="union_shape", custom_error_message=f"must be {expected}"
     )
 
 
 def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
-    """The body's top-level object. BadRequest for anything else, or for too deep a one."""
+    """Return the body's top-level object. BadRequest for anything else, or for too deep a one."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -121,7 +121,7 @@ def take_extras(fields: dict[str, Any]) -> Extras:
 def validate(
     model: type[Model], fields: dict[str, Any], table: FieldTable, *, within: str = ""
 ) -> Model:
-    """`fields` as `model`. Takes the harmless ones out first; BadRequest for the first fault.
+    """Return `fields` as `model`, without the harmless ones. BadRequest for the first fault.
 
     `within` is the path of the object that `fields` are, when it is not the body itself.
     """
@@ -140,7 +140,7 @@ def validate(
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
-    """`("messages", 2, "~parts", "text")` -> `messages[2].text`."""
+    """Return a path in words: `("messages", 2, "~parts", "text")` -> `messages[2].text`."""
     path = ""
     for step in location:
         if isinstance(step, int):
@@ -184,10 +184,10 @@ def _lower_first(text: str) -> str:
 
 
 def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
-    """A body that is JSON but for NaN or an infinity, so that the field can be named.
+    """Raise BadRequest naming the field of the NaN or infinity in a body that is JSON but for it.
 
-    Raises BadRequest with the parser's own words for every other fault, and whenever
-    nothing odd is found that the model would refuse.
+    Raises BadRequest with the parser's own words for every other fault, and whenever nothing odd is
+    found that the model would refuse.
     """
     refusal = BadRequest(f"the request body is not valid JSON: {error}")
     if not any(word in body for word in (b"NaN", b"Infinity")):
@@ -203,7 +203,7 @@ def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
 
 
 def _odd_number(value: Any) -> str | None:
-    """The path of the first NaN or infinity in `value`. Iterative: bodies may be deep."""
+    """Return the path of the first NaN or infinity, or None. Iterative: bodies may be deep."""
     waiting: list[tuple[tuple[int | str, ...], Any]] = [((), value)]
     while waiting:
         location, one = waiting.pop()

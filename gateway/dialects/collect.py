@@ -73,12 +73,12 @@ class Collector:
 
     @property
     def ended(self) -> bool:
-        """Whether every request has ended, well or not."""
+        """Return whether every request has ended, well or not."""
         return not self._open
 
     @property
     def collected(self) -> tuple[Collected, ...]:
-        """What came, in the order of the requests; complete once `ended`."""
+        """Return what came, in the order of the requests; complete once `ended`."""
         for (request_id, choice, channel), pieces in self._pieces.items():
             for one in self._all:
                 if one.request_id == request_id:
@@ -87,7 +87,7 @@ class Collector:
 
     @property
     def failed(self) -> Failed | None:
-        """The first request's failure, if one failed."""
+        """Return the failure of the first request that failed, or None."""
         return next((one.failed for one in self._all if one.failed is not None), None)
 
     def add(self, entries: Sequence[Entry]) -> None:
@@ -129,7 +129,7 @@ def _add_call(calls: list[CollectedCall], delta: ToolCallDelta) -> None:
 
 
 def total(usages: Sequence[Usage]) -> Usage:
-    """Usage of several requests answered together: counts added, the longest seconds."""
+    """Return the usage of several requests together: counts added, the longest seconds."""
     if len(usages) == 1:
         return usages[0]
     return Usage(

@@ -96,7 +96,7 @@ class Parsed:
 
     @property
     def choices(self) -> int:
-        """Choices per request; the same for all of them."""
+        """Return the choices per request; the same for all of them."""
         return self.requests[0].n if self.requests else 1
 
 
@@ -114,27 +114,27 @@ class StreamRenderer(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether every request has ended, or an error has been rendered."""
+        """Return whether every request has ended, or an error has been rendered."""
         ...
 
     def open(self) -> bytes:
-        """First bytes, sent as soon as the runner has accepted."""
+        """Return the first bytes, sent as soon as the runner has accepted."""
         ...
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """The bytes of these entries together; may be empty. The hot path."""
+        """Return the bytes of these entries together; may be empty. The hot path."""
         ...
 
     def comment(self, text: str) -> bytes:
-        """A keep-alive or a word of progress; empty where the dialect has no comments."""
+        """Return a keep-alive or a word of progress; empty where the dialect has no comments."""
         ...
 
     def error(self, fault: HttpFault) -> bytes:
-        """A failure after the status has been sent; ends the stream."""
+        """Return the bytes of a failure after the status has been sent; ends the stream."""
         ...
 
     def close(self) -> bytes:
-        """Last bytes of a stream that ended well; empty after an error."""
+        """Return the last bytes of a stream that ended well; empty after an error."""
         ...
 
 
@@ -143,30 +143,30 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """Stable, for metrics and logs."""
+        """Return the dialect's name; stable, for metrics and logs."""
         ...
 
     @property
     def stream_content_type(self) -> str:
-        """Of streamed answers; whole ones are `application/json`."""
+        """Return the content type of streamed answers; whole ones are `application/json`."""
         ...
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Raises `BadRequest` naming the field, in the client's terms."""
+        """Parse a body. Raises `BadRequest` naming the field, in the client's terms."""
         ...
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> StreamRenderer:
-        """A renderer for a streamed answer. `load_s` is how long the model took to load."""
+        """Return a renderer for a streamed answer. `load_s` is how long the model took to load."""
         ...
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """The answer in one piece; no request of `collected` may have failed."""
+        """Return the answer in one piece; no request of `collected` may have failed."""
         ...
 
     def error(self, fault: HttpFault) -> ErrorAnswer:
-        """A failure before the status has been sent."""
+        """Return the answer to a failure before the status has been sent."""
         ...
 
 

@@ -27,7 +27,7 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """`text` as a JSON string, quotes included, without a byte that could end a line."""
+    """Return `text` as a JSON string, quotes included, without a byte that could end a line."""
     # the three are outside ASCII and none is printable: both questions are nearly free
     if text.isascii() or text.isprintable():
         return orjson.dumps(text)
@@ -35,12 +35,12 @@ def text_bytes(text: str) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """`value` as JSON on one line; keys in the order given."""
+    """Return `value` as JSON on one line; keys in the order given."""
     return _BREAKS.sub(_escaped, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
 
 
 def finite_logprob(logprob: float) -> float:
-    """`logprob`, or -9999.0 where it is minus infinity or not a number."""
+    """Return `logprob`, or -9999.0 where it is minus infinity or not a number."""
     return max(LEAST_LOGPROB, logprob)
 
 
@@ -61,5 +61,5 @@ def logprobs_list(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
 
 
 def token_bytes(text: str) -> list[int] | None:
-    """The UTF-8 bytes of a token, or None for one that is only part of a character."""
+    """Return the UTF-8 bytes of a token, or None for one that is only part of a character."""
     return None if "\ufffd" in text else list(text.encode())

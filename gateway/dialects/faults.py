@@ -96,7 +96,7 @@ FAILURES: Mapping[FailReason, _Row] = {
 
 
 def of_refusal(refusal: Refusal) -> HttpFault:
-    """A refusal, with its own retry time and place in the queue where it has them."""
+    """Return the fault of a refusal, with its retry time and queue position where it has them."""
     row = REFUSALS[refusal.reason]
     facts = dict(refusal.facts)
     if refusal.position is not None:
@@ -112,7 +112,7 @@ def of_refusal(refusal: Refusal) -> HttpFault:
 
 
 def of_failed(failed: Failed) -> HttpFault:
-    """A request that ended early; `details` may name the `field` and `retry_after_s`."""
+    """Return the fault of a request that ended early; `details` may name the retry and field."""
     row = FAILURES[failed.reason]
     facts = dict(failed.details)
     named = facts.pop("field", None)
@@ -131,12 +131,12 @@ def of_failed(failed: Failed) -> HttpFault:
 
 
 def of_bad_request(error: BadRequest) -> HttpFault:
-    """A body that cannot be honoured as it stands."""
+    """Return the 400 for a body that cannot be honoured as it stands."""
     return HttpFault(400, "invalid_value", error.message, field=error.field)
 
 
 def of_overflow(error: ContextOverflow) -> HttpFault:
-    """A prompt that does not fit, in the words that clients parse."""
+    """Return the 400 for a prompt that does not fit, in the words that clients parse."""
     return HttpFault(
         400,
         "context_length_exceeded",
@@ -146,7 +146,7 @@ def of_overflow(error: ContextOverflow) -> HttpFault:
 
 
 def unknown_model(model: str, known: Sequence[str] = ()) -> HttpFault:
-    """A model that is not on this cluster. Never a surprise download: it names the command."""
+    """Return the 404 for an unknown model. Never a surprise download: it names the command."""
     near = difflib.get_close_matches(model, known, n=1)
     hint = f"did you mean '{near[0]}'? Otherwise, to get it" if near else "to get it"
     return HttpFault(
@@ -158,12 +158,12 @@ def unknown_model(model: str, known: Sequence[str] = ()) -> HttpFault:
 
 
 def not_found(what: str) -> HttpFault:
-    """A path, or a thing named in one, that does not exist."""
+    """Return the 404 for a path, or a thing named in one, that does not exist."""
     return HttpFault(404, "not_found", f"{what} does not exist")
 
 
 def owner_silent(owner: str, waited_s: float) -> HttpFault:
-    """A request cannot be stopped: whoever owns it does not answer."""
+    """Return the 504 for a request that cannot be stopped: the owner does not answer."""
     return HttpFault(
         504,
         "owner_silent",
@@ -175,7 +175,7 @@ def owner_silent(owner: str, waited_s: float) -> HttpFault:
 
 
 def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
-    """A path that exists, asked in a way that it does not answer."""
+    """Return the 405 for a path that exists, asked in a way that it does not answer."""
     names = ", ".join(sorted(allowed))
     return HttpFault(
         405,
@@ -186,17 +186,17 @@ def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
 
 
 def unauthorized(message: str) -> HttpFault:
-    """No key, or one that is not ours."""
+    """Return the 401 for no key, or one that is not ours."""
     return HttpFault(401, "invalid_api_key", message, headers=(("www-authenticate", "Bearer"),))
 
 
 def forbidden(message: str) -> HttpFault:
-    """A key that is ours and may not do this."""
+    """Return the 403 for a key that is ours and may not do this."""
     return HttpFault(403, "forbidden", message)
 
 
 def too_large(limit_bytes: int) -> HttpFault:
-    """A body beyond the limit; it has not been read to its end."""
+    """Return the 413 for a body beyond the limit; it has not been read to its end."""
     return HttpFault(
         413,
         "body_too_large",
@@ -206,15 +206,15 @@ def too_large(limit_bytes: int) -> HttpFault:
 
 
 def internal(reference: str) -> HttpFault:
-    """Our own failure. The text holds nothing of it but where to look in the log."""
+    """Return the 500 for our own failure. Its text says only where to look in the log."""
     return HttpFault(
         500, "internal_error", f"something went wrong here; the log has it as {reference}"
     )
 
 
 def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
-    """A field as the client knows it: its first step, as `words` has it. Runners speak of
-    requests in OpenAI's terms, whatever API the request came through."""
+    """Return a field as the client knows it: its first step, as `words` has it. Runners speak of
+    requests in OpenAI's terms, whichever API the request came through."""
     if field is None:
         return None
     step = re.split(r"[.\[]", field, maxsplit=1)[0]
@@ -222,7 +222,7 @@ def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
 
 
 def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
-    """Headers that every dialect sends: `Retry-After` in whole seconds, at least one."""
+    """Return the headers that every dialect sends: `Retry-After` in whole seconds, at least one."""
     headers: list[tuple[str, str]] = [("content-type", "application/json"), *fault.headers]
     if fault.retry_after_s is not None:
         headers.append(("retry-after", str(max(1, math.ceil(fault.retry_after_s)))))

@@ -18,10 +18,10 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 
 def frame(payload: bytes) -> bytes:
-    """One unnamed event. `payload` must hold no line break."""
+    """Return one unnamed event. `payload` must hold no line break."""
     return b"data: " + payload + b"\n\n"
 
 
 def comment(text: str) -> bytes:
-    """A line that readers skip: keeps a connection warm, shows progress to a human."""
+    """Return a line that readers skip: keeps a connection warm, shows progress to a human."""
     return b": " + " ".join(text.split()).encode() + b"\n\n"

@@ -1,4 +1,4 @@
-"""Talks to nobody yet: puts the ASGI application of one HTTP process together.
+"""Talks to no client yet: puts the ASGI application of one HTTP process together.
 
 Server-neutral: any ASGI server with lifespan may run what `build_app` returns. Nothing of the
 bus is made here; that happens in lifespan startup, after the fork.
@@ -17,7 +17,7 @@ from gateway.service import ServiceHandle
 
 
 def build_app(options: Options) -> ReceiveTap:
-    """The application, from what the composition root has read."""
+    """Return the application, from what the composition root has read."""
     handle = ServiceHandle(options)
     app: App[Any, Any] = App(middleware=[AccessControl(handle)])
     app.resp_options.xml_error_serialization = False

@@ -24,7 +24,7 @@ class Asker:
         self._reactor = reactor
 
     async def ask(self, address: str, message: Message, deadline_s: float) -> Message:
-        """The answer to `message` from the ROUTER at `address`.
+        """Return the answer to `message` from the ROUTER at `address`.
 
         Raises Unavailable after `deadline_s`, BadMessage when the answer is not one of ours.
         """

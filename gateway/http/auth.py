@@ -1,7 +1,7 @@
 """Who may come in: API keys by their hashes, Host names, web origins.
 
 Pure. Keys are long and random, so one SHA-256 is enough to keep them by (there is nothing to
-guess); a comparison takes the same time whatever is wrong. A browser's page may call only from
+guess); a comparison takes the same time for every mistake. A browser's page may call only from
 an origin that is ours or listed, and only by a Host name that no stranger's DNS can point here.
 """
 
@@ -21,12 +21,12 @@ OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz"})
 
 
 def hashed(key: str) -> str:
-    """A key as it is kept."""
+    """Return a key as it is kept: its SHA-256 in hexadecimal, after `sha256:`."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
 def offered_key(authorization: str | None, x_api_key: str | None) -> str | None:
-    """The key that a request carries, from the values of its two headers."""
+    """Return the key that a request carries, from the values of its two headers; None for none."""
     scheme, _, rest = (authorization or "").partition(" ")
     if scheme.casefold() == "bearer" and rest.strip():
         return rest.strip()
@@ -34,7 +34,7 @@ def offered_key(authorization: str | None, x_api_key: str | None) -> str | None:
 
 
 def is_known_key(key: str, hashes: Collection[str]) -> bool:
-    """Whether `key` is one of those kept."""
+    """Return whether `key` is one of those kept."""
     mine = hashed(key).encode()
     # no early exit: which of the keys it is must not show in the time it takes
     return sum(hmac.compare_digest(mine, one.encode()) for one in hashes) > 0
@@ -50,9 +50,10 @@ def check_exposure(host: str, hashes: Collection[str]) -> None:
 
 
 def host_allowed(host: str | None, names: Collection[str]) -> bool:
-    """Whether a Host header may be answered: an address, a loopback name, or a listed one.
+    """Return whether a Host header may be answered: none, an address, a loopback or listed name.
 
-    A name that somebody else's DNS points at us (rebinding) is none of them."""
+    A name that another owner's DNS points at us (rebinding) is none of them.
+    """
     if not host:
         return True
     name = urlsplit(f"//{host}").hostname or ""
@@ -66,7 +67,7 @@ def host_allowed(host: str | None, names: Collection[str]) -> bool:
 
 
 def origin_allowed(origin: str | None, host: str | None, origins: Collection[str]) -> bool:
-    """Whether a web page from `origin` may call: the same host, this machine, or listed."""
+    """Return whether a web page from `origin` may call: the same host, this machine, or listed."""
     if origin is None:
         return True
     if origin in origins or "*" in origins:

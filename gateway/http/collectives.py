@@ -19,8 +19,8 @@ ENDED = "the test was ended before it was done"
 def standing_of(
     name: str, instance: Instance | None, readings: Sequence[CollectiveReading]
 ) -> dict[str, Any] | None:
-    """`status` is `running`, `done` or `failed` (with `error`); `report` is of what is known so
-    far. None: no such test."""
+    """Return how a test stands: `status` is `running`, `done` or `failed` (with `error`); `report`
+    is of what is known so far. None: no such test."""
     if instance is not None and instance.test is None:
         return None
     if instance is None and not readings:

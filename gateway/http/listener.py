@@ -23,7 +23,7 @@ that does not read."""
 
 
 def open_listener(host: str, port: int, *, retry_s: float = RETRY_S) -> socket.socket:
-    """A listening socket. Raises Unavailable, naming the port's owner, after `retry_s`."""
+    """Return a listening socket. Raises Unavailable, naming the port's owner, after `retry_s`."""
     give_up_at = now() + retry_s
     while True:
         try:
@@ -46,7 +46,7 @@ def prepare(listener: socket.socket, backlog: int) -> None:
 
 
 def owner_of_port(port: int) -> str:
-    """`name (pid n)` of the process that listens there, as far as this system tells us."""
+    """Return `name (pid n)` of the process that listens there, as far as this system tells us."""
     try:
         for one in psutil.net_connections("tcp"):
             if one.laddr and one.laddr.port == port and one.pid:

@@ -1,7 +1,7 @@
 """Talks to clients at the edge of HTTP: bodies in limits, who may come in, errors in dialect.
 
-Every answer of 400 and above leaves here, whatever raised it, in the envelope of the dialect that
-owns the path.
+Every answer of 400 and above leaves here, from any code that raised it, in the envelope of the
+dialect that owns the path.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ReceiveTap:
 
 
 def receive_of(req: Request) -> Receive:
-    """The connection's `receive`; to be used only after the body was read."""
+    """Return the connection's `receive`; to be used only after the body was read."""
     return req.scope[_RECEIVE]
 
 
@@ -61,7 +61,7 @@ class Resource:
 
     @property
     def service(self) -> HttpService:
-        """The service of this process, once it has started."""
+        """Return the service of this process, once it has started."""
         return self._handle.service
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
@@ -83,8 +83,8 @@ def answer_json(resp: Response, value: Any) -> None:
 
 
 async def read_body(req: Request, limit_bytes: int) -> bytes:
-    """The whole body. Raises HttpFaultRaised as soon as it is known to be too large (413), or when
-    nothing more of it comes (408)."""
+    """Return the whole body. Raises HttpFaultRaised as soon as it is known to be too large (413),
+    or when nothing more of it comes (408)."""
     length = req.content_length
     if length is not None and length > limit_bytes:
         raise HttpFaultRaised(faults.too_large(limit_bytes))
@@ -112,7 +112,7 @@ class AccessControl:
         self._handle = handle
 
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
-        """Lifespan: build the service; leave its drain for the gunicorn worker."""
+        """Build the service at lifespan startup; leave its drain for the gunicorn worker."""
         service = self._handle.start()
         state = scope.get("state")
         if isinstance(state, dict):
@@ -121,7 +121,7 @@ class AccessControl:
             state["is_busy"] = lambda: bool(service.running)
 
     async def process_shutdown(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
-        """Lifespan: the end."""
+        """Close the service at lifespan shutdown."""
         self._handle.stop()
 
     async def process_request(self, req: Request, resp: Response) -> None:

@@ -14,7 +14,7 @@ UNREACHABLE_S = 15.0
 
 
 def node_health(reading: NodeReading | None, age_s: float) -> dict[str, Any]:
-    """`{status, code, message, remediation}`; status is ok, warn or error."""
+    """Return `{status, code, message, remediation}`; status is ok, warn or error."""
     if reading is None or age_s >= UNREACHABLE_S:
         since = "no reading yet" if reading is None else f"no reading for {age_s:.0f} s"
         way_out = "see `shoal status` on that node (telemetry, bus)"

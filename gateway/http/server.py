@@ -41,7 +41,7 @@ class HttpProcess(ASGIWorker):
     """gunicorn's ASGI worker with a backlog, a drain, and an end."""
 
     def notify(self) -> None:
-        """Each second; the first time, the listeners are put right."""
+        """Notify, each second; the first time, put the listeners right."""
         if self.servers and not getattr(self, "_prepared", False):
             self._prepared = True
             for one in cast(list[Any], self.sockets):
@@ -49,12 +49,12 @@ class HttpProcess(ASGIWorker):
         super().notify()
 
     def handle_exit_signal(self) -> None:
-        """SIGTERM: no new requests from here on."""
+        """Drain on SIGTERM: no new requests from here on."""
         super().handle_exit_signal()
         self._tell("on_drain")
 
     def handle_quit_signal(self) -> None:
-        """SIGINT, SIGQUIT: open requests end in words now."""
+        """End open requests in words now, on SIGINT and SIGQUIT."""
         self._tell("on_end")
         super().handle_quit_signal()
 
@@ -133,7 +133,7 @@ class _Gunicorn(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """What we need; the rest stays gunicorn's default."""
+        """Set what we need; the rest stays gunicorn's default."""
         options = self._options
         settings: dict[str, Any] = {
             "bind": [f"fd://{self._listener.fileno()}"],
@@ -157,7 +157,7 @@ class _Gunicorn(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """The application; imported here, after the fork, because the metrics' library looks
+        """Return the application; imported here, after the fork, because the metrics' library looks
         for its folder when it is imported and because no socket may be older than the fork."""
         from gateway.http.app import build_app
 
@@ -178,7 +178,7 @@ def serve(options: Options) -> None:
 
 
 def _end_workers(arbiter: Any) -> None:
-    """Our supervisor is gone: so are we, at once."""
+    """End the workers at once: our supervisor is gone."""
     for pid in list(arbiter.WORKERS):
         try:
             os.kill(pid, signal.SIGQUIT)

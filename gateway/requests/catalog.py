@@ -47,7 +47,7 @@ class ModelCatalog:
 
     @property
     def known(self) -> bool:
-        """Whether enough was heard to say that a model does not exist."""
+        """Return whether enough was heard to say that a model does not exist."""
         return self._bus.mirror.live and self._readings.has_cards
 
     async def wait_known(self) -> None:

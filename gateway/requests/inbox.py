@@ -42,17 +42,17 @@ class EntryInbox:
 
     @property
     def settled(self) -> bool:
-        """Whether a status can be given: all accepted, refused, or failed at once."""
+        """Return whether a status can be given: all accepted, refused, or failed at once."""
         return not self._unaccepted or self.fault is not None or self.abandoned
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether nothing more will come."""
         return not self._unended or self.fault is not None or self.abandoned
 
     @property
     def early_fault(self) -> HttpFault | None:
-        """A failure that can still be a status, because nothing precedes it."""
+        """Return a failure that can still be a status, because nothing precedes it; else None."""
         if self.fault is not None:
             return self.fault
         first = self._queue[0] if self._queue else None
@@ -69,7 +69,7 @@ class EntryInbox:
         return True
 
     async def take(self) -> list[Entry]:
-        """All entries that are there, waiting for the first. Empty when only comments came,
+        """Return all entries that are there, waiting for the first. Empty when only comments came,
         or when it has ended. Calling again says that what was given has been sent."""
         if self._taken:
             self._give_credit()
@@ -79,20 +79,20 @@ class EntryInbox:
         return self._taken
 
     def take_comments(self) -> list[str]:
-        """Words of progress since the last call."""
+        """Take the words of progress since the last call."""
         comments, self._comments = self._comments, []
         return comments
 
     # --- what the runners' side tells -----------------------------------------------------
 
     def accepted(self, request_id: RequestId, position: int) -> None:
-        """A runner owns this request."""
+        """Note that a runner owns this request, at `position` of its queue."""
         self._unaccepted.discard(request_id)
         self.position = max(self.position, position)
         self._wake()
 
     def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:
-        """Entries of one request, its terminal (if here) last."""
+        """Take in entries of one request, its terminal (if here) last."""
         self._queue.extend(entries)
         self._unaccepted.discard(request_id)
         last = entries[-1]
@@ -103,19 +103,19 @@ class EntryInbox:
         self._wake()
 
     def refuse(self, fault: HttpFault) -> None:
-        """No runner takes it: that is the answer."""
+        """Refuse the exchange: no runner takes it; `fault` is the answer."""
         if self.fault is None and not self.ended:
             self.fault = fault
             self._wake()
 
     def say(self, comment: str) -> None:
-        """A keep-alive or a word of progress. One that was not yet taken is replaced."""
+        """Leave a keep-alive or a word of progress. One that was not yet taken is replaced."""
         if not self.ended:
             self._comments = [comment]
             self._wake()
 
     def abandon(self) -> None:
-        """The client is gone; nothing more is given out."""
+        """Drop what is queued: the client is gone; nothing more is given out."""
         self.abandoned = True
         self._queue.clear()
         self._wake()

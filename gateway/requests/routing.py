@@ -31,7 +31,7 @@ class InstanceLoad:
 
 
 def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
-    """The one model that `name` means, or None when there is none or more than one."""
+    """Return the one model that `name` means, or None when there is none or more than one."""
     if ModelId(name) in known:
         return ModelId(name)
     plain = name.removesuffix(":latest")
@@ -52,7 +52,7 @@ def ready_instances(
     model: ModelId,
     excluded: Collection[tuple[InstanceId, int]] = (),
 ) -> list[Instance]:
-    """Instances that may take a request now; `excluded` are (instance, generation) pairs."""
+    """Return instances that may take a request now; `excluded` are (instance, generation) pairs."""
     return [
         one
         for one in instances
@@ -64,7 +64,7 @@ def ready_instances(
 
 
 def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
-    """Why the model will not be loaded: the holder gave up on all copies that it placed."""
+    """Return why the model will not be loaded: the holder gave up on all its copies; or None."""
     mine = [one for one in instances if one.model == model]
     if not mine or any(one.status != "failed" for one in mine):
         return None
@@ -74,7 +74,7 @@ def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
 def choose(
     ready: Iterable[Instance], loads: Mapping[InstanceId, InstanceLoad], affinity: str
 ) -> Instance | None:
-    """The instance to ask. A suspect one is asked only where there is no other."""
+    """Return the instance to ask, or None. A suspect one is asked only where there is no other."""
     candidates = list(ready)
     if not candidates:
         return None
@@ -91,7 +91,7 @@ def choose(
 
 
 def affinity_of(request: GenerationRequest) -> str:
-    """What a conversation keeps while it grows: its model, tools, and first words."""
+    """Return a hash of what a growing conversation keeps: its model, tools, and first words."""
     prompt = request.prompt
     parts: list[str] = [request.model]
     if isinstance(prompt, ChatPrompt):
@@ -109,7 +109,7 @@ def affinity_of(request: GenerationRequest) -> str:
 
 
 def reading_rows(reading: RunnerReading | None) -> int:
-    """Rows that a runner said it has, waiting ones included."""
+    """Return the rows that a runner said it has, waiting ones included."""
     return 0 if reading is None else reading.running + reading.waiting
 
 

@@ -1,7 +1,7 @@
 """Requests that wait while no instance of their model is ready: bounded, with deadlines.
 
 Pure: time arrives as `now`. Order of a model's waiters is (priority, age). A model that
-cannot load yet blocks nobody else's. What waits is published as a reading; that reading is
+cannot load yet blocks no other model's. What waits is published as a reading; that reading is
 what makes the holder load models.
 """
 
@@ -37,7 +37,7 @@ class WaitingQueue:
     waiters: dict[str, Waiter] = field(default_factory=dict[str, Waiter])
 
     def add(self, waiter: Waiter) -> Refusal | None:
-        """Let it wait, or refuse: full, with its place and when to come again."""
+        """Let a request wait, or refuse: full, with its place and when to come again."""
         if len(self.waiters) >= self.limit:
             return Refusal(
                 reason="queue_full",
@@ -49,29 +49,29 @@ class WaitingQueue:
         return None
 
     def remove(self, key: str) -> Waiter | None:
-        """It waits no longer (served, cancelled, failed)."""
+        """Remove a waiter that waits no longer (served, cancelled, failed)."""
         return self.waiters.pop(key, None)
 
     def models(self) -> set[ModelId]:
-        """Models that somebody waits for."""
+        """Return the models that requests wait for."""
         return {one.model for one in self.waiters.values()}
 
     def of(self, model: ModelId) -> list[Waiter]:
-        """A model's waiters in the order in which they are to be submitted."""
+        """Return a model's waiters in the order in which they are to be submitted."""
         mine = (one for one in self.waiters.values() if one.model == model)
         return sorted(mine, key=lambda one: (one.priority, one.since_at))
 
     def position(self, key: str) -> int:
-        """How many of the same model go first."""
+        """Return how many of the same model go first."""
         waiter = self.waiters[key]
         return [one.key for one in self.of(waiter.model)].index(key)
 
     def expired(self, now: float) -> list[Waiter]:
-        """Those whose deadline has come; they stay until removed."""
+        """Return the waiters whose deadline has come; they stay until removed."""
         return [one for one in self.waiters.values() if now >= one.deadline_at]
 
     def reading(self, node: NodeId, process: str, now: float) -> DemandReading:
-        """The unmet demand, most urgent model first."""
+        """Return the unmet demand, most urgent model first."""
         models = [
             ModelDemand(
                 model=model,
@@ -93,8 +93,8 @@ def loading_text(
     *,
     position: int,
 ) -> str:
-    """A line for the person who waits: phase, bytes, per cent. While the weights are on their way
-    to a node, that; of several nodes the one that is furthest behind."""
+    """Return a line for the person who waits: phase, bytes, per cent. While the weights are on
+    their way to a node, that; of several nodes the one that is furthest behind."""
     mine = [one for one in readings if one.model == model]
     place = f", {position} ahead of you" if position else ""
     under_way = [

@@ -128,7 +128,7 @@ class RunnerConnection:
 
     @property
     def open_requests(self) -> int:
-        """Requests here that have not ended."""
+        """Return the number of requests here that have not ended."""
         return len(self._open)
 
     def submit(
@@ -147,17 +147,17 @@ class RunnerConnection:
         self._send(message)
 
     def forget(self, request_id: RequestId) -> None:
-        """Whatever still comes of this request is dropped; its sink is called no more."""
+        """Drop what still comes of this request; its sink is called no more."""
         self._open.pop(request_id, None)
 
     def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:
-        """So many entries have left; the runner may send as many again."""
+        """Note that `count` entries have left; the runner may send as many again."""
         one = self._open.get(request_id)
         if one is not None and (grant := one.credit.sent(choice, count)):
             self._send(Credit(request_id, choice, grant))
 
     def tick(self, now: float) -> None:
-        """Each second: ping, and judge."""
+        """Ping and judge the runner, each second."""
         self._send(Ping(self._boot))
         owed = any(one.credit.may_move for one in self._open.values())
         verdict = self._life.tick(owed=owed, now=now)
@@ -171,7 +171,7 @@ class RunnerConnection:
             self.end("runner_lost", "the runner made no progress for 12 s")
 
     def end(self, reason: FailReason, message: str) -> None:
-        """It is over: every request gets its last word, the socket is closed."""
+        """End the connection: every request gets its last word, the socket is closed."""
         if self._dead:
             return
         self._dead = True
@@ -299,7 +299,7 @@ class RunnerConnection:
 
 
 def _fits(entry: Entry, one: _Open) -> bool:
-    """Whether the entry names a choice that was asked for and has credit; notes what it costs."""
+    """Return whether the entry names a choice that was asked for and has credit; notes its cost."""
     if type(entry) is TokenDelta:  # the hot path
         return 0 <= entry.choice < one.choices and one.credit.received(entry.choice)
     if isinstance(entry, Finished | Failed | PrefillProgress):

@@ -24,16 +24,16 @@ class CreditBook:
         self._ended = [False] * choices
 
     def received(self, choice: int) -> bool:
-        """An entry of this choice came; False when it had no credit left for it."""
+        """Count an entry of this choice; return False when it had no credit left for it."""
         self._left[choice] -= 1
         return self._left[choice] >= 0
 
     def ended(self, choice: int) -> None:
-        """Nothing more will come of this choice."""
+        """Note that nothing more will come of this choice."""
         self._ended[choice] = True
 
     def sent(self, choice: int, count: int) -> int:
-        """`count` entries have left for the client; returns what to grant now, often 0."""
+        """Count entries that left for the client; return what to grant now, often 0."""
         self._sent[choice] += count
         grant = self._sent[choice]
         if grant < TOP_UP or self._ended[choice]:
@@ -44,7 +44,7 @@ class CreditBook:
 
     @property
     def may_move(self) -> bool:
-        """Whether the runner could send: a choice has credit, or only the terminal is due."""
+        """Return whether the runner could send: a choice has credit, or the terminal is due."""
         return all(self._ended) or any(
             left > 0 and not ended for left, ended in zip(self._left, self._ended, strict=True)
         )

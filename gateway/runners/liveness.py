@@ -28,18 +28,18 @@ class Liveness:
     step: int = -1
 
     def pong(self, *, step: int, now: float) -> None:
-        """It answered a ping: alive; at work if its step moved."""
+        """Note an answered ping: alive; at work if its step moved."""
         self.heard_at = now
         if step != self.step:
             self.step = step
             self.moved_at = now
 
     def entries(self, now: float) -> None:
-        """It sent something of a request."""
+        """Note that the runner sent something of a request."""
         self.heard_at = self.moved_at = now
 
     def tick(self, *, owed: bool, now: float) -> Verdict:
-        """To be called each second. `owed`: some request here could move and has not ended."""
+        """Return the verdict, each second. `owed`: some open request here could move."""
         late = now - self.ticked_at > LATE_S
         self.ticked_at = now
         if late:

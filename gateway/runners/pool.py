@@ -78,29 +78,29 @@ class RunnerClients:
         return True
 
     def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:
-        """So many entries of a choice have been sent to the client."""
+        """Note that `count` entries of a choice have been sent to the client."""
         connection = self._at.get(request_id)
         if connection is not None:
             connection.sent_to_client(request_id, choice, count)
 
     def forget(self, request_id: RequestId) -> None:
-        """The request has ended, or nobody wants what is left of it."""
+        """Forget a request that has ended, or whose rest no client wants."""
         connection = self._at.pop(request_id, None)
         if connection is not None:
             connection.forget(request_id)
 
     def open_at(self, instance: InstanceId) -> int:
-        """Requests of this process that are open there."""
+        """Return how many requests of this process are open there."""
         connection = self._connections.get(instance)
         return 0 if connection is None else connection.open_requests
 
     def suspect(self, instance: InstanceId) -> bool:
-        """Whether it owes progress and is late with it."""
+        """Return whether the instance owes progress and is late with it."""
         connection = self._connections.get(instance)
         return connection is not None and connection.verdict != "well"
 
     def follow(self, state: ClusterState) -> None:
-        """The state has moved: end what it no longer has."""
+        """Follow the state: end, after a moment, the connections to what it no longer has."""
         for connection in list(self._connections.values()):
             instance = state.instances.get(connection.instance)
             if instance is None or instance.generation != connection.generation:
@@ -116,7 +116,7 @@ class RunnerClients:
             connection.end("model_unavailable", "the gateway is shutting down")
 
     def _connection(self, instance: Instance) -> RunnerConnection | None:
-        """The one there is, or a new one; None where no address of the runner is of use here."""
+        """Return the connection there is, or a new one; None where no address is of use here."""
         lead = instance.lead
         if lead is None:
             raise ValueError(f"{instance.instance} has no ready lead runner")
@@ -142,7 +142,7 @@ class RunnerClients:
         return made
 
     def heard_peers(self, reading: PeersReading) -> None:
-        """Where peers are reached; only this node's own reading counts."""
+        """Note where peers are reached; only this node's own reading counts."""
         if reading.node == self._node:
             self.hosts = {peer.node: peer.host for peer in reading.peers if peer.host}
 
@@ -159,8 +159,8 @@ class RunnerClients:
 
 
 def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
-    """Which of a lead runner's addresses to dial from `node`: the local socket on its own node;
-    else the one on the host where its node was reached, else the first."""
+    """Return which of a lead runner's addresses to dial from `node`: the local socket on its own
+    node; else the one on the host where its node was reached, else the first; None for none."""
     local = [one for one in lead.addresses if one.startswith("ipc://")]
     abroad = [one for one in lead.addresses if one.startswith("tcp://")]
     if lead.node == node:

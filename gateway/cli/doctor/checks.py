@@ -61,7 +61,7 @@ def _python(_settings: Settings, _running: bool) -> Finding:
 
 
 def _packages(_settings: Settings, _running: bool) -> Finding:
-    """Our packages have common names: all have to come from one place."""
+    """Check our packages, which have common names: all have to come from one place."""
     places: dict[str, list[str]] = {}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -75,7 +75,7 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
 
 
 def _mlx(_settings: Settings, _running: bool) -> Finding:
-    """In a process of its own: only runners import MLX, and a broken one may crash."""
+    """Check MLX in a process of its own: only runners import MLX, and a broken one may crash."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _MLX_PROBE],
@@ -207,7 +207,7 @@ def _gateway(settings: Settings, running: bool) -> Finding:
 
 
 def _diagnosis(settings: Settings, running: bool) -> Finding:
-    """py-spy: the node knows, for it has tried; without a node only whether it is there."""
+    """Check py-spy: the node knows, for it has tried; without a node only whether it is there."""
     if running:
         try:
             found = NodeApi(settings.url, api_key()).get("/v1/diagnostics/node", timeout_s=10.0)

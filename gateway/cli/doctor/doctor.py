@@ -70,7 +70,7 @@ def doctor(invocation: Invocation) -> None:
 
 
 def _guarded(name: str, checks: Iterable[Finding]) -> Iterator[Finding]:
-    """The checks, and a warning instead of whatever one of them could not bear."""
+    """Yield the checks' findings; a warning in place of those that an error kept back."""
     try:
         yield from checks
     except (OSError, ShoalError, ValueError) as error:
@@ -78,7 +78,7 @@ def _guarded(name: str, checks: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _state(settings: Settings) -> NodeState | None:
-    """What the node of this home knows; None where it does not run or answer."""
+    """Return the state as this home's node knows it; None where no node runs or answers."""
     if not Supervisor(settings.endpoints.supervisor).is_up():
         return None
     try:

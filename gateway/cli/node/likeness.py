@@ -209,7 +209,7 @@ def _node(state: NodeState, node: str) -> NodeReport:
 
 
 def _why(card: NodeCard | None, link: str, peer: PeerReading | None) -> str:
-    """Why the node counts as not reached; empty when it does."""
+    """Return why the node counts as not reached; empty when it does."""
     if link not in ("this one", "linked"):
         return (peer.why if peer else "") or f"the link is {link}"
     return "" if card else "it has not said yet what it is"

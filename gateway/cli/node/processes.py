@@ -1,6 +1,6 @@
 """Talks to the operating system for the command line: processes, ports, locks of one home.
 
-A role's lock file holds the pid of whoever holds the lock, so a locked file names a live process
+A role's lock file holds the pid of the process that holds it, so a locked file names a live process
 of this home beyond doubt; an unlocked one is litter. Nothing here looks at processes by name.
 """
 
@@ -192,7 +192,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _is_our_supervisord(pid: int, paths: Paths) -> bool:
-    """A pid file may be stale and its number another's: the command has to name our file."""
+    """Return whether the pid's command names our supervisord file: a stale pid may be another's."""
     try:
         return str(paths.supervisord_conf) in psutil.Process(pid).cmdline()
     except (psutil.NoSuchProcess, psutil.AccessDenied):

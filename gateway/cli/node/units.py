@@ -135,12 +135,12 @@ def _user_folder(service: Service) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A double-quoted word; `%` begins a specifier in every setting."""
+    """Return a double-quoted word, `%` doubled: it begins a specifier in every setting."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
 
 
 def _argument(text: str) -> str:
-    """A word of a command line, where `$` begins a variable too."""
+    """Return the text as a quoted word of a command line, where `$` begins a variable too."""
     return _quoted(text.replace("$", "$$"))
 
 

@@ -1,6 +1,6 @@
 """A process's log line, as people read it.
 
-Pure. Our own lines are JSON (`bus.process.logs`); whatever else a process or a library wrote to its
+Pure. Our own lines are JSON (`bus.process.logs`); all else that a process or a library wrote to its
 output is passed on as it stands.
 """
 

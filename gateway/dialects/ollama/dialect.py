@@ -120,7 +120,7 @@ class OllamaGenerate(_Rendered):
 
 
 def error_answer(fault: HttpFault) -> ErrorAnswer:
-    """A failure before anything was sent; the message alone, as Ollama's clients read it."""
+    """Return the answer to a failure before anything was sent: the message alone."""
     return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
 
 
@@ -222,7 +222,7 @@ def _assistant_of(message: OllamaAssistantMessageBody, index: int) -> ChatMessag
 
 
 def _tool_answer_of(message: OllamaToolMessageBody, unanswered: list[ToolCall]) -> ChatMessage:
-    """The tool's turn; takes the call that it answers out of `unanswered`."""
+    """Return the tool's turn; takes the call that it answers out of `unanswered`."""
     name = message.tool_name or message.name
     call = next(
         (

@@ -34,7 +34,7 @@ _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR":
 
 
 def model_of(name: str) -> ModelId:
-    """The model asked for, without `:latest`; whether it exists is for routing to say."""
+    """Return the model asked for, without `:latest`. BadRequest for what cannot be a name."""
     plain = name.removesuffix(":latest")
     if not is_model_id(plain):
         raise BadRequest(f"'{name[:80]}' cannot be the name of a model", field="model")
@@ -42,7 +42,7 @@ def model_of(name: str) -> ModelId:
 
 
 def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:
-    """The options, each honoured or refused by name."""
+    """Return the options, each honoured; BadRequest, by name, for one that cannot be."""
     found = {name: value for name, value in (asked.options or {}).items() if value is not None}
     for name, neutral in NEUTRAL_OPTIONS.items():
         if name in found and found.pop(name) not in neutral:
@@ -66,7 +66,7 @@ def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:
 
 
 def sampling_of(options: OllamaOptionsBody) -> Sampling:
-    """How tokens are chosen."""
+    """Return how tokens are chosen; options left out take Ollama's defaults."""
     top_p = DEFAULT_TOP_P if options.top_p is None else max(LEAST_TOP_P, options.top_p)
     penalised = options.repeat_last_n != 0 and options.repeat_penalty
     return Sampling(
@@ -83,13 +83,13 @@ def sampling_of(options: OllamaOptionsBody) -> Sampling:
 
 
 def max_tokens_of(options: OllamaOptionsBody) -> int | None:
-    """At most so many tokens; None for as many as fit."""
+    """Return how many tokens at most; None for as many as fit."""
     asked = options.num_predict
     return None if asked is None or asked < 0 else asked
 
 
 def stops_of(options: OllamaOptionsBody, limits: Limits) -> tuple[str, ...]:
-    """The stop strings, in order, without repeats."""
+    """Return the stop strings, in order, without repeats. BadRequest for too many, or a bad one."""
     stops = options.stop or []
     if len(stops) > limits.stops:
         raise BadRequest(f"options.stop: at most {limits.stops} strings", field="options.stop")
@@ -103,7 +103,7 @@ def stops_of(options: OllamaOptionsBody, limits: Limits) -> tuple[str, ...]:
 
 
 def output_of(asked: SharedBody) -> OutputFormat:
-    """What the text must be; enforced."""
+    """Return the format that the text must have; enforced."""
     match asked.format:
         case None | "":
             return OutputFormat()
@@ -114,12 +114,12 @@ def output_of(asked: SharedBody) -> OutputFormat:
 
 
 def thinking_of(asked: SharedBody) -> bool | None:
-    """Levels mean "yes": how long a model thinks is its own to say."""
+    """Return whether to think; levels mean "yes": how long a model thinks is its own to say."""
     return True if isinstance(asked.think, str) else asked.think
 
 
 def top_logprobs_of(asked: SharedBody) -> int | None:
-    """How many alternatives to show; None for no log-probabilities."""
+    """Return how many alternatives to show; None for no log-probabilities."""
     if asked.logprobs:
         return asked.top_logprobs or 0
     if asked.top_logprobs:
@@ -137,7 +137,7 @@ def check_offered(asked: SharedBody) -> None:
 
 
 def keep_alive_of(asked: SharedBody) -> float | None:
-    """Seconds to keep the model after this; infinite when negative; None when not said."""
+    """Return the seconds to keep the model after this; infinite when negative; None if not said."""
     match asked.keep_alive:
         case None:
             return None
@@ -149,7 +149,7 @@ def keep_alive_of(asked: SharedBody) -> float | None:
 
 
 def image_of(encoded: str, field: str) -> ImagePart:
-    """A base64 image as a `data:` URL."""
+    """Return a base64 image as a `data:` URL. BadRequest for no JPEG, PNG, GIF or WebP."""
     for start, kind in _IMAGE_STARTS.items():
         if encoded.startswith(start):
             return ImagePart(url=f"data:image/{kind};base64,{encoded}")
@@ -157,7 +157,7 @@ def image_of(encoded: str, field: str) -> ImagePart:
 
 
 def _duration_s(text: str) -> float:
-    """Go's durations ("1h30m", "300ms", "-1m"), and bare numbers as seconds."""
+    """Return in seconds Go's durations ("1h30m", "300ms", "-1m"), and bare numbers as seconds."""
     refusal = BadRequest(f"keep_alive: '{text[:40]}' is no duration", field="keep_alive")
     stripped = text.strip()
     try:

@@ -80,15 +80,15 @@ class OllamaStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the terminal has been rendered; true at once when there is none to come."""
+        """Return whether the terminal has been rendered; true at once when none is to come."""
         return self._closed or self._usage is not None or not self._parsed.requests
 
     def open(self) -> bytes:
-        """Nothing: the first line is the first token's."""
+        """Return nothing: the first line is the first token's."""
         return b""
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """Lines of these entries; nothing once the stream has ended."""
+        """Return the lines of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
         for entry in entries:
             if self._closed:
@@ -102,18 +102,18 @@ class OllamaStream:
         return b"".join(out)
 
     def comment(self, text: str) -> bytes:
-        """Nothing."""
+        """Return nothing: this API has no comments."""
         return b""
 
     def error(self, fault: HttpFault) -> bytes:
-        """An `error` line, the last one."""
+        """Return an `error` line, the last one; empty after the last."""
         if self._closed:
             return b""
         self._closed = True
         return json_bytes(error_object(fault)) + b"\n"
 
     def close(self) -> bytes:
-        """The last line."""
+        """Return the last line; empty when it was returned before."""
         if self._closed:
             return b""
         self._closed = True
@@ -173,7 +173,7 @@ class OllamaStream:
 def render_ollama(
     parsed: Parsed, collected: Collected, *, shape: Shape, load_s: float = 0.0
 ) -> bytes:
-    """One object with everything."""
+    """Return one object with everything."""
     choice = collected.choices[0]
     message = message_object(choice.text, choice.reasoning, choice.calls)
     rest = end_object(collected.usage, DONE_REASONS[choice.finish_reason], load_s)
@@ -183,25 +183,25 @@ def render_ollama(
 
 
 def render_empty(parsed: Parsed, *, shape: Shape, load_s: float) -> bytes:
-    """The answer to a body that only loads or unloads the model."""
+    """Return the answer to a body that only loads or unloads the model."""
     rest = end_object(Usage(), parsed.intent, load_s)
     return json_bytes(_answer(parsed, shape, message_object("", "", []), rest))
 
 
 def line_head(parsed: Parsed) -> dict[str, Any]:
-    """What every line begins with."""
+    """Return the fields that every line begins with."""
     return {"model": parsed.model, "created_at": date(parsed.created_at_s)}
 
 
 def date(at_s: float) -> str:
-    """Seconds since 1970 as the dates that Ollama's clients read."""
+    """Return seconds since 1970 as the dates that Ollama's clients read."""
     at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC)
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def error_object(fault: HttpFault) -> dict[str, Any]:
-    """`{"error": "..."}`: Ollama's clients show this text and read nothing else, so the field
-    at fault is in it."""
+    """Return `{"error": "..."}`: Ollama's clients show this text and read nothing else, so the
+    field at fault is in it."""
     field = faults.in_words(fault.field, FIELD_WORDS)
     if field is None or field in fault.message:
         return {"error": fault.message}
@@ -209,7 +209,7 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
 
 
 def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
-    """What the last line adds. The total is loading, waiting, prefill and decode."""
+    """Return what the last line adds. The total is loading, waiting, prefill and decode."""
     total_s = load_s + usage.queue_s + usage.prefill_s + usage.decode_s
     return {
         "done": True,
@@ -226,7 +226,7 @@ def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
 def message_object(
     text: str, thinking: str, calls: Sequence[CollectedCall], *, first: int = 0
 ) -> dict[str, Any]:
-    """A chat message; calls whose arguments are no object are told as text.
+    """Return a chat message; calls whose arguments are no object are told as text.
 
     `first` is the index of the first of `calls` in the whole answer.
     """

@@ -68,7 +68,7 @@ class OpenAIChat:
     stream_content_type = sse.CONTENT_TYPE
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """One request of `n` choices."""
+        """Return one request of `n` choices."""
         found = read_object(body, context.limits)
         extras = take_extras(found)
         asked = validate(ChatCompletionsBody, found, CHAT_TABLE)
@@ -109,17 +109,17 @@ class OpenAIChat:
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ChatStream:
-        """Chunks of `chat.completion.chunk`; loading is told in comments only."""
+        """Return a renderer of `chat.completion.chunk`; loading is told in comments only."""
         return ChatStream(parsed)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """One `chat.completion`."""
+        """Return one `chat.completion`."""
         return render_chat(parsed, collected[0])
 
     def error(self, fault: HttpFault) -> ErrorAnswer:
-        """OpenAI's error envelope."""
+        """Return OpenAI's error envelope."""
         return error_answer(fault)
 
 

@@ -50,12 +50,12 @@ class ChatStream(OpenAIStream):
         self._reasonings = [one + b'"reasoning_content":' for one in self._starts]
 
     def open(self) -> bytes:
-        """Each choice's role."""
+        """Return each choice's role."""
         role = b'"role":"assistant"'
         return b"".join(start + role + _DELTA_TAIL for start in self._starts)
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """Frames of these entries; nothing once the stream has ended."""
+        """Return the frames of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
         texts, reasonings = self._texts, self._reasonings
         for entry in entries:
@@ -97,7 +97,7 @@ class ChatStream(OpenAIStream):
 
 
 def render_chat(parsed: Parsed, collected: Collected) -> bytes:
-    """One `chat.completion`."""
+    """Return one `chat.completion`."""
     return json_bytes(
         {
             **answer_head(parsed, "chat.completion"),
@@ -112,7 +112,7 @@ def render_chat(parsed: Parsed, collected: Collected) -> bytes:
 
 
 def call_delta(entry: ToolCallDelta) -> dict[str, Any]:
-    """A fragment of a call, with id and name in the first only."""
+    """Return a fragment of a call, with id and name in the first only."""
     if entry.call_id is None:
         return {"index": entry.call, "function": {"arguments": entry.arguments}}
     return {

@@ -32,7 +32,7 @@ class OpenAICompletions:
     stream_content_type = sse.CONTENT_TYPE
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """One request per prompt, each of `n` choices."""
+        """Return one request per prompt, each of `n` choices."""
         found = read_object(body, context.limits)
         extras = take_extras(found)
         asked = validate(CompletionsBody, found, COMPLETIONS_TABLE)
@@ -53,17 +53,17 @@ class OpenAICompletions:
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> CompletionsStream:
-        """Chunks of `text_completion`; loading is told in comments only."""
+        """Return a renderer of chunks of `text_completion`; loading is told in comments only."""
         return CompletionsStream(parsed)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """One `text_completion`."""
+        """Return one `text_completion`."""
         return render_completions(parsed, collected)
 
     def error(self, fault: HttpFault) -> ErrorAnswer:
-        """OpenAI's error envelope."""
+        """Return OpenAI's error envelope."""
         return error_answer(fault)
 
 

@@ -56,7 +56,7 @@ class CompletionsStream(OpenAIStream):
         self._offsets = [0] * count
 
     def open(self) -> bytes:
-        """The echoed prompts; a comment when there are none, so that the head leaves now."""
+        """Return the echoed prompts; a comment when there are none, so that the head leaves now."""
         frames = [
             self._starts[request * self._parsed.choices + choice] + text_bytes(echo) + _DELTA_TAIL
             for request, echo in enumerate(self._parsed.echoes)
@@ -65,7 +65,7 @@ class CompletionsStream(OpenAIStream):
         return b"".join(frames) or sse.comment("ok")
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """Frames of these entries; nothing once the stream has ended."""
+        """Return the frames of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
         starts, first = self._starts, self._first
         for entry in entries:
@@ -108,7 +108,7 @@ class CompletionsStream(OpenAIStream):
 
 
 def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
-    """One `text_completion`."""
+    """Return one `text_completion`."""
     usage = total([one.usage for one in collected])
     echoes = parsed.echoes or ("",) * len(collected)
     return json_bytes(
@@ -126,7 +126,7 @@ def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
 
 
 def logprobs_object(logprobs: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, Any], int]:
-    """The older shape of log-probabilities, and the offset after these tokens.
+    """Return the older shape of log-probabilities, and the offset after these tokens.
 
     `offset` counts the characters of the token texts before these.
     """

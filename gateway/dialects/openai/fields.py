@@ -17,7 +17,7 @@ NO_EFFECT_TIERS = ("auto", "default")
 
 
 def model_of(body: SharedBody) -> ModelId:
-    """The model asked for; whether it exists is for routing to say."""
+    """Return the model asked for, known or not. BadRequest for what cannot be a model's name."""
     if not is_model_id(body.model):
         raise BadRequest(f"'{body.model[:80]}' cannot be the name of a model", field="model")
     return ModelId(body.model)
@@ -39,12 +39,12 @@ def check_offered(body: SharedBody) -> None:
 
 
 def includes_usage(body: SharedBody) -> bool:
-    """Whether a stream ends with what it cost."""
+    """Return whether a stream ends with its usage."""
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
 def stops_of(body: SharedBody, limits: Limits) -> tuple[str, ...]:
-    """The stop strings, in order, without repeats."""
+    """Return the stop strings, in order, without repeats. BadRequest for too many, or a bad one."""
     match body.stop:
         case None:
             return ()
@@ -64,7 +64,7 @@ def stops_of(body: SharedBody, limits: Limits) -> tuple[str, ...]:
 
 
 def sampling_of(body: SharedBody) -> Sampling:
-    """How tokens are chosen; what is left out or null takes OpenAI's default."""
+    """Return how tokens are chosen; what is left out or null takes OpenAI's default."""
     top_p = 1.0 if body.top_p is None else max(LEAST_TOP_P, body.top_p)
     return Sampling(
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -80,7 +80,7 @@ def sampling_of(body: SharedBody) -> Sampling:
 
 
 def client_of(body: SharedBody, extras: Extras) -> str | None:
-    """Who asks: `x_client_id`, else OpenAI's own words for the same thing."""
+    """Return the asking client: `x_client_id`, else OpenAI's own words for it, else None."""
     return extras.client_id or body.user or body.safety_identifier
 
 

@@ -1,6 +1,6 @@
 """What OpenAI's clients send as messages: the closed types of content and of turns.
 
-Pure. Shapes only. Clients send our own answers back with whatever else they know of them; what
+Pure. Shapes only. Clients send our own answers back with all else that they know of them; what
 means nothing in a prompt is typed `Unused`, for the reason beside it.
 """
 

@@ -59,7 +59,7 @@ _TYPES = {
 
 
 def error_object(fault: HttpFault) -> dict[str, Any]:
-    """`{"error": {...}}`; the numbers that explain a refusal stand beside OpenAI's four."""
+    """Return `{"error": {...}}`; numbers that explain a refusal stand beside OpenAI's four."""
     error: dict[str, Any] = {
         "message": fault.message,
         "type": _TYPES.get(fault.status, "server_error"),
@@ -70,17 +70,17 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
 
 
 def error_answer(fault: HttpFault) -> ErrorAnswer:
-    """A failure before anything was sent."""
+    """Return the answer to a failure before anything was sent."""
     return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
 
 
 def error_frames(fault: HttpFault) -> bytes:
-    """A failure in the middle of a stream, and the stream's end."""
+    """Return the frames of a failure in the middle of a stream, and the stream's end."""
     return sse.frame(json_bytes(error_object(fault))) + sse.DONE
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """OpenAI's `usage`."""
+    """Return OpenAI's `usage`."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -91,14 +91,14 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def timing_object(usage: Usage) -> dict[str, float]:
-    """How long it took, from entering the queue to the last token."""
+    """Return the seconds from entering the queue to the last token, and tokens per second."""
     seconds = usage.queue_s + usage.prefill_s + usage.decode_s
     rate = usage.completion_tokens / seconds if seconds > 0 else 0.0
     return {"seconds": round(seconds, 6), "tokens_per_sec": round(rate, 3)}
 
 
 def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
-    """What every answer and every chunk of it begins with, equal in all of them."""
+    """Return what every answer and every chunk of it begins with, equal in all of them."""
     return {
         "id": parsed.answer_id,
         "object": object_name,
@@ -109,7 +109,7 @@ def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
 
 
 def usage_frame(parsed: Parsed, object_name: str, usage: Usage) -> bytes:
-    """The last chunk of a stream that was asked what it cost."""
+    """Return the last chunk of a stream that was asked for its usage."""
     return sse.frame(
         json_bytes(
             {

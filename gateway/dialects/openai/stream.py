@@ -28,22 +28,22 @@ class OpenAIStream:
 
     @property
     def ended(self) -> bool:
-        """Whether every request's terminal has been rendered, or an error."""
+        """Return whether every request's terminal has been rendered, or an error."""
         return self._closed or len(self._usages) == len(self._parsed.requests)
 
     def comment(self, text: str) -> bytes:
-        """A comment line."""
+        """Return a comment line; empty once the stream has ended."""
         return b"" if self.ended else sse.comment(text)
 
     def error(self, fault: HttpFault) -> bytes:
-        """The error and `[DONE]`; other requests' answers end with it."""
+        """Return the error and `[DONE]`; other requests' answers end with it."""
         if self._closed:
             return b""
         self._closed = True
         return error_frames(fault)
 
     def close(self) -> bytes:
-        """Usage when it was asked for, then `[DONE]`."""
+        """Return the usage when it was asked for, then `[DONE]`."""
         if self._closed:
             return b""
         self._closed = True
@@ -53,11 +53,11 @@ class OpenAIStream:
         return sse.DONE
 
     def _start(self) -> bytes:
-        """A chunk up to its choices, for these to follow."""
+        """Return a chunk up to its choices, for these to follow."""
         return sse.frame(json_bytes(answer_head(self._parsed, self._kind)))[: -len(b"}\n\n")]
 
     def _of_request(self, entry: PrefillProgress | Finished | Failed) -> bytes:
-        """What is not of one choice."""
+        """Return the bytes of an entry that is not of one choice; empty where it shows nothing."""
         match entry:
             case PrefillProgress():
                 return sse.comment(f"prefill {entry.done}/{entry.total}")

@@ -22,7 +22,7 @@ class StateResource(Resource):
     """`GET /state`: the mirrored state, the latest readings, each node's health."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """All of it."""
+        """Answer with the whole state and every reading."""
         service = self.service
         state, known, now = service.bus.state, service.readings, service.reactor.now()
         readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
@@ -58,7 +58,7 @@ class QueueResource(Resource):
     """`GET /queue`: what runs and what waits, at runners and here."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Numbers, and one line per open request of this node's gateway."""
+        """Answer with numbers, and one line per open request of this node's gateway."""
         service = self.service
         runners = service.catalog.serving()
         requests = await service.http_processes.open_requests(service.options.processes)
@@ -90,7 +90,7 @@ class HealthResource(Resource):
     """`GET /health`: how this process is, from memory alone."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """200 while it serves at all; the words say how well."""
+        """Answer 200 while it serves at all; the words say how well."""
         service = self.service
         problems = _problems(service)
         answer_json(
@@ -117,7 +117,7 @@ class LiveResource(Resource):
     """`GET /livez`: the loop turns."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Always 200."""
+        """Answer 200, always."""
         resp.text = "ok"
         resp.content_type = "text/plain"
 
@@ -126,7 +126,7 @@ class ReadyResource(Resource):
     """`GET /readyz`: requests are taken."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """503 with the reasons while they are not."""
+        """Answer 503 with the reasons while they are not."""
         problems = _problems(self.service)
         resp.status = 503 if problems else 200
         resp.text = "\n".join(problems) or "ok"
@@ -137,7 +137,7 @@ class MetricsResource(Resource):
     """`GET /metrics`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Prometheus's text, of all HTTP processes."""
+        """Answer with Prometheus's text, of all HTTP processes."""
         service = self.service
         demands = service.readings.demands(service.reactor.now())
         resp.data = service.metrics.render(service.catalog.serving(), demands)
@@ -148,8 +148,8 @@ class CancelResource(Resource):
     """`POST /v1/cancel/{id}` (DELETE works as well)."""
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
-        """Stop it, whichever node's gateway owns it; its client gets an ordinary end. To stop it
-        again says the same. 404 when nobody knows it, 504 when its owner does not answer."""
+        """Stop the request, whichever node's gateway owns it; its client gets an ordinary end.
+        Repeats answer the same. 404 for an unknown request, 504 when its owner does not answer."""
         wanted = request_id_of(request_id)
         try:
             found = await self.service.cancels.stop(wanted)
@@ -161,7 +161,7 @@ class CancelResource(Resource):
         answer_json(resp, {"id": request_id, "cancelled": True})
 
     async def on_delete(self, req: Request, resp: Response, request_id: str) -> None:
-        """The same."""
+        """Stop the request, as `on_post` does."""
         await self.on_post(req, resp, request_id)
 
 

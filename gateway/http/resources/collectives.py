@@ -30,7 +30,7 @@ class CollectiveTests(Resource):
     """`POST /rdma-test`: test the collectives between nodes."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """The acknowledgement, with the id of the instance that is the test."""
+        """Answer with the acknowledgement, and the id of the instance that is the test."""
         service = self.service
         asked = await self.read(req, CollectiveTestBody)
         await service.catalog.wait_known()
@@ -48,7 +48,7 @@ class CollectiveTestResource(Resource):
     """`/rdma-test/{instance}`."""
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
-        """How far it is, and what all ranks have found so far; for ten minutes after its end."""
+        """Answer how far the test is and what all ranks found; until ten minutes after its end."""
         service = self.service
         readings = service.readings.test_of(InstanceId(instance), service.reactor.now())
         held = service.bus.state.instances.get(instance)

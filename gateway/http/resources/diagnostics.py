@@ -80,7 +80,7 @@ class NodeDiagnostics(_Diagnosing):
     """`GET /v1/diagnostics/node`."""
 
     async def on_get(self, _req: Request, resp: Response) -> None:
-        """Runtime, processes, runners with their own accounts, memory, warnings."""
+        """Answer with runtime, processes, runners with their own accounts, memory, warnings."""
         service = self.service
         node, state = service.bus.speaker.node, service.bus.state
         now = service.reactor.now()
@@ -116,7 +116,7 @@ class ProcessStacks(_Diagnosing):
     """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`."""
 
     async def on_get(self, req: Request, resp: Response, name: str, part: str = "") -> None:
-        """What each thread of the process is at. Never locals."""
+        """Answer with the stack of each thread of the process, never locals; as JSON or text."""
         form = req.get_param("format", default="json")
         if form not in ("json", "text"):
             raise BadRequest(f"format: {form!r} is neither json nor text", field="format")
@@ -194,7 +194,7 @@ async def _capability(service: HttpService, within_s: float) -> dict[str, Any]:
 
 
 async def _asked(service: HttpService, question: AskDiagnosis, deadline_s: float) -> Diagnosis:
-    """Telemetry's diagnosis. Raises HttpFaultRaised for what its refusal or silence stands for."""
+    """Return telemetry's diagnosis. Raises HttpFaultRaised when it refuses or is silent."""
     try:
         answer = await _ask(service, service.bus.endpoints.telemetry, question, deadline_s)
     except Unavailable as error:
@@ -233,7 +233,7 @@ def _process_of(report: RunnerReport) -> str:
 
 
 def runtime() -> dict[str, Any]:
-    """Versions of what this node runs on; a package that is not installed is left out."""
+    """Return the versions of what this node runs on; packages not installed are left out."""
     versions: dict[str, str] = {}
     for package in PACKAGES:
         try:
@@ -249,7 +249,7 @@ def runtime() -> dict[str, Any]:
 
 
 def stacks_text(found: dict[str, Any]) -> str:
-    """Stacks as people read them: outermost call first."""
+    """Return stacks as people read them: outermost call first."""
     how = found["method"] + (f" ({found['note']})" if found["note"] else "")
     lines = [f"{found['process']} pid {found['pid']}, by {how}"]
     for thread in cast(list[dict[str, Any]], found["threads"]):

@@ -2,8 +2,8 @@
 
 Order of an exchange: the body is read to its end, parsed, submitted; then a watcher listens for
 the client's hang-up while bytes are made. A status is given once it is known; a streamed answer
-that has to wait for a load says so in comments, where its dialect has them. Whatever
-happens, the exchange ends once, and is recorded once.
+that has to wait for a load says so in comments, where its dialect has them. In every
+case the exchange ends once, and is recorded once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Running:
     recorded: bool = False
 
     def end(self, outcome: str, status: int) -> None:
-        """Record it, once; what is still open of it is cancelled."""
+        """Record the exchange, once; what is still open of it is cancelled."""
         if self.recorded:
             return
         self.recorded = True
@@ -65,7 +65,7 @@ class GenerateResource(Resource):
         self._dialect = dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Parse, submit, answer."""
+        """Parse the body, submit its requests, answer."""
         service = self.service
         started_at = service.reactor.now()
         parsed = await self._parse(service, req)
@@ -134,7 +134,7 @@ def _raise_early(running: _Running) -> None:
 
 
 async def _whole(running: _Running) -> bytes:
-    """The answer in one piece. Raises HttpFaultRaised for whatever keeps it from being complete."""
+    """Return the answer in one piece. Raises HttpFaultRaised when it cannot be complete."""
     inbox = running.exchange.inbox
     collector = Collector(inbox.requests)
     while not collector.ended:
@@ -156,7 +156,7 @@ def _keep_warm(service: HttpService, model: ModelId, seconds: float | None) -> N
 
 
 async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGenerator[bytes]:
-    """The bytes of a stream, from its first to its last. One piece per wake-up."""
+    """Yield the bytes of a stream, from its first to its last. One piece per wake-up."""
     inbox = running.exchange.inbox
     outcome = "client_closed"
     try:

@@ -43,7 +43,7 @@ class PlaceInstance(Resource):
     """`POST /place_instance`: load a copy of a model."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """The acknowledgement, with the instance's id (or the plan, on `dry_run`)."""
+        """Answer with the acknowledgement and the instance's id (or the plan, on `dry_run`)."""
         service = self.service
         asked = await self.read(req, PlaceBody, empty=b"")
         await service.catalog.wait_known()
@@ -55,7 +55,7 @@ class PlacementPlan(Resource):
     """`GET /instance/placement?model=...`: what placing would do, without doing it."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """The plan."""
+        """Answer with the plan."""
         await self.service.catalog.wait_known()
         resp.data = await _placed(self.service, _asked(req))
         resp.content_type = "application/json"
@@ -65,8 +65,8 @@ class PlacementPreviews(Resource):
     """`GET /instance/previews?model=...`: every candidate, with its bytes and speed or a reason."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """For each number of nodes and kind of sharding the best placement now, or why there is
-        none; `chosen` is what placing would do, `refusal` what it would say instead."""
+        """Answer, per number of nodes and kind of sharding, with the best placement now, or why
+        there is none; `chosen` is what placing would do, `refusal` what it would say instead."""
         service, asked = self.service, _asked(req)
         await service.catalog.wait_known()
         command = _command(service, asked).model_copy(update={"previews": True})
@@ -78,7 +78,7 @@ class InstanceResource(Resource):
     """`/instance/{id}`."""
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
-        """The instance as the state has it, and its runner's last reading."""
+        """Answer with the instance as the state has it, and its runner's last reading."""
         service = self.service
         found = service.bus.state.instances.get(instance)
         if found is None:
@@ -93,7 +93,7 @@ class InstanceResource(Resource):
         )
 
     async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
-        """Drain (`?drain_s=`), then unload."""
+        """Drain the instance (`?drain_s=`), then unload."""
         service = self.service
         drain_s = req.get_param_as_float("drain_s", min_value=0.0, max_value=MAX_DRAIN_S)
         command = DeleteInstance(
@@ -131,8 +131,8 @@ def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
 
 
 def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[NodeId, ...]:
-    """Nodes by id or name, as ids. BadRequest, naming the field, for one that nobody is: one
-    that is excluded by mistake would be excluded in vain."""
+    """Return the ids of nodes given by id or name. BadRequest, naming the field, for a name that is
+    not exactly one node's: excluded by mistake, it would be excluded in vain."""
     called = {one.node: one.name for one in service.bus.state.nodes.values()}
     called |= {one.node: one.name for one in service.readings.cards(service.reactor.now())}
     found: list[NodeId] = []
@@ -149,7 +149,7 @@ def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[
 
 
 def _asked(req: Request) -> PlaceBody:
-    """A question about placing, from the query. Raises BadRequest."""
+    """Return a question about placing, from the query. Raises BadRequest."""
     model = req.get_param("model")
     if not model:
         raise BadRequest("model is required", field="model")
@@ -168,7 +168,7 @@ def _asked(req: Request) -> PlaceBody:
 
 
 def acknowledged(answer: Acknowledged) -> dict[str, Any]:
-    """What the holder answered, for JSON."""
+    """Return what the holder answered, for JSON."""
     return answer.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
 
 

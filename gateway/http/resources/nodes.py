@@ -27,7 +27,7 @@ class NodeResource(Resource):
     """`/node/{node}/{act}`. A node goes by its id or by its name."""
 
     async def on_post(self, req: Request, resp: Response, node: str, act: str) -> None:
-        """Done, with its place in the log; or a refusal that says what to do."""
+        """Answer with the command's place in the log; or a refusal that says what to do."""
         service = self.service
         asked = await self.read(req, NodeBody)
         await service.catalog.wait_known()

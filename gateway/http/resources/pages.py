@@ -21,10 +21,10 @@ body{background:#111;color:#ddd}a{color:#8bf}}
 
 
 class Root(Resource):
-    """`GET /` and `HEAD /`: somebody is here."""
+    """`GET /` and `HEAD /`: a gateway answers here."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """What this is and where to go."""
+        """Answer in plain text what this is and where to go."""
         options = self._handle.options
         spoken = [
             f"{api.title}   {', '.join(endpoint.path for endpoint in api.endpoints[:3])}\n"
@@ -38,7 +38,7 @@ class Root(Resource):
         resp.content_type = "text/plain; charset=utf-8"
 
     async def on_head(self, req: Request, resp: Response) -> None:
-        """200."""
+        """Answer 200."""
         resp.content_type = "text/plain; charset=utf-8"
 
 
@@ -50,7 +50,7 @@ class OpenApi:
         self._bytes = json.dumps(document(routes, title="shoal", version=version)).encode()
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """The document."""
+        """Answer with the document."""
         resp.data = self._bytes
         resp.content_type = "application/json"
 
@@ -62,7 +62,7 @@ class Docs:
         self._page = _page(routes, version).encode()
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """The page."""
+        """Answer with the page."""
         resp.data = self._page
         resp.content_type = "text/html; charset=utf-8"
 

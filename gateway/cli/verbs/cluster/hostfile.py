@@ -108,7 +108,7 @@ def _show(
 
 
 def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:
-    """File name to contents; nothing for one rank, which needs no group."""
+    """Return file name to contents; nothing for one rank, which needs no group."""
     if len(hosts) < 2:
         return {}
     if hosts[0].rdma:
@@ -117,7 +117,7 @@ def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:
 
 
 def _probed(host: Host) -> list[str]:
-    """What is wrong at a host, by its own `ibv_devinfo` (or only that ssh gets there)."""
+    """Return what is wrong at a host, by its own `ibv_devinfo` (or only by ssh)."""
     asked = "ibv_devinfo" if any(host.rdma) else "true"
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}")
     try:

@@ -121,14 +121,14 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
 
 
 def _measured(state: NodeState, node: str) -> list[dict[str, Any]]:
-    """What the asked node measured towards another, at each of its addresses."""
+    """Return what the asked node measured towards `node`, at each of its addresses."""
     reading = state.links.get(state.asked)
     found = () if reading is None else (one for one in reading.links if one.peer == node)
     return [one.model_dump(mode="json", exclude={"peer"}) for one in found]
 
 
 def _speed(one: dict[str, Any]) -> str:
-    """Of the address in use, else of the fastest; a `+` says that it may be more."""
+    """Return the speed of the address in use, else of the fastest; `+`: it may be more."""
     ways: list[dict[str, Any]] = one["measured"]
     if not ways:
         return ""

@@ -187,7 +187,7 @@ def converse(invocation: Invocation, wishes: Wishes) -> None:
 def _turn(
     api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], output: Output
 ) -> list[dict[str, str]]:
-    """The conversation after one answer; without the question when that failed."""
+    """Return the conversation after one answer; without the question when that failed."""
     try:
         said = answer(api, wishes, messages, output)
     except CliError as problem:
@@ -243,7 +243,7 @@ def read_message() -> str:
 
 @contextlib.contextmanager
 def _line_editing(invocation: Invocation) -> Generator[None]:
-    """Arrow keys and a history that outlives us, where there is a terminal and readline."""
+    """Give arrow keys and a history that outlives us, where there is a terminal and readline."""
     if not sys.stdin.isatty():
         yield
         return

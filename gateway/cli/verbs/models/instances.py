@@ -150,7 +150,7 @@ def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) ->
 
 
 def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
-    """The copy of a model that has taken the place of one that was refused."""
+    """Return the copy of a model that took a refused one's place: live, not in `older`; or None."""
     living = [one for one in state.instances if one.status in ("placed", "ready")]
     return next((i for i in living if i.model == model and i.instance not in older), None)
 

@@ -1,6 +1,6 @@
 """Talks to supervisord and the system: `shoal down`, until nothing of this home is left.
 
-First in good order (supervisord stops its processes, each by its own grace), then whatever still
+First in good order (supervisord stops its processes, each by its own grace), then what still
 runs by signal: SIGTERM, 5 s, SIGKILL. That works as well when supervisord was killed, for
 the processes are found by the locks they hold. Sockets, locks and pid files go last.
 """
@@ -105,7 +105,7 @@ def until(seconds: float, done: Callable[[], bool]) -> bool:
 
 
 def _running(paths: Paths, known: list[Leftover]) -> list[Leftover]:
-    """What of this home still runs: as known before, and as found now."""
+    """Return the processes of this home that still run: those known before, and those found now."""
     found = {one.pid: one for one in known if processes.alive(one)}
     found.update({one.pid: one for one in processes.leftovers(paths)})
     return list(found.values())

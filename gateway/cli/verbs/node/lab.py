@@ -123,7 +123,7 @@ def _homes(folder: Path) -> list[Path]:
 
 
 def _prepare(nodes: list[LabNode]) -> None:
-    """A home for each, with its settings in its own shoal.toml."""
+    """Make a home for each node, with its settings in its own shoal.toml."""
     seed = f"127.0.0.1:{port_of('peers', nodes[0].base_port)}"
     for node in nodes:
         first = node is nodes[0]
@@ -145,7 +145,7 @@ def _prepare(nodes: list[LabNode]) -> None:
 
 
 def _start(nodes: list[LabNode], output: Output) -> None:
-    """All at once; a node that does not come up takes the lab with it."""
+    """Start all nodes at once; a node that does not come up takes the lab with it."""
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
     children = [
@@ -183,7 +183,7 @@ def _start(nodes: list[LabNode], output: Output) -> None:
 
 
 def _formed(nodes: list[LabNode]) -> float:
-    """Seconds from the start of the last switchboard until all know one holder."""
+    """Return the seconds from the start of the last switchboard until all know one holder."""
     ends_at = time.time() + FORM_S
     while True:
         states = [state_of(node.url) for node in nodes]
@@ -224,7 +224,7 @@ def formation_s(nodes: list[LabNode], now: float) -> float:
 
 
 def _started_at(node: LabNode) -> float:
-    """When the node's switchboard was started last, by its own log."""
+    """Return when the node's switchboard was started last, by its own log."""
     times = [line["at"] for line in _lines(node, "bus") if line.get("message") == "started"]
     if not times:
         raise CliError(f"{node.name}'s switchboard has logged nothing")
@@ -232,7 +232,7 @@ def _started_at(node: LabNode) -> float:
 
 
 def _agreed_at(nodes: list[LabNode], now: float) -> float:
-    """When the last node's gateway heard of the holder that all know, by their logs; `now`
+    """Return when the last node's gateway heard of the holder that all know, by their logs; `now`
     where one has not said so."""
     times: list[float] = []
     for node in nodes:
@@ -257,7 +257,7 @@ def _lines(node: LabNode, process: str) -> list[dict[str, Any]]:
 
 
 def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
-    """The model across all nodes, and its first words."""
+    """Place the model across all nodes and ask it once; return the answer and times (seconds)."""
     api = NodeApi(nodes[0].url, api_key())
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})

@@ -92,7 +92,7 @@ class _Reader:
         self._process = process_of(self.path.name)
 
     def last(self, lines: int) -> list[_Line]:
-        """The last lines there are; what comes later is `fresh`."""
+        """Return the last `lines` lines, oldest first; `fresh` returns those that follow."""
         self._file = self.path.open("rb")
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, size - TAIL_BYTES))
@@ -100,7 +100,7 @@ class _Reader:
         return found[-lines:] if lines else []
 
     def fresh(self) -> list[_Line]:
-        """What was written since."""
+        """Return the lines written since the last call, oldest first."""
         if self._file is None:
             return self.last(1000)
         found = self._split(self._file.read())
@@ -143,7 +143,7 @@ def _files(settings: Settings, process: str | None) -> list[Path]:
 
 
 def _recent(readers: list[_Reader]) -> bool:
-    """Whether anything was written within the last seconds: a node that is starting or ending
+    """Return whether a log was written within the last seconds: a node that is starting or ending
     has no supervisord to ask."""
     times = [r.path.stat().st_mtime for r in readers if r.path.exists()]
     return bool(times) and wall() - max(times) < QUIET_S

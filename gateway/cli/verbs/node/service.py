@@ -164,7 +164,7 @@ def _account(user: str | None, scope: units.Scope) -> Account:
 
 
 def _environment(account: Account, given: Mapping[str, str]) -> dict[str, str]:
-    """Where this user's things lie; another user's lie elsewhere."""
+    """Return the variables that say where this user's things lie; none for another user."""
     mine = pwd.getpwuid(os.geteuid()).pw_name == account.name
     return {name: given[name] for name in KEPT if mine and given.get(name)}
 
@@ -184,8 +184,8 @@ def _check_rights(made: Plan, act: str, invocation: Invocation) -> None:
 
 
 def _check_start(invocation: Invocation, user: str | None, scope: Scope | None) -> None:
-    """That the account can run shoal at all, and no node of the home runs already, which would keep
-    the service from holding it. Asked as that user, whose folders may be its own alone."""
+    """Check that the account can run shoal, and that no node of the home runs already, which would
+    keep the service from holding it. Asked as that user, whose folders may be its own alone."""
     paths = find_paths(invocation.home)
     account = _account(user, scope.value if scope else _scope(sys.platform, user))
     home = ["--home", str(paths.home)] if paths.chosen else []

@@ -67,7 +67,7 @@ def status(invocation: Invocation) -> None:
 
 
 def _state(invocation: Invocation) -> tuple[NodeState | None, str]:
-    """The node's state, or why it could not be had."""
+    """Return the node's state and "", or None and why it could not be had."""
     try:
         return parse_state(invocation.api().get("/state", timeout_s=5.0)), ""
     except CliError as problem:

@@ -91,7 +91,7 @@ def _show(output: Output, one: Tapped, *, raw: bool) -> None:
 
 
 def _check_pattern(pattern: str) -> None:
-    """A pattern that no topic of the table can ever match is a slip of the finger."""
+    """Raise CliError for a pattern that no topic of the table can ever match."""
     fixed = pattern.split("*")[0].split("?")[0].split("[")[0]
     prefixes = [row.prefix for row in TABLE]
     if fixed and not any(p.startswith(fixed) or fixed.startswith(p) for p in prefixes):

@@ -312,7 +312,7 @@ def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] |
 def _ended_with_us(
     child: subprocess.Popen[bytes] | None, settings: Settings, supervisor: Supervisor
 ) -> Generator[None]:
-    """In the foreground the node goes when we go, whatever ends us."""
+    """End `child`, the node in the foreground, when this process ends, however it ends."""
     if child is None:
         yield
         return
