@@ -27,6 +27,7 @@ LAWS: Mapping[str, tuple[Callable[[Tree], list[Breach]], Mapping[str, Excused]]]
     "WIDE_CONSTRUCTORS": (laws.wide_constructors, exceptions.WIDE_CONSTRUCTORS),
     "IMPURE_MODULES": (purity.purity, exceptions.IMPURE_MODULES),
     "OPENINGS": (purity.openings, {}),
+    "DOCSTRINGS": (purity.docstrings, exceptions.DOCSTRINGS),
     "MISSING_PATHS": (lambda tree: pages.missing_paths(tree.root), exceptions.MISSING_PATHS),
     "WORDS_TWICE": (
         lambda tree: pages.words_twice((tree.root / "docs" / "glossary.md").read_text()),

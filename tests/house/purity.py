@@ -1,4 +1,4 @@
-"""The laws of one module: it is pure unless it says whom it talks to, has a law, stays small.
+"""The laws of one module: pure unless it says whom it talks to, a law, small, plain docstrings.
 
 Pure: parsed modules in, breaches out. A module is a shell when its first line begins with
 "Talks to", when it is a `__main__.py`, or when it belongs to the tool. Every other module reads
@@ -9,9 +9,11 @@ no clock, no chance and no file, and runs no import of a shell; to name a shell'
 from __future__ import annotations
 
 import ast
+import re
 
+from tests.house.counting import undocumented
 from tests.house.judging import Breach
-from tests.house.trees import Module, Tree
+from tests.house.trees import Function, Module, Tree
 
 IMPURE_IMPORTS = {
     "time", "random", "os", "asyncio", "socket", "threading", "subprocess", "logging", "zmq",
@@ -21,6 +23,8 @@ IMPURE_CALLS = {"now", "utcnow", "today", "uuid1", "uuid4", "open", "urandom", "
 OWNERS = ("datetime", "date", "uuid", "time", "os")
 """Whose methods of those names are impure; `.now()` is impure whoever has it."""
 MAX_LINES = 400
+QUESTION = re.compile(r"(?:Whether|What|Who|Which|Where|How|When|Why)\b")
+RIDDLE = re.compile(r"\b(?:whoever|nobody|somebody|whatever)\b", re.IGNORECASE)
 
 
 def purity(tree: Tree) -> list[Breach]:
@@ -70,6 +74,27 @@ def openings(tree: Tree) -> list[Breach]:
             found.append(Breach(module.name, "no docstring at the top"))
         if lines > MAX_LINES:
             found.append(Breach(module.name, f"{lines} lines where {MAX_LINES} may be", lines))
+    return found
+
+
+def docstrings(tree: Tree) -> list[Breach]:
+    """Return the public functions without a docstring, and docstrings that speak in riddles.
+
+    A function's docstring begins with a verb, never with a question word; no docstring has a
+    pronoun that stands for nothing named before. The tool's are not looked at.
+    """
+    seams, rest = undocumented(tree)
+    found = [Breach(name, "is public and has no docstring") for name in (*seams, *rest)]
+    for module in tree.product:
+        for node in module.nodes:
+            if not isinstance(node, ast.Module | ast.ClassDef | Function):
+                continue
+            text = ast.get_docstring(node) or ""
+            name = f"{module.name}.{getattr(node, 'name', '')}".rstrip(".")
+            if isinstance(node, Function) and QUESTION.match(text):
+                found.append(Breach(name, f"begins with a question: {text[:40]}"))
+            if riddle := RIDDLE.search(text):
+                found.append(Breach(name, f"says {riddle[0]}"))
     return found
 
 

@@ -58,6 +58,10 @@ def test_a_module_opens_with_its_law_and_stays_small() -> None:
     hold("OPENINGS")
 
 
+def test_public_functions_have_docstrings_and_none_speaks_in_riddles() -> None:
+    hold("DOCSTRINGS")
+
+
 def test_every_path_that_a_page_names_exists() -> None:
     hold("MISSING_PATHS")
 

@@ -314,3 +314,18 @@ def test_a_walk_that_opens_too_many_files_or_a_file_that_no_other_knows_is_seen(
     assert subjects(walks.walks(tree, TOUR, {"An event": 3, "A reading": 9})) == ["A reading"]
     alone = house(tmp_path, master__c="")
     assert subjects(walks.walks(alone, TOUR, {"An event": 3})) == ["An event: master/c.py"]
+
+
+def test_a_missing_docstring_a_question_and_a_riddle_are_seen(tmp_path: Path) -> None:
+    plain = 'def ask():\n    """Return what was said."""\ndef _own(): ...\n'
+    assert purity.docstrings(house(tmp_path, bus__a=plain)) == []
+    asks = 'def _ask():\n    """Whether it is so."""\n'
+    riddles = '"""A law that nobody keeps."""\nclass Seat:\n    """Whoever sits."""\n'
+    tree = house(tmp_path, bus__a="def bare(): ...\n", bus__b=asks, bus__c=riddles)
+    said = [breach.what for breach in purity.docstrings(tree)]
+    assert said == [
+        "is public and has no docstring",
+        "begins with a question: Whether it is so.",
+        "says nobody",
+        "says Whoever",
+    ]

@@ -225,6 +225,7 @@ class Downloader:
         """Have the disk do this, and go on with what came of it."""
 
         def done(result: Result | Exception) -> None:
+            """Go on with the result, or give the download up where the disk failed."""
             if isinstance(result, Exception):
                 run.download.failed(broken_disk(run.download.model, result))
                 self._do(run, [])
