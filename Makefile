@@ -2,7 +2,8 @@
 #
 #   make up      set up .venv, start a node with the bundled tiny model, show a streamed answer
 #   make test    the tests (the README's test command)
-#   make check   format, lint, types, import contracts, fast tests
+#   make lint    format, lint, types, generated pages
+#   make check   lint, and the fast tests with the laws of the house and the import contracts
 #   make house   how big the rooms are, and what stands between them, before and now
 #   make bench   one table against raw mlx-lm and mlx_lm.server
 #   make prove   the promises at full size (hours; see docs/operations/proving.md)
@@ -16,9 +17,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := bus master worker runner gateway telemetry conf
 PYTEST := $(BIN)/python -m pytest
+TOLD := --durations 10 -r s
 SIDE_BY_SIDE := --numprocesses logical --dist worksteal
 
-.PHONY: up down test check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean
+.PHONY: up down test lint check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean
 
 $(READY): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "shoal needs Python 3.11 or newer; none found on PATH (set PYTHON=...)"; exit 1; }
@@ -36,16 +38,18 @@ down: $(READY)
 	@$(BIN)/shoal down
 
 test: $(READY)
-	$(PYTEST) tests -m "not alone and not proof" $(SIDE_BY_SIDE)
-	$(PYTEST) tests -m "alone and not proof"
+	$(PYTEST) tests -m "not alone and not proof" $(SIDE_BY_SIDE) $(TOLD)
+	$(PYTEST) tests -m "alone and not proof" $(TOLD)
 
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
 	$(BIN)/ruff check $(PACKAGES) tests
 	$(BIN)/pyright
 	$(BIN)/python -m tests.harness.protocol_page --check
 	$(BIN)/python -m tests.harness.reference_page --check
 	$(BIN)/python -m tests.harness.tour_page --check
+
+check: lint
 	$(PYTEST) tests -m "not alone and not slow and not proof" $(SIDE_BY_SIDE)
 
 house: $(READY)
