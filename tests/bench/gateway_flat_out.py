@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from tests.harness.stage import MODEL, Stage, eventually, stage
+from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 
 TOKEN = b'"delta":{"content":'
 
@@ -32,7 +32,7 @@ def main() -> int:
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
     rows: list[dict[str, Any]] = []
-    with stage(processes=1) as made:
+    with gateway_testbed(processes=1) as made:
         made.runner()
         eventually(lambda: _models_ready(made), 10, "the instance is ready")
         for streams in given.streams:
@@ -51,7 +51,7 @@ def main() -> int:
     return 0
 
 
-def _models_ready(made: Stage) -> bool:
+def _models_ready(made: GatewayTestbed) -> bool:
     import httpx
 
     return MODEL in httpx.get(f"{made.url}/health").json()["models_ready"]
@@ -68,7 +68,7 @@ def _row(streams: int, rounds: list[tuple[float, float]]) -> dict[str, Any]:
     }
 
 
-def one_round(made: Stage, streams: int, tokens: int) -> tuple[float, float]:
+def one_round(made: GatewayTestbed, streams: int, tokens: int) -> tuple[float, float]:
     """(tokens per second, CPU microseconds of the HTTP process per token)."""
     each = tokens // streams
     body = json.dumps(

@@ -21,7 +21,7 @@ from master.placement.memory_cost import RunnerSizing
 from master.placement.place import alternatives, place, placement_problem
 from master.placement.search import Placement
 from master.placement.speed import Links
-from tests.harness.fleet import GB, MB, MODEL, model, node
+from tests.harness.placement_nodes import GB, MB, MODEL, model, node
 
 TARGETS_MS = {64: 100.0, 1000: 2000.0}
 VAST = ModelId("vast")

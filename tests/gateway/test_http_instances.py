@@ -9,14 +9,14 @@ import pytest
 from bus.process.clock import now
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.messages.events import GenerationOpened, InstanceRemoved
+from tests.harness.gateway_testbed import MODEL, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, chat, ready
-from tests.harness.stage import MODEL, eventually, stage
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_ready() -> None:
-    with stage(load_timeout_s=20.0) as made:
+    with gateway_testbed(load_timeout_s=20.0) as made:
         reader = Reader(made, "tokens=5")
         demand = eventually(lambda: made.holder.demands, 10, "the demand is published")
         assert demand[-1].models[0].model == MODEL
@@ -28,7 +28,7 @@ def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_re
 
 
 def test_a_model_that_does_not_load_in_time_is_a_503_with_retry_after() -> None:
-    with stage(load_timeout_s=1.0) as made:
+    with gateway_testbed(load_timeout_s=1.0) as made:
         answer = chat(made, "tokens=5")
         assert answer.status_code == 503
         assert "retry-after" in answer.headers
@@ -36,7 +36,7 @@ def test_a_model_that_does_not_load_in_time_is_a_503_with_retry_after() -> None:
 
 
 def test_neither_streams_nor_waiting_requests_notice_a_new_bus_and_holder() -> None:
-    with stage(load_timeout_s=40.0) as made:
+    with gateway_testbed(load_timeout_s=40.0) as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         running = Reader(made, "tokens=300 every_ms=10")
@@ -54,7 +54,7 @@ def test_neither_streams_nor_waiting_requests_notice_a_new_bus_and_holder() -> N
 
 
 def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served() -> None:
-    with stage() as made:
+    with gateway_testbed() as made:
         first = made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         reader = Reader(made, "tokens=1000000 every_ms=10")
@@ -74,7 +74,7 @@ def test_a_killed_runner_ends_streams_in_words_and_the_next_is_served() -> None:
 
 @pytest.mark.proof  # tests/processes/test_faults.py has it with a real runner
 def test_a_frozen_runner_ends_streams_in_words() -> None:
-    with stage() as made:
+    with gateway_testbed() as made:
         runner = made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         reader = Reader(made, "tokens=1000000 every_ms=10")
@@ -87,7 +87,7 @@ def test_a_frozen_runner_ends_streams_in_words() -> None:
 
 
 def test_a_removed_instance_ends_its_streams_in_words() -> None:
-    with stage() as made:
+    with gateway_testbed() as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         reader = Reader(made, "tokens=1000000 every_ms=10")
@@ -98,7 +98,7 @@ def test_a_removed_instance_ends_its_streams_in_words() -> None:
 
 
 def test_a_refused_request_is_tried_at_the_other_instance_once() -> None:
-    with stage() as made:
+    with gateway_testbed() as made:
         made.runner("inst-1")
         made.runner("inst-2")
         eventually(lambda: ready(made), 10, "the instances are ready")
@@ -108,7 +108,7 @@ def test_a_refused_request_is_tried_at_the_other_instance_once() -> None:
 
 
 def test_an_unanswered_submit_goes_to_the_other_instance() -> None:
-    with stage() as made:
+    with gateway_testbed() as made:
         one, other = made.runner("inst-1"), made.runner("inst-2")
         eventually(lambda: ready(made), 10, "the instances are ready")
         one.signal(signal.SIGSTOP)

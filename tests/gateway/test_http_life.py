@@ -17,14 +17,20 @@ from bus.process.clock import now
 from bus.wire.errors import Unavailable
 from gateway.http.auth import hashed
 from gateway.http.listener import open_listener
+from tests.harness.gateway_testbed import (
+    ROOT,
+    GatewayTestbed,
+    eventually,
+    free_port,
+    gateway_testbed,
+)
 from tests.harness.http_clients import Reader, answered, body, cancels_of, chat, ready, send_raw
-from tests.harness.stage import ROOT, Stage, eventually, free_port, stage
 
 pytestmark = pytest.mark.slow
 
 
 def test_sigterm_lets_a_short_stream_finish_and_ends_a_long_one_in_words() -> None:
-    with stage(drain_s=2.0) as made:
+    with gateway_testbed(drain_s=2.0) as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         short = Reader(made, "tokens=100 every_ms=10")
@@ -42,7 +48,7 @@ def test_sigterm_lets_a_short_stream_finish_and_ends_a_long_one_in_words() -> No
 
 
 def test_a_killed_http_process_is_replaced() -> None:
-    with stage() as made:
+    with gateway_testbed() as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         connection = send_raw(made, "tokens=1000000 every_ms=10", stream=True)
@@ -55,7 +61,7 @@ def test_a_killed_http_process_is_replaced() -> None:
 
 
 def test_http_processes_end_with_their_master_and_say_so() -> None:
-    with stage() as made:
+    with gateway_testbed() as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         worker = psutil.Process(made.gateway.pid).children()[0]
@@ -110,7 +116,7 @@ def test_the_gateway_starts_from_its_settings_alone_and_says_what_is_missing() -
 
 
 def test_keys_are_asked_for_in_the_words_of_the_dialect() -> None:
-    with stage(keys=[hashed("sk-one"), hashed("sk-two")]) as made:
+    with gateway_testbed(keys=[hashed("sk-one"), hashed("sk-two")]) as made:
         url = f"{made.url}/v1/models"
         assert httpx.get(url).status_code == 401
         assert httpx.get(url).json()["error"]["code"] == "invalid_api_key"
@@ -122,7 +128,7 @@ def test_keys_are_asked_for_in_the_words_of_the_dialect() -> None:
         assert httpx.get(f"{made.url}/health").status_code == 200
 
 
-def cancelled_dozen(made: Stage) -> set[str]:
+def cancelled_dozen(made: GatewayTestbed) -> set[str]:
     """Twelve streams, listed and cancelled by whichever process is asked; returns which processes
     had them."""
     readers = [Reader(made, "tokens=1000000 every_ms=10") for _ in range(12)]
@@ -138,7 +144,7 @@ def cancelled_dozen(made: Stage) -> set[str]:
 
 
 def test_two_http_processes_share_cancels_lists_and_counts() -> None:
-    with stage(processes=2) as made:
+    with gateway_testbed(processes=2) as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         asked, took = 0, set[str]()

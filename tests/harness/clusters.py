@@ -16,8 +16,8 @@ import httpx
 from bus.links.cluster_key import ClusterKeys
 from bus.links.keyring import new_key, write_keys
 from conf.ports import SPAN
+from tests.harness.network_namespaces import NetworkNamespaces
 from tests.harness.nodes import MODEL, Node, eventually, free_base_port
-from tests.harness.wires import Wires
 
 FORM_S = 60.0
 API_KEY = "sk-of-the-test"
@@ -26,7 +26,7 @@ API_KEY = "sk-of-the-test"
 class Cluster:
     """Nodes in the order in which they were started; the first is every other's seed."""
 
-    def __init__(self, count: int, wires: Wires | None = None, **settings: str) -> None:
+    def __init__(self, count: int, wires: NetworkNamespaces | None = None, **settings: str) -> None:
         self.nodes: list[Node] = []
         self.wires = wires
         self._folder = tempfile.TemporaryDirectory(prefix="shoal-test-key-")
@@ -102,7 +102,7 @@ class Cluster:
             list(pool.map(lambda node: node.close(), self.nodes))
         self._folder.cleanup()
 
-    def _remote(self, node: Node, wires: Wires) -> str:
+    def _remote(self, node: Node, wires: NetworkNamespaces) -> str:
         """Put the next node on its own machine, with the key that takes; its address."""
         number, key_file = len(self.nodes), Path(self._folder.name) / "cluster-key"
         if not key_file.exists():
@@ -152,7 +152,9 @@ def _is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running_cluster(count: int, wires: Wires | None = None, **settings: str) -> Iterator[Cluster]:
+def running_cluster(
+    count: int, wires: NetworkNamespaces | None = None, **settings: str
+) -> Iterator[Cluster]:
     """A cluster that has formed, for as long as the block lasts."""
     cluster = Cluster(count, wires, **settings)
     try:

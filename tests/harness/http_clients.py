@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 
 from bus.process.clock import now
-from tests.harness.stage import MODEL, Runner, Stage, eventually
+from tests.harness.gateway_testbed import MODEL, GatewayTestbed, Runner, eventually
 
 
-def ready(made: Stage) -> bool:
+def ready(made: GatewayTestbed) -> bool:
     return MODEL in httpx.get(f"{made.url}/health").json()["models_ready"]
 
 
@@ -21,14 +21,14 @@ def body(orders: str, **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": orders}], **more}
 
 
-def chat(made: Stage, orders: str, **more: Any) -> httpx.Response:
+def chat(made: GatewayTestbed, orders: str, **more: Any) -> httpx.Response:
     return httpx.post(f"{made.url}/v1/chat/completions", json=body(orders, **more), timeout=30)
 
 
 class Reader:
     """A stream read in a thread: its lines, when they came, how it ended."""
 
-    def __init__(self, made: Stage, orders: str, **more: Any) -> None:
+    def __init__(self, made: GatewayTestbed, orders: str, **more: Any) -> None:
         self.lines: list[str] = []
         self.status = 0
         self.ended_at: float | None = None
@@ -76,7 +76,7 @@ def cancels_of(runner: Runner, request: str) -> list[dict[str, Any]]:
     return [one for one in runner.heard("cancel") if one["request"] == request]
 
 
-def send_raw(made: Stage, orders: str, *, stream: bool) -> socket.socket:
+def send_raw(made: GatewayTestbed, orders: str, *, stream: bool) -> socket.socket:
     data = json.dumps(body(orders, stream=stream)).encode()
     connection = socket.create_connection(("127.0.0.1", made.port))
     connection.sendall(

@@ -155,7 +155,7 @@ class Node:
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
 
     def move_to(self, host: str, inside: tuple[str, ...], key: str) -> None:
-        """Run on another machine (see `tests.harness.wires`), with this API key; before `up`."""
+        """Run on another machine (see `network_namespaces`), with this API key; before `up`."""
         self.http.close()
         self.inside, self.url = inside, f"http://{host}:{self.base_port}"
         self.headers = {"Authorization": f"Bearer {key}"}

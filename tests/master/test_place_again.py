@@ -38,7 +38,7 @@ from master.decisions.planner import (
     wanted_commands,
 )
 from master.log.sequencer import next_event
-from tests.harness.fleet import GB, MODEL, model
+from tests.harness.placement_nodes import GB, MODEL, model
 
 COUNTS = (
     "running", "waiting", "max_running", "max_waiting", "prompt_tokens", "generation_tokens",

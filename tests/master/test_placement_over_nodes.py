@@ -20,7 +20,7 @@ from master.placement.place import Verdict, alternatives, place, placement_probl
 from master.placement.preview import plan_of, preview_of
 from master.placement.search import Placement
 from master.placement.speed import Links
-from tests.harness.fleet import GB, MB, MODEL, model, node
+from tests.harness.placement_nodes import GB, MB, MODEL, model, node
 
 CARD = model((2 * GB,) * 10, embedding=GB, head=GB)
 """22 GB, of which 1.30 times are needed, beside KV."""

@@ -19,9 +19,9 @@ import httpx
 import psutil
 import pytest
 
+from tests.harness.cluster_invariants import assert_invariants, listening, remains
 from tests.harness.clusters import Cluster, running_cluster, view_of
 from tests.harness.nodes import MODEL, SERVICES, Node, Stream
-from tests.harness.soundness import listening, remains, sound
 from tests.processes.conftest import PROVING, Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
@@ -149,7 +149,7 @@ class Churn:
 
 def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> None:
     print(f"seed {SEED}")
-    sound(cluster)
+    assert_invariants(cluster)
     ports: dict[Node, set[int]] = {node: listening(node) for node in cluster.nodes}
     churn = Churn(cluster, random.Random(SEED))
     for _ in range(ROUNDS):
@@ -157,7 +157,7 @@ def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> Non
     at = time.monotonic()
     while churn.down:
         churn.start()
-    sound(cluster)
+    assert_invariants(cluster)
     seconds = time.monotonic() - at
     unended = churn.unended()
     assert not unended, (SEED, unended)
@@ -165,7 +165,7 @@ def test_a_cluster_is_sound_after_churn(cluster: Cluster, ledger: Ledger) -> Non
     for node in cluster.nodes:
         assert node.chat("hi", max_tokens=4).status_code == 200
     cluster.clear(PATIENCE_S)
-    sound(cluster)
+    assert_invariants(cluster)
     assert [sorted(listening(node) - ports[node]) for node in cluster.nodes] == [[], [], []]
     said = Counter(
         (s.error or {}).get("code") or s.finish or "its gateway is gone" for _, s in churn.asked

@@ -1,7 +1,7 @@
 """Three real nodes on wires that are cut and slowed: packets are lost in silence, and come back.
 
-Each node is a machine of its own (`tests.harness.wires`), beyond loopback and so with keys. Needs
-root on Linux, and is skipped, saying why, where that is not given.
+Each node is a machine of its own (`tests.harness.network_namespaces`), beyond loopback and so with
+keys. Needs root on Linux, and is skipped, saying why, where that is not given.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.harness.cluster_invariants import assert_invariants
 from tests.harness.clusters import Cluster, running_cluster, view_of
+from tests.harness.network_namespaces import NetworkNamespaces, NotPermitted, wires
 from tests.harness.nodes import MODEL, Node, Stream, eventually
-from tests.harness.soundness import sound
-from tests.harness.wires import NotPermitted, Wires, wires
 from tests.processes.conftest import Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -33,7 +33,7 @@ HELLO = {
 
 
 @pytest.fixture(scope="module")
-def wire() -> Iterator[Wires]:
+def wire() -> Iterator[NetworkNamespaces]:
     try:
         with wires(3) as made:
             yield made
@@ -42,13 +42,13 @@ def wire() -> Iterator[Wires]:
 
 
 @pytest.fixture(scope="module")
-def cluster(wire: Wires) -> Iterator[Cluster]:
+def cluster(wire: NetworkNamespaces) -> Iterator[Cluster]:
     with running_cluster(3, wire, SHOAL_SETTLE_GRACE_S="35") as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def whole(cluster: Cluster, wire: Wires) -> Iterator[None]:
+def whole(cluster: Cluster, wire: NetworkNamespaces) -> Iterator[None]:
     """Every story begins and ends with three nodes under one holder, and nothing placed."""
     eventually(cluster.formed, PATIENCE_S, "one cluster before the story")
     yield
@@ -80,7 +80,7 @@ def runners(cluster: Cluster) -> list[str]:
 
 @pytest.mark.parametrize("role", ["holder", pytest.param("other", marks=pytest.mark.proof)])
 def test_a_cut_fails_what_crosses_it_and_heals_under_one_holder(
-    cluster: Cluster, wire: Wires, ledger: Ledger, role: str
+    cluster: Cluster, wire: NetworkNamespaces, ledger: Ledger, role: str
 ) -> None:
     holder = cluster.holder()
     lone = next(n for n in cluster.nodes if (n is holder) == (role == "holder"))
@@ -118,7 +118,7 @@ def test_a_cut_fails_what_crosses_it_and_heals_under_one_holder(
 @pytest.mark.proof
 @pytest.mark.parametrize("role", ["holder", "other"])
 def test_after_a_long_cut_no_copy_is_left_over(
-    cluster: Cluster, wire: Wires, ledger: Ledger, role: str
+    cluster: Cluster, wire: NetworkNamespaces, ledger: Ledger, role: str
 ) -> None:
     """Longer than the grace: the others give the copy up and load one of their own."""
     holder = cluster.holder()
@@ -139,7 +139,7 @@ def test_after_a_long_cut_no_copy_is_left_over(
     at = wire.heal()
     eventually(cluster.formed, PATIENCE_S, "one holder after healing")
     seconds = time.monotonic() - at
-    sound(cluster)
+    assert_invariants(cluster)
     assert [node.chat("hi", max_tokens=4).status_code for node in cluster.nodes] == [200] * 3
     said = f"served on both sides ({role} alone)"
     ledger("a long cut heals", saw=said, seconds=seconds, bound_s=5, reloaded=1)
@@ -149,7 +149,7 @@ def test_after_a_long_cut_no_copy_is_left_over(
 def test_of_voters_the_majority_goes_on_and_the_rest_refuses_changes(ledger: Ledger) -> None:
     ids = [f"n00000000{number}" for number in range(3)]
     try:
-        wire = Wires(3)
+        wire = NetworkNamespaces(3)
     except NotPermitted as why:
         pytest.skip(str(why))
     cluster = Cluster(3, wire, SHOAL_VOTERS=",".join(ids))
@@ -164,7 +164,7 @@ def test_of_voters_the_majority_goes_on_and_the_rest_refuses_changes(ledger: Led
         wire.close()
 
 
-def _voters_apart(cluster: Cluster, wire: Wires, ledger: Ledger) -> None:
+def _voters_apart(cluster: Cluster, wire: NetworkNamespaces, ledger: Ledger) -> None:
     lone = cluster.holder()
     others = [n for n in cluster.nodes if n is not lone]
     number = cluster.nodes.index(lone)
@@ -194,7 +194,7 @@ def _voters_apart(cluster: Cluster, wire: Wires, ledger: Ledger) -> None:
 
 @pytest.mark.proof
 def test_links_of_50_ms_form_a_cluster_that_serves(
-    cluster: Cluster, wire: Wires, ledger: Ledger
+    cluster: Cluster, wire: NetworkNamespaces, ledger: Ledger
 ) -> None:
     for node in cluster.nodes:
         node.down()

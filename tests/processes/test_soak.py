@@ -34,7 +34,7 @@ def prompt_of(number: int) -> tuple[str, int]:
 def truths() -> list[dict[str, Any]]:
     asked = [prompt_of(number) for number in range(TRUTHS)]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/harness/truth.py"), str(ROOT / "conf" / "tiny")],
+        [sys.executable, str(ROOT / "tests/harness/mlx_lm_oracle.py"), str(ROOT / "conf" / "tiny")],
         input=json.dumps(asked), capture_output=True, text=True, timeout=300, check=True,
         env=environment(),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from bus.wire.messages.requests import TokensPrompt
 from bus.wire.messages.tokens import Failed
 from runner.lifecycle import ENGINE_ERROR, GROUP_LOST
 from tests.harness.families import MODELS, ODD, QUANTISED, write_model
-from tests.harness.rank_play import (
+from tests.harness.group_requests import (
     NOISE,
     ROUGH_NOISE,
     Parity,

@@ -12,7 +12,7 @@ import pytest
 
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
 from bus.wire.messages.tokens import Cancel, Failed, Finished
-from tests.harness.rank_play import STORY, Outcome, assert_same, endless, said, text_hand
+from tests.harness.group_requests import STORY, Outcome, assert_same, endless, said, text_hand
 from tests.harness.ranks import Layers, one_gateway, ready_group, stages
 from tests.harness.slot import ROOT, FakeGateway, request
 

@@ -19,7 +19,14 @@ from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Cancel, Failed, Finished
 from runner.lifecycle import GROUP_LOST, LOAD_FAILED, STOPPED
 from tests.harness.families import MODELS, QUANTISED, write_model
-from tests.harness.rank_play import assert_same, endless, play, play_prefix, text_hand, token_hand
+from tests.harness.group_requests import (
+    assert_same,
+    endless,
+    play,
+    play_prefix,
+    text_hand,
+    token_hand,
+)
 from tests.harness.ranks import (
     Layers,
     become,

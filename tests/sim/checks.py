@@ -10,7 +10,7 @@ from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import Acknowledged
 from bus.wire.messages.events import Event, InstancePlaced
-from tests.sim.office import overbooked
+from tests.sim.simulated_holder import overbooked
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine

@@ -42,8 +42,8 @@ class Churn:
                 return
             chance.choice(down).start()
         elif act == "worker":
-            if machine.keeper is not None and machine.keeper.living():
-                machine.keeper.crash(chance.choice(machine.keeper.living()))
+            if machine.worker is not None and machine.worker.living():
+                machine.worker.crash(chance.choice(machine.worker.living()))
         elif len(up) == 1:
             return
         else:

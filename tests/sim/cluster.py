@@ -10,7 +10,7 @@ from bus.wire.messages.commands import Command, DeleteInstance, ForgetNode, Plac
 from bus.wire.messages.events import NodeJoined
 from tests.sim.checks import Checks
 from tests.sim.machine import Machine
-from tests.sim.office import MODEL
+from tests.sim.simulated_holder import MODEL
 from tests.sim.world import Weather, World
 
 LATE_S = 2.0
@@ -190,7 +190,7 @@ class Cluster:
         if len(holders) != 1:
             return False
         state = holders[0].candidate.state
-        if not all(m.keeper is None or m.keeper.matches() for m in self.machines):
+        if not all(m.worker is None or m.worker.matches() for m in self.machines):
             return False
         return all(
             m.candidate.state == state
@@ -206,8 +206,8 @@ class Cluster:
         # Facts are taken in their order; where messages overtake each other, one a second is.
         patience_s += max(len(machine.outbox.waiting) for machine in self.machines)
         for machine in self.machines:
-            if machine.keeper is not None:
-                machine.keeper.world.crash_per_s = 0.0
+            if machine.worker is not None:
+                machine.worker.world.crash_per_s = 0.0
         underway_until = self.world.latest
         self.world.run(self.world.now + LATE_S)
         self._await(patience_s)
@@ -234,7 +234,7 @@ class Cluster:
             f"log {m.candidate.state.term}/{m.candidate.state.index} counter "
             f"{m.candidate.election.counter} mirror {m.mirror.state.term}/{m.mirror.state.index} "
             f"waiting {len(m.outbox.waiting)}"
-            + ("" if m.keeper is None or m.keeper.matches() else " its runners do not match")
+            + ("" if m.worker is None or m.worker.matches() else " its runners do not match")
             for m in self.machines
         )
 

@@ -38,8 +38,8 @@ from master.log.archives import Archives
 from master.log.journal import Journal
 from master.log.sequencer import LogDraft
 from tests.sim.disk import Disk
-from tests.sim.keeper import Keeper
-from tests.sim.office import decided, read
+from tests.sim.simulated_holder import decided, read
+from tests.sim.simulated_worker import SimulatedWorker
 
 if TYPE_CHECKING:
     from tests.sim.cluster import Cluster
@@ -214,7 +214,7 @@ class Machine:
         self.mirror = Mirror()
         self.open: dict[CommandId, tuple[Command, float]] = {}
         self._begin()
-        self.keeper = Keeper(self) if cluster.plan.workers else None
+        self.worker = SimulatedWorker(self) if cluster.plan.workers else None
 
     # --- its life ---
 
@@ -233,9 +233,9 @@ class Machine:
         self.boots += 1
         self.outbox = Outbox(self.node, "worker", Boot(f"b{self.boots}"))
         self.outbox.add(NodeJoined(node=self.node, name=self.name))
-        if self.keeper is not None:
-            self.keeper.begin()
-            self.every(KEEP_S, self.keeper.tick)
+        if self.worker is not None:
+            self.worker.begin()
+            self.every(KEEP_S, self.worker.tick)
             self.every(READ_S, self._read)
         self.world.tell(f"{self.node} starts at counter {self.candidate.election.counter}")
         self.every(TICK_S, self._tick)
@@ -255,8 +255,8 @@ class Machine:
         self.open.clear()
         if power:
             self.disk.lose_power(self.world.chance)
-            if self.keeper is not None:
-                self.keeper.lose_power()
+            if self.worker is not None:
+                self.worker.lose_power()
 
     def wipe(self) -> None:
         """The disk is lost and with it the name: what comes back is another node."""
@@ -349,7 +349,7 @@ class Machine:
         ask = self.mirror.due(self.now)
         if ask is not None:
             self.ask(ask)
-        for told in self.outbox.due(self.now) if self.keeper is None else ():
+        for told in self.outbox.due(self.now) if self.worker is None else ():
             self.ask(told)
         for command, asked_at in list(self.open.values()):
             if self.now - asked_at >= REPEAT_S:
@@ -423,8 +423,8 @@ class Machine:
     def moved(self) -> None:
         """The client's state may have changed."""
         self.outbox.seen(self.mirror.state)
-        if self.keeper is not None:
-            self.keeper.follow()
+        if self.worker is not None:
+            self.worker.follow()
         self.cluster.checks.mirrored(self)
 
     def want(self, command: Command) -> None:

@@ -81,8 +81,8 @@ class Requests:
     def _look(self) -> None:
         self.world.later(LOOK_S, self._look)
         for machine in self.cluster.machines:
-            if machine.keeper is not None:
-                for process in machine.keeper.living():
+            if machine.worker is not None:
+                for process in machine.worker.living():
                     self._serve(machine, process)
         living = {str(p.boot) + str(m.node) for m, p in self._processes()}
         for boot in [boot for boot in self.working if boot not in living]:
@@ -91,8 +91,8 @@ class Requests:
             self._watch(request)
 
     def _processes(self) -> list[tuple[Machine, Process]]:
-        keepers = [(m, m.keeper) for m in self.cluster.machines if m.keeper is not None]
-        return [(machine, process) for machine, k in keepers for process in k.living()]
+        workers = [(m, m.worker) for m in self.cluster.machines if m.worker is not None]
+        return [(machine, process) for machine, k in workers for process in k.living()]
 
     def _end(self, request: Request, why: str) -> None:
         request.ends.append(why)
@@ -161,12 +161,12 @@ class Requests:
         """To the process that leads an instance, or to where it was."""
         lead = instance.lead
         there = None if lead is None else self.cluster.at(lead.node)
-        if lead is None or there is None or there.keeper is None:
+        if lead is None or there is None or there.worker is None:
             return
-        keeper, pid = there.keeper, lead.pid
+        worker, pid = there.worker, lead.pid
 
         def arrive() -> None:
-            found = next((p for p in keeper.living() if p.pid == pid and not p.frozen), None)
+            found = next((p for p in worker.living() if p.pid == pid and not p.frozen), None)
             act(there, found)  # type: ignore[operator]
 
         self.world.post(machine.name, there.name, there.receive(arrive))

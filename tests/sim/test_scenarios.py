@@ -10,7 +10,7 @@ from bus.wire.messages.control import AskVote
 from master.consensus.votes import minority
 from tests.sim.cluster import PLANS, Cluster
 from tests.sim.machine import Machine
-from tests.sim.office import MODEL
+from tests.sim.simulated_holder import MODEL
 
 
 def formed(plan: str, seed: int = 1) -> tuple[Cluster, Machine]:

@@ -16,14 +16,14 @@ from bus.membership.discovery import Ears, Heard
 from bus.membership.mdns_hints import SERVICE
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeersReading
-from tests.harness.boards import Boards, boards
+from tests.harness.joined_switchboards import JoinedSwitchboards, boards
 
 SITE = f"site-{secrets.token_hex(4)}"
 """Other runs of these tests may be on this machine, too."""
 
 
 @pytest.fixture
-def cluster() -> Iterator[Boards]:
+def cluster() -> Iterator[JoinedSwitchboards]:
     with boards() as made:
         yield made
 
@@ -43,11 +43,11 @@ def advertising(node: str, port: int, properties: dict[str, str]) -> Iterator[No
         zeroconf.close()
 
 
-def names(found: Boards) -> dict[str, set[str]]:
+def names(found: JoinedSwitchboards) -> dict[str, set[str]]:
     return {name: found.linked(name) for name in found.boards}
 
 
-def test_nodes_with_one_key_find_each_other_without_seeds(cluster: Boards) -> None:
+def test_nodes_with_one_key_find_each_other_without_seeds(cluster: JoinedSwitchboards) -> None:
     key = ClusterKey(secrets.token_bytes(32))
     for name in "ab":
         cluster.start(name, key=key, namespace=SITE, discovery=True)
@@ -62,7 +62,7 @@ def test_nodes_with_one_key_find_each_other_without_seeds(cluster: Boards) -> No
     cluster.until(lambda: cluster.linked("a") == {"b"}, "b is back")
 
 
-def test_other_namespaces_and_other_keys_are_not_dialled(cluster: Boards) -> None:
+def test_other_namespaces_and_other_keys_are_not_dialled(cluster: JoinedSwitchboards) -> None:
     cluster.start("a", namespace=SITE, discovery=True)
     cluster.start("x", namespace=f"{SITE}-other", discovery=True)
     cluster.start("b", namespace=SITE, discovery=True)
@@ -75,7 +75,7 @@ def test_other_namespaces_and_other_keys_are_not_dialled(cluster: Boards) -> Non
 
 
 def test_bad_and_stale_records_do_no_harm(
-    cluster: Boards,
+    cluster: JoinedSwitchboards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bus.membership.mdns_hints.TRY_S", 0.3)
@@ -106,7 +106,7 @@ def test_bad_and_stale_records_do_no_harm(
 
 
 def test_a_node_that_may_not_use_the_network_says_so_and_serves(
-    cluster: Boards,
+    cluster: JoinedSwitchboards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(**_: object) -> None:
@@ -120,7 +120,7 @@ def test_a_node_that_may_not_use_the_network_says_so_and_serves(
     cluster.until(lambda: cluster.linked("a") == {"b"}, "seeds suffice")
 
 
-def test_garbage_on_the_multicast_address_disturbs_nobody(cluster: Boards) -> None:
+def test_garbage_on_the_multicast_address_disturbs_nobody(cluster: JoinedSwitchboards) -> None:
     cluster.start("a", namespace=SITE, discovery=True)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as rude:
         rude.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))

@@ -21,18 +21,18 @@ from bus.wire.messages.events import (
 )
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import DemandReading, TokenTap
-from tests.harness.boards import Boards, boards, free_port
+from tests.harness.joined_switchboards import JoinedSwitchboards, boards, free_port
 
 TOPIC = "event.node_joined"
 
 
 @pytest.fixture
-def cluster() -> Iterator[Boards]:
+def cluster() -> Iterator[JoinedSwitchboards]:
     with boards() as made:
         yield made
 
 
-def three(cluster: Boards) -> None:
+def three(cluster: JoinedSwitchboards) -> None:
     cluster.start("a")
     cluster.start("b", "a")
     cluster.start("c", "a")
@@ -44,7 +44,9 @@ def said(name: str) -> Event:
     return Event(term=1, index=1, at_s=0.0, body=NodeJoined(node=NodeId("x"), name=name))
 
 
-def test_what_is_published_on_one_node_is_heard_once_on_every_other(cluster: Boards) -> None:
+def test_what_is_published_on_one_node_is_heard_once_on_every_other(
+    cluster: JoinedSwitchboards,
+) -> None:
     three(cluster)
     heard: dict[str, list[str]] = {name: [] for name in "abc"}
     for name in "abc":
@@ -61,7 +63,7 @@ def test_what_is_published_on_one_node_is_heard_once_on_every_other(cluster: Boa
     assert all(one == [f"{count}" for count in range(20)] for one in heard.values())
 
 
-def test_a_node_that_joins_late_is_given_what_others_keep(cluster: Boards) -> None:
+def test_a_node_that_joins_late_is_given_what_others_keep(cluster: JoinedSwitchboards) -> None:
     cluster.start("a")
     publisher = cluster.client("a", "speaker")
     cluster.settle()
@@ -74,7 +76,7 @@ def test_a_node_that_joins_late_is_given_what_others_keep(cluster: Boards) -> No
     assert got[0] == "reading.demand.n-a.x"
 
 
-def test_tokens_cross_nodes_only_while_somebody_asks(cluster: Boards) -> None:
+def test_tokens_cross_nodes_only_while_somebody_asks(cluster: JoinedSwitchboards) -> None:
     cluster.start("a")
     cluster.start("b", "a")
     cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
@@ -100,7 +102,7 @@ def test_tokens_cross_nodes_only_while_somebody_asks(cluster: Boards) -> None:
     cluster.until(lambda: "token" not in runner.wanted, "nobody wishes any more")
 
 
-def test_peers_are_told_of_in_a_reading(cluster: Boards) -> None:
+def test_peers_are_told_of_in_a_reading(cluster: JoinedSwitchboards) -> None:
     three(cluster)
     got: dict[str, PeersReading] = {}
     cluster.client("a", "hearer").hear(
@@ -115,7 +117,7 @@ def test_peers_are_told_of_in_a_reading(cluster: Boards) -> None:
     assert first.clock_offset_s is not None
 
 
-def test_peers_are_found_again_without_seeds(cluster: Boards) -> None:
+def test_peers_are_found_again_without_seeds(cluster: JoinedSwitchboards) -> None:
     three(cluster)
     kept = json.loads((cluster.root / "b" / "peers.json").read_text())
     assert {row["node"] for row in kept} == {"n-a", "n-c"}
@@ -125,7 +127,9 @@ def test_peers_are_found_again_without_seeds(cluster: Boards) -> None:
     cluster.until(lambda: cluster.linked("b") == {"a", "c"}, "b is back")
 
 
-def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(cluster: Boards) -> None:
+def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(
+    cluster: JoinedSwitchboards,
+) -> None:
     three(cluster)
     holder = cluster.client("a", "master")
     cluster.settle()
@@ -148,7 +152,7 @@ def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(cluster: Boards
     cluster.until(lambda: cluster.linked("a") == {"b", "c"}, "c is back")
 
 
-def test_garbage_at_the_door_disturbs_nobody(cluster: Boards) -> None:
+def test_garbage_at_the_door_disturbs_nobody(cluster: JoinedSwitchboards) -> None:
     cluster.start("a")
     cluster.start("b", "a")
     cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
@@ -164,7 +168,7 @@ def test_garbage_at_the_door_disturbs_nobody(cluster: Boards) -> None:
     assert cluster.logs["a"].getvalue().count("refused z") == 1
 
 
-def test_a_broken_memory_of_peers_is_said_and_replaced(cluster: Boards) -> None:
+def test_a_broken_memory_of_peers_is_said_and_replaced(cluster: JoinedSwitchboards) -> None:
     (cluster.root / "a").mkdir()
     (cluster.root / "a" / "peers.json").write_text("{broken")
     cluster.start("a")
@@ -175,7 +179,7 @@ def test_a_broken_memory_of_peers_is_said_and_replaced(cluster: Boards) -> None:
     assert json.loads((cluster.root / "a" / "peers.json").read_text())[0]["node"] == "n-b"
 
 
-def test_a_door_that_is_taken_is_tried_again(cluster: Boards) -> None:
+def test_a_door_that_is_taken_is_tried_again(cluster: JoinedSwitchboards) -> None:
     cluster.ports["a"] = free_port()
     with socket.socket() as owner:
         owner.bind(("127.0.0.1", cluster.ports["a"]))
@@ -189,7 +193,9 @@ def test_a_door_that_is_taken_is_tried_again(cluster: Boards) -> None:
 KEY, OTHER = ClusterKey(b"k" * 32), ClusterKey(b"o" * 32)
 
 
-def test_nodes_with_one_key_meet_at_the_door_and_then_hear_each_other(cluster: Boards) -> None:
+def test_nodes_with_one_key_meet_at_the_door_and_then_hear_each_other(
+    cluster: JoinedSwitchboards,
+) -> None:
     cluster.start("a", key=KEY)
     cluster.start("b", "a", key=KEY)
     cluster.start("c", "a", key=KEY)
@@ -211,7 +217,7 @@ def test_nodes_with_one_key_meet_at_the_door_and_then_hear_each_other(cluster: B
 
 @pytest.mark.parametrize("key", [OTHER, None], ids=["another key", "no key"])
 def test_a_node_without_the_key_joins_nothing_and_disturbs_nobody(
-    cluster: Boards, key: ClusterKey | None
+    cluster: JoinedSwitchboards, key: ClusterKey | None
 ) -> None:
     cluster.start("a", key=KEY)
     cluster.start("b", "a", key=KEY)
@@ -224,7 +230,7 @@ def test_a_node_without_the_key_joins_nothing_and_disturbs_nobody(
     assert cluster.logs["a"].getvalue().count("refused a connection") == 1
 
 
-def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Boards) -> None:
+def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: JoinedSwitchboards) -> None:
     cluster.ports["far"] = 9
     board = cluster.start("a")
     peers = board.peers
@@ -234,7 +240,7 @@ def test_without_a_key_nobody_is_dialled_beyond_this_machine(cluster: Boards) ->
     assert KEY.text not in cluster.logs["a"].getvalue()
 
 
-def test_a_node_that_moves_tells_its_peers(cluster: Boards) -> None:
+def test_a_node_that_moves_tells_its_peers(cluster: JoinedSwitchboards) -> None:
     hosts = ["127.0.0.1"]
     cluster.start("a")
     cluster.start("b", "a", look=lambda: tuple(hosts), timing=PeerTiming(look_s=0.1))

@@ -15,11 +15,11 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.readings import LinkReading
 from bus.wire.topology import PRIORS
 from tests.bus.survey.test_probe_schedule import runner
-from tests.harness.boards import Boards, boards
+from tests.harness.joined_switchboards import JoinedSwitchboards, boards
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boards]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[JoinedSwitchboards]:
     monkeypatch.setattr("bus.survey.probe_schedule.FIRST_S", 0.2)
     monkeypatch.setattr("bus.survey.probe_schedule.GAP_S", 0.1)
     monkeypatch.setattr("bus.survey.link_survey.TICK_S", 0.05)
@@ -27,7 +27,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boards]:
         yield made
 
 
-def readings(cluster: Boards, name: str) -> dict[str, LinkReading]:
+def readings(cluster: JoinedSwitchboards, name: str) -> dict[str, LinkReading]:
     """What arrives at one node of everybody's links, kept up to date."""
     found: dict[str, LinkReading] = {}
     cluster.client(name, "hearer").hear(
@@ -38,7 +38,7 @@ def readings(cluster: Boards, name: str) -> dict[str, LinkReading]:
 
 @pytest.mark.parametrize("key", [None, ClusterKey(secrets.token_bytes(32))], ids=["plain", "keys"])
 def test_linked_nodes_measure_each_other_and_everybody_hears_it(
-    cluster: Boards, key: ClusterKey | None
+    cluster: JoinedSwitchboards, key: ClusterKey | None
 ) -> None:
     cluster.start("a", key=key)
     cluster.start("b", "a", key=key)
@@ -54,7 +54,9 @@ def test_linked_nodes_measure_each_other_and_everybody_hears_it(
         assert all(peer.status == "linked" for peer in board.peers.membership.peers.values())
 
 
-def test_a_node_that_is_not_to_measure_answers_others_all_the_same(cluster: Boards) -> None:
+def test_a_node_that_is_not_to_measure_answers_others_all_the_same(
+    cluster: JoinedSwitchboards,
+) -> None:
     cluster.start("a", measures=False)
     cluster.start("b", "a")
     found = readings(cluster, "a")
@@ -63,7 +65,7 @@ def test_a_node_that_is_not_to_measure_answers_others_all_the_same(cluster: Boar
 
 
 def test_nobody_is_measured_while_a_runner_decodes_at_either_end(
-    cluster: Boards, monkeypatch: pytest.MonkeyPatch
+    cluster: JoinedSwitchboards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bus.survey.probe_schedule.FIRST_S", 1_000.0)
     cluster.start("a")
@@ -88,7 +90,9 @@ def test_nobody_is_measured_while_a_runner_decodes_at_either_end(
     cluster.until(lambda: all(turn.found for turn in turns), "idle again")
 
 
-def test_an_address_at_which_another_node_answers_counts_for_nothing(cluster: Boards) -> None:
+def test_an_address_at_which_another_node_answers_counts_for_nothing(
+    cluster: JoinedSwitchboards,
+) -> None:
     cluster.start("a")
     cluster.start("b", "a")
     cluster.start("c", "a")
@@ -117,7 +121,9 @@ def test_an_address_at_which_another_node_answers_counts_for_nothing(cluster: Bo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address on Linux alone")
-def test_a_node_on_two_networks_is_measured_on_both_and_linked_on_one(cluster: Boards) -> None:
+def test_a_node_on_two_networks_is_measured_on_both_and_linked_on_one(
+    cluster: JoinedSwitchboards,
+) -> None:
     key = ClusterKey(secrets.token_bytes(32))
     cluster.start("a", key=key)
     cluster.start("b", "a", key=key, listen="0.0.0.0", hosts=("127.0.0.2", "127.0.0.3"))

@@ -13,8 +13,8 @@ import pytest
 
 from bus.wire.ids import NodeId, RequestId
 from gateway.cluster.cancels import REMEMBERED, RememberedCancels
+from tests.harness.gateway_testbed import GatewayTestbed, eventually, free_port, gateway_testbed
 from tests.harness.http_clients import Reader, cancels_of, ready
-from tests.harness.stage import Stage, eventually, free_port, stage
 
 ELSEWHERE = NodeId("n2")
 
@@ -22,7 +22,7 @@ ELSEWHERE = NodeId("n2")
 class Second:
     """Another node's gateway at the same switchboard, as if the two were linked."""
 
-    def __init__(self, made: Stage) -> None:
+    def __init__(self, made: GatewayTestbed) -> None:
         self.port = free_port()
         first, log = made.port, made.log
         made.port = self.port
@@ -43,7 +43,7 @@ class Second:
 
 
 @contextlib.contextmanager
-def two_gateways(made: Stage) -> Iterator[Second]:
+def two_gateways(made: GatewayTestbed) -> Iterator[Second]:
     second = Second(made)
     try:
         yield second
@@ -52,20 +52,22 @@ def two_gateways(made: Stage) -> Iterator[Second]:
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Stage]:
-    with stage(processes=2) as one:
+def made() -> Iterator[GatewayTestbed]:
+    with gateway_testbed(processes=2) as one:
         one.runner()
         eventually(lambda: ready(one), 10, "the instance is ready")
         yield one
 
 
 @pytest.fixture(scope="module")
-def second(made: Stage) -> Iterator[Second]:
+def second(made: GatewayTestbed) -> Iterator[Second]:
     with two_gateways(made) as one:
         yield one
 
 
-def test_another_nodes_gateway_stops_a_request_at_its_runner(made: Stage, second: Second) -> None:
+def test_another_nodes_gateway_stops_a_request_at_its_runner(
+    made: GatewayTestbed, second: Second
+) -> None:
     readers = [Reader(made, "tokens=1000000 every_ms=10") for _ in range(6)]
     for reader in readers:
         reader.wait_lines(3)
@@ -79,7 +81,9 @@ def test_another_nodes_gateway_stops_a_request_at_its_runner(made: Stage, second
         assert second.cancel(name).status_code == 200, "again says the same"
 
 
-def test_a_request_that_waits_for_its_model_is_stopped_as_well(made: Stage, second: Second) -> None:
+def test_a_request_that_waits_for_its_model_is_stopped_as_well(
+    made: GatewayTestbed, second: Second
+) -> None:
     reader = Reader(made, "hello", model="org/other")
     listed = eventually(lambda: httpx.get(f"{made.url}/queue").json()["requests"], 10, "it waits")
     assert listed[0]["waiting"]
@@ -89,7 +93,7 @@ def test_a_request_that_waits_for_its_model_is_stopped_as_well(made: Stage, seco
 
 
 def test_nobody_knows_a_request_that_ended_or_of_a_node_that_is_not_there(
-    made: Stage, second: Second
+    made: GatewayTestbed, second: Second
 ) -> None:
     reader = Reader(made, "tokens=3")
     reader.wait_end(10)
@@ -97,7 +101,9 @@ def test_nobody_knows_a_request_that_ended_or_of_a_node_that_is_not_there(
     assert second.cancel("req-nowhere-h0-00000000-1").status_code == 404
 
 
-def test_an_owner_that_does_not_answer_has_its_own_error(made: Stage, second: Second) -> None:
+def test_an_owner_that_does_not_answer_has_its_own_error(
+    made: GatewayTestbed, second: Second
+) -> None:
     reader = Reader(made, "tokens=1000000 every_ms=10")
     reader.wait_lines(3)
     name = reader.chunks[0]["id"]

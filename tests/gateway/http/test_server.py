@@ -13,16 +13,18 @@ import pytest
 
 from bus.process.clock import now
 from bus.wire.errors import Refusal
+from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, body, cancels_of, chat, ready, send_raw
-from tests.harness.stage import MODEL, Stage, eventually, stage
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Stage]:
+def shared() -> Iterator[GatewayTestbed]:
     """One gateway with short deadlines and one ready instance, for what leaves no trace."""
-    with stage(request_timeout_s=2.0, load_timeout_s=3.0, body_limit_bytes=1 << 20) as made:
+    with gateway_testbed(
+        request_timeout_s=2.0, load_timeout_s=3.0, body_limit_bytes=1 << 20
+    ) as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
         yield made
@@ -31,7 +33,9 @@ def shared() -> Iterator[Stage]:
 # --- answers ----------------------------------------------------------------------------------
 
 
-def test_a_stream_has_its_role_first_its_tokens_in_order_and_done_last(shared: Stage) -> None:
+def test_a_stream_has_its_role_first_its_tokens_in_order_and_done_last(
+    shared: GatewayTestbed,
+) -> None:
     reader = Reader(shared, "tokens=20", stream_options={"include_usage": True})
     reader.wait_end(10)
     assert reader.status == 200
@@ -42,26 +46,26 @@ def test_a_stream_has_its_role_first_its_tokens_in_order_and_done_last(shared: S
     assert reader.lines[-1] == "data: [DONE]"
 
 
-def test_a_stream_longer_than_its_credit_comes_whole(shared: Stage) -> None:
+def test_a_stream_longer_than_its_credit_comes_whole(shared: GatewayTestbed) -> None:
     reader = Reader(shared, "tokens=5000")
     reader.wait_end(20)
     assert len(reader.text.split()) == 5000
     assert reader.error is None
 
 
-def test_a_whole_answer_of_several_choices_longer_than_their_credit(shared: Stage) -> None:
+def test_a_whole_answer_of_several_choices_longer_than_their_credit(shared: GatewayTestbed) -> None:
     answer = chat(shared, "tokens=300", n=3).json()
     assert [len(one["message"]["content"].split()) for one in answer["choices"]] == [300] * 3
     assert answer["usage"]["completion_tokens"] == 900
 
 
-def test_several_prompts_are_one_answer(shared: Stage) -> None:
+def test_several_prompts_are_one_answer(shared: GatewayTestbed) -> None:
     asked = {"model": MODEL, "prompt": ["tokens=2", "tokens=3"]}
     answer = httpx.post(f"{shared.url}/v1/completions", json=asked).json()
     assert [one["text"] for one in answer["choices"]] == ["one two ", "one two three "]
 
 
-def test_ollama_streams_lines_at_both_of_its_paths(shared: Stage) -> None:
+def test_ollama_streams_lines_at_both_of_its_paths(shared: GatewayTestbed) -> None:
     for path in ("/api/chat", "/ollama/api/chat"):
         answer = httpx.post(f"{shared.url}{path}", json=body("tokens=3"))
         lines = [json.loads(line) for line in answer.text.splitlines()]
@@ -69,7 +73,7 @@ def test_ollama_streams_lines_at_both_of_its_paths(shared: Stage) -> None:
         assert lines[-1]["done"] is True
 
 
-def test_short_names_mean_the_only_model_that_they_can(shared: Stage) -> None:
+def test_short_names_mean_the_only_model_that_they_can(shared: GatewayTestbed) -> None:
     for name in (f"{MODEL}:latest", "Shoal-Tiny"):
         answer = httpx.post(f"{shared.url}/v1/chat/completions", json={**body("x"), "model": name})
         assert answer.status_code == 200
@@ -79,7 +83,7 @@ def test_short_names_mean_the_only_model_that_they_can(shared: Stage) -> None:
 # --- refusals ---------------------------------------------------------------------------------
 
 
-def test_an_unknown_model_is_a_404_that_names_the_way(shared: Stage) -> None:
+def test_an_unknown_model_is_a_404_that_names_the_way(shared: GatewayTestbed) -> None:
     asked = {**body("hi"), "model": "nobody/nothing"}
     openai = httpx.post(f"{shared.url}/v1/chat/completions", json=asked)
     assert openai.status_code == 404
@@ -89,7 +93,7 @@ def test_an_unknown_model_is_a_404_that_names_the_way(shared: Stage) -> None:
     assert isinstance(ollama.json()["error"], str)
 
 
-def test_a_full_queue_is_a_429_with_retry_after_and_position(shared: Stage) -> None:
+def test_a_full_queue_is_a_429_with_retry_after_and_position(shared: GatewayTestbed) -> None:
     for stream in (False, True):
         answer = chat(shared, "refuse=queue_full", stream=stream)
         assert answer.status_code == 429
@@ -98,13 +102,13 @@ def test_a_full_queue_is_a_429_with_retry_after_and_position(shared: Stage) -> N
         assert answer.json()["error"]["position"] == 9
 
 
-def test_a_failure_before_the_first_byte_is_a_status(shared: Stage) -> None:
+def test_a_failure_before_the_first_byte_is_a_status(shared: GatewayTestbed) -> None:
     answer = chat(shared, "tokens=0 fail=context_length")
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_a_failure_in_a_stream_is_an_error_frame_and_done(shared: Stage) -> None:
+def test_a_failure_in_a_stream_is_an_error_frame_and_done(shared: GatewayTestbed) -> None:
     reader = Reader(shared, "tokens=5 fail=memory_pressure")
     reader.wait_end(10)
     assert len(reader.text.split()) == 5
@@ -112,14 +116,16 @@ def test_a_failure_in_a_stream_is_an_error_frame_and_done(shared: Stage) -> None
     assert reader.lines[-1] == "data: [DONE]"
 
 
-def test_a_lost_entry_ends_the_request_instead_of_its_text_being_wrong(shared: Stage) -> None:
+def test_a_lost_entry_ends_the_request_instead_of_its_text_being_wrong(
+    shared: GatewayTestbed,
+) -> None:
     reader = Reader(shared, "tokens=20 skip=7 every_ms=1")
     reader.wait_end(10)
     assert reader.error is not None and reader.error["code"] == "internal_error"
     assert len(reader.text.split()) == 7
 
 
-def test_no_progress_is_a_504_and_the_work_is_cancelled(shared: Stage) -> None:
+def test_no_progress_is_a_504_and_the_work_is_cancelled(shared: GatewayTestbed) -> None:
     runner = shared.runners[0]
     answer = chat(shared, "silent=1")
     assert answer.status_code == 504
@@ -128,13 +134,13 @@ def test_no_progress_is_a_504_and_the_work_is_cancelled(shared: Stage) -> None:
     assert cancel[0]["why"] == "deadline"
 
 
-def test_a_clients_own_timeout_bounds_the_whole_answer(shared: Stage) -> None:
+def test_a_clients_own_timeout_bounds_the_whole_answer(shared: GatewayTestbed) -> None:
     answer = chat(shared, "tokens=100000 every_ms=10", x_timeout_s=0.5)
     assert answer.status_code == 504
     assert "0.5 s" in answer.json()["error"]["message"]
 
 
-def test_bodies_too_large_or_wrong_are_refused_in_their_dialect(shared: Stage) -> None:
+def test_bodies_too_large_or_wrong_are_refused_in_their_dialect(shared: GatewayTestbed) -> None:
     large = httpx.post(f"{shared.url}/v1/chat/completions", content=b"x" * (2 << 20))
     assert large.status_code == 413
     assert large.json()["error"]["code"] == "body_too_large"
@@ -154,7 +160,9 @@ def test_bodies_too_large_or_wrong_are_refused_in_their_dialect(shared: Stage) -
     assert "deeper" in nested.json()["error"]["message"]
 
 
-def test_unknown_paths_and_methods_answer_in_the_dialect_of_the_path(shared: Stage) -> None:
+def test_unknown_paths_and_methods_answer_in_the_dialect_of_the_path(
+    shared: GatewayTestbed,
+) -> None:
     assert httpx.get(f"{shared.url}/v1/nothing").json()["error"]["code"] == "not_found"
     assert isinstance(httpx.get(f"{shared.url}/api/nothing").json()["error"], str)
     wrong = httpx.get(f"{shared.url}/v1/chat/completions")
@@ -163,7 +171,7 @@ def test_unknown_paths_and_methods_answer_in_the_dialect_of_the_path(shared: Sta
     assert "POST" in wrong.headers["allow"]
 
 
-def test_a_strangers_host_name_or_page_is_refused(shared: Stage) -> None:
+def test_a_strangers_host_name_or_page_is_refused(shared: GatewayTestbed) -> None:
     rebound = httpx.get(f"{shared.url}/v1/models", headers={"host": "evil.example"})
     assert rebound.status_code == 403
     page = httpx.get(f"{shared.url}/v1/models", headers={"origin": "https://evil.example"})
@@ -186,7 +194,9 @@ def test_a_strangers_host_name_or_page_is_refused(shared: Stage) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("orders", ["tokens=1000000 every_ms=20", "silent=1"])
-def test_a_hang_up_is_a_cancel_at_the_runner(shared: Stage, orders: str, stream: bool) -> None:
+def test_a_hang_up_is_a_cancel_at_the_runner(
+    shared: GatewayTestbed, orders: str, stream: bool
+) -> None:
     runner = shared.runners[0]
     before = len(runner.heard("submit"))
     connection = send_raw(shared, orders, stream=stream)
@@ -199,7 +209,7 @@ def test_a_hang_up_is_a_cancel_at_the_runner(shared: Stage, orders: str, stream:
     print(f"cancel {1000 * (cancel[0]['at'] - left_at):.1f} ms after the hang-up")
 
 
-def test_a_slow_reader_is_bounded_and_slows_nobody(shared: Stage) -> None:
+def test_a_slow_reader_is_bounded_and_slows_nobody(shared: GatewayTestbed) -> None:
     runner = shared.runners[0]
     worker = psutil.Process(shared.gateway.pid).children()[0]
     slow = send_raw(shared, "tokens=1000000", stream=True)
@@ -213,7 +223,7 @@ def test_a_slow_reader_is_bounded_and_slows_nobody(shared: Stage) -> None:
         slow.close()
 
 
-def test_a_request_can_be_stopped_by_its_id_and_ends_well(shared: Stage) -> None:
+def test_a_request_can_be_stopped_by_its_id_and_ends_well(shared: GatewayTestbed) -> None:
     reader = Reader(shared, "tokens=1000000 every_ms=10")
     reader.wait_lines(3)
     name = reader.chunks[0]["id"]
@@ -226,14 +236,16 @@ def test_a_request_can_be_stopped_by_its_id_and_ends_well(shared: Stage) -> None
     assert (again.status_code, again.json()) == (200, stopped.json())
 
 
-def test_a_request_that_ended_by_itself_or_never_was_cannot_be_stopped(shared: Stage) -> None:
+def test_a_request_that_ended_by_itself_or_never_was_cannot_be_stopped(
+    shared: GatewayTestbed,
+) -> None:
     ended = chat(shared, "tokens=3").json()["id"]
     never = ended[: ended.rindex("-")] + "-ffffff"
     for name in (ended, never, "req-n1-h7-00000000-1", "req-nowhere-h0-00000000-1", "nonsense"):
         assert httpx.post(f"{shared.url}/v1/cancel/{name}").status_code == 404, name
 
 
-def test_many_streams_at_once_are_all_served(shared: Stage) -> None:
+def test_many_streams_at_once_are_all_served(shared: GatewayTestbed) -> None:
     def one(_: int) -> int:
         reader = Reader(shared, "tokens=200 every_ms=2")
         reader.wait_end(30)
@@ -246,7 +258,7 @@ def test_many_streams_at_once_are_all_served(shared: Stage) -> None:
 # --- what it tells of itself ------------------------------------------------------------------
 
 
-def test_health_answers_at_once_while_streams_run(shared: Stage) -> None:
+def test_health_answers_at_once_while_streams_run(shared: GatewayTestbed) -> None:
     readers = [Reader(shared, "tokens=20000") for _ in range(4)]
     for reader in readers:
         reader.wait_lines(2)
@@ -255,7 +267,7 @@ def test_health_answers_at_once_while_streams_run(shared: Stage) -> None:
         reader.wait_end(30)
 
 
-def test_the_queue_lists_what_is_open(shared: Stage) -> None:
+def test_the_queue_lists_what_is_open(shared: GatewayTestbed) -> None:
     reader = Reader(shared, "tokens=1000000 every_ms=10", x_client_id="somebody")
     reader.wait_lines(2)
     requests = httpx.get(f"{shared.url}/queue").json()["requests"]
@@ -264,7 +276,7 @@ def test_the_queue_lists_what_is_open(shared: Stage) -> None:
     reader.wait_end(5)
 
 
-def test_metrics_count_every_token_and_their_gaps(shared: Stage) -> None:
+def test_metrics_count_every_token_and_their_gaps(shared: GatewayTestbed) -> None:
     def counted(name: str) -> float:
         text = httpx.get(f"{shared.url}/metrics").text
         rows = [line for line in text.splitlines() if line.startswith(name + "{")]
@@ -278,7 +290,7 @@ def test_metrics_count_every_token_and_their_gaps(shared: Stage) -> None:
     assert counted("shoal_inter_token_latency_seconds_count") == gaps + 49
 
 
-def test_each_request_leaves_one_line_in_the_log_without_its_text(shared: Stage) -> None:
+def test_each_request_leaves_one_line_in_the_log_without_its_text(shared: GatewayTestbed) -> None:
     reader = Reader(shared, "tokens=4 secret_of_the_prompt")
     reader.wait_end(10)
     name = reader.chunks[0]["id"].removeprefix("chatcmpl-")
@@ -294,7 +306,7 @@ def test_each_request_leaves_one_line_in_the_log_without_its_text(shared: Stage)
 
 
 def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
-    shared: Stage,
+    shared: GatewayTestbed,
 ) -> None:
     url = shared.url
     placed = httpx.post(f"{url}/place_instance", json={"model": MODEL, "min_nodes": 2})
@@ -306,13 +318,13 @@ def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
     hand = {"model": MODEL, "layers": {"b": 2, "a": 1}, "sharding": "pipeline"}
     assert httpx.post(f"{url}/place_instance", json=hand).status_code == 200
     assert list(shared.holder.commands[-1].layers.items()) == [("b", 2), ("a", 1)]
-    query = {"model": MODEL, "excluded_nodes": "stage", "sharding": "tensor"}
+    query = {"model": MODEL, "excluded_nodes": "testbed", "sharding": "tensor"}
     assert httpx.get(f"{url}/instance/previews", params=query).status_code == 200
     asked = shared.holder.commands[-1]
     assert asked.previews and asked.dry_run and asked.sharding == "tensor"
     assert asked.excluded_nodes == ("n1",), "a node's name stands for its id"
     unknown = httpx.get(f"{url}/instance/previews", params={**query, "excluded_nodes": "nobody"})
-    assert unknown.status_code == 400 and "stage" in unknown.json()["error"]["message"]
+    assert unknown.status_code == 400 and "testbed" in unknown.json()["error"]["message"]
     deleted = httpx.delete(f"{url}/instance/inst-1", params={"drain_s": 3})
     assert deleted.status_code == 200
     assert shared.holder.commands[-1].drain_s == 3
@@ -332,7 +344,7 @@ def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
     assert refused.json()["error"]["need_gb"] == 80
 
 
-def test_ollama_loads_and_unloads_by_empty_requests(shared: Stage) -> None:
+def test_ollama_loads_and_unloads_by_empty_requests(shared: GatewayTestbed) -> None:
     url = f"{shared.url}/api/generate"
     loaded = httpx.post(url, json={"model": MODEL, "keep_alive": "10m"})
     assert loaded.status_code == 200 and loaded.json()["done"] is True

@@ -40,7 +40,7 @@ from master.decisions.planner import follow_up, repairs
 from master.log.sequencer import next_event
 from master.placement.capacity import NodeCapacity, node_capacities
 from master.placement.memory_cost import FIXED_BYTES
-from tests.harness.fleet import GB, MB, node
+from tests.harness.placement_nodes import GB, MB, node
 
 NAME = InstanceId("t1")
 FEW = [node(1), node(2), node(3)]

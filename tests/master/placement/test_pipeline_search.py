@@ -10,7 +10,7 @@ from master.placement.memory_cost import LayerCosts
 from master.placement.pipeline_search import SearchSpace, TimedOrder, pipeline_order, split_and_time
 from master.placement.speed import tensor_s
 from master.placement.tensor_search import tensor_order
-from tests.harness.fleet import GB, MB, costs_of, model, search_space
+from tests.harness.placement_nodes import GB, MB, costs_of, model, search_space
 
 FACTOR = 2.0
 """How much slower than the best of all subsets and orders a pipeline of up to 4 ranks may be that

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from master.placement.memory_cost import FIXED_BYTES, LayerCosts
 from master.placement.split import fits, split
-from tests.harness.fleet import GB, MB, costs_of, model
+from tests.harness.placement_nodes import GB, MB, costs_of, model
 
 
 def every_split(layers: int, stages: int) -> Iterator[tuple[int, ...]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bus.wire.messages.control import TellFact
 from tests.harness.node_in_memory import NodeInMemory, Worker
-from tests.sim.office import GB, MEMORY_BYTES, MODEL
+from tests.sim.simulated_holder import GB, MEMORY_BYTES, MODEL
 from worker.slots.actions import Task
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CRASH_PER_S = 0.01
 STALL_S = 3.0
 
 
-class Keeper(NodeInMemory):
+class SimulatedWorker(NodeInMemory):
     """The worker lives as long as its machine's processes; runners outlive it, but no power cut."""
 
     def __init__(self, machine: Machine) -> None:

@@ -33,7 +33,7 @@ class NotPermitted(RuntimeError):
     """Namespaces or TUN devices cannot be made here; the text says why."""
 
 
-class Wires:
+class NetworkNamespaces:
     """`count` machines, numbered from 0. `cut`, `heal` and `delay_s` take effect at once."""
 
     def __init__(self, count: int) -> None:
@@ -152,9 +152,9 @@ def _ip(*words: str) -> None:
 
 
 @contextlib.contextmanager
-def wires(count: int) -> Iterator[Wires]:
+def wires(count: int) -> Iterator[NetworkNamespaces]:
     """A wire for as long as the block lasts. Raises NotPermitted."""
-    made = Wires(count)
+    made = NetworkNamespaces(count)
     try:
         yield made
     finally:

@@ -62,18 +62,18 @@ def overbooked(holder: Machine) -> str | None:
 
 def read(machine: Machine, reader: Machine) -> None:
     """The card and the reading of a machine that works reach another."""
-    if machine.keeper is None or not machine.up or machine.paused is not None:
+    if machine.worker is None or not machine.up or machine.paused is not None:
         return
     if (machine.name, reader.name) in machine.world.cut:
         return
     card = NodeCard(
         node=machine.node, name=machine.name, platform="linux", cores=2,
         memory_bytes=MEMORY_BYTES, backends=("mlx-cpu",), mlx_version="", shoal_version="",
-        slots=len(machine.keeper.processes), models=(CARD,), announced_at_s=1.0,
+        slots=len(machine.worker.processes), models=(CARD,), announced_at_s=1.0,
     )  # fmt: skip
     reading = NodeReading(
         node=machine.node, memory_total_bytes=MEMORY_BYTES,
-        memory_available_bytes=machine.keeper.free_bytes, cpu_ratio=0.0, load_1m=0.0,
+        memory_available_bytes=machine.worker.free_bytes, cpu_ratio=0.0, load_1m=0.0,
         disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
     )  # fmt: skip
     reader.holder.heard(CardReading(card=card), reader.now)

@@ -1,4 +1,4 @@
-"""A stage for one gateway: real processes and sockets, a stand-in holder, synthetic runners.
+"""A testbed for one gateway: real processes and sockets, a stand-in holder, synthetic runners.
 
 The switchboard is the real one, in a thread of the test; beside it a holder that has taken the
 term, answers snapshots and commands, and publishes events as the test directs.
@@ -73,7 +73,7 @@ def free_port() -> int:
 
 
 class Holder:
-    """A stand-in for the master. Runs in the stage's thread; `do` reaches it from the test."""
+    """A stand-in for the master, in the testbed's thread; `do` reaches it from the test."""
 
     def __init__(
         self, endpoints: Endpoints, reactor: PollReactor, events: Sequence[Event] = ()
@@ -189,7 +189,7 @@ class Runner:
             return
 
 
-class Stage:
+class GatewayTestbed:
     """Everything around one gateway, and the gateway."""
 
     def __init__(self, folder: str, **options: Any) -> None:
@@ -258,7 +258,7 @@ class Stage:
         )
         card = NodeCard(
             node=NODE,
-            name="stage",
+            name="testbed",
             platform="linux",
             cores=2,
             memory_bytes=10**9,
@@ -304,7 +304,7 @@ class Stage:
     def start_gateway(self, **options: Any) -> subprocess.Popen[bytes]:
         given = {
             "node": NODE,
-            "node_name": "stage",
+            "node_name": "testbed",
             "endpoints": self.folder,
             "metrics_folder": f"{self.folder}/metrics",
             "port": self.port,
@@ -349,10 +349,10 @@ class Stage:
 
 
 @contextmanager
-def stage(**options: Any) -> Iterator[Stage]:
-    """A stage with a gateway that serves; all of it is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="shoal-stage-", dir="/tmp") as folder:
-        made = Stage(folder, **options)
+def gateway_testbed(**options: Any) -> Iterator[GatewayTestbed]:
+    """Start a testbed with a gateway that serves; all of it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="shoal-testbed-", dir="/tmp") as folder:
+        made = GatewayTestbed(folder, **options)
         try:
             yield made
         finally:

@@ -21,7 +21,7 @@ RESTING = ("ready", "failed")
 PATIENCE_S = 300.0
 
 
-def sound(cluster: Cluster, seconds: float = PATIENCE_S) -> None:
+def assert_invariants(cluster: Cluster, seconds: float = PATIENCE_S) -> None:
     """Wait until nothing is amiss; fails with what is, and with the logs."""
     said: list[str] = []
 

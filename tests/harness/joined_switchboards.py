@@ -31,8 +31,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-class Boards:
-    """Boards by name, in temporary folders."""
+class JoinedSwitchboards:
+    """Several switchboards by name, in temporary folders."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -117,10 +117,10 @@ class Boards:
 
 
 @contextmanager
-def boards() -> Iterator[Boards]:
+def boards() -> Iterator[JoinedSwitchboards]:
     """None yet; those that are started are closed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="sh") as folder:
-        made = Boards(Path(folder))
+        made = JoinedSwitchboards(Path(folder))
         try:
             yield made
         finally:
