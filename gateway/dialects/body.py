@@ -28,9 +28,6 @@ _BY_FIELD = "union_by_"
 MAX_PATH = 200
 """Characters of a path that are said back; field names are the client's, of any length."""
 MAX_PRIORITY = 1000
-MAX_STOP_CHARACTERS = 1000
-LEAST_TOP_P = 1e-9
-"""A nucleus this small holds the likeliest token alone, which is what `top_p: 0` asks for."""
 MAX_SECONDS = 7 * 24 * 3600.0
 
 
@@ -77,11 +74,21 @@ def by_field(name: str, *known: str) -> Discriminator:
     )
 
 
-def by_shape(expected: str, tag: Callable[[Any], str | None]) -> Discriminator:
-    """Tell the members of a union apart by the kind of JSON value. Tags begin with `~`."""
+def by_shape(expected: str, tag: Callable[[object], str | None]) -> Discriminator:
+    """Tell the members of a union apart by what the JSON value is like. Tags begin with `~`."""
     return Discriminator(
         tag, custom_error_type="union_shape", custom_error_message=f"must be {expected}"
     )
+
+
+def by_type(expected: str, tags: Mapping[type, str]) -> Discriminator:
+    """Tell the members of a union apart by the type of the JSON value."""
+    return by_shape(expected, lambda value: tags.get(type(value)))
+
+
+def bad_field(path: str, text: str) -> BadRequest:
+    """Return the refusal of what a field holds; `text` says what is wrong with it."""
+    return BadRequest(f"{path}: {text}", field=path)
 
 
 def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
@@ -96,6 +103,15 @@ def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
     if _deeper_than(found, limits.depth):
         raise BadRequest(f"the request body is nested deeper than {limits.depth} levels")
     return found
+
+
+def read_body(
+    model: type[Model], body: bytes, limits: Limits, table: FieldTable
+) -> tuple[Model, Extras]:
+    """Return a body as `model`, and what its `x_*` fields say. BadRequest for the first fault."""
+    fields = read_object(body, limits)
+    extras = take_extras(fields)
+    return validate(model, fields, table), extras
 
 
 def take_extras(fields: dict[str, Any]) -> Extras:
@@ -164,7 +180,7 @@ def _translate(
         case "missing":
             said = f"{path} is required"
         case _:
-            said = f"{path}: {_lower_first(first['msg'])}"
+            said = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}"
     more = len(errors) - 1
     if more:
         said += f" (and {more} more)"
@@ -177,10 +193,6 @@ def _nearest(location: tuple[int | str, ...], model: type[BaseModel], table: Fie
     known = [*model.model_fields, *table.harmless]
     near = difflib.get_close_matches(str(location[0]), known, n=1, cutoff=0.7)
     return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
@@ -197,9 +209,7 @@ def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
     except (ValueError, RecursionError):
         raise refusal from error
     path = _odd_number(value)
-    if path is None:
-        raise refusal from error
-    raise BadRequest(f"{path}: must be a finite number", field=path) from error
+    raise bad_field(path, "must be a finite number") if path else refusal from error
 
 
 def _odd_number(value: Any) -> str | None:

@@ -16,8 +16,9 @@ from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
 from bus.wire.errors import BadRequest, ContextOverflow
+from gateway.dialects import body as bodies
 from gateway.dialects import faults
-from gateway.dialects.body import FieldTable, Model, read_object, take_extras, validate
+from gateway.dialects.body import FieldTable, Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
@@ -71,9 +72,9 @@ class Resource:
         """
         options = self.service.options
         read = await read_body(req, options.body_limit_bytes)
-        found = read_object(read or empty, Limits(depth=options.body_depth))
-        take_extras(found)
-        return validate(body, found, FieldTable())
+        limits = Limits(depth=options.body_depth)
+        asked, _ = bodies.read_body(body, read or empty, limits, FieldTable())
+        return asked
 
 
 def answer_json(resp: Response, value: Any) -> None:

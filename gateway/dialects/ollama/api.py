@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bus.wire.errors import BadRequest
-from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.body import read_body
 from gateway.dialects.dialect import (
     Api,
     ErrorEnvelope,
@@ -105,9 +105,7 @@ def render_show(listing: ModelListing) -> bytes:
 
 def parse_show(body: bytes, limits: Limits) -> str:
     """Return the model that `POST /api/show` asks about, without `:latest`."""
-    found = read_object(body, limits)
-    take_extras(found)
-    asked = validate(OllamaShowBody, found, SHOW_TABLE)
+    asked, _ = read_body(OllamaShowBody, body, limits, SHOW_TABLE)
     name = asked.model or asked.name
     if not name:
         raise BadRequest("model is required", field="model")

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
@@ -24,9 +23,9 @@ from bus.wire.messages.requests import (
     ToolChoice,
     ToolSpec,
 )
-from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
-from gateway.dialects.dialect import ErrorAnswer, Extras, Intent, Limits, ParseContext, Parsed
+from gateway.dialects.dialect import ErrorAnswer, Extras, Intent, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, headers_of
 from gateway.dialects.ollama import fields
@@ -50,6 +49,7 @@ from gateway.dialects.ollama.render import (
     render_empty,
     render_ollama,
 )
+from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
 
 class _Rendered:
@@ -86,17 +86,14 @@ class OllamaChat(_Rendered):
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
-        found = read_object(body, context.limits)
-        extras = take_extras(found)
-        asked = validate(OllamaChatBody, found, CHAT_TABLE)
+        asked, extras = read_body(OllamaChatBody, body, context.limits, CHAT_TABLE)
         messages = asked.messages or []
         if len(messages) > context.limits.messages:
-            raise BadRequest(f"messages: at most {context.limits.messages}", field="messages")
+            raise bad_field("messages", f"at most {context.limits.messages}")
         if not messages:
             return _parsed(asked, None, extras, context)
-        prompt = ChatPrompt(
-            messages=tuple(_messages_of(messages)), tools=_tools_of(asked, context.limits)
-        )
+        tools = tools_of([_tool_of(body) for body in asked.tools or ()], context.limits)
+        prompt = ChatPrompt(messages=tuple(_messages_of(messages)), tools=tuple(tools.values()))
         return _parsed(asked, prompt, extras, context)
 
 
@@ -108,14 +105,10 @@ class OllamaGenerate(_Rendered):
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
-        found = read_object(body, context.limits)
-        extras = take_extras(found)
-        asked = validate(OllamaGenerateBody, found, GENERATE_TABLE)
+        asked, extras = read_body(OllamaGenerateBody, body, context.limits, GENERATE_TABLE)
         if asked.context:
-            raise BadRequest(
-                "context: token histories are not kept; send the conversation to /api/chat",
-                field="context",
-            )
+            text = "token histories are not kept; send the conversation to /api/chat"
+            raise bad_field("context", text)
         return _parsed(asked, _prompt_of(asked), extras, context)
 
 
@@ -136,11 +129,11 @@ def _parsed(
         model=model,
         prompt=prompt if prompt is not None else TextPrompt(text=""),
         max_tokens=fields.max_tokens_of(options),
-        stop=fields.stops_of(options, context.limits),
+        stop=stops_of("options.stop", options.stop, context.limits),
         sampling=fields.sampling_of(options),
         output=fields.output_of(asked),
         tool_choice=ToolChoice(mode="auto" if _offers_tools(prompt) else "none"),
-        top_logprobs=fields.top_logprobs_of(asked),
+        top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
         thinking=fields.thinking_of(asked),
         priority=extras.priority,
         client_id=extras.client_id,
@@ -173,7 +166,7 @@ def _prompt_of(asked: OllamaGenerateBody) -> Prompt | None:
         no_place = (("system", asked.system), ("images", asked.images), ("think", asked.think))
         for name, value in no_place:
             if value:
-                raise BadRequest(f"{name}: has no place in a prompt with {how}", field=name)
+                raise bad_field(name, f"has no place in a prompt with {how}")
         return TextPrompt(text=text, suffix=asked.suffix or None)
     system = (_said("system", asked.system),) if asked.system else ()
     images = _images_of(asked.images, "images")
@@ -247,20 +240,6 @@ def _images_of(images: Sequence[str] | None, field: str) -> tuple[ContentPart, .
     return tuple(
         fields.image_of(encoded, f"{field}[{index}]") for index, encoded in enumerate(images or ())
     )
-
-
-def _tools_of(asked: OllamaChatBody, limits: Limits) -> tuple[ToolSpec, ...]:
-    bodies = asked.tools or []
-    if len(bodies) > limits.tools:
-        raise BadRequest(f"tools: at most {limits.tools}", field="tools")
-    specs: dict[str, ToolSpec] = {}
-    for index, body in enumerate(bodies):
-        name = body.function.name
-        if name in specs:
-            field = f"tools[{index}].function.name"
-            raise BadRequest(f"{field}: '{name}' is there twice", field=field)
-        specs[name] = _tool_of(body)
-    return tuple(specs.values())
 
 
 def _tool_of(body: OllamaToolBody) -> ToolSpec:

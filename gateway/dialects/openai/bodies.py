@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape
+from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape, by_type
 from gateway.dialects.openai.messages import MessageBody
 
 HARMLESS = {
@@ -104,10 +104,6 @@ class AllowedChoiceBody(Closed):
     allowed_tools: AllowedToolsBody
 
 
-def _choice_tag(value: Any) -> str | None:
-    return "~mode" if isinstance(value, str) else "~object" if isinstance(value, dict) else None
-
-
 ToolChoiceBody = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("~mode")]
     | Annotated[
@@ -118,7 +114,9 @@ ToolChoiceBody = Annotated[
         ],
         Tag("~object"),
     ],
-    by_shape("'none', 'auto', 'required' or an object naming a function", _choice_tag),
+    by_type(
+        "'none', 'auto', 'required' or an object naming a function", {str: "~mode", dict: "~object"}
+    ),
 ]
 
 
@@ -160,13 +158,9 @@ ResponseFormatBody = Annotated[
 # --- the bodies ---------------------------------------------------------------------------
 
 
-def _stop_tag(value: Any) -> str | None:
-    return "~one" if isinstance(value, str) else "~many" if isinstance(value, list) else None
-
-
 StopBody = Annotated[
     Annotated[str, Tag("~one")] | Annotated[list[str], Tag("~many")],
-    by_shape("a string or a list of strings", _stop_tag),
+    by_type("a string or a list of strings", {str: "~one", list: "~many"}),
 ]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]

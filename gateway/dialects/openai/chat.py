@@ -23,7 +23,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from gateway.dialects import sse
-from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import ErrorAnswer, Limits, ParseContext, Parsed
 from gateway.dialects.faults import HttpFault
@@ -48,16 +48,9 @@ from gateway.dialects.openai.messages import (
     ToolMessageBody,
 )
 from gateway.dialects.openai.shapes import error_answer
+from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
-EFFORT_THINKS: Mapping[str, bool] = {
-    "none": False,
-    "minimal": False,
-    "low": True,
-    "medium": True,
-    "high": True,
-    "xhigh": True,
-    "max": True,
-}
+UNTHINKING_EFFORTS = ("none", "minimal")
 """Models here think or do not; how long is theirs to say."""
 
 
@@ -69,9 +62,7 @@ class OpenAIChat:
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request of `n` choices."""
-        found = read_object(body, context.limits)
-        extras = take_extras(found)
-        asked = validate(ChatCompletionsBody, found, CHAT_TABLE)
+        asked, extras = read_body(ChatCompletionsBody, body, context.limits, CHAT_TABLE)
         fields.check_offered(asked)
         _check_offered(asked)
         tools, choice = _tools_of(asked, context.limits)
@@ -85,12 +76,12 @@ class OpenAIChat:
             ),
             n=asked.n or 1,
             max_tokens=_max_tokens_of(asked),
-            stop=fields.stops_of(asked, context.limits),
+            stop=stops_of("stop", asked.stop, context.limits),
             sampling=fields.sampling_of(asked),
             output=_output_of(asked),
             tool_choice=choice,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
-            top_logprobs=_top_logprobs_of(asked),
+            top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
             thinking=_thinking_of(asked),
             ignore_eos=bool(asked.ignore_eos),
             priority=extras.priority,
@@ -125,17 +116,14 @@ class OpenAIChat:
 
 def _check_offered(asked: ChatCompletionsBody) -> None:
     if asked.modalities is not None and asked.modalities != ["text"]:
-        raise BadRequest('modalities: only ["text"] is offered', field="modalities")
+        raise bad_field("modalities", 'only ["text"] is offered')
     if asked.verbosity not in (None, "medium"):
-        raise BadRequest(
-            "verbosity: only 'medium' is offered; ask for a length in the prompt",
-            field="verbosity",
-        )
+        raise bad_field("verbosity", "only 'medium' is offered; ask for a length in the prompt")
 
 
 def _messages_of(messages: Sequence[MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
     if len(messages) > limits.messages:
-        raise BadRequest(f"messages: at most {limits.messages}", field="messages")
+        raise bad_field("messages", f"at most {limits.messages}")
     return tuple(_message_of(message, index) for index, message in enumerate(messages))
 
 
@@ -200,28 +188,21 @@ def _part_of(part: _Part) -> ContentPart:
 def _tools_of(
     asked: ChatCompletionsBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    bodies = asked.tools or []
-    if len(bodies) > limits.tools:
-        raise BadRequest(f"tools: at most {limits.tools}", field="tools")
-    specs: dict[str, ToolSpec] = {}
-    for index, body in enumerate(bodies):
-        if body.function.name in specs:
-            field = f"tools[{index}].function.name"
-            raise BadRequest(f"{field}: '{body.function.name}' is there twice", field=field)
-        specs[body.function.name] = _tool_of(body)
+    specs = tools_of([_tool_of(body) for body in asked.tools or ()], limits)
+    tools = tuple(specs.values())
     match asked.tool_choice:
         case None | "auto":
-            return tuple(specs.values()), ToolChoice(mode="auto" if specs else "none")
+            return tools, ToolChoice(mode="auto" if tools else "none")
         case "none":
-            return tuple(specs.values()), ToolChoice(mode="none")
+            return tools, ToolChoice(mode="none")
         case "required":
-            if not specs:
-                raise BadRequest("tool_choice: 'required' needs tools", field="tool_choice")
-            return tuple(specs.values()), ToolChoice(mode="required")
+            if not tools:
+                raise bad_field("tool_choice", "'required' needs tools")
+            return tools, ToolChoice(mode="required")
         case NamedChoiceBody() as named:
             name = named.function.name
             _check_known(name, specs, "tool_choice.function.name")
-            return tuple(specs.values()), ToolChoice(mode="named", name=name)
+            return tools, ToolChoice(mode="named", name=name)
         case AllowedChoiceBody() as allowed:
             return _allowed_of(allowed, specs)
 
@@ -248,17 +229,14 @@ def _allowed_of(
 
 def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
     if name not in specs:
-        raise BadRequest(f"{field}: '{name}' is not among the tools", field=field)
+        raise bad_field(field, f"'{name}' is not among the tools")
 
 
 def _continues(asked: ChatCompletionsBody) -> bool:
     if not asked.continue_final_message:
         return False
     if not isinstance(asked.messages[-1], AssistantMessageBody):
-        raise BadRequest(
-            "continue_final_message: the last message must be the assistant's",
-            field="continue_final_message",
-        )
+        raise bad_field("continue_final_message", "the last message must be the assistant's")
     return True
 
 
@@ -282,17 +260,9 @@ def _output_of(asked: ChatCompletionsBody) -> OutputFormat:
             return OutputFormat()
 
 
-def _top_logprobs_of(asked: ChatCompletionsBody) -> int | None:
-    if asked.logprobs:
-        return asked.top_logprobs or 0
-    if asked.top_logprobs:
-        raise BadRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
-    return None
-
-
 def _thinking_of(asked: ChatCompletionsBody) -> bool | None:
     effort = asked.reasoning_effort
-    by_effort = None if effort is None else EFFORT_THINKS[effort]
+    by_effort = None if effort is None else effort not in UNTHINKING_EFFORTS
     arguments = asked.chat_template_kwargs
     by_template = None if arguments is None else arguments.enable_thinking
     if by_effort is None:
