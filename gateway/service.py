@@ -28,7 +28,7 @@ from bus.wire.messages.peers import PeersReading
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import HttpProcesses
-from gateway.cluster.metrics import FLUSH_S, EndedRequest, Metrics
+from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
@@ -191,13 +191,7 @@ class HttpService:
         for request in exchange.requests:
             ttft_s = None if request.first_at is None else request.first_at - started_at
             self.metrics.ended(
-                EndedRequest(
-                    model=str(exchange.model),
-                    outcome=outcome,
-                    prompt_tokens=request.prompt_tokens,
-                    ttft_s=ttft_s,
-                    seconds=now - started_at,
-                )
+                str(exchange.model), outcome, request.prompt_tokens, ttft_s, now - started_at
             )
             self.log.info(
                 "request",

@@ -6,7 +6,7 @@ tokens over those seconds) and stands beside `usage`, never inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.wire.errors import FinishReason
@@ -108,15 +108,15 @@ def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
     }
 
 
-def usage_frame(parsed: Parsed, object_name: str, usage: Usage) -> bytes:
-    """Return the last chunk of a stream that was asked for its usage."""
-    return sse.frame(
-        json_bytes(
-            {
-                **answer_head(parsed, object_name),
-                "choices": [],
-                "usage": usage_object(usage),
-                "timing": timing_object(usage),
-            }
-        )
+def whole_answer(
+    parsed: Parsed, object_name: str, choices: Sequence[dict[str, Any]], usage: Usage
+) -> bytes:
+    """Return an answer in one piece; without choices, the chunk that tells a stream's usage."""
+    return json_bytes(
+        {
+            **answer_head(parsed, object_name),
+            "choices": choices,
+            "usage": usage_object(usage),
+            "timing": timing_object(usage),
+        }
     )
