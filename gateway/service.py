@@ -133,7 +133,7 @@ class HttpService:
 
     # --- what resources ask ------------------------------------------------------------------
 
-    def parse_context(self, headers: dict[str, str]) -> ParseContext:
+    def parse_context(self) -> ParseContext:
         """Return what a parser may know now."""
         context_tokens = {
             str(card.model): card.context_tokens for card in self.catalog.cards().values()
@@ -141,7 +141,6 @@ class HttpService:
         return ParseContext(
             ids=self._ids,
             now_s=wall(),
-            headers=headers,
             context_tokens=context_tokens,
             fingerprint=f"shoal-{self.options.version}",
             limits=Limits(depth=self.options.body_depth),
@@ -162,8 +161,10 @@ class HttpService:
             raise HttpFaultRaised(of_refusal(answer.refusal))
         return answer
 
-    def keep_alive(self, model: ModelId, seconds: float) -> None:
-        """Tell the model's instances how long, in seconds, they may idle; not waited for."""
+    def keep_alive(self, model: ModelId, seconds: float | None) -> None:
+        """Tell the model's instances how long they may idle, where it is said; not waited for."""
+        if seconds is None:
+            return
         wanted = -1.0 if seconds == float("inf") or seconds < 0 else seconds
         for one in self.bus.state.instances.values():
             same = one.keep_alive_s == wanted or (wanted < 0 and one.keep_alive_s < 0)

@@ -43,14 +43,12 @@ class Limits:
 class ParseContext:
     """All that a parser may know beside the body.
 
-    `ids` is drawn from once per request made. `headers` have lower-case names.
-    `context_tokens` is what the cards say, for the models that are known.
+    `ids` is drawn from once per request made. `context_tokens` is what the cards say, for the
+    models that are known.
     """
 
     ids: Iterator[RequestId]
     now_s: float
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    path: Mapping[str, str] = field(default_factory=dict[str, str])
     context_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     fingerprint: str = "shoal"
     limits: Limits = Limits()
@@ -165,10 +163,6 @@ class Dialect(Protocol):
         """Return the answer in one piece; no request of `collected` may have failed."""
         ...
 
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """Return the answer to a failure before the status has been sent."""
-        ...
-
 
 # --- an API as a table ----------------------------------------------------------------------------
 
@@ -198,12 +192,9 @@ class ModelListing:
     family: str = ""
     parameters: int = 0
     quantization: str = ""
-    weight_format: str = "safetensors"
     context_tokens: int = 0
     capabilities: tuple[str, ...] = ("completion",)
     template: str = ""
-    license: str = ""
-    parent: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     loaded: tuple[LoadedCopy, ...] = ()
 

@@ -55,7 +55,7 @@ def receive_of(req: Request) -> Receive:
 
 
 class Resource:
-    """What answers at a path, with the service of its process."""
+    """What answers at a path, with the service of its process; in JSON unless it says otherwise."""
 
     def __init__(self, handle: ServiceHandle) -> None:
         self._handle = handle
@@ -80,7 +80,6 @@ class Resource:
 def answer_json(resp: Response, value: Any) -> None:
     """Answer with a value as JSON."""
     resp.data = json_bytes(value)
-    resp.content_type = "application/json"
 
 
 async def read_body(req: Request, limit_bytes: int) -> bytes:

@@ -94,7 +94,7 @@ def render_show(listing: ModelListing) -> bytes:
             "modelfile": f"FROM {listing.id}\n",
             "parameters": "",
             "template": listing.template,
-            "license": listing.license,
+            "license": "",
             "details": _details(listing),
             "model_info": info,
             "capabilities": list(listing.capabilities),
@@ -122,8 +122,8 @@ def parameter_size(parameters: int) -> str:
 
 def _details(listing: ModelListing) -> dict[str, Any]:
     return {
-        "parent_model": listing.parent,
-        "format": listing.weight_format,
+        "parent_model": "",
+        "format": "safetensors",
         "family": listing.family,
         "families": [listing.family] if listing.family else [],
         "parameter_size": parameter_size(listing.parameters),

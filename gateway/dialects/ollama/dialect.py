@@ -73,10 +73,6 @@ class _Rendered:
             return render_empty(parsed, shape=self._shape, load_s=load_s)
         return render_ollama(parsed, collected[0], shape=self._shape, load_s=load_s)
 
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """Return `{"error": "..."}`."""
-        return error_answer(fault)
-
 
 class OllamaChat(_Rendered):
     """`POST /api/chat`."""

@@ -25,8 +25,7 @@ from bus.wire.messages.requests import (
 from gateway.dialects import sse
 from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
-from gateway.dialects.dialect import ErrorAnswer, Limits, ParseContext, Parsed
-from gateway.dialects.faults import HttpFault
+from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.openai import fields
 from gateway.dialects.openai.bodies import (
     CHAT_TABLE,
@@ -47,7 +46,6 @@ from gateway.dialects.openai.messages import (
     TextPartBody,
     ToolMessageBody,
 )
-from gateway.dialects.openai.shapes import error_answer
 from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
 UNTHINKING_EFFORTS = ("none", "minimal")
@@ -108,10 +106,6 @@ class OpenAIChat:
     ) -> bytes:
         """Return one `chat.completion`."""
         return render_chat(parsed, collected[0])
-
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """Return OpenAI's error envelope."""
-        return error_answer(fault)
 
 
 def _check_offered(asked: ChatCompletionsBody) -> None:

@@ -14,12 +14,10 @@ from bus.wire.messages.requests import GenerationRequest, Prompt, TextPrompt, To
 from gateway.dialects import sse
 from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
-from gateway.dialects.dialect import ErrorAnswer, Extras, Limits, ParseContext, Parsed
-from gateway.dialects.faults import HttpFault
+from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.openai import fields
 from gateway.dialects.openai.bodies import COMPLETIONS_TABLE, CompletionsBody
 from gateway.dialects.openai.completions_render import CompletionsStream, render_completions
-from gateway.dialects.openai.shapes import error_answer
 from gateway.dialects.shared_fields import stops_of
 
 DEFAULT_MAX_TOKENS = 16
@@ -59,10 +57,6 @@ class OpenAICompletions:
     ) -> bytes:
         """Return one `text_completion`."""
         return render_completions(parsed, collected)
-
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """Return OpenAI's error envelope."""
-        return error_answer(fault)
 
 
 def _check_combination(asked: CompletionsBody) -> None:

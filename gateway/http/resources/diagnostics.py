@@ -29,10 +29,10 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, too_large
-from gateway.http.ask import Asker
-from gateway.http.middleware import Resource
+from gateway.dialects.body import bad_field
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.ask import ask
+from gateway.http.middleware import Resource, answer_json, read_body
 from gateway.service import HttpService, ServiceHandle
 
 ROOT = "/v1/diagnostics/node"
@@ -108,8 +108,7 @@ class NodeDiagnostics(_Diagnosing):
             "state": {"term": state.term, "index": state.index},
             "warnings": warnings,
         }
-        resp.content_type = "application/json"
-        resp.data = json_bytes(found)
+        answer_json(resp, found)
 
 
 class ProcessStacks(_Diagnosing):
@@ -119,7 +118,7 @@ class ProcessStacks(_Diagnosing):
         """Answer with the stack of each thread of the process, never locals; as JSON or text."""
         form = req.get_param("format", default="json")
         if form not in ("json", "text"):
-            raise BadRequest(f"format: {form!r} is neither json nor text", field="format")
+            raise bad_field("format", f"{form!r} is neither json nor text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
         found = await _asked(self.service, question, self._timing.stacks_s)
         if form == "text":
@@ -135,21 +134,13 @@ class ProcessProfile(_Diagnosing):
 
     async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""
-        body = await req.stream.read(MAX_BODY_BYTES + 1)
-        if len(body) > MAX_BODY_BYTES:
-            raise HttpFaultRaised(too_large(MAX_BODY_BYTES))
+        body = await read_body(req, MAX_BODY_BYTES)
         try:
             order = ProfileOrder.model_validate_json(body or b"{}")
         except ValidationError as error:
             problem = first_problem(error)
             raise BadRequest(problem, field=problem.partition(":")[0]) from error
-        question = AskDiagnosis(
-            want="profile",
-            process=_named(name, part),
-            seconds=order.seconds,
-            rate_hz=order.rate_hz,
-            format=order.format,
-        )
+        question = AskDiagnosis(want="profile", process=_named(name, part), **order.model_dump())
         deadline_s = order.seconds + self._timing.profile_slack_s
         found = await _asked(self.service, question, deadline_s)
         resp.content_type = found.content_type
@@ -216,8 +207,7 @@ async def _asked(service: HttpService, question: AskDiagnosis, deadline_s: float
 
 
 async def _ask(service: HttpService, address: str, question: Message, deadline_s: float) -> Message:
-    asker = Asker(service.bus.speaker, service.reactor)
-    return await asker.ask(address, question, deadline_s)
+    return await ask(service.bus.speaker, service.reactor, address, question, deadline_s)
 
 
 def _is_fresh(reading: NodeReading, age_s: float, node: NodeId) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from falcon.asgi import Request, Response
 
-from bus.wire.ids import ModelId
 from gateway.dialects import sse
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
@@ -72,7 +71,6 @@ class GenerateResource(Resource):
         if not service.catalog.known:
             await service.catalog.wait_known()
         if parsed.intent != "generate":
-            resp.content_type = "application/json"
             resp.data = await load_or_unload(service, self._dialect, parsed)
             return
         exchange = service.dispatcher.start(parsed)
@@ -81,9 +79,10 @@ class GenerateResource(Resource):
         service.running += 1
         running = _Running(service, self._dialect, parsed, exchange, watcher, started_at)
         try:
-            keep_alive_s = parsed.extras.keep_alive_s
-            if keep_alive_s is None:
-                keep_alive_s = parsed.extras.stay_warm_s
+            extras = parsed.extras
+            keep_alive_s = (
+                extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
+            )
             if parsed.stream:
                 has_comments = self._dialect.stream_content_type == sse.CONTENT_TYPE
                 await inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
@@ -95,9 +94,8 @@ class GenerateResource(Resource):
                 resp.stream = _streamed(running, keep_alive_s)
             else:
                 resp.data = await _whole(running)
-                resp.content_type = "application/json"
                 resp.set_header("x-request-id", parsed.answer_id)
-                _keep_warm(service, exchange.model, keep_alive_s)
+                service.keep_alive(exchange.model, keep_alive_s)
                 running.end("finished", 200)
         except HttpFaultRaised as error:
             running.end(error.fault.code, error.fault.status)
@@ -108,8 +106,7 @@ class GenerateResource(Resource):
 
     async def _parse(self, service: HttpService, req: Request) -> Parsed:
         body = await read_body(req, service.options.body_limit_bytes)
-        headers = {name.lower(): value for name, value in req.headers.items()}
-        context = service.parse_context(headers)
+        context = service.parse_context()
         if len(body) < PARSE_ASIDE_BYTES:
             return self._dialect.parse(body, context)
         loop = asyncio.get_running_loop()
@@ -150,11 +147,6 @@ async def _whole(running: _Running) -> bytes:
     return running.dialect.render_whole(running.parsed, collector.collected, load_s=inbox.load_s)
 
 
-def _keep_warm(service: HttpService, model: ModelId, seconds: float | None) -> None:
-    if seconds is not None:
-        service.keep_alive(model, seconds)
-
-
 async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGenerator[bytes]:
     """Yield the bytes of a stream, from its first to its last. One piece per wake-up."""
     inbox = running.exchange.inbox
@@ -167,7 +159,7 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
             for text in inbox.take_comments():
                 yield sse.comment(text)
         renderer = running.dialect.stream(running.parsed, load_s=inbox.load_s)
-        _keep_warm(running.service, running.exchange.model, keep_alive_s)
+        running.service.keep_alive(running.exchange.model, keep_alive_s)
         if inbox.abandoned:
             return
         if inbox.fault is None:

@@ -37,7 +37,6 @@ class ModelList(Resource):
         names = sorted(service.catalog.names())
         listings = [_listing(service, name, cards.get(name)) for name in names]
         resp.data = self._endpoint.render(listings, wall())
-        resp.content_type = "application/json"
 
 
 class ModelOfPath(Resource):
@@ -67,25 +66,12 @@ class ModelOfBody(Resource):
         await _show(self.service, self._endpoint, name, resp)
 
 
-class Constant:
-    """A path that always says the same."""
-
-    def __init__(self, _handle: ServiceHandle, answer: bytes) -> None:
-        self._answer = answer
-
-    async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with it."""
-        resp.data = self._answer
-        resp.content_type = "application/json"
-
-
 async def _show(
     service: HttpService, endpoint: ShowsModel | ShowsAsked, name: str, resp: Response
 ) -> None:
     await service.catalog.wait_known()
     model = service.catalog.named(name)
     resp.data = endpoint.render(_listing(service, model, service.catalog.cards().get(model)))
-    resp.content_type = "application/json"
 
 
 def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> ModelListing:
