@@ -60,30 +60,15 @@ class HttpService:
             self.bus.hear(topic, self._heard)
         self.counters = Counters()
         self.metrics = Metrics(self.counters)
-        clients = RunnerClients(
-            node=options.node,
-            process=f"h{self.http_processes.number}",
-            boot=self.boot,
-            reactor=self.reactor,
-            log=self.log,
-            security=security,
-        )
-        self._clients = clients
-        self.catalog = ModelCatalog(self.bus, self.readings, clients)
-        self.dispatcher = Dispatcher(
-            options=options,
-            process=self.process,
-            bus=self.bus,
-            readings=self.readings,
-            catalog=self.catalog,
-            clients=clients,
-            counters=self.counters,
-        )
+        self._short_name = f"h{self.http_processes.number}"
+        self._clients = RunnerClients(self.bus, self._short_name)
+        self.catalog = ModelCatalog(self.bus, self.readings, self._clients)
+        self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self._own_cancels = RememberedCancels(self.dispatcher)
         self.cancels = CancelRouter(
             processes=options.processes,
             near=self.http_processes,
-            remote=RemoteCancels(self.bus, f"h{self.http_processes.number}", self._own_cancels),
+            remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
             is_node=self._is_node,
         )
         self.running = 0
@@ -216,9 +201,8 @@ class HttpService:
         return node in self.bus.state.nodes or any(card.node == node for card in cards)
 
     def _request_ids(self) -> Iterator[RequestId]:
-        process = f"h{self.http_processes.number}"
         for count in itertools.count(1):
-            yield request_id(self.options.node, process, self.boot, count)
+            yield request_id(self.options.node, self._short_name, self.boot, count)
 
     def _heard(self, _topic: str, envelope: Envelope) -> None:
         message = envelope.message

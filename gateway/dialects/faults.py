@@ -97,18 +97,11 @@ FAILURES: Mapping[FailReason, _Row] = {
 
 def of_refusal(refusal: Refusal) -> HttpFault:
     """Return the fault of a refusal, with its retry time and queue position where it has them."""
-    row = REFUSALS[refusal.reason]
     facts = dict(refusal.facts)
     if refusal.position is not None:
         facts["position"] = refusal.position
-    return HttpFault(
-        status=row.status,
-        code=row.code,
-        message=refusal.message,
-        field=refusal.field,
-        retry_after_s=_first(refusal.retry_after_s, row.retry_after_s),
-        facts=facts,
-    )
+    row = REFUSALS[refusal.reason]
+    return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
 
 
 def of_failed(failed: Failed) -> HttpFault:
@@ -117,17 +110,9 @@ def of_failed(failed: Failed) -> HttpFault:
     facts = dict(failed.details)
     named = facts.pop("field", None)
     retry_after_s = facts.pop("retry_after_s", None)
-    return HttpFault(
-        status=row.status,
-        code=row.code,
-        message=failed.message,
-        field=named if isinstance(named, str) else None,
-        retry_after_s=_first(
-            float(retry_after_s) if isinstance(retry_after_s, int | float) else None,
-            row.retry_after_s,
-        ),
-        facts=facts,
-    )
+    field = named if isinstance(named, str) else None
+    known_s = float(retry_after_s) if isinstance(retry_after_s, int | float) else None
+    return _by_row(row, failed.message, field, known_s, facts)
 
 
 def of_bad_request(error: BadRequest) -> HttpFault:
@@ -231,5 +216,9 @@ def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
     return tuple(headers)
 
 
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
+def _by_row(
+    row: _Row, message: str, field: str | None, retry_after_s: float | None, facts: dict[str, Any]
+) -> HttpFault:
+    """Return a fault of the row's kind; it may know better than the row when to come again."""
+    again_s = row.retry_after_s if retry_after_s is None else retry_after_s
+    return HttpFault(row.status, row.code, message, field, again_s, facts)

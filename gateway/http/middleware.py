@@ -208,13 +208,12 @@ class ErrorHandlers:
 
 
 def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:
+    headers = dict(cast(Any, error.headers) or {})
     if isinstance(error, falcon.HTTPMethodNotAllowed):
-        headers = dict(cast(Any, error.headers) or {})
         names = [one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()]
         return faults.method_not_allowed(req.method, names)
     if error.status_code == 404:
         return faults.not_found(req.path)
-    headers = dict(cast(Any, error.headers) or {})
     retry_after = str(headers.get("Retry-After", ""))
     return HttpFault(
         error.status_code,

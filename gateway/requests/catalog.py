@@ -42,13 +42,13 @@ class ModelCatalog:
 
     def __init__(self, bus: BusClient, readings: ClusterReadings, clients: RunnerClients) -> None:
         self._bus = bus
-        self._readings = readings
+        self.readings = readings
         self._clients = clients
 
     @property
     def known(self) -> bool:
         """Return whether enough was heard to say that a model does not exist."""
-        return self._bus.mirror.live and self._readings.has_cards
+        return self._bus.mirror.live and self.readings.has_cards
 
     async def wait_known(self) -> None:
         """Wait until it can be said which models exist, just after the start of the process.
@@ -60,7 +60,7 @@ class ModelCatalog:
                 while not self.known:
                     await asyncio.sleep(KNOWN_LOOK_S)
         except TimeoutError:
-            if self._bus.mirror.live or self._readings.cards(self._now()):
+            if self._bus.mirror.live or self.readings.cards(self._now()):
                 return
             refusal = Refusal(
                 reason="pending",
@@ -71,7 +71,7 @@ class ModelCatalog:
 
     def cards(self) -> dict[ModelId, ModelCard]:
         """Return the cards of the models on disk, by model."""
-        return self._readings.models(self._now())
+        return self.readings.models(self._now())
 
     def names(self) -> set[ModelId]:
         """Return the models on disk, and those that instances hold."""
@@ -89,7 +89,7 @@ class ModelCatalog:
     def serving(self) -> list[RunnerReading]:
         """Return the readings of runners whose generation the state still has: a dead runner's
         last reading stays fresh for a while."""
-        return self._readings.serving(self._bus.state.instances, self._now())
+        return self.readings.serving(self._bus.state.instances, self._now())
 
     def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:
         """Return the model's instances that may take a request now, but for those tried."""
@@ -98,8 +98,6 @@ class ModelCatalog:
     def choose(self, request: GenerationRequest, tried: Tried) -> Instance | None:
         """Return the instance to ask, None where none is ready that was not tried."""
         ready = self.ready(request.model, tried)
-        if not ready:
-            return None
         loads = {one.instance: self._load(one) for one in ready}
         return choose(ready, loads, affinity_of(request))
 
@@ -130,7 +128,7 @@ class ModelCatalog:
             await asyncio.sleep(READY_LOOK_S)
 
     def _load(self, instance: Instance) -> InstanceLoad:
-        said = reading_rows(self._readings.runner_of(instance, self._now()))
+        said = reading_rows(self.readings.runner_of(instance, self._now()))
         name = instance.instance
         return InstanceLoad(max(said, self._clients.open_at(name)), self._clients.suspect(name))
 

@@ -28,7 +28,6 @@ class EntryInbox:
         self.fault: HttpFault | None = None
         self.abandoned = False
         self.load_s = 0.0
-        self.position = 0
         self._comments: list[str] = []
         self._unaccepted = {one.request_id for one in requests}
         self._unended = {one.request_id for one in requests}
@@ -85,10 +84,9 @@ class EntryInbox:
 
     # --- what the runners' side tells -----------------------------------------------------
 
-    def accepted(self, request_id: RequestId, position: int) -> None:
-        """Note that a runner owns this request, at `position` of its queue."""
+    def accepted(self, request_id: RequestId) -> None:
+        """Note that a runner owns this request."""
         self._unaccepted.discard(request_id)
-        self.position = max(self.position, position)
         self._wake()
 
     def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:

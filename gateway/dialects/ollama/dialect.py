@@ -56,29 +56,26 @@ class _Rendered:
     """Rendering, which chat and generate do alike: lines with a `message` or a `response`."""
 
     stream_content_type = CONTENT_TYPE
-
-    def __init__(self, shape: Shape) -> None:
-        self._shape: Shape = shape
-        self.name = f"ollama_{shape}"
+    shape: Shape
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> OllamaStream:
         """Return a renderer of lines."""
-        return OllamaStream(parsed, shape=self._shape, load_s=load_s)
+        return OllamaStream(parsed, shape=self.shape, load_s=load_s)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
         """Return one line with everything."""
         if parsed.intent != "generate":
-            return render_empty(parsed, shape=self._shape, load_s=load_s)
-        return render_ollama(parsed, collected[0], shape=self._shape, load_s=load_s)
+            return render_empty(parsed, shape=self.shape, load_s=load_s)
+        return render_ollama(parsed, collected[0], shape=self.shape, load_s=load_s)
 
 
 class OllamaChat(_Rendered):
     """`POST /api/chat`."""
 
-    def __init__(self) -> None:
-        super().__init__("chat")
+    name = "ollama_chat"
+    shape = "chat"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
@@ -96,8 +93,8 @@ class OllamaChat(_Rendered):
 class OllamaGenerate(_Rendered):
     """`POST /api/generate`."""
 
-    def __init__(self) -> None:
-        super().__init__("generate")
+    name = "ollama_generate"
+    shape = "generate"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
@@ -164,7 +161,7 @@ def _prompt_of(asked: OllamaGenerateBody) -> Prompt | None:
             if value:
                 raise bad_field(name, f"has no place in a prompt with {how}")
         return TextPrompt(text=text, suffix=asked.suffix or None)
-    system = (_said("system", asked.system),) if asked.system else ()
+    system = (_system(asked.system),) if asked.system else ()
     images = _images_of(asked.images, "images")
     user = ChatMessage(role="user", parts=(TextPart(text=text), *images))
     return ChatPrompt(messages=(*system, user))
@@ -176,7 +173,7 @@ def _messages_of(messages: Sequence[MessageBody]) -> list[ChatMessage]:
     for index, message in enumerate(messages):
         match message:
             case OllamaSystemMessageBody():
-                made.append(_said("system", message.content))
+                made.append(_system(message.content))
             case OllamaAssistantMessageBody():
                 turn = _assistant_of(message, index)
                 unanswered = list(turn.tool_calls)
@@ -190,8 +187,8 @@ def _messages_of(messages: Sequence[MessageBody]) -> list[ChatMessage]:
     return made
 
 
-def _said(role: str, text: str) -> ChatMessage:
-    return ChatMessage(role="system" if role == "system" else "user", parts=(TextPart(text=text),))
+def _system(text: str) -> ChatMessage:
+    return ChatMessage(role="system", parts=(TextPart(text=text),))
 
 
 def _assistant_of(message: OllamaAssistantMessageBody, index: int) -> ChatMessage:
