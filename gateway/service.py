@@ -47,7 +47,7 @@ class HttpService:
         self.options = options
         self.boot = new_boot()
         self.reactor = AsyncioReactor(loop)
-        self.http_processes = HttpProcesses(options.endpoints, self.reactor, lambda: self)
+        self.http_processes = HttpProcesses(options.endpoints, self.reactor, self)
         self.process = f"gateway:{self.http_processes.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import falcon
@@ -18,7 +19,7 @@ from bus.process.identity import new_name
 from bus.wire.errors import BadRequest, ContextOverflow
 from gateway.dialects import body as bodies
 from gateway.dialects import faults
-from gateway.dialects.body import FieldTable, Model
+from gateway.dialects.body import Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
@@ -54,16 +55,16 @@ def receive_of(req: Request) -> Receive:
     return req.scope[_RECEIVE]
 
 
+@dataclass(frozen=True)
 class Resource:
     """What answers at a path, with the service of its process; in JSON unless it says otherwise."""
 
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
+    handle: ServiceHandle
 
     @property
     def service(self) -> HttpService:
         """Return the service of this process, once it has started."""
-        return self._handle.service
+        return self.handle.service
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
         """Return the request's body as `body`; `x_*` fields say nothing, no bytes mean `empty`.
@@ -73,7 +74,7 @@ class Resource:
         options = self.service.options
         read = await read_body(req, options.body_limit_bytes)
         limits = Limits(depth=options.body_depth)
-        asked, _ = bodies.read_body(body, read or empty, limits, FieldTable())
+        asked, _ = bodies.read_body(body, read or empty, limits)
         return asked
 
 

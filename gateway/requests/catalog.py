@@ -18,15 +18,7 @@ from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.faults import HttpFaultRaised, of_refusal, unknown_model
-from gateway.requests.routing import (
-    InstanceLoad,
-    affinity_of,
-    choose,
-    given_up,
-    model_named,
-    reading_rows,
-    ready_instances,
-)
+from gateway.requests import routing
 from gateway.runners.pool import RunnerClients
 
 KNOWN_S = 3.0
@@ -81,7 +73,7 @@ class ModelCatalog:
     def named(self, name: str) -> ModelId:
         """Return the model that a client's name means. Raises HttpFaultRaised (404) for none."""
         names = self.names()
-        found = model_named(name, names)
+        found = routing.model_named(name, names)
         if found is None:
             raise HttpFaultRaised(unknown_model(name, sorted(names)))
         return found
@@ -93,17 +85,17 @@ class ModelCatalog:
 
     def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:
         """Return the model's instances that may take a request now, but for those tried."""
-        return ready_instances(self._bus.state.instances.values(), model, tried)
+        return routing.ready_instances(self._bus.state.instances.values(), model, tried)
 
     def choose(self, request: GenerationRequest, tried: Tried) -> Instance | None:
         """Return the instance to ask, None where none is ready that was not tried."""
         ready = self.ready(request.model, tried)
         loads = {one.instance: self._load(one) for one in ready}
-        return choose(ready, loads, affinity_of(request))
+        return routing.choose(ready, loads, routing.affinity_of(request))
 
     def hopeless(self, model: ModelId) -> Refusal | None:
         """Return why the model will not be loaded: the holder gave all its copies up."""
-        why = given_up(self._bus.state.instances.values(), model)
+        why = routing.given_up(self._bus.state.instances.values(), model)
         if why is None:
             return None
         message = f"{model} cannot be loaded: {why}"
@@ -127,10 +119,10 @@ class ModelCatalog:
                 raise HttpFaultRaised(of_refusal(refusal))
             await asyncio.sleep(READY_LOOK_S)
 
-    def _load(self, instance: Instance) -> InstanceLoad:
-        said = reading_rows(self.readings.runner_of(instance, self._now()))
-        name = instance.instance
-        return InstanceLoad(max(said, self._clients.open_at(name)), self._clients.suspect(name))
+    def _load(self, instance: Instance) -> routing.InstanceLoad:
+        said = routing.reading_rows(self.readings.runner_of(instance, self._now()))
+        rows = max(said, self._clients.open_at(instance.instance))
+        return routing.InstanceLoad(rows, self._clients.suspect(instance.instance))
 
     def _now(self) -> float:
         return self._bus.reactor.now()

@@ -23,12 +23,7 @@ from gateway.dialects.dialect import (
     ShowsAsked,
 )
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.ollama.bodies import (
-    SHOW_TABLE,
-    OllamaChatBody,
-    OllamaGenerateBody,
-    OllamaShowBody,
-)
+from gateway.dialects.ollama import bodies
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate, error_answer
 from gateway.dialects.ollama.fields import model_of
 from gateway.dialects.ollama.render import ERROR_SCHEMA, date
@@ -105,7 +100,7 @@ def render_show(listing: ModelListing) -> bytes:
 
 def parse_show(body: bytes, limits: Limits) -> str:
     """Return the model that `POST /api/show` asks about, without `:latest`."""
-    asked, _ = read_body(OllamaShowBody, body, limits, SHOW_TABLE)
+    asked, _ = read_body(bodies.OllamaShowBody, body, limits)
     name = asked.model or asked.name
     if not name:
         raise BadRequest("model is required", field="model")
@@ -141,13 +136,13 @@ OLLAMA = Api(
     title="Ollama API",
     envelope=ErrorEnvelope("OllamaError", ERROR_SCHEMA, error_answer),
     endpoints=(
-        Generates(
-            "/api/chat", "A chat turn, streamed unless told otherwise", OllamaChat(), OllamaChatBody
-        ),
+        Generates("/api/chat", "A chat turn, streamed unless told otherwise",
+                  OllamaChat(), bodies.OllamaChatBody),
         Generates("/api/generate", "A completion; without a prompt: load or unload",
-                  OllamaGenerate(), OllamaGenerateBody),
+                  OllamaGenerate(), bodies.OllamaGenerateBody),
         ListsModels("/api/tags", "Models on disk", render_tags),
-        ShowsAsked("/api/show", "One model in detail", render_show, parse_show, OllamaShowBody),
+        ShowsAsked("/api/show", "One model in detail", render_show,
+                   parse_show, bodies.OllamaShowBody),
         ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
         Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
     ),

@@ -7,7 +7,7 @@ to ours and are accepted (each with its reason below).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
@@ -60,12 +60,12 @@ GENERATE_TABLE = FieldTable(
         "steps": "answers are text",
     }
 )
-SHOW_TABLE = FieldTable()
 
 
 class OllamaOptionsBody(Closed):
     """How tokens are chosen. `num_predict` -1 or -2: as many as fit."""
 
+    table: ClassVar[FieldTable] = OPTIONS_TABLE
     num_predict: Annotated[int, Field(ge=-2)] | None = None
     num_ctx: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None
@@ -203,6 +203,7 @@ class SharedBody(Closed):
 class OllamaChatBody(SharedBody):
     """The body of `POST /api/chat`. Without messages it loads or unloads the model."""
 
+    table: ClassVar[FieldTable] = CHAT_TABLE
     messages: Annotated[list[MessageBody], Field(fail_fast=True)] | None = None
     tools: Annotated[list[OllamaToolBody], Field(fail_fast=True)] | None = None
 
@@ -210,6 +211,7 @@ class OllamaChatBody(SharedBody):
 class OllamaGenerateBody(SharedBody):
     """The body of `POST /api/generate`. Without a prompt it loads or unloads the model."""
 
+    table: ClassVar[FieldTable] = GENERATE_TABLE
     prompt: str | None = None
     suffix: str | None = None
     system: str | None = None

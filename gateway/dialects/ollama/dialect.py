@@ -28,47 +28,27 @@ from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import ErrorAnswer, Extras, Intent, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, headers_of
-from gateway.dialects.ollama import fields
-from gateway.dialects.ollama.bodies import (
-    CHAT_TABLE,
-    GENERATE_TABLE,
-    MessageBody,
-    OllamaAssistantMessageBody,
-    OllamaChatBody,
-    OllamaGenerateBody,
-    OllamaSystemMessageBody,
-    OllamaToolBody,
-    OllamaToolMessageBody,
-    SharedBody,
-)
-from gateway.dialects.ollama.render import (
-    CONTENT_TYPE,
-    OllamaStream,
-    Shape,
-    error_object,
-    render_empty,
-    render_ollama,
-)
+from gateway.dialects.ollama import bodies, fields, render
 from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
 
 class _Rendered:
     """Rendering, which chat and generate do alike: lines with a `message` or a `response`."""
 
-    stream_content_type = CONTENT_TYPE
-    shape: Shape
+    stream_content_type = render.CONTENT_TYPE
+    shape: render.Shape
 
-    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> OllamaStream:
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> render.OllamaStream:
         """Return a renderer of lines."""
-        return OllamaStream(parsed, shape=self.shape, load_s=load_s)
+        return render.OllamaStream(parsed, shape=self.shape, load_s=load_s)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
         """Return one line with everything."""
         if parsed.intent != "generate":
-            return render_empty(parsed, shape=self.shape, load_s=load_s)
-        return render_ollama(parsed, collected[0], shape=self.shape, load_s=load_s)
+            return render.render_empty(parsed, shape=self.shape, load_s=load_s)
+        return render.render_ollama(parsed, collected[0], shape=self.shape, load_s=load_s)
 
 
 class OllamaChat(_Rendered):
@@ -79,7 +59,7 @@ class OllamaChat(_Rendered):
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
-        asked, extras = read_body(OllamaChatBody, body, context.limits, CHAT_TABLE)
+        asked, extras = read_body(bodies.OllamaChatBody, body, context.limits)
         messages = asked.messages or []
         if len(messages) > context.limits.messages:
             raise bad_field("messages", f"at most {context.limits.messages}")
@@ -98,7 +78,7 @@ class OllamaGenerate(_Rendered):
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
-        asked, extras = read_body(OllamaGenerateBody, body, context.limits, GENERATE_TABLE)
+        asked, extras = read_body(bodies.OllamaGenerateBody, body, context.limits)
         if asked.context:
             text = "token histories are not kept; send the conversation to /api/chat"
             raise bad_field("context", text)
@@ -107,11 +87,11 @@ class OllamaGenerate(_Rendered):
 
 def error_answer(fault: HttpFault) -> ErrorAnswer:
     """Return the answer to a failure before anything was sent: the message alone."""
-    return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
+    return ErrorAnswer(fault.status, headers_of(fault), json_bytes(render.error_object(fault)))
 
 
 def _parsed(
-    asked: SharedBody, prompt: Prompt | None, extras: Extras, context: ParseContext
+    asked: bodies.SharedBody, prompt: Prompt | None, extras: Extras, context: ParseContext
 ) -> Parsed:
     model = fields.model_of(asked.model)
     fields.check_offered(asked)
@@ -150,7 +130,7 @@ def _offers_tools(prompt: Prompt | None) -> bool:
     return isinstance(prompt, ChatPrompt) and bool(prompt.tools)
 
 
-def _prompt_of(asked: OllamaGenerateBody) -> Prompt | None:
+def _prompt_of(asked: bodies.OllamaGenerateBody) -> Prompt | None:
     text = asked.prompt or ""
     if not text and not asked.suffix and not asked.images:
         return None
@@ -167,18 +147,18 @@ def _prompt_of(asked: OllamaGenerateBody) -> Prompt | None:
     return ChatPrompt(messages=(*system, user))
 
 
-def _messages_of(messages: Sequence[MessageBody]) -> list[ChatMessage]:
+def _messages_of(messages: Sequence[bodies.MessageBody]) -> list[ChatMessage]:
     made: list[ChatMessage] = []
     unanswered: list[ToolCall] = []
     for index, message in enumerate(messages):
         match message:
-            case OllamaSystemMessageBody():
+            case bodies.OllamaSystemMessageBody():
                 made.append(_system(message.content))
-            case OllamaAssistantMessageBody():
+            case bodies.OllamaAssistantMessageBody():
                 turn = _assistant_of(message, index)
                 unanswered = list(turn.tool_calls)
                 made.append(turn)
-            case OllamaToolMessageBody():
+            case bodies.OllamaToolMessageBody():
                 made.append(_tool_answer_of(message, unanswered))
             case _:
                 images = _images_of(message.images, f"messages[{index}].images")
@@ -191,7 +171,7 @@ def _system(text: str) -> ChatMessage:
     return ChatMessage(role="system", parts=(TextPart(text=text),))
 
 
-def _assistant_of(message: OllamaAssistantMessageBody, index: int) -> ChatMessage:
+def _assistant_of(message: bodies.OllamaAssistantMessageBody, index: int) -> ChatMessage:
     return ChatMessage(
         role="assistant",
         parts=(TextPart(text=message.content),) if message.content else (),
@@ -207,7 +187,9 @@ def _assistant_of(message: OllamaAssistantMessageBody, index: int) -> ChatMessag
     )
 
 
-def _tool_answer_of(message: OllamaToolMessageBody, unanswered: list[ToolCall]) -> ChatMessage:
+def _tool_answer_of(
+    message: bodies.OllamaToolMessageBody, unanswered: list[ToolCall]
+) -> ChatMessage:
     """Return the tool's turn; takes the call that it answers out of `unanswered`."""
     name = message.tool_name or message.name
     call = next(
@@ -235,7 +217,7 @@ def _images_of(images: Sequence[str] | None, field: str) -> tuple[ContentPart, .
     )
 
 
-def _tool_of(body: OllamaToolBody) -> ToolSpec:
+def _tool_of(body: bodies.OllamaToolBody) -> ToolSpec:
     return ToolSpec(
         name=body.function.name,
         description=body.function.description,

@@ -16,12 +16,7 @@ from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
 from gateway.dialects.body import bad_field, validate
 from gateway.dialects.dialect import ParseContext
-from gateway.dialects.ollama.bodies import (
-    NEUTRAL_OPTIONS,
-    OPTIONS_TABLE,
-    OllamaOptionsBody,
-    SharedBody,
-)
+from gateway.dialects.ollama.bodies import NEUTRAL_OPTIONS, OllamaOptionsBody, SharedBody
 from gateway.dialects.shared_fields import LEAST_TOP_P
 
 DEFAULT_TEMPERATURE = 0.8
@@ -48,7 +43,7 @@ def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:
         if name in found and found.pop(name) not in neutral:
             only = " or ".join(str(one) for one in neutral)
             raise bad_field(f"options.{name}", f"not offered; only {only} is accepted")
-    options = validate(OllamaOptionsBody, found, OPTIONS_TABLE, within="options")
+    options = validate(OllamaOptionsBody, found, within="options")
     _check_context(asked, options, context)
     if options.num_predict == 0:
         raise bad_field("options.num_predict", "must be at least 1, or -1 for as many as fit")

@@ -7,7 +7,7 @@ field typed `Unused` is accepted in that place without effect, for the reason be
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, Tag
 
@@ -45,8 +45,6 @@ REFUSED_COMPLETIONS = {
     "response_format": "it belongs to /v1/chat/completions",
     "min_tokens": "leave it out, or ask for a length in the prompt",
 }
-CHAT_TABLE = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
-COMPLETIONS_TABLE = FieldTable(harmless=HARMLESS, refused=REFUSED_COMPLETIONS)
 
 # --- tools and formats --------------------------------------------------------------------
 
@@ -207,6 +205,7 @@ class TemplateArgumentsBody(Closed):
 class ChatCompletionsBody(SharedBody):
     """The body of `POST /v1/chat/completions`."""
 
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
@@ -249,6 +248,7 @@ PromptBody = Annotated[
 class CompletionsBody(SharedBody):
     """The body of `POST /v1/completions`."""
 
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_COMPLETIONS)
     prompt: PromptBody
     suffix: str | None = None
     echo: bool | None = None

@@ -26,26 +26,8 @@ from gateway.dialects import sse
 from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
-from gateway.dialects.openai import fields
-from gateway.dialects.openai.bodies import (
-    CHAT_TABLE,
-    AllowedChoiceBody,
-    ChatCompletionsBody,
-    JsonObjectFormatBody,
-    JsonSchemaFormatBody,
-    NamedChoiceBody,
-    ToolBody,
-)
+from gateway.dialects.openai import bodies, fields, messages
 from gateway.dialects.openai.chat_render import ChatStream, render_chat
-from gateway.dialects.openai.messages import (
-    AssistantMessageBody,
-    ImagePartBody,
-    MessageBody,
-    RefusalPartBody,
-    SystemMessageBody,
-    TextPartBody,
-    ToolMessageBody,
-)
 from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
 UNTHINKING_EFFORTS = ("none", "minimal")
@@ -60,7 +42,7 @@ class OpenAIChat:
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request of `n` choices."""
-        asked, extras = read_body(ChatCompletionsBody, body, context.limits, CHAT_TABLE)
+        asked, extras = read_body(bodies.ChatCompletionsBody, body, context.limits)
         fields.check_offered(asked)
         _check_offered(asked)
         tools, choice = _tools_of(asked, context.limits)
@@ -108,37 +90,37 @@ class OpenAIChat:
         return render_chat(parsed, collected[0])
 
 
-def _check_offered(asked: ChatCompletionsBody) -> None:
+def _check_offered(asked: bodies.ChatCompletionsBody) -> None:
     if asked.modalities is not None and asked.modalities != ["text"]:
         raise bad_field("modalities", 'only ["text"] is offered')
     if asked.verbosity not in (None, "medium"):
         raise bad_field("verbosity", "only 'medium' is offered; ask for a length in the prompt")
 
 
-def _messages_of(messages: Sequence[MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
-    if len(messages) > limits.messages:
+def _messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
+    if len(turns) > limits.messages:
         raise bad_field("messages", f"at most {limits.messages}")
-    return tuple(_message_of(message, index) for index, message in enumerate(messages))
+    return tuple(_message_of(message, index) for index, message in enumerate(turns))
 
 
-def _message_of(message: MessageBody, index: int) -> ChatMessage:
+def _message_of(message: messages.MessageBody, index: int) -> ChatMessage:
     match message:
-        case AssistantMessageBody():
+        case messages.AssistantMessageBody():
             return _assistant_of(message, index)
-        case ToolMessageBody():
+        case messages.ToolMessageBody():
             return ChatMessage(
                 role="tool",
                 parts=_parts_of(message.content),
                 tool_call_id=message.tool_call_id,
                 name=message.name,
             )
-        case SystemMessageBody():
+        case messages.SystemMessageBody():
             return ChatMessage(role="system", parts=_parts_of(message.content), name=message.name)
         case _:
             return ChatMessage(role="user", parts=_parts_of(message.content), name=message.name)
 
 
-def _assistant_of(message: AssistantMessageBody, index: int) -> ChatMessage:
+def _assistant_of(message: messages.AssistantMessageBody, index: int) -> ChatMessage:
     content = message.content if message.content is not None else message.refusal
     if content is None and not message.tool_calls:
         field = f"messages[{index}].content"
@@ -160,7 +142,7 @@ def _assistant_of(message: AssistantMessageBody, index: int) -> ChatMessage:
     )
 
 
-_Part = TextPartBody | ImagePartBody | RefusalPartBody
+_Part = messages.TextPartBody | messages.ImagePartBody | messages.RefusalPartBody
 
 
 def _parts_of(content: str | Sequence[_Part]) -> tuple[ContentPart, ...]:
@@ -171,16 +153,16 @@ def _parts_of(content: str | Sequence[_Part]) -> tuple[ContentPart, ...]:
 
 def _part_of(part: _Part) -> ContentPart:
     match part:
-        case TextPartBody():
+        case messages.TextPartBody():
             return TextPart(text=part.text)
-        case RefusalPartBody():
+        case messages.RefusalPartBody():
             return TextPart(text=part.refusal)
-        case ImagePartBody():
+        case messages.ImagePartBody():
             return ImagePart(url=part.image_url.url, detail=part.image_url.detail)
 
 
 def _tools_of(
-    asked: ChatCompletionsBody, limits: Limits
+    asked: bodies.ChatCompletionsBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
     specs = tools_of([_tool_of(body) for body in asked.tools or ()], limits)
     tools = tuple(specs.values())
@@ -193,15 +175,15 @@ def _tools_of(
             if not tools:
                 raise bad_field("tool_choice", "'required' needs tools")
             return tools, ToolChoice(mode="required")
-        case NamedChoiceBody() as named:
+        case bodies.NamedChoiceBody() as named:
             name = named.function.name
             _check_known(name, specs, "tool_choice.function.name")
             return tools, ToolChoice(mode="named", name=name)
-        case AllowedChoiceBody() as allowed:
+        case bodies.AllowedChoiceBody() as allowed:
             return _allowed_of(allowed, specs)
 
 
-def _tool_of(body: ToolBody) -> ToolSpec:
+def _tool_of(body: bodies.ToolBody) -> ToolSpec:
     return ToolSpec(
         name=body.function.name,
         description=body.function.description,
@@ -211,7 +193,7 @@ def _tool_of(body: ToolBody) -> ToolSpec:
 
 
 def _allowed_of(
-    choice: AllowedChoiceBody, specs: Mapping[str, ToolSpec]
+    choice: bodies.AllowedChoiceBody, specs: Mapping[str, ToolSpec]
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
     allowed: dict[str, ToolSpec] = {}
     for index, one in enumerate(choice.allowed_tools.tools):
@@ -226,15 +208,15 @@ def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
         raise bad_field(field, f"'{name}' is not among the tools")
 
 
-def _continues(asked: ChatCompletionsBody) -> bool:
+def _continues(asked: bodies.ChatCompletionsBody) -> bool:
     if not asked.continue_final_message:
         return False
-    if not isinstance(asked.messages[-1], AssistantMessageBody):
+    if not isinstance(asked.messages[-1], messages.AssistantMessageBody):
         raise bad_field("continue_final_message", "the last message must be the assistant's")
     return True
 
 
-def _max_tokens_of(asked: ChatCompletionsBody) -> int | None:
+def _max_tokens_of(asked: bodies.ChatCompletionsBody) -> int | None:
     old, new = asked.max_tokens, asked.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise BadRequest(
@@ -244,17 +226,17 @@ def _max_tokens_of(asked: ChatCompletionsBody) -> int | None:
     return new if new is not None else old
 
 
-def _output_of(asked: ChatCompletionsBody) -> OutputFormat:
+def _output_of(asked: bodies.ChatCompletionsBody) -> OutputFormat:
     match asked.response_format:
-        case JsonObjectFormatBody():
+        case bodies.JsonObjectFormatBody():
             return OutputFormat(kind="json_object")
-        case JsonSchemaFormatBody() as wanted:
+        case bodies.JsonSchemaFormatBody() as wanted:
             return OutputFormat(kind="json_schema", json_schema=wanted.json_schema.schema_)
         case _:
             return OutputFormat()
 
 
-def _thinking_of(asked: ChatCompletionsBody) -> bool | None:
+def _thinking_of(asked: bodies.ChatCompletionsBody) -> bool | None:
     effort = asked.reasoning_effort
     by_effort = None if effort is None else effort not in UNTHINKING_EFFORTS
     arguments = asked.chat_template_kwargs

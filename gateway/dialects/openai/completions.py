@@ -16,7 +16,7 @@ from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.openai import fields
-from gateway.dialects.openai.bodies import COMPLETIONS_TABLE, CompletionsBody
+from gateway.dialects.openai.bodies import CompletionsBody
 from gateway.dialects.openai.completions_render import CompletionsStream, render_completions
 from gateway.dialects.shared_fields import stops_of
 
@@ -31,7 +31,7 @@ class OpenAICompletions:
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request per prompt, each of `n` choices."""
-        asked, extras = read_body(CompletionsBody, body, context.limits, COMPLETIONS_TABLE)
+        asked, extras = read_body(CompletionsBody, body, context.limits)
         fields.check_offered(asked)
         _check_combination(asked)
         prompts = _prompts_of(asked, context.limits)

@@ -33,7 +33,7 @@ from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.ask import ask
 from gateway.http.middleware import Resource, answer_json, read_body
-from gateway.service import HttpService, ServiceHandle
+from gateway.service import HttpService
 
 ROOT = "/v1/diagnostics/node"
 READING_FRESH_S = 15.0
@@ -68,12 +68,9 @@ class ProfileOrder(BaseModel):
     format: Literal["speedscope", "flamegraph"] = "speedscope"
 
 
+@dataclass(frozen=True)
 class _Diagnosing(Resource):
-    def __init__(
-        self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
-    ) -> None:
-        super().__init__(handle)
-        self._timing = timing
+    timing: DiagnosticsTiming = DiagnosticsTiming()
 
 
 class NodeDiagnostics(_Diagnosing):
@@ -87,7 +84,7 @@ class NodeDiagnostics(_Diagnosing):
         fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
         reading = fresh[0] if fresh else None
         readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
-        within_s = self._timing.report_s
+        within_s = self.timing.report_s
         (reports, failed), capability = await asyncio.gather(
             _reports(service, within_s), _capability(service, within_s)
         )
@@ -120,7 +117,7 @@ class ProcessStacks(_Diagnosing):
         if form not in ("json", "text"):
             raise bad_field("format", f"{form!r} is neither json nor text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await _asked(self.service, question, self._timing.stacks_s)
+        found = await _asked(self.service, question, self.timing.stacks_s)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
             resp.text = stacks_text(json.loads(found.content))
@@ -141,7 +138,7 @@ class ProcessProfile(_Diagnosing):
             problem = first_problem(error)
             raise BadRequest(problem, field=problem.partition(":")[0]) from error
         question = AskDiagnosis(want="profile", process=_named(name, part), **order.model_dump())
-        deadline_s = order.seconds + self._timing.profile_slack_s
+        deadline_s = order.seconds + self.timing.profile_slack_s
         found = await _asked(self.service, question, deadline_s)
         resp.content_type = found.content_type
         resp.data = found.content

@@ -21,7 +21,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_fai
 from gateway.http.middleware import Resource, read_body, receive_of
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
-from gateway.service import HttpService, ServiceHandle
+from gateway.service import HttpService
 
 PARSE_ASIDE_BYTES = 128 << 10
 """A larger body is parsed in a thread, so that other streams go on."""
@@ -56,12 +56,11 @@ class _Running:
         )
 
 
+@dataclass(frozen=True)
 class GenerateResource(Resource):
     """A route that generates text in one dialect."""
 
-    def __init__(self, handle: ServiceHandle, dialect: Dialect) -> None:
-        super().__init__(handle)
-        self._dialect = dialect
+    dialect: Dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Parse the body, submit its requests, answer."""
@@ -71,23 +70,23 @@ class GenerateResource(Resource):
         if not service.catalog.known:
             await service.catalog.wait_known()
         if parsed.intent != "generate":
-            resp.data = await load_or_unload(service, self._dialect, parsed)
+            resp.data = await load_or_unload(service, self.dialect, parsed)
             return
         exchange = service.dispatcher.start(parsed)
         inbox = exchange.inbox
         watcher = asyncio.ensure_future(_watch(req, service, exchange))
         service.running += 1
-        running = _Running(service, self._dialect, parsed, exchange, watcher, started_at)
+        running = _Running(service, self.dialect, parsed, exchange, watcher, started_at)
         try:
             extras = parsed.extras
             keep_alive_s = (
                 extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
             )
             if parsed.stream:
-                has_comments = self._dialect.stream_content_type == sse.CONTENT_TYPE
+                has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
                 await inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
                 _raise_early(running)
-                resp.content_type = self._dialect.stream_content_type
+                resp.content_type = self.dialect.stream_content_type
                 for name, value in sse.HEADERS:
                     resp.set_header(name, value)
                 resp.set_header("x-request-id", parsed.answer_id)
@@ -108,9 +107,9 @@ class GenerateResource(Resource):
         body = await read_body(req, service.options.body_limit_bytes)
         context = service.parse_context()
         if len(body) < PARSE_ASIDE_BYTES:
-            return self._dialect.parse(body, context)
+            return self.dialect.parse(body, context)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self._dialect.parse, body, context)
+        return await loop.run_in_executor(None, self.dialect.parse, body, context)
 
 
 async def _watch(req: Request, service: HttpService, exchange: Exchange) -> None:

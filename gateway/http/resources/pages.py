@@ -26,7 +26,7 @@ class Root(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer in plain text what this is and where to go."""
-        options = self._handle.options
+        options = self.handle.options
         spoken = [
             f"{api.title}   {', '.join(endpoint.path for endpoint in api.endpoints[:3])}\n"
             for api in APIS
