@@ -25,9 +25,8 @@ from bus.wire.messages.requests import (
 )
 from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
-from gateway.dialects.dialect import ErrorAnswer, Extras, Intent, ParseContext, Parsed
+from gateway.dialects.dialect import Extras, Intent, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, headers_of
 from gateway.dialects.ollama import bodies, fields, render
 from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
@@ -83,11 +82,6 @@ class OllamaGenerate(_Rendered):
             text = "token histories are not kept; send the conversation to /api/chat"
             raise bad_field("context", text)
         return _parsed(asked, _prompt_of(asked), extras, context)
-
-
-def error_answer(fault: HttpFault) -> ErrorAnswer:
-    """Return the answer to a failure before anything was sent: the message alone."""
-    return ErrorAnswer(fault.status, headers_of(fault), json_bytes(render.error_object(fault)))
 
 
 def _parsed(
@@ -192,21 +186,19 @@ def _tool_answer_of(
 ) -> ChatMessage:
     """Return the tool's turn; takes the call that it answers out of `unanswered`."""
     name = message.tool_name or message.name
-    call = next(
-        (
-            one
-            for one in unanswered
-            if (message.tool_call_id is not None and one.call_id == message.tool_call_id)
-            or (message.tool_call_id is None and name in (None, one.name))
-        ),
-        None,
+    wanted = message.tool_call_id
+    fitting = (
+        one
+        for one in unanswered
+        if one.call_id == wanted or (wanted is None and name in (None, one.name))
     )
+    call = next(fitting, None)
     if call is not None:
         unanswered.remove(call)
     return ChatMessage(
         role="tool",
         parts=(TextPart(text=message.content),),
-        tool_call_id=message.tool_call_id or (None if call is None else call.call_id),
+        tool_call_id=wanted or (None if call is None else call.call_id),
         name=name or (None if call is None else call.name),
     )
 

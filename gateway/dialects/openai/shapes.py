@@ -12,9 +12,9 @@ from typing import Any
 from bus.wire.errors import FinishReason
 from bus.wire.messages.requests import Usage
 from gateway.dialects import sse
-from gateway.dialects.dialect import ErrorAnswer, Parsed
+from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, headers_of, in_words
+from gateway.dialects.faults import HttpFault, in_words
 
 FINISH_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
@@ -67,11 +67,6 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
         "code": fault.code,
     }
     return {"error": {**fault.facts, **error}}
-
-
-def error_answer(fault: HttpFault) -> ErrorAnswer:
-    """Return the answer to a failure before anything was sent."""
-    return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
 
 
 def error_frames(fault: HttpFault) -> bytes:
