@@ -1,7 +1,7 @@
 """What OpenAI's clients send: the closed types of chat completions and completions.
 
 Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
-combination of fields means is decided by the parsers. Messages are in `openai_messages`. A
+combination of fields means is decided by the parsers. Messages are in `messages`. A
 field typed `Unused` is accepted in that place without effect, for the reason beside it.
 """
 

@@ -1,7 +1,7 @@
 """OpenAI's chat completions: a conversation in, one or more assistant turns out.
 
 Pure. Every field is honoured or refused by name; those accepted without effect stand in
-`openai_bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
+`bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
 is read as its text. `tool_choice` with `allowed_tools` offers only those tools.
 """
 
