@@ -64,8 +64,9 @@ class OllamaChat(_Rendered):
             raise bad_field("messages", f"at most {context.limits.messages}")
         if not messages:
             return _parsed(asked, None, extras, context)
+        turns = tuple(_messages_of(messages))
         tools = tools_of([_tool_of(body) for body in asked.tools or ()], context.limits)
-        prompt = ChatPrompt(messages=tuple(_messages_of(messages)), tools=tuple(tools.values()))
+        prompt = ChatPrompt(messages=turns, tools=tuple(tools.values()))
         return _parsed(asked, prompt, extras, context)
 
 
