@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bus.replica.state import ClusterState
-from bus.wire.ids import NodeId
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
-from master.consensus import types
+from master.consensus.types import Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +38,10 @@ class PublishEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """Send to one other candidate; lost is lost."""
-
-    to: NodeId
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
 class Spread:
     """Send to every other candidate that is known."""
 
     message: Message
 
 
-Act = (
-    Append
-    | Replace
-    | PublishEvent
-    | Send
-    | Spread
-    | types.PersistTerm
-    | types.OpenTerm
-    | types.StepDown
-    | types.Beat
-)
+Act = Append | Replace | PublishEvent | Spread | Action

@@ -22,6 +22,7 @@ from bus.wire.messages.control import (
     AppendAck,
     AskEvents,
     AskSnapshot,
+    Candidacy,
     EventsFound,
     NotHolder,
     Snapshot,
@@ -30,20 +31,10 @@ from bus.wire.messages.control import (
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus import types
-from master.consensus.actions import Act, Append, PublishEvent, Send
+from master.consensus.actions import Act, Append, PublishEvent
 from master.consensus.candidate_log import CandidateLog, Followed
-from master.consensus.candidate_messages import question_of, stimulus_of, vote_of
 from master.consensus.election import stimulate
-from master.consensus.types import (
-    LAPSE_S,
-    AskVotes,
-    Election,
-    GiveVote,
-    LogRank,
-    OpenTerm,
-    PersistentState,
-    Stimulus,
-)
+from master.consensus.types import LAPSE_S, Election, LogRank, PersistentState, Send
 from master.consensus.votes import no_majority, reached, voters_unsettled
 from master.log.replication import LogSafety
 
@@ -122,24 +113,13 @@ class Candidate:
 
     # --- what happens ---
 
-    def stimulated(self, stimulus: Stimulus, now: float) -> list[Act]:
+    def stimulated(self, stimulus: types.Stimulus, now: float) -> list[Act]:
         """Tell the election of a stimulus, and return what is to be done."""
-        self.election, wanted = stimulate(self.election, stimulus, now)
-        actions: list[Act] = []
-        for action in wanted:
-            match action:
-                case AskVotes():
-                    ask = question_of(self.election, action)
-                    voters = sorted(self.election.electors - {self.me})
-                    actions += [Send(voter, ask) for voter in voters]
-                case GiveVote():
-                    actions.append(Send(action.to, vote_of(self.election, action)))
-                case OpenTerm(counter=counter):
-                    self.log.lead(counter, self.me)
-                    actions.append(action)
-                case _:
-                    actions.append(action)
-        return actions
+        self.election, actions = stimulate(self.election, stimulus, now)
+        for action in actions:
+            if isinstance(action, types.OpenTerm):
+                self.log.lead(action.counter, self.me)
+        return [*actions]
 
     def ticked(self, now: float) -> list[Act]:
         """Let time pass: the election's matters, and questions that had no answer."""
@@ -173,8 +153,7 @@ class Candidate:
 
     def heard(self, message: Message, now: float) -> list[Act]:
         """Take what other candidates and holders say to us, or publish."""
-        stimulus = stimulus_of(message)
-        actions = [] if stimulus is None else self.stimulated(stimulus, now)
+        actions = self.stimulated(message, now) if isinstance(message, types.Said) else []
         match message:
             case AppendAck(node=node, counter=counter, index=index):
                 if self.holding and counter == self.election.counter and node != self.me:
@@ -187,6 +166,21 @@ class Candidate:
         return actions
 
     # --- what we say ---
+
+    def candidacy(self, addresses: tuple[str, ...], now: float) -> Candidacy:
+        """Return how good we are and where we are reached, for every other candidate."""
+        election, rank = self.election, self.election.rank
+        return Candidacy(
+            node=self.me,
+            last_term=rank.last_term,
+            last_index=rank.last_index,
+            priority=rank.priority,
+            counter=election.counter,
+            fit=election.eligible,
+            led=election.has_holder(now),
+            settled=election.warmed_up(now),
+            addresses=addresses,
+        )
 
     def beat(self, addresses: tuple[str, ...]) -> TermHeartbeat:
         """Return our heartbeat as the holder."""

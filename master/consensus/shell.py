@@ -19,9 +19,8 @@ from bus.wire.messages.commands import Acknowledged
 from bus.wire.messages.control import Candidacy, TermHeartbeat
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
-from master.consensus.actions import Act, Append, PublishEvent, Replace, Send, Spread
+from master.consensus.actions import Act, Append, PublishEvent, Replace, Spread
 from master.consensus.candidate import Candidate
-from master.consensus.candidate_messages import candidacy_of
 from master.consensus.term_file import TermFile
 from master.consensus.types import (
     HEARTBEAT_S,
@@ -29,6 +28,7 @@ from master.consensus.types import (
     OpenTerm,
     PeersKnown,
     PersistTerm,
+    Send,
     StepDown,
     SwitchboardLost,
     SwitchboardUp,
@@ -225,7 +225,7 @@ class CandidateShell:
         self._do([Spread(self._candidacy())])
 
     def _candidacy(self) -> Candidacy:
-        return candidacy_of(self.candidate.election, self._wire.addresses, self._timers.now())
+        return self.candidate.candidacy(self._wire.addresses, self._timers.now())
 
     def _do(self, actions: list[Act]) -> None:
         for action in actions:
