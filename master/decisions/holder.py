@@ -82,7 +82,8 @@ class Holder:
         verdict = judge(log.state, told)
         if verdict == "next":
             before = log.state
-            self._follow(log, log.take(told).body, before, now)
+            log.add(told.fact, fact=told.fact_id)
+            self._follow(log, told.fact, before, now)
         return verdict != "early"
 
     def asked(

@@ -37,9 +37,9 @@ from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Decided, Policy, Scene, decide, living
 from master.decisions.observations import Observations
 from master.decisions.planner import follow_up, repairs
-from master.log.sequencer import next_event
 from master.placement.capacity import NodeCapacity, node_capacities
 from master.placement.memory_cost import FIXED_BYTES
+from tests.harness.drafts import next_event
 from tests.harness.fleet import GB, MB, node
 
 NAME = InstanceId("t1")
