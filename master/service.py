@@ -7,7 +7,6 @@ says `NotHolder`, or why nothing can be changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bus.client import BusClient
@@ -18,7 +17,7 @@ from bus.process.logs import Log
 from bus.replica.state import ClusterState
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
-from bus.wire.ids import InstanceId, NodeId
+from bus.wire.ids import InstanceId
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
 from bus.wire.messages.control import (
     AppendAck,
@@ -37,7 +36,6 @@ from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
 from master.consensus import (
-    Candidate,
     CandidateLinks,
     CandidateRouter,
     CandidateSettings,
@@ -88,19 +86,17 @@ class Master:
             settle_grace_s=settings.settle_grace_s,
         )
         files = settings.candidate
-        journal, term_file = Journal(files.journal, log), TermFile(files.term_file, log)
-        self.candidate = Candidate.from_disk(
-            client.speaker.node, term_file.kept, journal.open(), files, degraded=journal.degraded
-        )
         self.shell = CandidateShell(
-            self.candidate,
+            client.speaker.node,
+            files,
             log,
             timers=reactor,
             wire=CandidateLinks(client, reactor, log, files.addresses),
-            journal=journal,
-            term_file=term_file,
+            journal=Journal(files.journal, log),
+            term_file=TermFile(files.term_file, log),
             duties=self,
         )
+        self.candidate = self.shell.candidate
         self._router = CandidateRouter(client, reactor, log, self._asked, listen=settings.listen)
         for prefix in HEARD:
             client.hear(prefix, self._heard)
@@ -117,11 +113,6 @@ class Master:
     def holding(self) -> bool:
         """Return whether this candidate holds the term."""
         return self.candidate.holding
-
-    def know_peers(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """Take these for the other candidates, and where their ROUTERs are, best first: to be
-        called by what keeps the membership, at first and whenever it changes."""
-        self.shell.know(addresses)
 
     def close(self) -> None:
         """Stop; what was journalled is on the disk."""
@@ -206,7 +197,7 @@ class Master:
         """Take our own switchboard's word on which nodes are there and where."""
         reading = envelope.message
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
-            self.know_peers(candidates_in(reading))
+            self.shell.know(candidates_in(reading))
 
     def _plan(self) -> None:
         if self.holding:

@@ -3,14 +3,16 @@
 Order promised: an event is appended before it is published; what is acknowledged, to the holder
 or to an asker, is on the disk before (one fsync for all that a turn of the loop brought). With
 voters a term or vote that could not be kept is not used: the candidate stands aside. Disk, links
-and timers are given to it: the simulation runs this very shell on others.
+and timers are given to it: the simulation runs this very shell on others, which have the methods
+of `Files`, `CandidateLinks` and `Reactor` that are used here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol, assert_never
 
+from bus.links.reactor import Reactor
 from bus.links.transport import Change
 from bus.process.logs import Log
 from bus.replica.state import ClusterState
@@ -20,7 +22,8 @@ from bus.wire.messages.control import Candidacy, TermHeartbeat
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus.actions import Act, Append, PublishEvent, Replace, Spread
-from master.consensus.candidate import Candidate
+from master.consensus.candidate import Candidate, CandidateSettings
+from master.consensus.candidate_links import CandidateLinks
 from master.consensus.term_file import TermFile
 from master.consensus.types import (
     HEARTBEAT_S,
@@ -40,71 +43,6 @@ from master.log.sequencer import LogDraft
 TICK_S = 0.1
 
 
-class Timers(Protocol):
-    """The clock of one process, and what it is to do later. All callbacks run in one thread."""
-
-    def now(self) -> float:
-        """Return the monotonic time, in seconds."""
-        ...
-
-    def later(self, delay_s: float, action: Callable[[], None], /) -> object:
-        """Have `action` done once, after `delay_s`; 0: at the end of this turn."""
-        ...
-
-    def every(self, period_s: float, action: Callable[[], None], /) -> object:
-        """Have `action` done every `period_s`."""
-        ...
-
-
-class Wire(Protocol):
-    """What reaches other candidates and followers. What cannot be delivered is lost."""
-
-    @property
-    def nodes(self) -> frozenset[NodeId]:
-        """Return all candidates that can be sent to."""
-        ...
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Return where our own ROUTER is reached, best first."""
-        ...
-
-    def listen(
-        self, on_message: Callable[[Message], None], on_change: Callable[[Change], None]
-    ) -> None:
-        """Begin to hear: each message of other candidates and holders, and each change of the
-        connection to our own switchboard."""
-        ...
-
-    def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """Take these for the other candidates, with the addresses of their ROUTERs."""
-        ...
-
-    def meet(self, node: NodeId, addresses: tuple[str, ...]) -> None:
-        """Note that a candidate has spoken, and where it says it is."""
-        ...
-
-    def send(self, node: NodeId, message: Message) -> bool:
-        """Send to one candidate; return False where it cannot be sent to."""
-        ...
-
-    def spread(self, message: Message) -> None:
-        """Send to all candidates."""
-        ...
-
-    def publish(self, message: Event | TermHeartbeat) -> None:
-        """Publish to all that follow the log."""
-        ...
-
-    def look_after(self) -> None:
-        """See to the links, to be called every `HEARTBEAT_S`."""
-        ...
-
-    def close(self) -> None:
-        """Close every link."""
-        ...
-
-
 class TermDuties(Protocol):
     """What the holder of a term does, as far as the shell has to know."""
 
@@ -118,20 +56,23 @@ class TermDuties(Protocol):
 
 
 class CandidateShell:
-    """One candidate with its disk and its links. The journal has been opened; closing closes it."""
+    """One candidate with its disk and its links. It opens the journal; closing closes it."""
 
     def __init__(
         self,
-        candidate: Candidate,
+        node: NodeId,
+        settings: CandidateSettings,
         log: Log,
         *,
-        timers: Timers,
-        wire: Wire,
+        timers: Reactor,
+        wire: CandidateLinks,
         journal: Journal,
         term_file: TermFile,
         duties: TermDuties,
     ) -> None:
-        self.candidate = candidate
+        self.candidate = Candidate.from_disk(
+            node, term_file.kept, journal.open(), settings, degraded=journal.degraded
+        )
         self._log = log
         self._timers = timers
         self._wire = wire

@@ -81,7 +81,7 @@ class Town:
         """Membership: everybody that runs is known to everybody."""
         where = {NodeId(n): (Endpoint(self.runtime, n).candidate,) for n in self.masters}
         for node, master in self.masters.items():
-            master.know_peers({n: w for n, w in where.items() if n != node})
+            master.shell.know({n: w for n, w in where.items() if n != node})
 
     def stop(self, node: str) -> None:
         self.masters.pop(node).close()
