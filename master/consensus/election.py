@@ -25,42 +25,24 @@ from dataclasses import replace
 from typing import assert_never
 
 from bus.wire.messages.control import AppendAck, AskVote, Candidacy, TermHeartbeat, Vote
-from master.consensus.types import (
-    HEARTBEAT_S,
-    LAPSE_S,
-    Action,
-    Beat,
-    Election,
-    Fitness,
-    LogRank,
-    MyRank,
-    OpenTerm,
-    Outcome,
-    PeersKnown,
-    PeerState,
-    PersistTerm,
-    StepDown,
-    Stimulus,
-    SwitchboardLost,
-    SwitchboardUp,
-    Tick,
-)
+from master.consensus import types
+from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTerm, StepDown
 from master.consensus.votes import asked, campaign, opened, reached, voice
 
 
-def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
+def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outcome:
     """Return what the candidate knows after `stimulus`, and what its shell has to do, in order."""
     match stimulus:
-        case SwitchboardUp():
+        case types.SwitchboardUp():
             if election.up_at is not None:
                 return replace(election, lost_at=None), []
             return _tick(replace(election, up_at=now, heard_at=now, role="following"), now)
-        case SwitchboardLost():
+        case types.SwitchboardLost():
             known = election.up_at is not None and election.lost_at is None
             return (replace(election, lost_at=now) if known else election), []
         case TermHeartbeat():
             return _beat(election, stimulus, now)
-        case PeersKnown(nodes=nodes):
+        case types.PeersKnown(nodes=nodes):
             others = nodes - {election.me}
             living = {node: seen for node, seen in election.living.items() if node in others}
             expects_peers = election.expects_peers or bool(others)
@@ -68,9 +50,9 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
             return _tick(after, now)
         case Candidacy():
             return _peer(election, stimulus, now)
-        case MyRank(rank=rank, gone=gone):
+        case types.MyRank(rank=rank, gone=gone):
             return replace(election, rank=rank, gone=gone), []
-        case Fitness(eligible=eligible):
+        case types.Fitness(eligible=eligible):
             return _fitness(election, eligible=eligible)
         case AskVote():
             return asked(election, stimulus, now)
@@ -80,7 +62,7 @@ def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
             if election.role != "holding" or counter != election.counter:
                 return election, []
             return replace(election, acked_at={**election.acked_at, node: now}), []
-        case Tick():
+        case types.Tick():
             return _tick(election, now)
         case _:
             assert_never(stimulus)
@@ -161,8 +143,8 @@ def _peer(election: Election, heard: Candidacy, now: float) -> Outcome:
     node = heard.node
     if node == election.me:
         return election, []
-    rank = LogRank(heard.last_term, heard.last_index, heard.priority, node)
-    seen = PeerState(rank, heard.fit, now, heard.settled, heard.led)
+    rank = types.LogRank(heard.last_term, heard.last_index, heard.priority, node)
+    seen = types.PeerState(rank, heard.fit, now, heard.settled, heard.led)
     election = replace(
         election,
         living={**election.living, node: seen},
@@ -235,9 +217,9 @@ def _renew(election: Election, now: float) -> Outcome:
             why = f"{here} of {len(election.electors)} peers with a vote answer"
             after = replace(election, role="following", holder=None, heard_at=now)
             return after, [StepDown(why)]
-    if late_s < HEARTBEAT_S:
+    if late_s < types.HEARTBEAT_S:
         return election, []
-    return replace(election, beaten_at=now), [Beat()]
+    return replace(election, beaten_at=now), [types.Beat()]
 
 
 def _stand(election: Election, now: float) -> Outcome:
@@ -258,7 +240,7 @@ def _stand(election: Election, now: float) -> Outcome:
 def _claim(election: Election, now: float) -> Outcome:
     counter = max(election.counter, election.seen) + 1
     after = opened(replace(election, counter=counter, voted_for=None), now)
-    return after, [PersistTerm(counter, None), OpenTerm(counter), Beat()]
+    return after, [PersistTerm(counter, None), types.OpenTerm(counter), types.Beat()]
 
 
 def _ahead(election: Election, now: float) -> int:

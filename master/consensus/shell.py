@@ -21,21 +21,12 @@ from bus.wire.messages.commands import Acknowledged
 from bus.wire.messages.control import Candidacy, TermHeartbeat
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
+from master.consensus import types
 from master.consensus.actions import Act, Append, PublishEvent, Replace, Spread
 from master.consensus.candidate import Candidate, CandidateSettings
 from master.consensus.candidate_links import CandidateLinks
 from master.consensus.term_file import TermFile
-from master.consensus.types import (
-    HEARTBEAT_S,
-    Beat,
-    OpenTerm,
-    PeersKnown,
-    PersistTerm,
-    Send,
-    StepDown,
-    SwitchboardLost,
-    SwitchboardUp,
-)
+from master.consensus.types import Send
 from master.log.journal import Journal
 from master.log.replication import Answers
 from master.log.sequencer import LogDraft
@@ -87,7 +78,7 @@ class CandidateShell:
     def begin(self) -> None:
         """Take part, as soon as our switchboard answers. Our ROUTER has to be bound before."""
         self._timers.every(TICK_S, self.tick)
-        self._timers.every(HEARTBEAT_S, self._announce)
+        self._timers.every(types.HEARTBEAT_S, self._announce)
         self._wire.listen(self.heard, self._switchboard)
 
     def close(self) -> None:
@@ -101,7 +92,7 @@ class CandidateShell:
         before = self._wire.nodes
         self._wire.know(addresses)
         self._greet(before)
-        known = PeersKnown(frozenset(addresses))
+        known = types.PeersKnown(frozenset(addresses))
         self._do(self.candidate.stimulated(known, self._timers.now()))
 
     def tick(self) -> None:
@@ -144,7 +135,7 @@ class CandidateShell:
     # --- inside ---
 
     def _switchboard(self, change: Change) -> None:
-        said = SwitchboardUp() if change == "connected" else SwitchboardLost()
+        said = types.SwitchboardUp() if change == "connected" else types.SwitchboardLost()
         self._do(self.candidate.stimulated(said, self._timers.now()))
 
     def _say_holder(self) -> None:
@@ -171,18 +162,18 @@ class CandidateShell:
     def _do(self, actions: list[Act]) -> None:
         for action in actions:
             match action:
-                case PersistTerm(counter=counter, voted_for=voted_for):
+                case types.PersistTerm(counter=counter, voted_for=voted_for):
                     kept = self._term_file.keep_vote(counter, voted_for)
                     if not kept and self.candidate.election.voted:
                         self._do(self.candidate.synced(self._timers.now(), degraded=True))
                         return
-                case OpenTerm(counter=counter):
+                case types.OpenTerm(counter=counter):
                     self._log.info("holds the term", term=counter, index=self.candidate.state.index)
                     self.append(self._duties.opened(self.candidate.state, counter))
-                case StepDown(why=why):
+                case types.StepDown(why=why):
                     self._log.warning("gave up the term", why=why)
                     self._answers.drop()
-                case Beat():
+                case types.Beat():
                     beat = self.candidate.beat(self._wire.addresses)
                     self._wire.publish(beat)
                     self._wire.spread(beat)

@@ -20,17 +20,8 @@ from dataclasses import replace
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import AskVote, Vote
-from master.consensus.types import (
-    DOUBT_S,
-    LAPSE_S,
-    Action,
-    Beat,
-    Election,
-    OpenTerm,
-    Outcome,
-    PersistTerm,
-    Send,
-)
+from master.consensus import types
+from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTerm, Send
 
 
 def campaign(election: Election, now: float) -> Outcome:
@@ -87,7 +78,7 @@ def voice(election: Election, vote: Vote, now: float) -> Outcome:
     if election.role == "asking":
         return _for_real(election, now)
     after = opened(election, now)
-    return after, [OpenTerm(after.counter), Beat()]
+    return after, [types.OpenTerm(after.counter), types.Beat()]
 
 
 def opened(election: Election, now: float) -> Election:
@@ -204,4 +195,4 @@ def _hears_another(election: Election, candidate: NodeId, now: float) -> bool:
     if election.role == "holding":
         return True
     known = election.holder is not None and election.holder != candidate
-    return known and now - election.heard_at < DOUBT_S
+    return known and now - election.heard_at < types.DOUBT_S
