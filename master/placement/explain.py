@@ -13,17 +13,14 @@ from typing import Any
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from master.placement.availability import Kind, PlacementSpec
-from master.placement.capacity import MEMORY_SHARE, NodeCapacity
+from master.placement.capacity import MEMORY_SHARE, NodeCapacity, limit_bytes
 from master.placement.memory_cost import MemoryCost, cost_text, gb
 from master.placement.pipeline_search import MAX_RANKS
 from master.placement.search import Placement, PlacementProblem, why_unshardable
 
 PENDING_RETRY_S = 2.0
 BUSY_RETRY_S = 5.0
-_TOLD = (
-    "usable_bytes", "free_bytes", "reserved_bytes", "loading_bytes", "ceiling_bytes",
-    "memory_bytes", "slots", "shards",
-)  # fmt: skip
+_TOLD = ("usable_bytes", "free_bytes", "reserved_bytes", "loading_bytes", "ceiling_bytes")
 """Figures of a node that the facts of a refusal have."""
 
 
@@ -136,7 +133,7 @@ def unsupported_kind(problem: PlacementProblem, kind: Kind, size: int) -> Refusa
 def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowded:
     """Return the shortage of a whole copy on one node: of memory, else of a slot."""
     if need.total <= node.usable_bytes:
-        text = f"{model} fits on {node.name}, but its {node.slots} runner slots are taken"
+        text = f"{model} fits on {node.name}, but its {node.card.slots} runner slots are taken"
     else:
         text = (
             f"{model} needs {cost_text(need)}, and {node.name} can give {gb(node.usable_bytes)} "
@@ -163,7 +160,7 @@ def crowded_group(placed: Placement) -> Crowded:
                 f"{gb(rank.usable_bytes)} GB now"
             )
         elif not node.has_slot:
-            words.append(f"the {node.slots} runner slots of {node.name} are taken")
+            words.append(f"the {node.card.slots} runner slots of {node.name} are taken")
         if short > 0 or not node.has_slot:
             shortages.append(Shortage(node.id, max(0, short)))
     refusal = Refusal(
@@ -247,9 +244,8 @@ def _disks_text(problem: PlacementProblem) -> str:
 
 
 def _ceiling_text(node: NodeCapacity) -> str:
-    if node.limit_bytes is not None:
-        return f"what its device recommends, of {gb(node.memory_bytes)} GB"
-    return f"{MEMORY_SHARE:.0%} of {gb(node.memory_bytes)} GB"
+    share = "what its device recommends," if limit_bytes(node.card) else f"{MEMORY_SHARE:.0%}"
+    return f"{share} of {gb(node.card.memory_bytes)} GB"
 
 
 def _capacity_text(node: NodeCapacity) -> str:
@@ -268,4 +264,7 @@ def _facts(node: NodeCapacity, need: MemoryCost) -> dict[str, Any]:
         "kv_bytes": need.kv,
         "context_tokens": need.context_tokens,
         **{name: getattr(node, name) for name in _TOLD},
+        "memory_bytes": node.card.memory_bytes,
+        "slots": node.card.slots,
+        "shards": node.shards,
     }

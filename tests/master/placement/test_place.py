@@ -17,6 +17,7 @@ from master.placement.place import place as place_over
 from master.placement.preview import plan_of
 from master.placement.search import Placement
 from master.placement.speed import Links
+from tests.harness.fleet import reading
 
 GB = 10**9
 N1, N2 = NodeId("n1"), NodeId("n2")
@@ -40,11 +41,13 @@ def capacity(
     shards: int = 0,
     models: tuple[ModelCard, ...] = (),
 ) -> NodeCapacity:
-    return NodeCapacity(
-        id=node, name=node, memory_bytes=memory, free_bytes=free, reserved_bytes=reserved,
-        loading_bytes=loading, slots=4, shards=shards, backends=("mlx-cpu",),
-        models=models or (card(),),
+    said = NodeCard(
+        node=node, name=node, memory_bytes=memory, slots=4, backends=("mlx-cpu",),
+        models=models or (card(),), weights_addresses=("tcp://10.0.0.1:1",), platform="", cores=1,
+        mlx_version="", shoal_version="", announced_at_s=0.0,
     )  # fmt: skip
+    measured = None if free is None else reading(said, free)
+    return NodeCapacity(said, measured, reserved, loading, shards)
 
 
 def bill(card: ModelCard, context_tokens: int | None) -> MemoryCost:
@@ -204,4 +207,4 @@ def test_a_ready_copy_is_in_the_measurement_and_not_counted_again() -> None:
         one = node_capacities({N1: announced}, {}, {"i": _placed(first, ready=ready)})[0]
         assert one.reserved_bytes == first.lead.reserved_bytes
         assert one.loading_bytes == (0 if ready else first.lead.reserved_bytes)
-        assert resolve_backend(card(), one.backends) == "mlx-cpu"
+        assert resolve_backend(card(), one.card.backends) == "mlx-cpu"
