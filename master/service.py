@@ -35,15 +35,7 @@ from bus.wire.messages.control import (
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
-from master.consensus import (
-    CandidateLinks,
-    CandidateRouter,
-    CandidateSettings,
-    CandidateShell,
-    TermFile,
-    candidates_in,
-    minority,
-)
+from master import consensus
 from master.decisions import SETTLE_GRACE_S, Holder, Policy
 from master.log.journal import Journal
 from master.log.sequencer import LogDraft
@@ -65,7 +57,7 @@ class MasterSettings:
     be silent, for a holder, before it is removed. `listen`: where the ROUTER binds for other
     nodes."""
 
-    candidate: CandidateSettings
+    candidate: consensus.CandidateSettings
     policy: Policy = field(default_factory=Policy)
     settle_grace_s: float = SETTLE_GRACE_S
     listen: tuple[str, ...] = ()
@@ -86,18 +78,20 @@ class Master:
             settle_grace_s=settings.settle_grace_s,
         )
         files = settings.candidate
-        self.shell = CandidateShell(
+        self.shell = consensus.CandidateShell(
             client.speaker.node,
             files,
             log,
             timers=reactor,
-            wire=CandidateLinks(client, reactor, log, files.addresses),
+            wire=consensus.CandidateLinks(client, reactor, log, files.addresses),
             journal=Journal(files.journal, log),
-            term_file=TermFile(files.term_file, log),
+            term_file=consensus.TermFile(files.term_file, log),
             duties=self,
         )
         self.candidate = self.shell.candidate
-        self._router = CandidateRouter(client, reactor, log, self._asked, listen=settings.listen)
+        self._router = consensus.CandidateRouter(
+            client, reactor, log, self._asked, listen=settings.listen
+        )
         for prefix in HEARD:
             client.hear(prefix, self._heard)
         client.hear(reading_topic("peers", client.speaker.node), self._heard_peers)
@@ -122,9 +116,9 @@ class Master:
 
     # --- the duties of a term ---
 
-    def opened(self, state: ClusterState, counter: int) -> LogDraft:
-        """Return what our new term `counter` begins with, behind `state`."""
-        draft = LogDraft(state, counter, self.client.speaker.node, wall())
+    def opened(self) -> LogDraft:
+        """Return what our new term begins with."""
+        draft = self._draft()
         self._holder.opened(draft, self._reactor.now())
         self._say()
         return draft
@@ -156,7 +150,7 @@ class Master:
     def _sent_on(self, question: AskCommand | TellFact) -> Message:
         """Say who holds the term, or why nothing can be changed from here."""
         election = self.candidate.election
-        why = minority(election, self._reactor.now())
+        why = consensus.minority(election, self._reactor.now())
         if why is not None and isinstance(question, AskCommand):
             return CommandRefused(command_id=question.command.command_id, refusal=why)
         return NotHolder(holder=election.holder)
@@ -190,14 +184,14 @@ class Master:
     # --- readings and plans ---
 
     def _heard(self, _topic: str, envelope: Envelope) -> None:
-        if self._holder.heard(envelope.message, self._reactor.now()):
+        if self._holder.view.hear(envelope.message, self._reactor.now()):
             self._plan()
 
     def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
         """Take our own switchboard's word on which nodes are there and where."""
         reading = envelope.message
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
-            self.shell.know(candidates_in(reading))
+            self.shell.know(consensus.candidates_in(reading))
 
     def _plan(self) -> None:
         if self.holding:

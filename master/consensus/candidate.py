@@ -246,13 +246,11 @@ class Candidate:
         """Return whether a message is of the holder whom we follow; an answer is what was asked
         for, and the mirror sees to it that it still is."""
         match message:
-            case TermHeartbeat(holder=holder, counter=counter):
-                term = (counter, holder)
-            case Event(holder=holder, term=counter):
-                term = (counter, holder)
+            case TermHeartbeat(holder=holder, counter=counter) | Event(holder=holder, term=counter):
+                ours = (self.election.counter, self.election.holder)
+                return holder is not None and (counter, holder) == ours
             case _:
                 return True
-        return term[1] is not None and term == (self.election.counter, self.election.holder)
 
     def _is_in_step(self) -> bool:
         """Return whether our journal is known to be the present holder's, as far as it goes."""

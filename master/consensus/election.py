@@ -195,13 +195,10 @@ def _tick(election: Election, now: float) -> Outcome:
         return _renew(election, now)
     if election.voted:
         return _stand(election, now)
-    if not election.expects_peers:
+    is_due = now - election.heard_at >= LAPSE_S and _is_best(election, now)
+    if is_due or not election.expects_peers or _is_awaited(election, now):
         return _claim(election, now)
-    if _is_awaited(election, now):
-        return _claim(election, now)
-    if now - election.heard_at < LAPSE_S or not _is_best(election, now):
-        return election, []
-    return _claim(election, now)
+    return election, []
 
 
 def _renew(election: Election, now: float) -> Outcome:

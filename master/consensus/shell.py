@@ -15,7 +15,6 @@ from typing import Protocol, assert_never
 from bus.links.reactor import Reactor
 from bus.links.transport import Change
 from bus.process.logs import Log
-from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
 from bus.wire.messages.commands import Acknowledged
 from bus.wire.messages.control import Candidacy, TermHeartbeat
@@ -37,8 +36,8 @@ TICK_S = 0.1
 class TermDuties(Protocol):
     """What the holder of a term does, as far as the shell has to know."""
 
-    def opened(self, state: ClusterState, counter: int) -> LogDraft:
-        """Return what our new term `counter` begins with, behind `state`."""
+    def opened(self) -> LogDraft:
+        """Return what our new term begins with, behind our log."""
         ...
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
@@ -169,7 +168,7 @@ class CandidateShell:
                         return
                 case types.OpenTerm(counter=counter):
                     self._log.info("holds the term", term=counter, index=self.candidate.state.index)
-                    self.append(self._duties.opened(self.candidate.state, counter))
+                    self.append(self._duties.opened())
                 case types.StepDown(why=why):
                     self._log.warning("gave up the term", why=why)
                     self._answers.drop()

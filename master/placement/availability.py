@@ -171,8 +171,8 @@ def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
     for names, factor in ((_WEIGHT_FIELDS, times), (_KV_FIELDS, 2.0)):
         for name in names:
             size: int | tuple[int, ...] = getattr(card, name)
-            grown = tuple(int(factor * one) for one in ((size,) if isinstance(size, int) else size))
-            update[name] = grown[0] if isinstance(size, int) else grown
+            parts = isinstance(size, tuple)
+            update[name] = tuple(int(factor * s) for s in size) if parts else int(factor * size)
     return card.model_copy(update=update)
 
 

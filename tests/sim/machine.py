@@ -174,9 +174,9 @@ class MachineDuties:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
-    def opened(self, state: ClusterState, counter: int) -> LogDraft:
-        self.machine.cluster.checks.opened(self.machine, counter)
-        draft = LogDraft(state, counter, self.machine.node, 0.0)
+    def opened(self) -> LogDraft:
+        draft = self.machine.draft()
+        self.machine.cluster.checks.opened(self.machine, draft.term)
         self.machine.holder.opened(draft, self.machine.now)
         return draft
 
