@@ -14,7 +14,6 @@ from bus.links.reactor import Reactor
 from bus.process.clock import wall
 from bus.process.identity import new_name
 from bus.process.logs import Log
-from bus.replica.state import ClusterState
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId
@@ -98,16 +97,6 @@ class Master:
         reactor.every(PLAN_S, self._plan)
         self.shell.begin()
 
-    @property
-    def state(self) -> ClusterState:
-        """Return the state at the end of this candidate's log."""
-        return self.candidate.state
-
-    @property
-    def holding(self) -> bool:
-        """Return whether this candidate holds the term."""
-        return self.candidate.holding
-
     def close(self) -> None:
         """Stop; what was journalled is on the disk."""
         self._router.close()
@@ -137,9 +126,9 @@ class Master:
                 return None
             case AskSnapshot() | AskEvents():
                 return self.candidate.found(question)
-            case TellFact() if self.holding:
+            case TellFact() if self.candidate.holding:
                 return self._told(question)
-            case AskCommand(command=command) if self.holding:
+            case AskCommand(command=command) if self.candidate.holding:
                 return self._command(command, asker)
             case AskCommand() | TellFact():
                 return self._sent_on(question)
@@ -194,7 +183,7 @@ class Master:
             self.shell.know(consensus.candidates_in(reading))
 
     def _plan(self) -> None:
-        if self.holding:
+        if self.candidate.holding:
             draft = self._draft()
             self._holder.planned(draft, self._reactor.now())
             self._append(draft)
@@ -203,8 +192,8 @@ class Master:
 
     def _draft(self) -> LogDraft:
         """Return an empty draft of what follows our log."""
-        counter = self.candidate.election.counter
-        return LogDraft(self.state, counter, self.client.speaker.node, wall())
+        known = self.candidate
+        return LogDraft(known.state, known.election.counter, known.me, wall())
 
     def _append(self, draft: LogDraft) -> None:
         self._say()

@@ -56,7 +56,7 @@ class CandidateSettings:
 
 @dataclass(slots=True)
 class Candidate:
-    """`log.state` is the log's state whether it is followed or written. `began` says that the
+    """`state` is the log's state whether it is followed or written. `began` says that the
     journal has held events once, so that an empty one is a lost one; `degraded` that it only
     counts; `lost` that it was lost and is not whole again."""
 
@@ -79,7 +79,7 @@ class Candidate:
         """Return a candidate as its disk remembers it: `kept` by the term file, `read` from the
         journal, which is `degraded` where it only counts."""
         log = CandidateLog.from_disk(*read)
-        state, voters = log.state, frozenset(settings.voters)
+        state, voters = log.mirror.state, frozenset(settings.voters)
         gone = kept.garbled or (kept.began and state.index == 0)
         lost = gone and len(voters) >= types.FEWEST_VOTERS
         election = Election(
@@ -104,7 +104,7 @@ class Candidate:
     @property
     def state(self) -> ClusterState:
         """Return the state at the end of the log that we have."""
-        return self.log.state
+        return self.log.mirror.state
 
     @property
     def holding(self) -> bool:
@@ -227,16 +227,15 @@ class Candidate:
         has our whole log, and none whose new set has no majority in reach: that would end our
         term."""
         election = self.election
-        if not (isinstance(command, ForgetNode) and election.voted):
+        if not isinstance(command, ForgetNode):
             return None
-        if command.node not in election.voters:
+        if not election.voted or command.node not in election.voters:
             return None
         if self.committed != self.state.index:
             return voters_unsettled(command.node)
-        gone = {*election.gone, command.node}
-        if not command.forgotten:
-            gone.discard(command.node)
-        changed = replace(election, gone=frozenset(gone))
+        one = {command.node}
+        gone = election.gone | one if command.forgotten else election.gone - one
+        changed = replace(election, gone=gone)
         here = reached(election.acked_at, changed, now)
         return None if here >= changed.majority else no_majority(changed, here, now)
 

@@ -49,11 +49,8 @@ def decide_test(
     fresh: InstanceId,
 ) -> tuple[EventBody, ...] | Refusal:
     """Return the events that place the test, or why it is not. `nodes` may be given new work."""
-    open_ones = [
-        one.instance
-        for one in state.instances.values()
-        if one.test is not None and one.status != "failed"
-    ]
+    tests = [one for one in state.instances.values() if one.test is not None]
+    open_ones = [one.instance for one in tests if one.status != "failed"]
     if open_ones:
         text = f"{open_ones[0]} is testing the collectives; one test at a time"
         return Refusal(reason="conflict", message=text, retry_after_s=10.0)
@@ -66,11 +63,7 @@ def decide_test(
     room = _room(command, chosen)
     if isinstance(room, Refusal):
         return room
-    swept = tuple(
-        InstanceRemoved(instance=one.instance, why="tested anew")
-        for one in state.instances.values()
-        if one.test is not None
-    )
+    swept = [InstanceRemoved(instance=one.instance, why="tested anew") for one in tests]
     instance = _instance(command, chosen, backend, room, _beside(chosen, state), fresh)
     return (*swept, InstancePlaced(instance=instance))
 
