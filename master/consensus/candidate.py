@@ -31,10 +31,9 @@ from bus.wire.messages.control import (
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus import types
-from master.consensus.actions import Act, Append, PublishEvent
 from master.consensus.candidate_log import CandidateLog, Followed
 from master.consensus.election import stimulate
-from master.consensus.types import LAPSE_S, Election, LogRank, PersistentState, Send
+from master.consensus.types import LAPSE_S, Act, Election, LogRank, PersistentState, Send
 from master.consensus.votes import no_majority, reached, voters_unsettled
 from master.log.replication import LogSafety
 
@@ -134,7 +133,7 @@ class Candidate:
         actions: list[Act] = []
         for event, after in events:
             self.log.append(event, after)
-            actions += [Append(event, after), *self._grown(now), PublishEvent(event)]
+            actions += [types.Append(event, after), *self._grown(now), types.PublishEvent(event)]
         return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:

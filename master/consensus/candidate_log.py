@@ -19,7 +19,7 @@ from bus.wire.messages.control import (
     TermHeartbeat,
 )
 from bus.wire.messages.events import Event
-from master.consensus.actions import Append, Replace
+from master.consensus.types import Append, Replace
 from master.log.recent_events import RecentEvents
 from master.log.replication import Acks
 

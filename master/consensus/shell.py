@@ -21,11 +21,10 @@ from bus.wire.messages.control import Candidacy, TermHeartbeat
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus import types
-from master.consensus.actions import Act, Append, PublishEvent, Replace, Spread
 from master.consensus.candidate import Candidate, CandidateSettings
 from master.consensus.candidate_links import CandidateLinks
 from master.consensus.term_file import TermFile
-from master.consensus.types import Send
+from master.consensus.types import Act, Send
 from master.log.journal import Journal
 from master.log.replication import Answers
 from master.log.sequencer import LogDraft
@@ -153,7 +152,7 @@ class CandidateShell:
 
     def _announce(self) -> None:
         self._wire.look_after()
-        self._do([Spread(self._candidacy())])
+        self._do([types.Spread(self._candidacy())])
 
     def _candidacy(self) -> Candidacy:
         return self.candidate.candidacy(self._wire.addresses, self._timers.now())
@@ -176,20 +175,20 @@ class CandidateShell:
                     beat = self.candidate.beat(self._wire.addresses)
                     self._wire.publish(beat)
                     self._wire.spread(beat)
-                case Append(event=event, after=after):
+                case types.Append(event=event, after=after):
                     self._journal.append(event, state_after=after)
                     self._unsynced = True
                     self._flush_soon()
-                case Replace(state=state, undone=undone):
+                case types.Replace(state=state, undone=undone):
                     self._log.info("took a snapshot", index=state.index, term=state.term)
                     self._say_undone(undone)
                     self._journal.compact(state)
                     self._flush_soon()
-                case PublishEvent(event=event):
+                case types.PublishEvent(event=event):
                     self._wire.publish(event)
                 case Send(to=to, message=message):
                     self._wire.send(to, message)
-                case Spread(message=message):
+                case types.Spread(message=message):
                     self._wire.spread(message)
                 case _:
                     assert_never(action)

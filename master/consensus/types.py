@@ -1,6 +1,7 @@
-"""The words of an election: what a candidate knows, what it hears, what its shell has to do.
+"""The words of a candidate: what its election knows and hears, what its shell has to do.
 
-Pure data; `master.consensus.election` and `master.consensus.votes` say what follows from what.
+Pure data; what is to be done comes in its order. `master.consensus.election` and
+`master.consensus.votes` say what follows from what.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 from zlib import crc32
 
+from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import AppendAck, AskVote, Candidacy, TermHeartbeat, Vote
+from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 
 LAPSE_S = 2.0
@@ -153,6 +156,41 @@ class Send:
 
 
 Action = PersistTerm | OpenTerm | StepDown | Beat | Send
+"""What an election wants done; a candidate whole wants what follows, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write the event to the journal; `after` is the state behind it."""
+
+    event: Event
+    after: ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Begin the journal anew with this state: what it held was of another log, or too old.
+    `undone` are those commands' events in it that the new one lacks."""
+
+    state: ClusterState
+    undone: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishEvent:
+    """Publish an event that was appended."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Send to every other candidate that is known."""
+
+    message: Message
+
+
+Act = Action | Append | Replace | PublishEvent | Spread
 
 
 @dataclass(frozen=True, slots=True)
