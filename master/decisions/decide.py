@@ -259,7 +259,7 @@ def _crowded(command: PlaceModel, crowded: placement.Crowded, scene: Scene) -> D
     if command.dry_run:
         evicted = [victim.instance for victim in evictions.victims]
         if evictions.enough:
-            nodes = [one.node for one in crowded.shortages]
+            nodes = list(crowded.shortages)
             plan = {"model": command.model, "node": nodes[0], "nodes": nodes, "evicts": evicted}
             return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
         return crowded.refusal

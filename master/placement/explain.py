@@ -6,7 +6,7 @@ cured by waiting; `pending` and `no_capacity` carry `retry_after_s` where it may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,24 +25,12 @@ _TOLD = ("usable_bytes", "free_bytes", "reserved_bytes", "loading_bytes", "ceili
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
-    """What is missing on a node: bytes, or (0) a slot."""
-
-    node: NodeId
-    short_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Crowded:
-    """A placement that fits as soon as other instances leave each of these nodes."""
+    """A placement that fits as soon as other instances leave some nodes. `shortages` is what is
+    missing on each of them: bytes, or (0) a slot."""
 
-    shortages: tuple[Shortage, ...]
+    shortages: Mapping[NodeId, int]
     refusal: Refusal
-
-    @property
-    def short_bytes(self) -> int:
-        """Return the missing bytes over all nodes."""
-        return sum(one.short_bytes for one in self.shortages)
 
 
 def refuse_early(
@@ -145,12 +133,12 @@ def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowde
         retry_after_s=BUSY_RETRY_S,
         facts=_facts(node, need),
     )
-    return Crowded((Shortage(node.id, max(0, need.total - node.usable_bytes)),), refusal)
+    return Crowded({node.id: max(0, need.total - node.usable_bytes)}, refusal)
 
 
 def crowded_group(placed: Placement) -> Crowded:
     """Return the shortages of a group: of each rank that lacks memory or a slot."""
-    shortages: list[Shortage] = []
+    shortages: dict[NodeId, int] = {}
     words: list[str] = []
     for rank in placed.ranks:
         node, short = rank.copy.node, rank.need.total - rank.usable_bytes
@@ -162,7 +150,7 @@ def crowded_group(placed: Placement) -> Crowded:
         elif not node.has_slot:
             words.append(f"the {node.card.slots} runner slots of {node.name} are taken")
         if short > 0 or not node.has_slot:
-            shortages.append(Shortage(node.id, max(0, short)))
+            shortages[node.id] = max(0, short)
     refusal = Refusal(
         reason="no_capacity",
         message=(
@@ -173,10 +161,10 @@ def crowded_group(placed: Placement) -> Crowded:
         facts={
             "need_bytes": placed.whole.total,
             "nodes": [rank.copy.node.id for rank in placed.ranks],
-            "short_bytes": sum(one.short_bytes for one in shortages),
+            "short_bytes": sum(shortages.values()),
         },
     )
-    return Crowded(tuple(shortages), refusal)
+    return Crowded(shortages, refusal)
 
 
 def impossible(problem: PlacementProblem) -> Refusal:

@@ -119,7 +119,9 @@ def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
         if measured:
             model = problem.spec.model
             found = [explain.crowded_node(model, one.node, one.costs.whole) for one in measured]
-            return min(found, key=lambda one: (one.short_bytes, one.shortages[0].node))
+            return min(
+                found, key=lambda one: [(short, node) for node, short in one.shortages.items()]
+            )
         if singles:
             return explain.unmeasured()
     for size in _sizes(problem):

@@ -87,7 +87,7 @@ def test_what_can_never_fit_is_refused_with_the_arithmetic() -> None:
 def test_what_would_fit_if_others_left_is_crowded_by_so_many_bytes() -> None:
     verdict = place(PlacementSpec(MODEL), [capacity(free=1 * GB)], RunnerSizing())
     assert isinstance(verdict, Crowded)
-    assert verdict.short_bytes == bill(card(), None).total - 1 * GB
+    assert sum(verdict.shortages.values()) == bill(card(), None).total - 1 * GB
     assert verdict.refusal.reason == "no_capacity" and verdict.refusal.retry_after_s
 
 
@@ -105,7 +105,7 @@ def test_a_model_that_is_still_loading_counts_although_its_memory_is_not_taken_y
 def test_without_a_slot_it_is_crowded_though_memory_is_there() -> None:
     verdict = place(PlacementSpec(MODEL), [capacity(shards=4)], RunnerSizing())
     assert isinstance(verdict, Crowded)
-    assert verdict.short_bytes == 0 and "slots" in verdict.refusal.message
+    assert sum(verdict.shortages.values()) == 0 and "slots" in verdict.refusal.message
 
 
 def test_waiting_helps_while_the_cluster_is_still_unknown() -> None:
