@@ -119,9 +119,7 @@ def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
         if measured:
             model = problem.spec.model
             found = [explain.crowded_node(model, one.node, one.costs.whole) for one in measured]
-            return min(
-                found, key=lambda one: [(short, node) for node, short in one.shortages.items()]
-            )
+            return min(found, key=lambda one: (*one.shortages.values(), *one.shortages))
         if singles:
             return explain.unmeasured()
     for size in _sizes(problem):
