@@ -25,7 +25,7 @@ from conf.settings import Settings
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding
 from gateway.cli.node import processes
-from gateway.cli.node.node_api import NodeApi, api_key
+from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 
@@ -196,7 +196,7 @@ def _gateway(settings: Settings, running: bool) -> Finding:
     if not running:
         return Finding("HTTP API", "ok", "the node does not run")
     try:
-        health = NodeApi(settings.url, api_key()).get("/health", timeout_s=5.0)
+        health = NodeApi(settings.url).get("/health", timeout_s=5.0)
     except CliError as problem:
         return Finding("HTTP API", "error", problem.message, "see `shoal logs gateway`")
     problems = cast(list[str], health.get("problems") or [])
@@ -210,7 +210,7 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
     """Check py-spy: the node knows, for it has tried; without a node only whether it is there."""
     if running:
         try:
-            found = NodeApi(settings.url, api_key()).get("/v1/diagnostics/node", timeout_s=10.0)
+            found = NodeApi(settings.url).get("/v1/diagnostics/node", timeout_s=10.0)
         except CliError as problem:
             return Finding("py-spy", "warn", problem.message, "see `shoal logs telemetry`")
         can = found["diagnosis"]

@@ -13,21 +13,16 @@ import typer
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.settings import Settings
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.checks import run_checks
 from gateway.cli.doctor.machine_checks import machine_checks
 from gateway.cli.doctor.network_checks import network_checks
-from gateway.cli.node.node_api import NodeApi, api_key
-from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import FAILED, CliError
 
 MARKS = {"ok": "ok", "warn": "!", "error": "x"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add `doctor`."""
-    command(app)(doctor)
 
 
 def doctor(invocation: Invocation) -> None:
@@ -82,6 +77,6 @@ def _state(settings: Settings) -> NodeState | None:
     if not Supervisor(settings.endpoints.supervisor).is_up():
         return None
     try:
-        return parse_state(NodeApi(settings.url, api_key()).get("/state", timeout_s=5.0))
+        return NodeApi(settings.url).state(timeout_s=5.0)
     except CliError:
         return None

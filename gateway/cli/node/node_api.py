@@ -10,22 +10,22 @@ from typing import Any, cast
 
 import httpx
 
+from gateway.cli.node.node_state import NodeState, parse_state
 from gateway.cli.output.errors import CliError, no_node, refusal
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 
 
-def api_key() -> str | None:
-    """Return the key to present: SHOAL_API_KEY, None where it is not set."""
-    return os.environ.get("SHOAL_API_KEY") or None
-
-
 class NodeApi:
-    """The HTTP API of one node. Every method raises CliError when there is no good answer."""
+    """The HTTP API of one node, with the key of the environment (SHOAL_API_KEY).
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    Every method raises CliError when there is no good answer.
+    """
+
+    def __init__(self, url: str) -> None:
         self.url = url
+        key = os.environ.get("SHOAL_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         try:
@@ -35,6 +35,10 @@ class NodeApi:
             )
         except httpx.InvalidURL as error:
             raise CliError(f"{url!r} is not an address: {error}") from error
+
+    def state(self, *, timeout_s: float | None = None) -> NodeState:
+        """Return the cluster as the node sees it."""
+        return parse_state(self.get("/state", timeout_s=timeout_s))
 
     def get(self, path: str, *, timeout_s: float | None = None) -> Any:
         """Return the JSON at `path`."""

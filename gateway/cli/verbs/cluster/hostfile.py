@@ -11,7 +11,7 @@ import typer
 
 from bus.hardware.rdma_ports import rdma_ports
 from conf.ports import port_of
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.hostfile_format import (
     BadHostfile,
     Host,
@@ -28,11 +28,6 @@ from gateway.cli.output.errors import FAILED, CliError
 SSH_S = 5
 PROBE_S = 20.0
 PORT = port_of("ring", None)
-
-
-def register(app: typer.Typer) -> None:
-    """Add `hostfile`."""
-    command(app)(hostfile)
 
 
 def hostfile(

@@ -10,19 +10,13 @@ from typing import Annotated, Any, cast
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
-from gateway.cli.node.node_state import parse_state
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import FAILED, USAGE, CliError
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
-
-
-def register(app: typer.Typer) -> None:
-    """Add `rdma-test`."""
-    command(app, "rdma-test")(rdma_test)
 
 
 def rdma_test(
@@ -58,7 +52,7 @@ def rdma_test(
     if memory_mb is not None:
         body["memory_bytes"] = memory_mb * 1_000_000
     api, output = invocation.api(), invocation.output
-    names = {str(card.node): card.name for card in parse_state(api.get("/state")).cards}
+    names = {str(card.node): card.name for card in api.state().cards}
     found = _followed(api, str(api.post("/rdma-test", body)["instance"]), output)
     output.document(found)
     _show(output, found, names)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
@@ -100,12 +100,6 @@ class Said:
                 self.text += delta["content"]
                 return "text", delta["content"]
         return "text", ""
-
-
-def register(app: typer.Typer) -> None:
-    """Add `run` and `chat`."""
-    command(app)(run)
-    command(app)(chat)
 
 
 def run(

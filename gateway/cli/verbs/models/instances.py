@@ -11,9 +11,9 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bus.wire.instances import Instance
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
-from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import NOT_FOUND, REFUSED, CliError
 from gateway.cli.output.terminal import Output
@@ -23,16 +23,9 @@ PLACED_AGAIN_S = 5.0
 """The holder looks for another place twice a second."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add `ps`, `load`, `stop`."""
-    command(app)(ps)
-    command(app)(load)
-    command(app)(stop)
-
-
 def ps(invocation: Invocation) -> None:
     """Show the models in memory and what they are doing."""
-    state = parse_state(invocation.api().get("/state"))
+    state = invocation.state()
     output = invocation.output
     output.document({"instances": [_fields(state, one) for one in state.instances]})
     rows = [_row(state, one) for one in state.instances]
@@ -97,7 +90,7 @@ def stop(
 ) -> None:
     """Unload a model: open requests may finish first."""
     api, output = invocation.api(), invocation.output
-    state = parse_state(api.get("/state"))
+    state = api.state()
     name = model.removesuffix(":latest")
     found = [one for one in state.instances if name in (one.model, one.instance)]
     if not found:
@@ -108,7 +101,7 @@ def stop(
         api.delete(f"/instance/{one.instance}?drain_s={drain_s:g}")
     ids = {one.instance for one in found}
     ends_at = time.monotonic() + drain_s + 30.0
-    while ids & set(parse_state(api.get("/state")).state.instances):
+    while ids & set(api.state().state.instances):
         if time.monotonic() > ends_at:
             raise CliError(f"{model} has not left yet", remedy="see `shoal ps`", code=REFUSED)
         time.sleep(LOOK_S)
@@ -124,7 +117,7 @@ def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) ->
     model, older = "", frozenset[str]()
     with _loading(output) as show:
         while True:
-            state = parse_state(api.get("/state"))
+            state = api.state()
             instance = state.state.instances.get(instance_id)
             if instance is not None and not model:
                 model, older = instance.model, frozenset(state.state.instances)

@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 import typer
 
 from bus.wire.instances import Instance
-from gateway.cli.command import Invocation, command
-from gateway.cli.node.node_state import parse_state
+from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
@@ -17,11 +16,6 @@ from gateway.cli.verbs.models.instances import wait_ready
 
 WIDTH = 96
 """Of a refusal in the table; with --json it is whole."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add `place`."""
-    command(app)(place)
 
 
 def place(
@@ -72,7 +66,7 @@ def place(
         return
     instance = wait_ready(api, str(answer["instance"]), output, wait_s)
     output.document({**instance.model_dump(mode="json"), "status": "ready"})
-    names = {str(card.node): card.name for card in parse_state(api.get("/state")).cards}
+    names = {str(card.node): card.name for card in api.state().cards}
     output.say(f"{instance.model} is ready ({instance.instance})")
     output.table(("rank", "node", "layers", ">memory"), _seated(instance, names))
 

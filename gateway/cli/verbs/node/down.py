@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import typer
-
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.paths import Paths
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node import processes
 from gateway.cli.node.processes import Leftover
 from gateway.cli.output.errors import CliError
@@ -37,11 +35,6 @@ class DownReport:
     terminated: list[str] = field(default_factory=list[str])
     killed: list[str] = field(default_factory=list[str])
     took_s: float = 0.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add `down`."""
-    command(app)(down)
 
 
 def down(invocation: Invocation) -> None:

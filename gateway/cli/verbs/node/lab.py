@@ -24,10 +24,10 @@ from bus.wire.errors import ShoalError
 from conf.paths import HOME_VARIABLE, find_paths
 from conf.ports import HIGHEST_BASE_PORT, SPAN, port_of
 from conf.settings import LAUNCHED_BY, load_settings
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node import processes
-from gateway.cli.node.node_api import NodeApi, api_key
-from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import wait_ready
@@ -53,11 +53,6 @@ class LabNode:
     def url(self) -> str:
         """Return the address of the node's HTTP API."""
         return f"http://127.0.0.1:{self.base_port}"
-
-
-def register(app: typer.Typer) -> None:
-    """Add `lab`."""
-    command(app)(lab)
 
 
 def lab(
@@ -200,7 +195,7 @@ def _formed(nodes: list[LabNode]) -> float:
 def state_of(url: str) -> NodeState | None:
     """Return a node's state, None while it does not answer."""
     try:
-        return parse_state(NodeApi(url, api_key()).get("/state", timeout_s=2.0))
+        return NodeApi(url).state(timeout_s=2.0)
     except CliError:
         return None
 
@@ -258,7 +253,7 @@ def _lines(node: LabNode, process: str) -> list[dict[str, Any]]:
 
 def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
     """Place the model across all nodes and ask it once; return the answer and times (seconds)."""
-    api = NodeApi(nodes[0].url, api_key())
+    api = NodeApi(nodes[0].url)
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})
     instance = wait_ready(api, str(answer["instance"]), output, UP_S)
@@ -270,7 +265,7 @@ def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
         "temperature": 0,
         "stream": True,
     }
-    with NodeApi(nodes[-1].url, api_key()).events("/v1/chat/completions", body) as events:
+    with NodeApi(nodes[-1].url).events("/v1/chat/completions", body) as events:
         for event in events:
             for choice in event["choices"]:
                 text = choice["delta"].get("content") or ""

@@ -16,7 +16,7 @@ from rich.markup import escape
 from bus.process.clock import wall
 from bus.process.supervisor import Supervisor
 from conf.settings import Settings
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.output.errors import NOT_FOUND, CliError
 from gateway.cli.output.log_lines import STYLES, LogLine, file_of, parse_line, process_of
 from gateway.cli.output.terminal import Output
@@ -24,11 +24,6 @@ from gateway.cli.output.terminal import Output
 LOOK_S = 0.2
 TAIL_BYTES = 1 << 20
 QUIET_S = 5.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add `logs`."""
-    command(app)(logs)
 
 
 def logs(

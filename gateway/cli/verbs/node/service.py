@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from conf.paths import find_paths
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node import units
 from gateway.cli.node.units import Account, NotAUnit, Plan, Service
 from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, CliError
@@ -48,14 +48,6 @@ ScopeOption = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be written and run; do nothing.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `service install|uninstall`."""
-    group = typer.Typer(no_args_is_help=True, help="Let the node start with the machine.")
-    command(group)(install)
-    command(group)(uninstall)
-    app.add_typer(group, name="service")
 
 
 def install(

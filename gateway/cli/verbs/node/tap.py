@@ -12,18 +12,13 @@ import typer
 
 from bus.switchboard import Tapped, listen
 from bus.wire.topics import TABLE
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.output.errors import NO_NODE, NOT_FOUND, CliError
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.2
 TAIL_BYTES = 1 << 20
 MAX_TEXT = 160
-
-
-def register(app: typer.Typer) -> None:
-    """Add `tap`."""
-    command(app)(tap)
 
 
 def tap(

@@ -25,10 +25,10 @@ from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.settings import LAUNCHED_BY, Settings, load_settings, remember_flags
 from conf.supervisord import SERVICES, supervisord_command, write_conf
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node import processes
-from gateway.cli.node.node_api import NodeApi, api_key
-from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import (
     Look,
     ModelLook,
@@ -52,11 +52,6 @@ LEFTOVER_GRACE_S = 15.0
 PORT_GRACE_S = 5.0
 TAIL_LINES = 12
 NO_HOLDER = "nobody holds the term yet"
-
-
-def register(app: typer.Typer) -> None:
-    """Add `up`."""
-    command(app)(up)
 
 
 def up(
@@ -147,7 +142,7 @@ def wait_until_up(
 ) -> None:
     """Look until the node is up. Raises CliError when it is stuck or the deadline has come."""
     watch = StartWatch(SERVICES)
-    api = NodeApi(settings.url, api_key())
+    api = NodeApi(settings.url)
     began = time.monotonic()
     with _progress(output) as show:
         while True:
@@ -177,7 +172,7 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
         return Look(services=None)
     services = tuple(ServiceLook(p.name, p.status, p.pid, p.description) for p in processes)
     try:
-        state = parse_state(api.get("/state", timeout_s=2.0))
+        state = api.state(timeout_s=2.0)
     except CliError:
         return Look(services=services)
     models = tuple(model_look(state, model) for model in settings.preload)
