@@ -77,21 +77,13 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
 def _mlx(_settings: Settings, _running: bool) -> Finding:
     """Check MLX in a process of its own: only runners import MLX, and a broken one may crash."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _MLX_PROBE],
-            capture_output=True,
-            text=True,
-            timeout=IMPORT_TIMEOUT_S,
-            check=False,
-        )
+        done = processes.ran(IMPORT_TIMEOUT_S, sys.executable, "-P", "-c", _MLX_PROBE)
     except subprocess.TimeoutExpired:
         return Finding("mlx", "error", "did not compute anything within a minute", "reinstall mlx")
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         package = "mlx" if sys.platform == "darwin" else "'mlx[cpu]'"
-        return Finding(
-            "mlx", "error", said, f"reinstall it: pip install --force-reinstall {package}"
-        )
+        remedy = f"reinstall it: pip install --force-reinstall {package}"
+        return Finding("mlx", "error", processes.last_words(done), remedy)
     version, device = json.loads(done.stdout.splitlines()[-1])
     return Finding("mlx", "ok", f"{version} on {device}")
 

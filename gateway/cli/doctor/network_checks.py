@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +42,7 @@ from gateway.cli.node.node_state import NodeState
 DIAL_S = 3.0
 GREETING_S = 2.0
 TOOL_S = 5.0
+HARDWARE_PORTS = ("/usr/sbin/networksetup", "-listallhardwareports")
 UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
@@ -179,14 +179,4 @@ def _wireless(interface: str) -> str:
 def _hardware_ports() -> dict[str, str]:
     if sys.platform != "darwin":
         return {}
-    try:
-        done = subprocess.run(
-            ["/usr/sbin/networksetup", "-listallhardwareports"],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return ports_in(done.stdout)
+    return ports_in(processes.tool_says(*HARDWARE_PORTS, timeout_s=TOOL_S))

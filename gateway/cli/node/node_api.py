@@ -20,7 +20,8 @@ ANSWER_TIMEOUT_S = 30.0
 class NodeApi:
     """The HTTP API of one node, with the key of the environment (SHOAL_API_KEY).
 
-    Every method raises CliError when there is no good answer.
+    Every method raises CliError when there is no good answer. Fields of a body that are None are
+    not sent: they are the node's to choose.
     """
 
     def __init__(self, url: str) -> None:
@@ -62,7 +63,7 @@ class NodeApi:
         with (
             self._translated(),
             self.http.stream(
-                "POST", path, json=dict(body), timeout=httpx.Timeout(60.0, connect=5.0)
+                "POST", path, json=told(body), timeout=httpx.Timeout(60.0, connect=5.0)
             ) as response,
         ):
             if response.status_code >= 400:
@@ -77,7 +78,7 @@ class NodeApi:
             response = self.http.request(
                 method,
                 path,
-                json=None if body is None else dict(body),
+                json=None if body is None else told(body),
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             )
         if response.status_code >= 400:
@@ -106,6 +107,11 @@ class NodeApi:
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
             raise CliError(text, remedy="`shoal status` tells what is left of the node") from error
+
+
+def told(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields without those that are None."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:

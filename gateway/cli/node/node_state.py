@@ -79,6 +79,11 @@ class NodeState:
         return dict(sorted(found.items()))
 
     @property
+    def names(self) -> dict[str, str]:
+        """Return what the nodes are called, by their ids."""
+        return {card.node: card.name for card in self.cards}
+
+    @property
     def parts(self) -> list[tuple[str, PartialModel]]:
         """Return (node's name, what of a model lies there in part), by model."""
         found = [(card.name, part) for card in self.cards for part in card.parts]

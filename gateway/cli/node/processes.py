@@ -12,9 +12,11 @@ import fcntl
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -30,6 +32,27 @@ class Leftover:
     role: str
     pid: int
     started_at_s: float
+
+
+def ran(timeout_s: float, *command: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end and return what it said. Raises OSError, TimeoutExpired."""
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, check=False, **how
+    )
+
+
+def tool_says(*command: str, timeout_s: float = 20.0) -> str:
+    """Return what a tool of the system says; nothing where it is not there, fails or hangs."""
+    try:
+        done = ran(timeout_s, *command)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line of a command's errors, or its exit code."""
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
 def leftovers(paths: Paths) -> list[Leftover]:

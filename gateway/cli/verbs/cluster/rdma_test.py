@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator
 from typing import Annotated, Any, cast
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn
 
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
@@ -43,16 +41,14 @@ def rdma_test(
     if backend not in (None, "ring", "jaccl"):
         raise CliError(f"--backend {backend!r}", remedy="it is `ring` or `jaccl`", code=USAGE)
     named = [] if nodes is None else [one.strip() for one in nodes.split(",") if one.strip()]
-    body: dict[str, Any] = {
+    body = {
         "nodes": named,
         "mode": "quick" if quick else "stress" if stress else "standard",
+        "backend": backend,
+        "memory_bytes": memory_mb and memory_mb * 1_000_000,
     }
-    if backend is not None:
-        body["backend"] = backend
-    if memory_mb is not None:
-        body["memory_bytes"] = memory_mb * 1_000_000
     api, output = invocation.api(), invocation.output
-    names = {str(card.node): card.name for card in api.state().cards}
+    names = api.state().names
     found = _followed(api, str(api.post("/rdma-test", body)["instance"]), output)
     output.document(found)
     _show(output, found, names)
@@ -63,12 +59,14 @@ def rdma_test(
 def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
     """Return the test's last state. An interrupt of the wait ends the test."""
     try:
-        with _progress(output) as show:
+        with output.progress("forming", MofNCompleteColumn()) as show:
             while True:
                 found = cast(dict[str, Any], api.get(f"/rdma-test/{test}"))
                 if found["status"] != "running":
                     return found
-                show(found)
+                phase, done, rounds = found["phase"], found["done"], found["rounds"]
+                words = f"{phase}: {done}/{rounds}"
+                show(words, description=phase, completed=done, total=rounds or None)
                 time.sleep(LOOK_S)
     except KeyboardInterrupt:
         output.note("ending the test")
@@ -138,20 +136,3 @@ def _time(seconds: float | None) -> str:
     if seconds is None:
         return ""
     return f"{1e6 * seconds:.0f} us" if seconds < 0.01 else f"{1e3 * seconds:.1f} ms"
-
-
-@contextlib.contextmanager
-def _progress(output: Output) -> Generator[Callable[[dict[str, Any]], None]]:
-    if not output.live:
-        yield lambda found: output.detail(f"{found['phase']}: {found['done']}/{found['rounds']}")
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=output.err, transient=True) as progress:
-        bar = progress.add_task("forming", total=None)
-
-        def show(found: dict[str, Any]) -> None:
-            """Draw how far the test is."""
-            total = found["rounds"] or None
-            progress.update(bar, description=found["phase"], completed=found["done"], total=total)
-
-        yield show

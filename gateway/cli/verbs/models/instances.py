@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator
 from typing import Annotated, Any, cast
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import DownloadColumn, TimeRemainingColumn
 
 from bus.wire.instances import Instance
 from gateway.cli.command import Invocation
@@ -64,12 +62,9 @@ def load(
 ) -> None:
     """Load a model into memory and wait until it is ready."""
     api, output = invocation.api(), invocation.output
-    body: dict[str, Any] = {"model": model, "dry_run": dry_run, "if_absent": not another}
-    if context is not None:
-        body["context_tokens"] = context
-    if keep_alive_s is not None:
-        body["keep_alive_s"] = keep_alive_s
-    answer = api.post("/place_instance", body)
+    body = {"model": model, "dry_run": dry_run, "if_absent": not another}
+    wishes = {"context_tokens": context, "keep_alive_s": keep_alive_s}
+    answer = api.post("/place_instance", {**body, **wishes})
     if dry_run:
         output.document(answer)
         plan = cast(dict[str, Any], answer.get("plan") or {})
@@ -115,7 +110,7 @@ def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) ->
     ends_at = time.monotonic() + wait_s
     patience_at: float | None = None
     model, older = "", frozenset[str]()
-    with _loading(output) as show:
+    with output.progress("loading", DownloadColumn(), TimeRemainingColumn()) as show:
         while True:
             state = api.state()
             instance = state.state.instances.get(instance_id)
@@ -135,7 +130,13 @@ def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) ->
                 continue
             if instance.status == "ready":
                 return instance
-            show(state, instance)
+            far = state.progress_of(instance)
+            show(
+                f"{instance.model} is {instance.status}",
+                description=f"{instance.model} {far.phase}",
+                completed=far.done_bytes,
+                total=far.total_bytes or None,
+            )
             if time.monotonic() > ends_at:
                 text = f"{instance.model} is not ready after {wait_s:.0f} s"
                 raise CliError(text, remedy="it goes on loading; see `shoal ps`", code=REFUSED)
@@ -158,43 +159,14 @@ def _not_loaded(instance_id: str, instance: Instance | None) -> CliError:
     )
 
 
-@contextlib.contextmanager
-def _loading(output: Output) -> Generator[Callable[[NodeState, Instance], None]]:
-    if not output.live:
-        yield lambda _state, instance: output.detail(f"{instance.model} is {instance.status}")
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=output.err, transient=True) as progress:
-        bar = progress.add_task("loading", total=None)
-
-        def show(state: NodeState, instance: Instance) -> None:
-            """Draw how far the instance is."""
-            far = state.progress_of(instance)
-            text, total = f"{instance.model} {far.phase}", far.total_bytes or None
-            progress.update(bar, description=text, completed=far.done_bytes, total=total)
-
-        yield show
-
-
 def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     reading = state.reading_of(one)
     if reading is None:
-        return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, None))
-    return (
-        one.model,
-        one.status,
-        one.instance,
-        reading.running,
-        reading.waiting,
-        f"{reading.generation_tokens_per_s:.0f}",
-        size(reading.active_bytes),
-        _leaves(one, reading.last_used_ago_s),
-    )
+        return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, 0.0))
+    speed, memory = f"{reading.generation_tokens_per_s:.0f}", size(reading.active_bytes)
+    figures = (reading.running, reading.waiting, speed, memory)
+    leaves = _leaves(one, reading.last_used_ago_s)
+    return (one.model, one.status, one.instance, *figures, leaves)
 
 
 def _status(state: NodeState, one: Instance) -> str:
@@ -204,11 +176,8 @@ def _status(state: NodeState, one: Instance) -> str:
     return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
 
 
-def _leaves(one: Instance, idle_s: float | None) -> str:
-    if one.keep_alive_s < 0:
-        return "never"
-    left_s = one.keep_alive_s - (idle_s or 0.0)
-    return f"in {span(max(0.0, left_s))}"
+def _leaves(one: Instance, idle_s: float) -> str:
+    return "never" if one.keep_alive_s < 0 else f"in {span(max(0.0, one.keep_alive_s - idle_s))}"
 
 
 def _fields(state: NodeState, one: Instance) -> dict[str, Any]:

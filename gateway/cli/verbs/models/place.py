@@ -9,6 +9,7 @@ import typer
 
 from bus.wire.instances import Instance
 from gateway.cli.command import Invocation
+from gateway.cli.node.node_api import told
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
@@ -49,10 +50,7 @@ def place(
     if sharding not in (None, "pipeline", "tensor"):
         raise CliError(f"--sharding {sharding!r}", remedy="it is `pipeline` or `tensor`", code=2)
     wish: dict[str, Any] = {"model": model, "min_nodes": nodes, "excluded_nodes": exclude or []}
-    if sharding is not None:
-        wish["sharding"] = sharding
-    if context is not None:
-        wish["context_tokens"] = context
+    wish |= told({"sharding": sharding, "context_tokens": context})
     by_hand = parse_layers(layers) if layers is not None else {}
     if dry_run and not by_hand:
         _preview(invocation, wish)
@@ -66,9 +64,8 @@ def place(
         return
     instance = wait_ready(api, str(answer["instance"]), output, wait_s)
     output.document({**instance.model_dump(mode="json"), "status": "ready"})
-    names = {str(card.node): card.name for card in api.state().cards}
     output.say(f"{instance.model} is ready ({instance.instance})")
-    output.table(("rank", "node", "layers", ">memory"), _seated(instance, names))
+    output.table(("rank", "node", "layers", ">memory"), _seated(instance, api.state().names))
 
 
 def parse_layers(text: str) -> dict[str, int]:
@@ -142,7 +139,7 @@ def _seated(instance: Instance, names: dict[str, str]) -> list[tuple[Any, ...]]:
     return [
         (
             shard.rank,
-            names.get(str(shard.node), shard.node),
+            names.get(shard.node, shard.node),
             f"{shard.first_layer}-{shard.last_layer - 1}",
             size(shard.bytes_reserved),
         )

@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TimeElapsedColumn
 
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
@@ -54,22 +55,39 @@ TAIL_LINES = 12
 NO_HOLDER = "nobody holds the term yet"
 
 
-def up(
-    invocation: Invocation,
-    node: Annotated[str | None, typer.Option(help="This node's name.", metavar="NAME")] = None,
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Settings that `up` may be given and remembers until `down`; None leaves one as it is."""
+
+    node: Annotated[str | None, typer.Option(help="This node's name.", metavar="NAME")] = None
     base_port: Annotated[
         int | None, typer.Option(help="Move every port of this node, HTTP included.")
-    ] = None,
-    http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None,
-    http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None,
+    ] = None
+    http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None
+    http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None
     peers: Annotated[
         str | None,
         typer.Option(help="Nodes to join, with commas between.", metavar="HOST:PORT"),
-    ] = None,
+    ] = None
     listen: Annotated[
         str | None, typer.Option(help="On which address other nodes reach this one.")
-    ] = None,
-    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None,
+    ] = None
+    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None
+
+
+SETTINGS = {
+    "node": "node_name",
+    "peers": "cluster.peers",
+    "listen": "cluster.listen",
+    "namespace": "cluster.namespace",
+}
+"""What flags set whose names are not the setting's own."""
+
+
+def up(
+    invocation: Invocation,
+    *,
+    flags: Flags,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here; Ctrl-C takes the node down.")
     ] = False,
@@ -89,16 +107,8 @@ def up(
     ] = 180.0,
 ) -> None:
     """Start a node and wait until it answers."""
-    flags: dict[str, Any] = {
-        "node_name": node,
-        "base_port": base_port,
-        "http_port": http_port,
-        "http_host": http_host,
-        "cluster.peers": peers,
-        "cluster.listen": listen,
-        "cluster.namespace": namespace,
-    }
-    settings = load_settings(home=invocation.home, flags=flags, remembered=False)
+    given = {SETTINGS.get(name, name): value for name, value in asdict(flags).items()}
+    settings = load_settings(home=invocation.home, flags=given, remembered=False)
     output = invocation.output
     supervisor = Supervisor(settings.endpoints.supervisor)
     if supervisor.is_up():
@@ -144,7 +154,8 @@ def wait_until_up(
     watch = StartWatch(SERVICES)
     api = NodeApi(settings.url)
     began = time.monotonic()
-    with _progress(output) as show:
+    said: set[str] = set()
+    with output.progress("starts", TimeElapsedColumn(), before=[SpinnerColumn()]) as show:
         while True:
             look = look_at(settings, supervisor, api)
             verdict = watch.judge(look)
@@ -160,8 +171,19 @@ def wait_until_up(
                 return
             if isinstance(verdict, Stuck):
                 raise _stuck(settings, verdict)
-            show(verdict)
+            if output.live or verdict.text not in said:
+                show(f"{verdict.done}/{verdict.total} {verdict.text}", **_drawn(verdict))
+            said.add(verdict.text)
             time.sleep(LOOK_S)
+
+
+def _drawn(waiting: Starting) -> dict[str, Any]:
+    """Return what a bar shows: how many steps are done, and how much of the model."""
+    text, done, model = waiting.text, float(waiting.done), waiting.model
+    if model is not None and model.total_bytes:
+        text = f"{model.model} {size(model.done_bytes)} of {size(model.total_bytes)}"
+        done += min(1.0, model.done_bytes / model.total_bytes)
+    return {"description": text, "completed": done, "total": float(waiting.total)}
 
 
 def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
@@ -213,18 +235,14 @@ def _stuck(settings: Settings, verdict: Stuck) -> CliError:
     )
 
 
-def _already(invocation: Invocation, supervisor: Supervisor, flags: dict[str, Any]) -> None:
+def _already(invocation: Invocation, supervisor: Supervisor, flags: Flags) -> None:
     settings, output = invocation.settings(), invocation.output
     output.document(_summary(settings, supervisor, "already running", 0.0))
     output.say(f"{settings.node_name} is already running at {settings.url}")
-    ignored = [name for name, value in flags.items() if value is not None]
+    ignored = [name for name, value in asdict(flags).items() if value is not None]
     if ignored:
-        names = ", ".join(_flag(name) for name in ignored)
+        names = ", ".join("--" + name.replace("_", "-") for name in ignored)
         output.note(f"{names}: takes effect after `shoal down` and `shoal up`")
-
-
-def _flag(key: str) -> str:
-    return "--" + key.removeprefix("cluster.").replace("_name", "").replace("_", "-")
 
 
 def _summary(
@@ -324,33 +342,3 @@ def _ended_with_us(
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(ORDERLY_S)
         bring_down(settings.paths, supervisor, Output(verbosity=QUIET))
-
-
-@contextlib.contextmanager
-def _progress(output: Output) -> Generator[Callable[[Starting], None]]:
-    """Show how far it is: a bar on a terminal, a line for each new step elsewhere."""
-    if not output.live:
-        said: set[str] = set()
-
-        def line(waiting: Starting) -> None:
-            """Write each new step once."""
-            if waiting.text not in said:
-                said.add(waiting.text)
-                output.detail(f"{waiting.done}/{waiting.total} {waiting.text}")
-
-        yield line
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=output.err, transient=True) as progress:
-        steps = progress.add_task("starts", total=None)
-
-        def draw(waiting: Starting) -> None:
-            """Draw how many steps are done, and how much of the model."""
-            text, done, total = waiting.text, float(waiting.done), float(waiting.total)
-            model = waiting.model
-            if model is not None and model.total_bytes:
-                text = f"{model.model} {size(model.done_bytes)} of {size(model.total_bytes)}"
-                done += min(1.0, model.done_bytes / model.total_bytes)
-            progress.update(steps, description=text, completed=done, total=total)
-
-        yield draw
