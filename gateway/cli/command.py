@@ -98,7 +98,7 @@ def add_verb(app: typer.Typer, act: Callable[..., None], name: str | None = None
     """Make `act(invocation, ...)` a command of `app`, with the shared options as well."""
     context, *shared = _parameters(options)
     own = _parameters(act)[1:]
-    values: dict[str, type[Any]] = {
+    values: dict[str, Any] = {
         one.name: one.annotation for one in own if is_dataclass(one.annotation)
     }
     own = [

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import cast
 
+import psutil
+
 from bus.process.supervisor import Supervisor
-from bus.wire.errors import ShoalError
 from conf.openblas import INSTALL_HINT, find_openblas
 from conf.settings import Settings
 from conf.supervisord import SERVICES
-from gateway.cli.doctor.check import Finding
+from gateway.cli.doctor.check import Finding, guarded
 from gateway.cli.node import processes
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size
@@ -45,11 +46,9 @@ def run_checks(settings: Settings) -> Iterable[Finding]:
     """Yield the finding of every check, causes before effects."""
     running = Supervisor(settings.endpoints.supervisor).is_up()
     for check in CHECKS:
-        try:
-            yield check(settings, running)
-        except (OSError, ShoalError, ValueError) as error:
-            name = check.__name__.strip("_").replace("_", " ")
-            yield Finding(name, "warn", f"could not be found out: {error}", "see `shoal logs`")
+        name = check.__name__.strip("_").replace("_", " ")
+        # A generator, so that the check runs within the guard.
+        yield from guarded(name, (one(settings, running) for one in (check,)))
 
 
 def _python(_settings: Settings, _running: bool) -> Finding:
@@ -101,9 +100,7 @@ def _blas(settings: Settings, _running: bool) -> Finding:
 
 
 def _disk(settings: Settings, _running: bool) -> Finding:
-    folder = settings.paths.data
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = _existing(settings.paths.data)
     usage = shutil.disk_usage(folder)
     found = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
     if usage.free < DISK_FULL_BYTES:
@@ -113,10 +110,15 @@ def _disk(settings: Settings, _running: bool) -> Finding:
     return Finding("disk", "ok", found)
 
 
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the one above it that is there."""
+    return next(one for one in (folder, *folder.parents) if one.exists())
+
+
 def _memory(_settings: Settings, _running: bool) -> Finding:
-    total, available = processes.memory_bytes()
-    found = f"{size(available)} of {size(total)} available"
-    if available < MEMORY_LOW_BYTES:
+    seen = psutil.virtual_memory()
+    found = f"{size(seen.available)} of {size(seen.total)} available"
+    if seen.available < MEMORY_LOW_BYTES:
         return Finding("memory", "warn", found, "`shoal ps` shows what is loaded; `shoal stop` it")
     return Finding("memory", "ok", found)
 
@@ -134,9 +136,7 @@ def folders(settings: Settings, _running: bool) -> Finding:
     """Check that this node may write where it has to, and finds the folders it was told of."""
     paths = settings.paths
     for folder in (paths.state, paths.data, paths.runtime):
-        there = folder
-        while not there.exists() and there != there.parent:
-            there = there.parent
+        there = _existing(folder)
         if not os.access(there, os.W_OK | os.X_OK):
             remedy = f"let this user write to {there}, or choose `--home DIR`"
             return Finding("folders", "error", f"{folder} cannot be written", remedy)
@@ -161,8 +161,7 @@ def _supervisord(settings: Settings, running: bool) -> Finding:
     if not running:
         left = processes.leftovers(settings.paths)
         if left:
-            names = ", ".join(f"{one.role} (pid {one.pid})" for one in left)
-            found = f"does not run, but left {names}"
+            found = f"does not run, but left {processes.named(left)}"
             return Finding("supervisord", "error", found, "`shoal down` ends them")
         return Finding("supervisord", "ok", "does not run; `shoal up` starts the node")
     listed = Supervisor(settings.endpoints.supervisor).list_processes()
@@ -216,9 +215,8 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() not in ("0", "1"):
         found = f"ptrace_scope is {scope.read_text().strip()}"
-        return Finding(
-            "py-spy", "warn", found, "`sysctl kernel.yama.ptrace_scope=1` allows profiles"
-        )
+        remedy = "`sysctl kernel.yama.ptrace_scope=1` allows profiles"
+        return Finding("py-spy", "warn", found, remedy)
     return Finding("py-spy", "ok", "installed; the running node tells whether it may be used")
 
 

@@ -41,6 +41,12 @@ class NodeApi:
         """Return the cluster as the node sees it."""
         return parse_state(self.get("/state", timeout_s=timeout_s))
 
+    def state_if_it_answers(self, timeout_s: float) -> NodeState | None:
+        """Return the cluster as the node sees it, None where it does not answer in time."""
+        with contextlib.suppress(CliError):
+            return self.state(timeout_s=timeout_s)
+        return None
+
     def get(self, path: str, *, timeout_s: float | None = None) -> Any:
         """Return the JSON at `path`."""
         return self._answer("GET", path, None, timeout_s)

@@ -193,9 +193,8 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
     except ShoalError:
         return Look(services=None)
     services = tuple(ServiceLook(p.name, p.status, p.pid, p.description) for p in processes)
-    try:
-        state = api.state(timeout_s=2.0)
-    except CliError:
+    state = api.state_if_it_answers(2.0)
+    if state is None:
         return Look(services=services)
     models = tuple(model_look(state, model) for model in settings.preload)
     return Look(services=services, http="" if state.live else NO_HOLDER, models=models)
@@ -266,11 +265,8 @@ def _clear_the_way(settings: Settings, output: Output) -> None:
         until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
         left = processes.leftovers(settings.paths)
         if left:
-            names = ", ".join(f"{one.role} (pid {one.pid})" for one in left)
-            raise CliError(
-                f"processes of an earlier node of this home still run: {names}",
-                remedy="`shoal down` ends them",
-            )
+            text = "processes of an earlier node of this home still run: "
+            raise CliError(text + processes.named(left), remedy="`shoal down` ends them")
     processes.sweep(settings.paths)
     # A client's outgoing connection may hold an ephemeral port for a moment.
     trouble = processes.port_problem(settings.http_host, settings.http_port)
@@ -304,15 +300,8 @@ def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] |
             start_new_session=True,
         )
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SUPERVISORD_START_S,
-            check=False,
-        )
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment}
+        done = processes.ran(SUPERVISORD_START_S, *command, **how)
     except subprocess.TimeoutExpired as error:
         raise CliError("supervisord did not go into the background in time") from error
     if done.returncode != 0:
