@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bus.switchboard import Tapped, listen
+from bus.switchboard import Tapped, listen, literal_prefix
 from bus.wire.topics import TABLE
 from gateway.cli.command import Invocation
 from gateway.cli.output.errors import NO_NODE, NOT_FOUND, CliError
@@ -87,7 +87,7 @@ def _show(output: Output, one: Tapped, *, raw: bool) -> None:
 
 def _check_pattern(pattern: str) -> None:
     """Raise CliError for a pattern that no topic of the table can ever match."""
-    fixed = pattern.split("*")[0].split("?")[0].split("[")[0]
+    fixed = literal_prefix(pattern)
     prefixes = [row.prefix for row in TABLE]
     if fixed and not any(p.startswith(fixed) or fixed.startswith(p) for p in prefixes):
         raise CliError(
