@@ -137,8 +137,8 @@ class Keyring:
         self._admitted: dict[bytes, NodeId] = {}
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
         self._lock = threading.Lock()
-        self.node = NodeSecurity(self, "node", MAX_MESSAGE_BYTES)
-        self.door = DoorSecurity(self, "door", DOOR_MAX_BYTES)
+        self.node = NodeSecurity(self)
+        self.door = DoorSecurity(self)
 
     @property
     def keys(self) -> ClusterKeys:
@@ -248,10 +248,12 @@ class Keyring:
 class KeyringGate(ABC):
     """What both ways of meeting others share: a ZAP domain of its own, and a log of refusals."""
 
-    def __init__(self, ring: Keyring, name: str, max_bytes: int) -> None:
+    name: str
+    max_bytes = MAX_MESSAGE_BYTES
+
+    def __init__(self, ring: Keyring) -> None:
         self.ring = ring
-        self.domain = f"{name}-{next(_count)}"
-        self.max_bytes = max_bytes
+        self.domain = f"{self.name}-{next(_count)}"
 
     def enter(self) -> None:
         """Have the authenticator ask this gate about clients of its domain."""
@@ -272,6 +274,8 @@ class KeyringGate(ABC):
 
 class NodeSecurity(KeyringGate):
     """As this node, to nodes: each side proves its id, and a server admits those it knows."""
+
+    name = "node"
 
     def serving(self) -> bytes:
         """Return this node's own secret under the current key."""
@@ -297,6 +301,9 @@ class NodeSecurity(KeyringGate):
 class DoorSecurity(KeyringGate):
     """As a member, to members whose ids are not known yet: both sides prove that they have the
     cluster key, neither proves a name. For first hellos alone."""
+
+    name = "door"
+    max_bytes = DOOR_MAX_BYTES
 
     def serving(self) -> bytes:
         """Return the secret of the door under the current key."""

@@ -11,6 +11,7 @@ import errno
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -105,18 +106,14 @@ def _door(settings: Settings, *, running: bool) -> Finding:
 
 
 def _look(address: str, reading: PeersReading | None) -> PeerLook:
-    said = ""
-    for one in reading.strangers if reading else ():
-        where, _, words = one.partition(": ")
-        if where == address:
-            said = words
+    told = (one.partition(": ") for one in (reading.strangers if reading else ()))
+    said = {where: words for where, _, words in told}.get(address, "")
     peer = _peer_at(address, reading)
-    if peer is not None and peer.status == "linked" and not said:
-        return PeerLook(address, linked=True)
     if peer is not None and not said:
+        if peer.status == "linked":
+            return PeerLook(address, linked=True)
         said = peer.why
-    found = dial(address)
-    return PeerLook(address, False, said, found.outcome, found.greeting, found.why)
+    return replace(dial(address), said=said)
 
 
 def _peer_at(address: str, reading: PeersReading | None) -> PeerReading | None:

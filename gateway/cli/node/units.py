@@ -49,10 +49,10 @@ class Service:
     account: Account
     environment: Mapping[str, str]
 
-    @property
-    def home_option(self) -> tuple[str, ...]:
-        """Return what names the home on a command line of `shoal`."""
-        return ("--home", self.home) if self.home else ()
+    def shoal(self, *verb: str) -> tuple[str, ...]:
+        """Return the command line of a verb, for this node."""
+        home = ("--home", self.home) if self.home else ()
+        return (self.python, "-P", "-m", "gateway.cli.app", *verb, *home)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,7 @@ def plan(service: Service, system: System, scope: Scope) -> Plan:
 
 def command(service: Service) -> tuple[str, ...]:
     """Return the command line that starts the node. Raises NotAUnit for a control character."""
-    shoal = (service.python, "-P", "-m", "gateway.cli.app")
-    words = (*shoal, "up", "--foreground", "--stay", *service.home_option)
+    words = service.shoal("up", "--foreground", "--stay")
     for word in (*words, *service.environment.values(), service.account.folder):
         if any(ord(character) < 32 or ord(character) == 127 for character in word):
             raise NotAUnit(f"{word!r} holds a control character")

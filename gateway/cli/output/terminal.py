@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,12 +26,8 @@ WIDEST = 10_000
 """Columns of what is no terminal."""
 
 
-def _out() -> Console:
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
-
-
-def _err() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+def _console(file: TextIO) -> Console:
+    return Console(file=file, highlight=False, soft_wrap=True)
 
 
 @dataclass(slots=True)
@@ -40,8 +36,8 @@ class Output:
 
     as_json: bool = False
     verbosity: int = NORMAL
-    out: Console = field(default_factory=_out)
-    err: Console = field(default_factory=_err)
+    out: Console = field(default_factory=lambda: _console(sys.stdout))
+    err: Console = field(default_factory=lambda: _console(sys.stderr))
 
     @property
     def live(self) -> bool:

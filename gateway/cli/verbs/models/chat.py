@@ -20,6 +20,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
+from gateway.cli.verbs.models.instances import ModelName
 
 HISTORY_FILE = "chat-history"
 HELP = """\
@@ -92,7 +93,7 @@ class Said:
 
 def run(
     invocation: Invocation,
-    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    model: ModelName,
     prompt: Annotated[
         list[str] | None, typer.Argument(help="What to say; standard input or a chat without.")
     ] = None,

@@ -21,6 +21,14 @@ PLACED_AGAIN_S = 5.0
 """The holder looks for another place twice a second."""
 
 
+ModelName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
+Context = Annotated[
+    int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
+]
+Another = Annotated[bool, typer.Option("--another", help="One more copy, even if there is one.")]
+Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")]
+
+
 def ps(invocation: Invocation) -> None:
     """Show the models in memory and what they are doing."""
     state = invocation.state()
@@ -44,21 +52,17 @@ def ps(invocation: Invocation) -> None:
 
 def load(
     invocation: Invocation,
-    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    model: ModelName,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say where it would go and what it needs.")
     ] = False,
-    context: Annotated[
-        int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
-    ] = None,
+    context: Context = None,
     keep_alive_s: Annotated[
         float | None,
         typer.Option("--keep-alive", help="Idle seconds until it leaves; -1 for never."),
     ] = None,
-    another: Annotated[
-        bool, typer.Option("--another", help="One more copy, even if there is one.")
-    ] = False,
-    wait_s: Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")] = 300.0,
+    another: Another = False,
+    wait_s: Wait = 300.0,
 ) -> None:
     """Load a model into memory and wait until it is ready."""
     api, output = invocation.api(), invocation.output

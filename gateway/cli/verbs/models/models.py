@@ -13,8 +13,7 @@ from bus.wire.cards import ModelCard, PartialModel
 from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
-
-ModelName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
+from gateway.cli.verbs.models.instances import ModelName
 
 
 def ls(invocation: Invocation) -> None:

@@ -13,7 +13,7 @@ from gateway.cli.node.node_api import told
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.models.instances import wait_ready
+from gateway.cli.verbs.models.instances import Another, Context, ModelName, Wait, wait_ready
 
 WIDTH = 96
 """Of a refusal in the table; with --json it is whole."""
@@ -21,7 +21,7 @@ WIDTH = 96
 
 def place(
     invocation: Invocation,
-    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    model: ModelName,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what could be done, and what would be.")
     ] = False,
@@ -38,13 +38,9 @@ def place(
         str | None,
         typer.Option("--layers", help="A split by hand, first layers first: `box1=12,box2=20`."),
     ] = None,
-    context: Annotated[
-        int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
-    ] = None,
-    another: Annotated[
-        bool, typer.Option("--another", help="One more copy, even if there is one.")
-    ] = False,
-    wait_s: Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")] = 300.0,
+    context: Context = None,
+    another: Another = False,
+    wait_s: Wait = 300.0,
 ) -> None:
     """Place a model on one node or over several, and wait until it is ready."""
     if sharding not in (None, "pipeline", "tensor"):

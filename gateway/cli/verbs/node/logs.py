@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -81,10 +81,6 @@ class _Reader:
     path: Path
     _file: IO[bytes] | None = None
     _rest: bytes = b""
-    _process: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._process = process_of(self.path.name)
 
     def last(self, lines: int) -> list[_Line]:
         """Return the last `lines` lines, oldest first; `fresh` returns those that follow."""
@@ -115,7 +111,8 @@ class _Reader:
     def _split(self, data: bytes) -> list[_Line]:
         *whole, self._rest = (self._rest + data).split(b"\n")
         texts = [line.decode(errors="replace") for line in whole]
-        return [_Line(text, parse_line(text, self._process)) for text in texts if text.strip()]
+        process = process_of(self.path.name)
+        return [_Line(text, parse_line(text, process)) for text in texts if text.strip()]
 
 
 def _by_time(lines: Iterable[_Line]) -> list[_Line]:

@@ -27,7 +27,6 @@ from gateway.cli.node.processes import ran
 from gateway.cli.node.units import Account, NotAUnit, Plan, Service
 from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, CliError
 
-SHOAL = (sys.executable, "-P", "-m", "gateway.cli.app")
 TOLD_S = 120.0
 """What systemd or launchd may take to start or stop a node."""
 XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
@@ -171,7 +170,7 @@ def _is_mine(account: Account) -> bool:
 def _check_rights(made: Plan, act: str) -> None:
     if made.needs_root and os.geteuid() != 0:
         me = pwd.getpwuid(os.geteuid()).pw_name
-        again = shlex.join([*SHOAL, "service", act, *made.service.home_option])
+        again = shlex.join(made.service.shoal("service", act))
         own = "" if sys.platform == "darwin" else ", or without root: `--scope user`"
         raise CliError(
             f"{made.path} belongs to the system, and this is not root",
@@ -194,7 +193,7 @@ def _check_start(service: Service) -> None:
     }
     try:
         as_user = {} if _is_mine(account) else theirs
-        done = ran(TOLD_S, *SHOAL, "status", *service.home_option, **as_user)
+        done = ran(TOLD_S, *service.shoal("status"), **as_user)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CliError(f"{account.name} cannot run shoal: {error}") from error
     if done.returncode == 0:

@@ -33,7 +33,6 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import (
     Look,
     ModelLook,
-    ServiceLook,
     Starting,
     StartWatch,
     Stuck,
@@ -189,10 +188,9 @@ def _drawn(waiting: Starting) -> dict[str, Any]:
 def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
     """Look at supervisord and the HTTP API; what does not answer is left out."""
     try:
-        processes = supervisor.list_processes()
+        services = tuple(supervisor.list_processes())
     except ShoalError:
         return Look(services=None)
-    services = tuple(ServiceLook(p.name, p.status, p.pid, p.description) for p in processes)
     state = api.state_if_it_answers(2.0)
     if state is None:
         return Look(services=services)
