@@ -251,10 +251,8 @@ class BusClient:
             return
         if not wants:
             return
-        for topic, message in self._retained.items():
-            plane = rule_for(topic)
-            if plane is not None:
-                self._outs[plane.plane].send(topic.encode(), self._letters.write(message))
+        for topic, message in list(self._retained.items()):
+            self.publish(topic, message)
 
     def _heard(self, frames: list[bytes]) -> None:
         if len(frames) == 2:

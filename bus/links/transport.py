@@ -32,15 +32,6 @@ Socket = zmq.Socket[bytes]
 Kind = Literal["pub", "sub", "dealer", "router", "xpub", "xsub", "pair"]
 Change = Literal["connected", "lost"]
 
-_KINDS: dict[str, int] = {
-    "pub": zmq.PUB,
-    "sub": zmq.SUB,
-    "dealer": zmq.DEALER,
-    "router": zmq.ROUTER,
-    "xpub": zmq.XPUB,
-    "xsub": zmq.XSUB,
-    "pair": zmq.PAIR,
-}
 MAX_MESSAGE_BYTES = 96 << 20
 HANDSHAKE_MS = 2_000
 CONNECT_MS = 1_500
@@ -86,7 +77,7 @@ class Link:
         self.kind = kind
         self.security = security
         self.listeners: list[Callable[[Change], None]] = []
-        self.socket: zmq.Socket[bytes] = context().socket(_KINDS[kind])
+        self.socket: zmq.Socket[bytes] = context().socket(zmq.SocketType[kind.upper()])
         self._locks: dict[str, IO[bytes]] = {}
         self._keys = None if security is None else LinkKeys(self.socket, security)
         self._monitor: zmq.Socket[bytes] | None = None

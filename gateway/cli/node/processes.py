@@ -149,9 +149,7 @@ def alone(paths: Paths) -> Generator[None]:
 
 def litter(paths: Paths) -> list[str]:
     """Return the lock files in the runtime folder that no live process holds."""
-    if not paths.runtime.is_dir():
-        return []
-    locks = [p for p in sorted(paths.runtime.iterdir()) if p.name.endswith((".role", ".lock"))]
+    locks = sorted((*paths.runtime.glob("*.role"), *paths.runtime.glob("*.lock")))
     return [path.name for path in locks if not _locked(path)]
 
 
@@ -174,16 +172,10 @@ def port_problem(host: str, port: int) -> str | None:
 
 def port_owner(port: int) -> str | None:
     """Return `name (pid 123)` of the process that uses a local TCP port, if the system tells."""
-    try:
-        connections = psutil.net_connections("tcp")
-    except (psutil.AccessDenied, OSError):
-        return None
-    for one in connections:
-        if one.laddr and one.laddr.port == port and one.pid:
-            try:
+    with contextlib.suppress(psutil.Error, OSError):
+        for one in psutil.net_connections("tcp"):
+            if one.laddr and one.laddr.port == port and one.pid:
                 return f"{psutil.Process(one.pid).name()} (pid {one.pid})"
-            except psutil.NoSuchProcess:
-                return None
     return None
 
 
@@ -198,9 +190,7 @@ def _our_supervisord(paths: Paths) -> int | None:
 
 
 def _locked(path: Path) -> bool:
-    try:
-        with open(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    return False
+    with contextlib.suppress(OSError), open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    return True

@@ -85,7 +85,7 @@ def _show(output: Output, found: dict[str, Any], names: dict[str, str]) -> None:
 
 
 def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) -> None:
-    ranks = report["ranks"]
+    ranks, wrong_at = report["ranks"], {wrong["rank"] for wrong in report["wrong"]}
     rows = [
         (
             one["rank"],
@@ -93,7 +93,7 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
             one["device"],
             _time(one["latency_s"]),
             size(one["peak_bytes"]),
-            "ok" if one["passed"] else "not right" if _is_wrong(report, one) else "not done",
+            "ok" if one["passed"] else "not right" if one["rank"] in wrong_at else "not done",
         )
         for one in ranks
     ]
@@ -126,10 +126,6 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
         output.say(f"{backend} over {len(ranks)} nodes: {right}, all right; {'; '.join(verdicts)}")
     for beside in report["beside"]:
         output.note(f"{beside} was in memory beside the test, which may have slowed it")
-
-
-def _is_wrong(report: dict[str, Any], rank: dict[str, Any]) -> bool:
-    return any(wrong["rank"] == rank["rank"] for wrong in report["wrong"])
 
 
 def _time(seconds: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +45,7 @@ def tap(
     if not Path(settings.endpoints.tap.removeprefix("ipc://")).exists():
         text = f"no node runs in {settings.paths.home}"
         raise CliError(text, remedy="`shoal up` starts one", code=NO_NODE)
-    ends_at = None if for_s is None else time.monotonic() + for_s
+    ends_at = time.monotonic() + (math.inf if for_s is None else for_s)
     seen = 0
     output.detail(f"listening at {settings.endpoints.tap}; Ctrl-C ends")
     with contextlib.closing(listen(settings.endpoints, pattern, patience_s=LOOK_S)) as tapped:
@@ -52,7 +53,7 @@ def tap(
             if one is not None:
                 _show(output, one, raw=raw)
                 seen += 1
-            if (count is not None and seen >= count) or _over(ends_at):
+            if (count is not None and seen >= count) or time.monotonic() >= ends_at:
                 return
 
 
@@ -95,7 +96,3 @@ def _check_pattern(pattern: str) -> None:
             remedy=f"topics begin with {', '.join(prefixes)}",
             code=NOT_FOUND,
         )
-
-
-def _over(ends_at: float | None) -> bool:
-    return ends_at is not None and time.monotonic() >= ends_at
