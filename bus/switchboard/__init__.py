@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from bus.switchboard.tap_client import Tapped, listen, literal_prefix
 
 __all__ = ["Switchboard", "Tapped", "listen", "literal_prefix"]
+_HOMES = {
+    "Switchboard": "bus.switchboard.switchboard",
+    "Tapped": "bus.switchboard.tap_client",
+    "listen": "bus.switchboard.tap_client",
+    "literal_prefix": "bus.switchboard.tap_client",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(name)
-    home = "switchboard" if name == "Switchboard" else "tap_client"
-    return getattr(import_module(f"bus.switchboard.{home}"), name)
+    return getattr(import_module(_HOMES[name]), name)
