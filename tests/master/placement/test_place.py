@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.fleet import reading
+from tests.harness.placement_nodes import reading
 
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
