@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.placement_nodes import reading
 
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
@@ -18,6 +17,7 @@ from master.placement.place import place as place_over
 from master.placement.preview import plan_of
 from master.placement.search import Placement
 from master.placement.speed import Links
+from tests.harness.placement_nodes import reading
 
 GB = 10**9
 N1, N2 = NodeId("n1"), NodeId("n2")
