@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bus.client import BusClient
-from bus.links.reactor import Reactor
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.process.identity import new_boot
-from bus.process.logs import Log
 from bus.process.supervisor import Supervisor
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
@@ -29,7 +27,7 @@ from worker.models.local_models import LocalModels
 from worker.models.weights import Weights
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
 from worker.slots.control import SlotControl
-from worker.slots.executor import Executor, sender
+from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
 from worker.slots.runner_specs import (
     DataPorts,
@@ -72,16 +70,14 @@ class Worker:
     def __init__(
         self,
         client: BusClient,
-        reactor: Reactor,
-        log: Log,
         settings: WorkerSettings,
         supervisor: Supervisor,
         weights: Weights,
         ring_secret: RingSecret = open_secret,
     ) -> None:
         self.client = client
-        self._reactor = reactor
-        self._log = log
+        self._reactor = reactor = client.reactor
+        self._log = client.log
         self._settings = settings
         self._models = LocalModels(weights, settings.weights.models if settings.weights else None)
         self._downloads = self._found_downloads(settings.weights)
@@ -126,9 +122,8 @@ class Worker:
     def _slot_control(
         self, supervisor: Supervisor, seen: RankAddresses, ring_secret: RingSecret
     ) -> SlotControl:
-        client, settings, log = self.client, self._settings, self._log
-        send = sender(client, self._link)
-        processes = SlotProcesses(supervisor, client.endpoints, log)
+        client, settings = self.client, self._settings
+        processes = SlotProcesses(supervisor, client.endpoints, client.log)
         specs = RunnerSpecs(
             client.endpoints, settings.runner, settings.data, self._models, ring_secret
         )
@@ -139,26 +134,17 @@ class Worker:
             plan_ports=PortPool(*settings.plan_ports),
             seen=seen,
             devices=lambda: self._rdma.devices,
-            log=log,
+            log=client.log,
         )
         executor = Executor(
             client=client,
-            send=send,
+            link=self._link,
             processes=processes,
             specs=specs,
             seats=seats,
             downloads=self._downloads,
-            log=log,
         )
-        return SlotControl(
-            client=client,
-            send=send,
-            executor=executor,
-            processes=processes,
-            inventory=self._inventory,
-            log=log,
-            timing=settings.timing,
-        )
+        return SlotControl(executor, self._inventory, settings.timing)
 
     # --- who we are ---
 

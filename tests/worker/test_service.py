@@ -124,8 +124,6 @@ class House:
         )
         return Worker(
             self.client("worker"),
-            self.reactor,
-            self.log,
             settings,
             self.supervisor,
             Weights(shelf),

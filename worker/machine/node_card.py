@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -14,10 +13,9 @@ from typing import Any
 
 import psutil
 
+from bus.process.tools import asked
 from bus.wire.topology import NodeAddress, medium_of, ports_in
 
-ASK_S = 5.0
-"""What macOS's tools may take to answer."""
 _VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "gif", "stf", "anpi")
 """Interfaces that lead to no other machine."""
 
@@ -125,15 +123,6 @@ def _ports() -> Mapping[str, str]:
     if sys.platform != "darwin":
         return {}
     return ports_in(asked("/usr/sbin/networksetup", "-listallhardwareports"))
-
-
-def asked(*command: str) -> str:
-    """Return what a tool of the system says; nothing when it fails or takes too long."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
 
 
 def _version(distribution: str) -> str:

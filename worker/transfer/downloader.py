@@ -8,7 +8,7 @@ the stage as it is, and the next attempt goes on with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,17 @@ Pack = Callable[[Message], bytes]
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model to get, or what some of its `layers` need, and who has it. A repeat of an `attempt`
+    only tells of more sources."""
+
+    model: ModelId
+    attempt: int
+    sources: Sequence[StoreAddress]
+    layers: Layers | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DownloadNews:
     """How an attempt to get a model stands; `refusal` once it has failed. `received_bytes` came
     over the network in this attempt."""
@@ -70,7 +81,8 @@ class _Run:
 
 
 class Downloader:
-    """All fetches of one node. `models` is the folder that they end in."""
+    """All fetches of one node. `models` is the folder that they end in. `latest` is how each stood
+    at most a quarter of a second ago, for other threads to read."""
 
     def __init__(
         self,
@@ -93,34 +105,28 @@ class Downloader:
         self._runs: dict[ModelId, _Run] = {}
         self._inbox: deque[tuple[_Run, StoreAddress, Frames]] = deque()
         self._timer: Timer | None = None
+        self.latest: Mapping[ModelId, DownloadNews] = {}
 
-    def want(
-        self,
-        model: ModelId,
-        attempt: int,
-        sources: Iterable[StoreAddress],
-        layers: Layers | None = None,
-    ) -> None:
-        """Get this model, or what some of its layers need; a repeat of an attempt only tells of
-        more sources."""
+    def want(self, wanted: Wanted) -> None:
+        """Begin this attempt, or tell it of more sources; one before it is given up."""
+        model, layers = wanted.model, wanted.layers
         run = self._runs.get(model)
-        if run is not None and run.attempt == attempt:
-            run.download.sources.add(sources)
+        if run is not None and run.attempt == wanted.attempt:
+            run.download.sources.add(wanted.sources)
             return
         self.cancel(model)
-        known = list(sources)
-        names = ", ".join(sorted({str(source.node) for source in known}))
+        names = ", ".join(sorted({str(source.node) for source in wanted.sources}))
         part = f"layers {layers.first} to {layers.last}" if layers else "all"
         self._log.info("fetches a model", model=model, sources=names, part=part)
         download = Download(
             model,
-            known,
+            wanted.sources,
             self._reactor.now(),
             begun=begun(self._models, model),
             margin_bytes=self._margin_bytes,
             layers=layers,
         )
-        self._runs[model] = run = _Run(attempt, download)
+        self._runs[model] = run = _Run(wanted.attempt, download)
         if self._timer is None:
             self._timer = self._reactor.every(TICK_S, self._tick)
         self._do(run, download.tick(self._reactor.now()))
@@ -136,6 +142,7 @@ class Downloader:
         if self._timer is not None and not self._runs:
             self._timer.cancel()
             self._timer = None
+            self.latest = {}
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
         """Return how each attempt stands; those that are over stay until cancelled."""
@@ -153,6 +160,7 @@ class Downloader:
         now = self._reactor.now()
         for run in list(self._runs.values()):
             self._do(run, run.download.tick(now))
+        self.latest = self.news()
 
     def _received(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
         """Queue a message: a few are taken in at a time, so that no source blocks the loop."""

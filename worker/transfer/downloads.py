@@ -21,7 +21,7 @@ from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
 from bus.wire.topics import reading_topic
 from worker.models.layer_bytes import Layers, is_covered
 from worker.models.local_models import LocalModels
-from worker.transfer.downloader import DownloadNews
+from worker.transfer.downloader import DownloadNews, Wanted
 from worker.transfer.sources import NOTHING_ELSEWHERE, Sources, WeightsElsewhere
 from worker.transfer.thread import WeightsThread
 
@@ -228,7 +228,7 @@ class PeerDownloads:
 
     def _want(self, model: ModelId, now: float) -> None:
         attempt, sources = self._attempts[model], self._sources.stores_with(model, now)
-        self._thread.want(model, attempt.number, sources, attempt.layers)
+        self._thread.want(Wanted(model, attempt.number, sources, attempt.layers))
 
     def _news(self) -> dict[ModelId, DownloadNews]:
         """Return news of present attempts alone: a cancelled one may be told of for a moment."""
