@@ -37,8 +37,8 @@ from worker.slots.runner_specs import (
     RunnerSpecs,
     open_secret,
 )
-from worker.transfer.downloads import Downloads, NoDownloads, PeerDownloads
-from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
+from worker.transfer.downloads import Downloads
+from worker.transfer.thread import WeightsSettings
 
 TICK_S = 0.25
 LOOK_S = 5.0
@@ -58,8 +58,7 @@ class WorkerSettings:
     data: DataPorts
     ring_ports: tuple[int, int]
     plan_ports: tuple[int, int]
-    weights: WeightsSettings | None = None
-    """None: weights are neither fetched from other nodes nor given to them."""
+    weights: WeightsSettings
     launched_by: str = ""
     timing: SlotTiming = USUAL
 
@@ -79,8 +78,8 @@ class Worker:
         self._reactor = reactor = client.reactor
         self._log = client.log
         self._settings = settings
-        self._models = LocalModels(weights, settings.weights.models if settings.weights else None)
-        self._downloads = self._found_downloads(settings.weights)
+        self._models = LocalModels(weights, settings.weights.models)
+        self._downloads = Downloads(client, settings.weights)
         self._rdma = RdmaWatch(client)
         self._announced: tuple[object, ...] = ()
         self._announced_at = -CARD_S
@@ -111,13 +110,6 @@ class Worker:
         self._downloads.close()
         self._rdma.close()
         self.client.close()
-
-    def _found_downloads(self, weights: WeightsSettings | None) -> Downloads:
-        if weights is None:
-            return NoDownloads(self._log)
-        link = link_maker(self.client.security)
-        thread = WeightsThread(weights, self.client.speaker, self._log, link=link)
-        return PeerDownloads(self.client, thread)
 
     def _slot_control(
         self, supervisor: Supervisor, seen: RankAddresses, ring_secret: RingSecret

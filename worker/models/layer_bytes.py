@@ -10,16 +10,15 @@ not read: then the whole file is needed.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
 
 from bus.wire.cards import ModelCard, covers
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.layers import Place, place_of
 from worker.models.manifest import piece_count
+from worker.models.model_card import tensors_in
 
 LENGTH_BYTES = 8
 SUFFIX = ".safetensors"
@@ -99,12 +98,7 @@ def tensor_ranges(head: bytes) -> dict[str, Range] | None:
         base = LENGTH_BYTES + length
         if base > len(head):
             return None
-        entries = cast(dict[str, Any], json.loads(head[LENGTH_BYTES:base]))
-        found: dict[str, Range] = {}
-        for name, entry in entries.items():
-            if name != "__metadata__":
-                first, last = cast(list[int], entry["data_offsets"])
-                found[name] = (base + int(first), base + int(last))
+        found = tensors_in(head[LENGTH_BYTES:base])
     except (struct.error, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found
+    return {one.name: (base + one.first, base + one.last) for one in found}

@@ -34,9 +34,6 @@ class OpenQuestions:
         late: list[bytes] = []
         for instance, askers in list(self.waiting.items()):
             late += [asker for asker, deadline_at in askers if now >= deadline_at]
-            rest = [one for one in askers if now < one[1]]
-            if rest:
-                self.waiting[instance] = rest
-            else:
-                del self.waiting[instance]
+            self.waiting[instance] = [one for one in askers if now < one[1]]
+        self.waiting = {instance: askers for instance, askers in self.waiting.items() if askers}
         return late

@@ -29,7 +29,7 @@ from worker.models.layer_bytes import (
     wanted_pieces,
 )
 from worker.models.layers import Place
-from worker.models.local_models import FOLDER, held_layers, parts_held
+from worker.models.local_models import FOLDER, files_of, held_layers, parts_held
 from worker.models.manifest import manifest_of, piece_count
 from worker.models.weights import Shelf, Weights
 from worker.transfer.pieces import Piece, Pieces, Staged
@@ -256,9 +256,9 @@ def test_a_part_is_no_model_of_this_node_and_says_what_it_is(tmp_path: Path) -> 
     assert (part.model, part.layers) == (M, ((2, 4),))
     assert part.size_bytes == sum(map(len, files.values()))
     assert 0 < part.have_bytes < 0.6 * part.size_bytes
-    card = Weights(Shelf({}, (), None, float32=True)).part(M, part.folder)
+    card = Weights(Shelf({}, (), None, float32=True)).part(M, files_of(Path(part.path)))
     assert card is not None and card.layers == COUNT
-    used = sum(os.stat(path).st_blocks * 512 for path in part.folder.rglob("*"))
+    used = sum(os.stat(path).st_blocks * 512 for path in files_of(Path(part.path)).rglob("*"))
     assert used < 0.7 * part.size_bytes, "what did not come takes no room"
 
 
@@ -267,7 +267,7 @@ def test_a_part_whose_bytes_went_bad_is_found_and_is_one_no_more(tmp_path: Path)
     stage = part_on_disk(tmp_path, files, Layers(2, 4, COUNT))
     (part,) = parts_held(tmp_path)
     path = "model-0.safetensors"
-    with open(part.folder / path, "r+b") as file:
+    with open(files_of(Path(part.path)) / path, "r+b") as file:
         file.write(b"\xff" * 64)
     wanted = b"\1" + bytes(piece_count(len(files[path])) - 1)
     assert stage.check(path, never, wanted) == (0,)
@@ -288,7 +288,7 @@ def test_a_file_that_was_cut_short_makes_a_part_none(tmp_path: Path) -> None:
     files = shards()
     stage = part_on_disk(tmp_path, files, Layers(2, 4, COUNT))
     (part,) = parts_held(tmp_path)
-    os.truncate(part.folder / "model-1.safetensors", 10)
+    os.truncate(files_of(Path(part.path)) / "model-1.safetensors", 10)
     stage.open(never)
     assert parts_held(tmp_path) == ()
 
