@@ -206,7 +206,6 @@ class Worker:
         self._slots.reconcile()
 
     def _inventory(self, settled: bool, now: float) -> NodeInventory:
-        parts = self._models.parts.items()
         return NodeInventory(
             node=self.client.speaker.node,
             settled=settled,
@@ -214,7 +213,7 @@ class Worker:
             paths=frozenset(self._models.cards),
             load_deadline_s=self._settings.runner.load_deadline_s,
             now=now,
-            parts={str(model): frozenset(part.layers) for model, part in parts},
+            parts=self._models.parts,
             elsewhere=self._downloads.elsewhere(now),
             timing=self._settings.timing,
         )

@@ -11,10 +11,10 @@ not read: then the whole file is needed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.wire.cards import ModelCard, covers
+from bus.wire.cards import ModelCard
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.layers import Place, place_of
 from worker.models.manifest import piece_count
@@ -33,11 +33,6 @@ class Layers:
     first: int
     last: int
     count: int
-
-
-def is_covered(layers: Layers, held: Iterable[Range]) -> bool:
-    """Return whether these spans of layers hold all of those."""
-    return covers(held, layers.first, layers.last)
 
 
 def part_wanted(card: ModelCard, first: int, last: int) -> Layers | None:

@@ -17,7 +17,7 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId
 from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
 from bus.wire.topics import reading_topic
-from worker.models.layer_bytes import Layers, is_covered
+from worker.models.layer_bytes import Layers
 from worker.models.local_models import LocalModels
 from worker.transfer.downloader import DownloadNews, Wanted
 from worker.transfer.sources import Sources, WeightsElsewhere
@@ -101,9 +101,7 @@ class Downloads:
         """Return what other nodes' cards say and how each fetch stands."""
         news = self._news()
         return WeightsElsewhere(
-            announced=self._sources.announced(now),
-            announced_parts=self._sources.announced_parts(now),
-            cards=self._sources.cards_of(now),
+            cards=self._sources.living(now),
             has_heard=now - self._began_at >= HEARING_S,
             fetches={
                 model: attempt.unreadable or (news[model].refusal if model in news else None)
@@ -140,9 +138,8 @@ class Downloads:
         for model in self._unlooked():
             attempt = self._attempts[model]
             attempt.looked = True
-            part = here.parts.get(model)
-            layers, held = attempt.layers, () if part is None else part.layers
-            in_part = layers is not None and is_covered(layers, held)
+            layers, part = attempt.layers, here.parts.get(model)
+            in_part = layers and part and part.holds(layers.first, layers.last)
             if model not in here.cards and not in_part:
                 troubles = here.troubles.items()
                 said = "; ".join(why for folder, why in troubles if folder.endswith(model))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.wire.cards import ModelCard
+from bus.wire.cards import ModelCard, covers
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES, Manifest
 from tests.worker.models.test_weights import CONFIG
@@ -22,7 +22,6 @@ from tests.worker.transfer.test_download import entry
 from tests.worker.transfer.test_store import Lan, content
 from worker.models.layer_bytes import (
     Layers,
-    is_covered,
     needs,
     part_wanted,
     tensor_ranges,
@@ -140,9 +139,9 @@ def test_the_embedding_is_the_projection_unless_some_file_has_one(
 
 
 def test_spans_cover_layers_together_and_gaps_do_not() -> None:
-    assert is_covered(Layers(1, 5, 8), [(0, 3), (3, 6)])
-    assert not is_covered(Layers(1, 5, 8), [(0, 3), (4, 6)])
-    assert not is_covered(Layers(0, 1, 8), [])
+    assert covers([(0, 3), (3, 6)], 1, 5)
+    assert not covers([(0, 3), (4, 6)], 1, 5)
+    assert not covers([], 0, 1)
 
 
 def test_only_families_that_were_shown_and_true_parts_are_fetched_in_part() -> None:
