@@ -25,18 +25,11 @@ from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
 from worker.models.local_models import LocalModels
 from worker.models.weights import Weights
+from worker.slots import runner_specs
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
 from worker.slots.control import SlotControl
 from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
-from worker.slots.runner_specs import (
-    DataPorts,
-    RankSeats,
-    RingSecret,
-    RunnerDefaults,
-    RunnerSpecs,
-    open_secret,
-)
 from worker.transfer.downloads import Downloads
 from worker.transfer.thread import WeightsSettings
 
@@ -54,8 +47,8 @@ class WorkerSettings:
     node_name: str
     slots: int
     memory_bytes: int
-    runner: RunnerDefaults
-    data: DataPorts
+    runner: runner_specs.RunnerDefaults
+    data: runner_specs.DataPorts
     ring_ports: tuple[int, int]
     plan_ports: tuple[int, int]
     weights: WeightsSettings
@@ -72,7 +65,7 @@ class Worker:
         settings: WorkerSettings,
         supervisor: Supervisor,
         weights: Weights,
-        ring_secret: RingSecret = open_secret,
+        ring_secret: runner_specs.RingSecret = runner_specs.open_secret,
     ) -> None:
         self.client = client
         self._reactor = reactor = client.reactor
@@ -112,14 +105,14 @@ class Worker:
         self.client.close()
 
     def _slot_control(
-        self, supervisor: Supervisor, seen: RankAddresses, ring_secret: RingSecret
+        self, supervisor: Supervisor, seen: RankAddresses, ring_secret: runner_specs.RingSecret
     ) -> SlotControl:
         client, settings = self.client, self._settings
         processes = SlotProcesses(supervisor, client.endpoints, client.log)
-        specs = RunnerSpecs(
+        specs = runner_specs.RunnerSpecs(
             client.endpoints, settings.runner, settings.data, self._models, ring_secret
         )
-        seats = RankSeats(
+        seats = runner_specs.RankSeats(
             node=client.speaker.node,
             data=settings.data,
             ring_ports=PortPool(*settings.ring_ports),

@@ -48,7 +48,7 @@ class LocalModels:
         self.parts, self._part_cards = {}, {}
         for part in sorted(parts_held(self._stages), key=lambda part: part.have_bytes):
             if part.model not in self.cards:
-                card = self._weights.part(part.model, files_of(Path(part.path)))
+                card = self._weights.card(part.model, files_of(Path(part.path)))
                 if card is not None:
                     self._part_cards[part.model], self.parts[part.model] = card, part
 

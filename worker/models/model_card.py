@@ -17,15 +17,7 @@ from typing import Any, cast
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
-from worker.models.layers import (
-    FETCHED_IN_PARTS,
-    expert_share,
-    first_of,
-    layer_kv,
-    placed_bytes,
-    tensor_sizes,
-    why_unsplit,
-)
+from worker.models import layers
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
@@ -119,17 +111,17 @@ def model_card(
     text = cast(Mapping[str, Any], config.get("text_config") or config)
     stored = _stored_bytes(config, tensors)
     value_bytes = 4 if float32 else stored
-    layers = _layers(text)
-    caches = layer_kv(text, layers, value_bytes)
+    count = _layers(text)
+    caches = layers.layer_kv(text, count, value_bytes)
     grows, fixed = tuple(one for one, _ in caches), tuple(one for _, one in caches)
     sizes = [(one.name, one.loaded_bytes(float32=float32)) for one in tensors]
-    parts = placed_bytes(sizes, layers, expert_share(text))
+    parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config.get("model_type", "unknown"))
     return ModelCard(
         model=model,
         path=path,
         family=family,
-        layers=layers,
+        layers=count,
         weights_bytes=sum(size for _, size in sizes),
         size_bytes=size_bytes,
         kv_bytes_per_token=sum(grows),
@@ -152,10 +144,10 @@ def model_card(
         embedding_bytes=parts.embedding,
         head_bytes=parts.head,
         activation_bytes=int(text.get("hidden_size") or 0) * value_bytes,
-        tensor_sizes=tensor_sizes(family, text, int(_quant(config).get("group_size") or 0)),
+        tensor_sizes=layers.tensor_sizes(family, text, int(_quant(config).get("group_size") or 0)),
         tensor_splits_kv=not text.get("kv_lora_rank"),
-        unsplit_because=why_unsplit(family, text),
-        fetched_in_parts=family in FETCHED_IN_PARTS,
+        unsplit_because=layers.why_unsplit(family, text),
+        fetched_in_parts=family in layers.FETCHED_IN_PARTS,
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
     )
@@ -178,7 +170,7 @@ def _layers(text: Mapping[str, Any]) -> int:
 
 def _context(text: Mapping[str, Any]) -> int:
     names = ("max_position_embeddings", "max_seq_len", "n_positions", "max_sequence_length")
-    return first_of(text, *names) or DEFAULT_CONTEXT
+    return layers.first_of(text, *names) or DEFAULT_CONTEXT
 
 
 def _stored_bytes(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:

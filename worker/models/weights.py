@@ -57,16 +57,11 @@ class Weights:
             seen.add(folder)
             if name in found or not is_model_id(name):
                 continue
-            card = self._card(ModelId(name), folder, bundled=bundled)
+            card = self.card(ModelId(name), folder, bundled=bundled)
             if card is not None:
                 found[card.model] = card
         self._known = {path: known for path, known in self._known.items() if path in seen}
         return tuple(found[name] for name in sorted(found))
-
-    def part(self, model: ModelId, folder: Path) -> ModelCard | None:
-        """Return the card of a model of which `folder` holds some layers; None where it cannot be
-        read."""
-        return self._card(model, folder, bundled=False)
 
     def _candidates(self) -> Iterator[tuple[str, Path, bool]]:
         for name, folder in self._shelf.bundled.items():
@@ -78,7 +73,9 @@ class Weights:
             for name, path in _snapshots(self._shelf.hugging_face):
                 yield name, path, False
 
-    def _card(self, model: ModelId, folder: Path, *, bundled: bool) -> ModelCard | None:
+    def card(self, model: ModelId, folder: Path, *, bundled: bool = False) -> ModelCard | None:
+        """Return the card of the model in a folder, which may hold only some of its layers; None
+        where it cannot be read."""
         try:
             files = sorted(folder.glob("*.safetensors"))
             if not files or not (folder / "config.json").exists():

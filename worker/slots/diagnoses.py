@@ -6,20 +6,16 @@ time is told so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from bus.wire.ids import InstanceId
 
 PATIENCE_S = 3.0
 
 
-@dataclass(slots=True)
 class OpenQuestions:
     """Askers (as the ROUTER names them) by instance, with their deadlines."""
 
-    waiting: dict[InstanceId, list[tuple[bytes, float]]] = field(
-        default_factory=dict[InstanceId, list[tuple[bytes, float]]]
-    )
+    def __init__(self) -> None:
+        self.waiting: dict[InstanceId, list[tuple[bytes, float]]] = {}
 
     def ask(self, instance: InstanceId, asker: bytes, now: float) -> None:
         """Note that an asker waits for a report of this instance."""

@@ -27,7 +27,6 @@ from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread, Result, Work
 from worker.transfer.download import Download, DownloadAction, OpenStage, PublishModel, WritePiece
 from worker.transfer.file_checks import CheckFile, broken_disk
-from worker.transfer.pieces import Staged
 from worker.transfer.source import AskSource, StoreAddress
 from worker.transfer.staging import Stage, begun
 
@@ -212,7 +211,8 @@ class Downloader:
                 self._link(run, source).send(self._pack(message))
             case OpenStage(manifest=manifest):
                 run.stage = stage = Stage(self._models, manifest)
-                self._work(run, stage.open, partial(self._staged, run))
+                then = run.download.staged
+                self._work(run, stage.open, lambda staged: then(staged, self._reactor.now()))
             case WritePiece(piece=piece, content=content) if run.stage is not None:
                 run.stage.write(piece, content)
             case CheckFile(path=path, wanted=wanted) if run.stage is not None:
@@ -241,9 +241,6 @@ class Downloader:
                 self._do(run, then(result))
 
         self._jobs.add(work, done)
-
-    def _staged(self, run: _Run, staged: Staged) -> list[DownloadAction]:
-        return run.download.staged(staged, self._reactor.now())
 
     def _checked(
         self, run: _Run, stage: Stage, check: CheckFile, bad: tuple[int, ...] | None

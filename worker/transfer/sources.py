@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
@@ -42,21 +42,17 @@ class WeightsElsewhere:
 NOTHING_ELSEWHERE = WeightsElsewhere({}, True, {}, frozenset())
 
 
-@dataclass(slots=True)
 class Sources:
     """Other nodes' cards as `me` heard them."""
 
-    me: NodeId
-    cards: dict[NodeId, tuple[NodeCard, float]] = field(
-        default_factory=dict[NodeId, tuple[NodeCard, float]]
-    )
+    def __init__(self, me: NodeId) -> None:
+        self.me = me
+        self.cards: dict[NodeId, tuple[NodeCard, float]] = {}
 
     def heard(self, card: NodeCard, now: float) -> None:
         """Take in a card; one's own and older ones change nothing."""
-        known = self.cards.get(card.node)
-        if card.node != self.me and (
-            known is None or card.announced_at_s >= known[0].announced_at_s
-        ):
+        known, _ = self.cards.get(card.node, (card, now))
+        if card.node != self.me and card.announced_at_s >= known.announced_at_s:
             self.cards[card.node] = (card, now)
 
     def stores_with(self, model: ModelId, now: float) -> list[StoreAddress]:

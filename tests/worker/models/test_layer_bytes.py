@@ -255,7 +255,7 @@ def test_a_part_is_no_model_of_this_node_and_says_what_it_is(tmp_path: Path) -> 
     assert (part.model, part.layers) == (M, ((2, 4),))
     assert part.size_bytes == sum(map(len, files.values()))
     assert 0 < part.have_bytes < 0.6 * part.size_bytes
-    card = Weights(Shelf({}, (), None, float32=True)).part(M, files_of(Path(part.path)))
+    card = Weights(Shelf({}, (), None, float32=True)).card(M, files_of(Path(part.path)))
     assert card is not None and card.layers == COUNT
     used = sum(os.stat(path).st_blocks * 512 for path in files_of(Path(part.path)).rglob("*"))
     assert used < 0.7 * part.size_bytes, "what did not come takes no room"
