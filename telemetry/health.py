@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import HealthFinding, ProcessReading
+from bus.wire.messages.readings import HealthFinding, NodeReading
 
 DISK_FULL_BYTES = 2 << 30
 DISK_LOW_BYTES = 10 << 30
@@ -46,15 +46,12 @@ class SilentPeer:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """The facts about one node. `failed_downloads` and `failed_models` are (model, why);
-    `bridge_loops` are rings of Thunderbolt bridges, those of other nodes too."""
+    """The facts about one node: what was measured there, and more. `failed_downloads` and
+    `failed_models` are (model, why); `bridge_loops` are rings of Thunderbolt bridges, those of
+    other nodes too."""
 
-    node: NodeId
-    disk_free_bytes: int
-    memory_total_bytes: int
-    memory_available_bytes: int
+    measured: NodeReading
     wired_bytes: int | None = None
-    processes: tuple[ProcessReading, ...] = ()
     failed_downloads: tuple[tuple[str, str], ...] = ()
     failed_models: tuple[tuple[str, str], ...] = ()
     silent_peers: tuple[SilentPeer, ...] = ()
@@ -68,7 +65,7 @@ def findings(facts: NodeFacts) -> tuple[HealthFinding, ...]:
 
 
 def _disk(facts: NodeFacts) -> Iterable[HealthFinding]:
-    free = facts.disk_free_bytes
+    free = facts.measured.disk_free_bytes
     if free >= DISK_LOW_BYTES:
         return
     left = f"{free / (1 << 30):.1f} GB are free where models and journals are kept"
@@ -87,7 +84,7 @@ def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 
 def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
-    for process in facts.processes:
+    for process in facts.measured.processes:
         # An empty slot is an unloaded model: what became of a runner is the worker's to say.
         slot = process.name.startswith("runner:")
         if process.status == "fatal" or (process.status == "exited" and not slot):
@@ -117,7 +114,8 @@ def _models(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 
 def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
-    total, available = facts.memory_total_bytes, facts.memory_available_bytes
+    measured = facts.measured
+    total, available = measured.memory_total_bytes, measured.memory_available_bytes
     if total > 0 and available < MEMORY_LOW_RATIO * total:
         yield _finding(
             facts,
@@ -125,7 +123,7 @@ def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
             f"{available / (1 << 30):.1f} of {total / (1 << 30):.1f} GB of memory are available",
             "`shoal ps` shows which models are loaded, `shoal stop` unloads one",
         )
-    runners = any(p.name.startswith("runner:") and p.pid for p in facts.processes)
+    runners = any(p.name.startswith("runner:") and p.pid for p in measured.processes)
     if facts.wired_bytes is not None and facts.wired_bytes > WIRED_IDLE_BYTES and not runners:
         yield _finding(
             facts,
@@ -149,7 +147,7 @@ def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 def _bridges(facts: NodeFacts) -> Iterable[HealthFinding]:
     for loop in facts.bridge_loops:
-        if facts.node in loop:
+        if facts.measured.node in loop:
             yield _finding(
                 facts,
                 "thunderbolt_loop",
@@ -162,8 +160,9 @@ def _bridges(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 def _finding(facts: NodeFacts, code: str, message: str, remediation: str) -> HealthFinding:
     level = "error" if code in ERRORS else "warn"
+    node = facts.measured.node
     return HealthFinding(
-        node=facts.node, level=level, code=code, message=message, remediation=remediation
+        node=node, level=level, code=code, message=message, remediation=remediation
     )
 
 

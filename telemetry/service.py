@@ -220,12 +220,8 @@ class Telemetry:
             and any(s.node == self.node for s in instance.shards)
         )
         return NodeFacts(
-            node=self.node,
-            disk_free_bytes=measured.disk_free_bytes,
-            memory_total_bytes=measured.memory_total_bytes,
-            memory_available_bytes=measured.memory_available_bytes,
+            measured=measured,
             wired_bytes=wired_bytes,
-            processes=measured.processes,
             failed_downloads=tuple(
                 (one.model, one.message.removeprefix(f"{one.model} could not be fetched: "))
                 for one in self._fetches

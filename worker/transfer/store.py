@@ -63,11 +63,6 @@ class _Hashing:
     waiting: set[bytes] = field(default_factory=set[bytes])
     done_bytes: int = 0
 
-    @property
-    def total_bytes(self) -> int:
-        """Return the bytes of all files together."""
-        return sum(one.size_bytes for one in self.held)
-
 
 class Store:
     """What one node gives away, at most `bytes_per_s` (0: no limit). `link` is a bound ROUTER."""
@@ -189,7 +184,7 @@ class Store:
                 self._pending(asker, model, hashing)
 
     def _pending(self, asker: bytes, model: ModelId, hashing: _Hashing) -> None:
-        done, total = hashing.done_bytes, hashing.total_bytes
+        done, total = hashing.done_bytes, sum(one.size_bytes for one in hashing.held)
         self._send(asker, ManifestPending(model=model, done_bytes=done, total_bytes=total))
 
     def _cannot_read(self, asker: bytes, model: ModelId, error: Exception) -> None:
