@@ -21,7 +21,7 @@ from bus.wire.messages.events import RunnerReady
 from worker.slots import actions
 from worker.slots.actions import Action, KillSlot, StopSlot, Task, Tell
 from worker.slots.admission import NodeInventory, SlotTiming, admitted, vanished
-from worker.slots.facts import Reported, ended, refused, unloaded
+from worker.slots.facts import Reported, ended, rank_fields, refused, unloaded
 from worker.slots.table import Slot, SlotTable
 
 Desired = Mapping[Task, tuple[Instance, Shard]]
@@ -110,10 +110,9 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
     age_s, silent_s = here.now - slot.since_at, here.now - slot.heard_at
     timing = here.timing
     match slot.life:
-        case "killed":
-            return [KillSlot(slot.name, slot.doom)] if age_s >= timing.repeat_kill_s else []
-        case "stopping":
-            return [KillSlot(slot.name, slot.doom)] if age_s >= timing.term_s else []
+        case "killed" | "stopping":
+            limit_s = timing.term_s if slot.life == "stopping" else timing.repeat_kill_s
+            return [KillSlot(slot.name, slot.doom)] if age_s >= limit_s else []
         case "starting" if silent_s >= timing.first_report_s:
             return [
                 KillSlot(slot.name, f"said nothing for {timing.first_report_s:g} s after its start")
@@ -242,10 +241,7 @@ def _announced(
     if known is not None and (known.pid, known.addresses) == (slot.pid, hello.addresses):
         return []
     fact = RunnerReady(
-        instance=task.instance,
-        generation=task.generation,
-        rank=task.rank,
-        node=here.node,
+        **rank_fields(task, here.node),
         process=f"runner:{slot.name}",
         pid=slot.pid,
         addresses=hello.addresses,
