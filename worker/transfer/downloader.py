@@ -1,6 +1,6 @@
 """Talks to other nodes' stores and to the disk: gets the models that this node is to hold.
 
-The shell around `worker.transfer.download.Fetch`, one for each model that is wanted. Pieces are
+The shell around `worker.transfer.download.Download`, one for each model that is wanted. Pieces are
 written by the loop itself, whole files are hashed and put in place in a thread. Cancelling leaves
 the stage as it is, and the next attempt goes on with it.
 """
