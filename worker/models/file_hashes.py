@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class FileChanged(Exception):
 
 
 @contextlib.contextmanager
-def opened(path: Path, flags: int) -> Iterator[int]:
+def opened(path: Path, flags: int) -> Generator[int]:
     """Give a descriptor of a file or folder, and close it. Raises OSError."""
     file = os.open(path, flags)
     try:
@@ -200,6 +200,6 @@ def _unpacked(path: Path) -> list[Any] | None:
         return None
     match found:
         case [str(), int(), int(), int(), str(), bytes()]:
-            return found
+            return list(found)
         case _:
             return None
