@@ -48,7 +48,7 @@ class Held:
             return os.pread(file, length, offset)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[int]:
+    def opened(self) -> Generator[int]:
         """Give a descriptor of this very file. Raises OSError, FileChanged."""
         with opened(self.real, os.O_RDONLY | os.O_NOFOLLOW) as file:
             if _mark(os.fstat(file)) != (self.size_bytes, self.changed_ns, self.inode):
