@@ -46,16 +46,16 @@ class Placed:
 class SchedulerLoad:
     """What a reading tells of a scheduler now."""
 
-    running: int
-    paused: int
-    waiting_rows: int
-    waiting_requests: int
-    best_waiting_priority: int | None
-    kv_bytes: int
-    kv_limit_bytes: int
-    prefix_bytes: int
-    prefix_entries: int
-    preemptions: int
+    running: int = 0
+    paused: int = 0
+    waiting_rows: int = 0
+    waiting_requests: int = 0
+    best_waiting_priority: int | None = None
+    kv_bytes: int = 0
+    kv_limit_bytes: int = 0
+    prefix_bytes: int = 0
+    prefix_entries: int = 0
+    preemptions: int = 0
 
 
 class Scheduler:
