@@ -50,7 +50,7 @@ from runner.mlx.model.load import (
     end_tokens,
     load_weights,
 )
-from runner.mlx.ranks.comm import AloneComm, Comm, GroupComm, meet
+from runner.mlx.ranks.comm import Comm, GroupComm, meet
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
 from runner.mlx.ranks.shard import own_part
@@ -79,7 +79,7 @@ def load_engine(
     formed. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
     lower, never raise, what the model was made for.
     """
-    comm: Comm = AloneComm()
+    comm = Comm()
     if rank_context is None:
         loaded = load_weights(path, dtype, progress)
     else:

@@ -164,9 +164,9 @@ class Scheduler:
         issued = table.read(result)
         # A step took the time since the one before it was read, or since it was planned where
         # the engine was idle.
-        took_s = now - max(issued.planned_at, self._committed_at)
+        took_s = now - max(issued.now, self._committed_at)
         self._committed_at = now
-        step = StepTime(issued.decode_rows, issued.groups, issued.prefill_s, took_s)
+        step = StepTime(len(issued.decode), tuple(issued.groups), issued.prefill_s, took_s)
         table.timekeeper.took(step, idle_next=not table.issued)
         events: list[RowEvent] = []
         for row, done in issued.progress:

@@ -8,18 +8,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from runner.text.prepared import (
+    ChoiceReader,
+    Piece,
+    PreparedChoice,
+    PreparedRequest,
+    TextPiece,
+    TextWorks,
+)
+from runner.text.thread import Answer, TextThread
+
 if TYPE_CHECKING:
     from runner.text.grammar import open_matcher
-    from runner.text.prepared import (
-        ChoiceReader,
-        Piece,
-        PreparedChoice,
-        PreparedRequest,
-        TextPiece,
-        TextWorks,
-    )
     from runner.text.text import Text
-    from runner.text.thread import Answer, TextThread
     from runner.text.tokenizer import ModelTokenizer
 
 __all__ = [
@@ -37,18 +38,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Answer": "runner.text.thread",
-    "ChoiceReader": "runner.text.prepared",
     "ModelTokenizer": "runner.text.tokenizer",
-    "Piece": "runner.text.prepared",
-    "PreparedChoice": "runner.text.prepared",
-    "PreparedRequest": "runner.text.prepared",
     "Text": "runner.text.text",
-    "TextPiece": "runner.text.prepared",
-    "TextThread": "runner.text.thread",
-    "TextWorks": "runner.text.prepared",
     "open_matcher": "runner.text.grammar",
 }
+"""What loads the libraries of tokenizers and grammars, which only some who come here need."""
 
 
 def __getattr__(name: str) -> object:

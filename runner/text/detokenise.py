@@ -17,24 +17,6 @@ _UTF8 = codecs.getincrementaldecoder("utf-8")
 _SPACE = "▁"
 
 
-class Detokeniser(Protocol):
-    """The text that each token completes. `flush` ends the text; `held` tells whether bytes of
-    an incomplete character are waiting."""
-
-    def add(self, token: int) -> str:
-        """Return the text that this token completes; it may be empty."""
-        ...
-
-    def flush(self) -> str:
-        """Return what is left at the end; incomplete characters are U+FFFD."""
-        ...
-
-    @property
-    def held(self) -> bool:
-        """Return whether bytes of an incomplete character are waiting."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class TokenTable:
     """`bytes_of[id]` is what the token adds to the output; hidden special tokens add nothing.
@@ -152,6 +134,11 @@ class WholeTextDetokeniser:
     def held(self) -> bool:
         """Return whether the last token's text is still to come."""
         return self._waiting
+
+
+Detokeniser = ByteDetokeniser | WholeTextDetokeniser
+"""The text that each token completes, which may be empty. `flush` ends the text: incomplete
+characters are U+FFFD."""
 
 
 def _kinds(decoder: Mapping[str, Any] | None) -> set[str]:
