@@ -18,18 +18,9 @@ from bus.links.transport import Link
 from bus.service import Shell
 from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
 from bus.wire.messages.control import GroupSpec, RunnerSpec
+from runner.group import rank_frames
 from runner.group.group_config import CannotForm, greeting
 from runner.group.lockstep import Agreement, Disagreement, RankContext, RankFacts, SharedPlan, agree
-from runner.group.rank_frames import (
-    FormNow,
-    RankBeat,
-    RankGone,
-    RankHello,
-    ToRank,
-    pack_rank,
-    unpack_to_lead,
-    unpack_to_rank,
-)
 from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
 
 TRY_NEXT_S = 2.0
@@ -172,7 +163,7 @@ class LeadChannel(PlanChannel):
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Have the followers leave; what is final is for the worker to know, not for them."""
         self._over = True
-        self._send_all(RankGone(why, False))
+        self._send_all(rank_frames.RankGone(why, False))
 
     # --- the engine's thread ---------------------------------------------------------------
 
@@ -185,7 +176,7 @@ class LeadChannel(PlanChannel):
         return agreement
 
     def _tell(self, shared: SharedPlan) -> None:
-        frame = pack_rank(shared)
+        frame = rank_frames.pack_rank(shared)
         self._reactor.call(lambda: self._send_frame(frame))
 
     # --- the main thread -------------------------------------------------------------------
@@ -193,25 +184,25 @@ class LeadChannel(PlanChannel):
     def _received(self, frames: Sequence[bytes]) -> None:
         peer = frames[0]
         try:
-            message = unpack_to_lead(frames[-1])
+            message = rank_frames.unpack_to_lead(frames[-1])
         except BadMessage as error:
             self._log.warning("dropped a rank's frame", error=str(error)[:200])
             return
-        if isinstance(message, RankHello):
+        if isinstance(message, rank_frames.RankHello):
             self._welcome(peer, message)
             return
         rank = next((rank for rank, known in self._peers.items() if known == peer), None)
         if rank is None:
             return
         self._heard_at[rank] = self._reactor.now()
-        if isinstance(message, RankGone):
+        if isinstance(message, rank_frames.RankGone):
             self._lose(f"{self._name(rank)} is gone: {message.why}", is_final=message.is_final)
         elif isinstance(message, RankFacts):
             with self._told:
                 self._facts[rank] = message
                 self._told.notify_all()
 
-    def _welcome(self, peer: bytes, hello: RankHello) -> None:
+    def _welcome(self, peer: bytes, hello: rank_frames.RankHello) -> None:
         rank, spec = hello.rank, self.context
         known = 0 < rank < spec.size and hello.generation == spec.generation
         if not known or not hmac.compare_digest(
@@ -223,7 +214,7 @@ class LeadChannel(PlanChannel):
             return
         self._peers[rank] = peer
         if len(self._peers) == spec.size - 1:
-            self._send_all(FormNow())
+            self._send_all(rank_frames.FormNow())
             self._listener.form()
 
     def _too_late(self) -> None:
@@ -235,7 +226,7 @@ class LeadChannel(PlanChannel):
     def _beat(self) -> None:
         if not self._formed or self._over:
             return
-        self._send_all(RankBeat(self.step))
+        self._send_all(rank_frames.RankBeat(self.step))
         limit_s = self._silence_limit_s()
         now = self._reactor.now()
         for rank, heard_at in self._heard_at.items():
@@ -245,8 +236,8 @@ class LeadChannel(PlanChannel):
     def _name(self, rank: int) -> str:
         return f"rank {rank} on node {self.group.ranks[rank].node}"
 
-    def _send_all(self, message: ToRank) -> None:
-        self._send_frame(pack_rank(message))
+    def _send_all(self, message: rank_frames.ToRank) -> None:
+        self._send_frame(rank_frames.pack_rank(message))
 
     def _send_frame(self, frame: bytes) -> None:
         for rank, peer in self._peers.items():
@@ -278,12 +269,12 @@ class FollowerChannel(PlanChannel):
         """Tell the lead that this rank leaves, and whether it always would."""
         if not self._over:
             self._over = True
-            self._link.send(pack_rank(RankGone(why, is_final)))
+            self._link.send(rank_frames.pack_rank(rank_frames.RankGone(why, is_final)))
 
     # --- the engine's thread ---------------------------------------------------------------
 
     def _agree(self, mine: RankFacts) -> Agreement:
-        frame = pack_rank(mine)
+        frame = rank_frames.pack_rank(mine)
         self._reactor.call(lambda: self._send(frame))
         with self._told:
             self._told.wait_for(lambda: self._agreement is not None)
@@ -298,7 +289,7 @@ class FollowerChannel(PlanChannel):
 
     def _received(self, frames: Sequence[bytes]) -> None:
         try:
-            message = unpack_to_rank(frames[-1])
+            message = rank_frames.unpack_to_rank(frames[-1])
         except BadMessage as error:
             self._lose(f"the lead was not understood: {str(error)[:200]}")
             return
@@ -306,7 +297,7 @@ class FollowerChannel(PlanChannel):
         match message:
             case SharedPlan():
                 self._listener.plan(message)
-            case FormNow():
+            case rank_frames.FormNow():
                 if not self._asked:
                     self._asked = True
                     self._listener.form()
@@ -314,9 +305,9 @@ class FollowerChannel(PlanChannel):
                 with self._told:
                     self._agreement = message
                     self._told.notify_all()
-            case RankBeat():
+            case rank_frames.RankBeat():
                 pass
-            case RankGone(why, _):
+            case rank_frames.RankGone(why, _):
                 if not self._over:
                     self._over = True
                     self._listener.ended(why)
@@ -328,7 +319,7 @@ class FollowerChannel(PlanChannel):
         if not self._asked:
             self._say_hello(now)
             return
-        self._send(pack_rank(RankBeat(self.step)))
+        self._send(rank_frames.pack_rank(rank_frames.RankBeat(self.step)))
         limit_s = self._silence_limit_s()
         if now - self._heard_at > limit_s:
             self._lose(f"the lead, on node {self._lead.node}, was silent for {limit_s:g} s")
@@ -348,7 +339,9 @@ class FollowerChannel(PlanChannel):
             self._tried_at = now
         context = self.context
         proof = greeting(context.secret, context.generation, context.rank)
-        self._send(pack_rank(RankHello(context.rank, context.generation, proof)))
+        self._send(
+            rank_frames.pack_rank(rank_frames.RankHello(context.rank, context.generation, proof))
+        )
 
     def _send(self, frame: bytes) -> None:
         self._link.send(frame)

@@ -111,7 +111,6 @@ class MlxEngine:
         shape, capabilities = _found(loaded, head)
         head.narrows = capabilities.narrows
         self.facts = EngineFacts(
-            model_id=path.name,
             weights_bytes=loaded.weights_bytes,
             context_tokens=context_of(loaded.config, context_tokens),
             vocabulary=shape.vocabulary,
@@ -121,7 +120,6 @@ class MlxEngine:
             trims=shape.trims,
             eos_token_ids=end_tokens(loaded.config),
             memory_limit_bytes=memory_limit_bytes,
-            backend="metal" if mx.metal.is_available() else "cpu",
             extra={
                 "dtype": loaded.precision,
                 "groups_prefill": capabilities.groups,

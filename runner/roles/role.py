@@ -25,14 +25,7 @@ from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
 from runner.group.plan_channel import PlanChannel, open_channel
 from runner.recorder import FlightRecorder
-from runner.roles.model_thread import (
-    Broken,
-    EngineLoop,
-    Loaded,
-    LoadFailed,
-    ModelThread,
-    ThreadNews,
-)
+from runner.roles import model_thread
 from runner.text import TextWorks
 
 Progressed = Callable[[LoadProgress], None]
@@ -89,7 +82,7 @@ class Role:
     where the engine stands; its thread goes on writing there.
     """
 
-    def __init__(self, parts: RoleParts, loop: EngineLoop) -> None:
+    def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
         self.addresses: tuple[str, ...] = ()
         self.facts: EngineFacts | None = None
         self.status = loop.status
@@ -104,7 +97,9 @@ class Role:
         self._channel: PlanChannel | None = None
         if not is_alone:
             self._channel = open_channel(spec, parts.shell, self)
-        self._thread = ModelThread(loop, lambda news: reactor.call(lambda: self._heard(news)))
+        self._thread = model_thread.ModelThread(
+            loop, lambda news: reactor.call(lambda: self._heard(news))
+        )
 
     @property
     def open_requests(self) -> int:
@@ -190,20 +185,20 @@ class Role:
             self._recorder.note(wall(), "load_model", model=self._spec.model)
         self._thread.start()
 
-    def _heard(self, news: ThreadNews) -> None:
+    def _heard(self, news: model_thread.ThreadNews) -> None:
         """Take the thread's news; a rank that is lost is another matter than its own trouble."""
         match news:
-            case Loaded():
+            case model_thread.Loaded():
                 if self._host.phase == "loading":
                     if self._channel is not None:
                         self._channel.ready = True
                     self._loaded()
-            case LoadFailed(message):
+            case model_thread.LoadFailed(message):
                 self._recorder.note(wall(), "error", message=message)
                 self._log.error("loading failed", error=message)
                 code = _code_of(message, lifecycle.LOAD_FAILED)
                 self._host.leave(code, "model_unavailable", message)
-            case Broken(message, _, story):
+            case model_thread.Broken(message, _, story):
                 self._recorder.note(wall(), "error", message=message)
                 self._log.critical("the engine raised", error=story)
                 code = _code_of(message, lifecycle.ENGINE_ERROR)

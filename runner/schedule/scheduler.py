@@ -47,14 +47,11 @@ class SchedulerLoad:
     """What a reading tells of a scheduler now."""
 
     running: int = 0
-    paused: int = 0
-    waiting_rows: int = 0
     waiting_requests: int = 0
     best_waiting_priority: int | None = None
     kv_bytes: int = 0
     kv_limit_bytes: int = 0
     prefix_bytes: int = 0
-    prefix_entries: int = 0
     preemptions: int = 0
 
 
@@ -231,8 +228,6 @@ class Scheduler:
         waiting = [row for row in table.rows.values() if row.status == "waiting"]
         return SchedulerLoad(
             running=len(table.live) - len(table.retiring),
-            paused=sum(row.paused_at is not None for row in table.rows.values()),
-            waiting_rows=len(waiting),
             waiting_requests=len({row.key.request_id for row in waiting}),
             best_waiting_priority=min(
                 (row.prepared.request.priority for row in waiting), default=None
@@ -240,7 +235,6 @@ class Scheduler:
             kv_bytes=table.live_bytes(),
             kv_limit_bytes=table.kv_bytes,
             prefix_bytes=table.prefixes.used_bytes,
-            prefix_entries=len(table.prefixes),
             preemptions=table.preemptions,
         )
 

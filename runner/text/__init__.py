@@ -16,11 +16,11 @@ from runner.text.prepared import (
     TextPiece,
     TextWorks,
 )
-from runner.text.thread import Answer, TextThread
 
 if TYPE_CHECKING:
     from runner.text.grammar import open_matcher
     from runner.text.text import Text
+    from runner.text.thread import Answer, TextThread
     from runner.text.tokenizer import ModelTokenizer
 
 __all__ = [
@@ -38,11 +38,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Answer": "runner.text.thread",
     "ModelTokenizer": "runner.text.tokenizer",
     "Text": "runner.text.text",
+    "TextThread": "runner.text.thread",
     "open_matcher": "runner.text.grammar",
 }
-"""What loads the libraries of tokenizers and grammars, which only some who come here need."""
+"""What is no pure module, or loads the libraries of tokenizers or grammars."""
 
 
 def __getattr__(name: str) -> object:

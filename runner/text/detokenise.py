@@ -106,14 +106,15 @@ class StreamingDecoder(Protocol):
 
 
 class WholeTextDetokeniser:
-    """Detokenises with the model library's own decoder, for vocabularies of other kinds."""
+    """Detokenises with the model library's own decoder, for vocabularies of other kinds. `held`:
+    the last token's text is still to come."""
 
-    __slots__ = ("_decoder", "_hidden", "_waiting")
+    __slots__ = ("_decoder", "_hidden", "held")
 
     def __init__(self, decoder: StreamingDecoder, hidden: frozenset[int]) -> None:
         self._decoder = decoder
         self._hidden = hidden
-        self._waiting = False
+        self.held = False
 
     def add(self, token: int) -> str:
         """Return the text that this token completes."""
@@ -121,19 +122,14 @@ class WholeTextDetokeniser:
             return ""
         self._decoder.add_token(token)
         text = self._decoder.last_segment
-        self._waiting = not text
+        self.held = not text
         return text
 
     def flush(self) -> str:
         """Return what is left at the end."""
         self._decoder.finalize()
-        self._waiting = False
+        self.held = False
         return self._decoder.last_segment
-
-    @property
-    def held(self) -> bool:
-        """Return whether the last token's text is still to come."""
-        return self._waiting
 
 
 Detokeniser = ByteDetokeniser | WholeTextDetokeniser
