@@ -269,13 +269,12 @@ class FollowerChannel(PlanChannel):
         """Tell the lead that this rank leaves, and whether it always would."""
         if not self._over:
             self._over = True
-            self._link.send(rank_frames.pack_rank(rank_frames.RankGone(why, is_final)))
+            self._send(rank_frames.RankGone(why, is_final))
 
     # --- the engine's thread ---------------------------------------------------------------
 
     def _agree(self, mine: RankFacts) -> Agreement:
-        frame = rank_frames.pack_rank(mine)
-        self._reactor.call(lambda: self._send(frame))
+        self._reactor.call(lambda: self._send(mine))
         with self._told:
             self._told.wait_for(lambda: self._agreement is not None)
             if self._agreement is None:
@@ -319,7 +318,7 @@ class FollowerChannel(PlanChannel):
         if not self._asked:
             self._say_hello(now)
             return
-        self._send(rank_frames.pack_rank(rank_frames.RankBeat(self.step)))
+        self._send(rank_frames.RankBeat(self.step))
         limit_s = self._silence_limit_s()
         if now - self._heard_at > limit_s:
             self._lose(f"the lead, on node {self._lead.node}, was silent for {limit_s:g} s")
@@ -339,9 +338,7 @@ class FollowerChannel(PlanChannel):
             self._tried_at = now
         context = self.context
         proof = greeting(context.secret, context.generation, context.rank)
-        self._send(
-            rank_frames.pack_rank(rank_frames.RankHello(context.rank, context.generation, proof))
-        )
+        self._send(rank_frames.RankHello(context.rank, context.generation, proof))
 
-    def _send(self, frame: bytes) -> None:
-        self._link.send(frame)
+    def _send(self, message: rank_frames.ToLead) -> None:
+        self._link.send(rank_frames.pack_rank(message))
