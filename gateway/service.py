@@ -33,6 +33,7 @@ from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
+from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher, Exchange
 from gateway.runners.pool import RunnerClients
@@ -70,6 +71,7 @@ class HttpService:
         )
         self._clients = clients
         self.catalog = ModelCatalog(self.bus, self.readings, clients)
+        self.bodies = BodyBudget()
         self.dispatcher = Dispatcher(
             options=options,
             process=self.process,

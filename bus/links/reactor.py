@@ -305,9 +305,11 @@ class AsyncioReactor:
     def _fire(self, timer: Timer) -> None:
         if timer.cancelled:
             return
-        timer.action()
-        if timer.period_s is not None and not timer.cancelled:
-            self._loop.call_later(timer.period_s, self._fire, timer)
+        try:
+            timer.action()
+        finally:  # what one turn of it raised is the loop's to tell; the next is still due
+            if timer.period_s is not None and not timer.cancelled:
+                self._loop.call_later(timer.period_s, self._fire, timer)
 
 
 def _pass_on(link: Link, on_frames: OnFrames) -> bool:

@@ -23,11 +23,14 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import envelope_of
 from gateway.http.auth import OPEN_PATHS, host_allowed, is_known_key, offered_key, origin_allowed
+from gateway.requests.body_budget import BodyBudget
 from gateway.service import HttpService, ServiceHandle
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Asgi = Callable[[dict[str, Any], Receive, Callable[..., Awaitable[None]]], Awaitable[None]]
 BODY_SILENCE_S = 30.0
+COMMAND_BYTES = 1 << 20
+"""Of a body that asks for something to be done; what asks for text may be larger."""
 _RECEIVE = "shoal.receive"
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
@@ -45,7 +48,20 @@ class ReceiveTap:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
         if scope["type"] == "http":
             scope[_RECEIVE] = receive
+            if not scope["path"].startswith("/"):
+                _make_relative(scope)
         await self._app(scope, receive, send)
+
+
+def _make_relative(scope: dict[str, Any]) -> None:
+    """Turn a target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) into path and Host;
+    what is no such target stays, and is not found."""
+    scheme, _, rest = scope["path"].partition("://")
+    host, slash, path = rest.partition("/")
+    if scheme.casefold() in ("http", "https") and host:
+        scope["path"], scope["raw_path"] = f"/{path}", (slash + path).encode() or b"/"
+        others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+        scope["headers"] = [(b"host", host.encode()), *others]
 
 
 def receive_of(req: Request) -> Receive:
@@ -65,12 +81,13 @@ class Resource:
         return self._handle.service
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
-        """Return the request's body as `body`; `x_*` fields say nothing, no bytes mean `empty`.
+        """Return the request's body, of at most `COMMAND_BYTES`, as `body`; `x_*` fields say
+        nothing, no bytes mean `empty`.
 
         Raises HttpFaultRaised (408, 413), BadRequest.
         """
         options = self.service.options
-        read = await read_body(req, options.body_limit_bytes)
+        read = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
         found = read_object(read or empty, Limits(depth=options.body_depth))
         take_extras(found)
         return validate(body, found, FieldTable())
@@ -82,25 +99,39 @@ def answer_json(resp: Response, value: Any) -> None:
     resp.content_type = "application/json"
 
 
-async def read_body(req: Request, limit_bytes: int) -> bytes:
-    """Return the whole body. Raises HttpFaultRaised as soon as it is known to be too large (413),
-    or when nothing more of it comes (408)."""
+async def read_body(
+    req: Request, limit_bytes: int, whole_s: float, budget: BodyBudget | None = None
+) -> bytes:
+    """Return the whole body, which is to come within `whole_s`; its bytes stay taken from `budget`.
+
+    Raises HttpFaultRaised as soon as it is known to be too large (413), when nothing more of it
+    comes (408), or when the budget has no room (503); then nothing stays taken.
+    """
     length = req.content_length
     if length is not None and length > limit_bytes:
         raise HttpFaultRaised(faults.too_large(limit_bytes))
     pieces: list[bytes] = []
     size = 0
     loop = asyncio.get_running_loop()
+    end_at = loop.time() + whole_s
     try:
         async with asyncio.timeout(BODY_SILENCE_S) as patience:
             async for piece in req.stream:
-                size += len(piece)
-                if size > limit_bytes:
+                if size + len(piece) > limit_bytes:
                     raise HttpFaultRaised(faults.too_large(limit_bytes))
+                if budget is not None:
+                    budget.take(len(piece))
+                size += len(piece)
                 pieces.append(piece)
-                patience.reschedule(loop.time() + BODY_SILENCE_S)
-    except TimeoutError:
+                patience.reschedule(min(loop.time() + BODY_SILENCE_S, end_at))
+    except BaseException as error:
+        if budget is not None:
+            budget.give_back(size)
+        if not isinstance(error, TimeoutError):
+            raise
         text = f"nothing more of the request body came for {BODY_SILENCE_S:.0f} s"
+        if loop.time() >= end_at:
+            text = f"the request body was not complete after {whole_s:.0f} s"
         raise HttpFaultRaised(HttpFault(408, "body_incomplete", text)) from None
     return b"".join(pieces)
 
@@ -128,6 +159,9 @@ class AccessControl:
         """Refuse strangers before anything is read."""
         options = self._handle.options
         host, origin = req.get_header("host"), req.get_header("origin")
+        foreign = origin is None and req.get_header("sec-fetch-site") == "cross-site"
+        if foreign and (req.method != "GET" or req.path not in OPEN_PATHS):
+            raise HttpFaultRaised(faults.forbidden("pages of other sites may not call"))
         if not host_allowed(host, options.names):
             raise HttpFaultRaised(
                 faults.forbidden(f"the Host name {host!r} is not ours; list it in http_names")

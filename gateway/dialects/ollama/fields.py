@@ -15,7 +15,13 @@ from typing import Any
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
-from gateway.dialects.body import LEAST_TOP_P, MAX_STOP_CHARACTERS, validate
+from gateway.dialects.body import (
+    LEAST_REPETITION,
+    LEAST_TOP_P,
+    MAX_STOP_CHARACTERS,
+    temperature_of,
+    validate,
+)
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.ollama.bodies import (
     NEUTRAL_OPTIONS,
@@ -62,6 +68,11 @@ def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:
             "options.repeat_last_n: only -1 (prompt and output) and 0 (off) are offered",
             field="options.repeat_last_n",
         )
+    if options.repeat_penalty and options.repeat_penalty < LEAST_REPETITION:
+        raise BadRequest(
+            f"options.repeat_penalty: must be 0 (off) or from {LEAST_REPETITION:g} to 10",
+            field="options.repeat_penalty",
+        )
     return options
 
 
@@ -69,8 +80,9 @@ def sampling_of(options: OllamaOptionsBody) -> Sampling:
     """Return how tokens are chosen; options left out take Ollama's defaults."""
     top_p = DEFAULT_TOP_P if options.top_p is None else max(LEAST_TOP_P, options.top_p)
     penalised = options.repeat_last_n != 0 and options.repeat_penalty
+    asked = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
     return Sampling(
-        temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,
+        temperature=temperature_of(asked),
         top_p=top_p,
         top_k=DEFAULT_TOP_K if options.top_k is None else max(0, options.top_k),
         min_p=options.min_p or 0.0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import Sampling
-from gateway.dialects.body import LEAST_TOP_P, MAX_STOP_CHARACTERS
+from gateway.dialects.body import LEAST_TOP_P, MAX_STOP_CHARACTERS, temperature_of
 from gateway.dialects.dialect import Extras, Limits
 from gateway.dialects.openai.bodies import SharedBody
 
@@ -67,7 +67,7 @@ def sampling_of(body: SharedBody) -> Sampling:
     """Return how tokens are chosen; what is left out or null takes OpenAI's default."""
     top_p = 1.0 if body.top_p is None else max(LEAST_TOP_P, body.top_p)
     return Sampling(
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=temperature_of(1.0 if body.temperature is None else body.temperature),
         top_p=top_p,
         top_k=max(0, body.top_k or 0),
         min_p=body.min_p or 0.0,

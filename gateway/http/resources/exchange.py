@@ -107,13 +107,17 @@ class GenerateResource(Resource):
             raise
 
     async def _parse(self, service: HttpService, req: Request) -> Parsed:
-        body = await read_body(req, service.options.body_limit_bytes)
+        options = service.options
+        body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
         headers = {name.lower(): value for name, value in req.headers.items()}
         context = service.parse_context(headers)
-        if len(body) < PARSE_ASIDE_BYTES:
-            return self._dialect.parse(body, context)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self._dialect.parse, body, context)
+        try:
+            if len(body) < PARSE_ASIDE_BYTES:
+                return self._dialect.parse(body, context)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(None, self._dialect.parse, body, context)
+        finally:
+            service.bodies.give_back(len(body))
 
 
 async def _watch(req: Request, service: HttpService, exchange: Exchange) -> None:

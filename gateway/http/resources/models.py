@@ -17,7 +17,7 @@ from gateway.dialects.dialect import (
     ShowsAsked,
     ShowsModel,
 )
-from gateway.http.middleware import Resource, read_body
+from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
 from gateway.service import HttpService, ServiceHandle
 
 
@@ -62,7 +62,7 @@ class ModelOfBody(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with one model."""
         options = self.service.options
-        body = await read_body(req, options.body_limit_bytes)
+        body = await read_body(req, COMMAND_BYTES, options.body_s)
         name = self._endpoint.parse(body, Limits(depth=options.body_depth))
         await _show(self.service, self._endpoint, name, resp)
 
