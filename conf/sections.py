@@ -13,7 +13,6 @@ from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
 
-LOOPBACK = ("127.", "localhost", "::1")
 Words = Annotated[tuple[str, ...], NoDecode]
 """A list of words: in TOML an array, in the environment separated by commas (or a JSON array)."""
 

@@ -16,6 +16,7 @@ from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
 from bus.wire.errors import BadRequest, ContextOverflow
+from gateway.cluster.options import Options
 from gateway.dialects import faults
 from gateway.dialects.body import FieldTable, Model, read_object, take_extras, validate
 from gateway.dialects.dialect import Limits
@@ -188,13 +189,22 @@ class AccessControl:
             resp.set_header("connection", "close")
 
     def _check_key(self, req: Request) -> None:
-        key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
-        if key is None:
+        if _key_of(req) is None:
             raise HttpFaultRaised(
                 faults.unauthorized("an API key is needed: Authorization: Bearer <key>")
             )
-        if not is_known_key(key, self._handle.options.keys):
+        if not has_key(req, self._handle.options):
             raise HttpFaultRaised(faults.unauthorized("this API key is not known here"))
+
+
+def has_key(req: Request, options: Options) -> bool:
+    """Return whether a request carries a key that is known here, or none is needed."""
+    key = _key_of(req)
+    return not options.keys or (key is not None and is_known_key(key, options.keys))
+
+
+def _key_of(req: Request) -> str | None:
+    return offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
 
 
 class ErrorHandlers:

@@ -13,7 +13,7 @@ from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.middleware import Resource, answer_json
+from gateway.http.middleware import Resource, answer_json, has_key
 from gateway.http.node_health import node_health
 from gateway.service import HttpService
 
@@ -90,13 +90,18 @@ class HealthResource(Resource):
     """`GET /health`: how this process is, from memory alone."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer 200 while it serves at all; the words say how well."""
+        """Answer 200 while it serves at all; the words say how well, the rest only to who has a
+        key where keys are needed."""
         service = self.service
         problems = _problems(service)
+        status = "degraded" if problems else "ok"
+        if not has_key(req, service.options):
+            answer_json(resp, {"status": status})
+            return
         answer_json(
             resp,
             {
-                "status": "degraded" if problems else "ok",
+                "status": status,
                 "problems": problems,
                 "node": service.options.node,
                 "name": service.options.node_name,
