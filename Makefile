@@ -45,6 +45,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
 	$(BIN)/ruff check $(PACKAGES) tests
 	$(BIN)/pyright
+	$(BIN)/python -m tests.harness.limits_page --check
 	$(BIN)/python -m tests.harness.protocol_page --check
 	$(BIN)/python -m tests.harness.reference_page --check
 	$(BIN)/python -m tests.harness.tour_page --check
@@ -60,6 +61,7 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix $(PACKAGES) tests
 
 docs: $(READY)
+	$(BIN)/python -m tests.harness.limits_page
 	$(BIN)/python -m tests.harness.protocol_page
 	$(BIN)/python -m tests.harness.reference_page
 	$(BIN)/python -m tests.harness.tour_page
