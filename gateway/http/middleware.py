@@ -23,13 +23,21 @@ from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import envelope_of
-from gateway.http.auth import OPEN_PATHS, host_allowed, is_known_key, offered_key, origin_allowed
+from gateway.http.auth import (
+    OPEN_PATHS,
+    hashed,
+    host_allowed,
+    is_known_key,
+    offered_key,
+    origin_allowed,
+)
 from gateway.requests.body_budget import BodyBudget
 from gateway.service import HttpService, ServiceHandle
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Asgi = Callable[[dict[str, Any], Receive, Callable[..., Awaitable[None]]], Awaitable[None]]
 BODY_SILENCE_S = 30.0
+KEY_ID_DIGITS = 16
 COMMAND_BYTES = 1 << 20
 """Of a body that asks for something to be done; what asks for text may be larger."""
 _RECEIVE = "shoal.receive"
@@ -201,6 +209,12 @@ def has_key(req: Request, options: Options) -> bool:
     """Return whether a request carries a key that is known here, or none is needed."""
     key = _key_of(req)
     return not options.keys or (key is not None and is_known_key(key, options.keys))
+
+
+def key_id(req: Request, options: Options) -> str | None:
+    """Return the id of the API key that a request carries, None where fewer than two are known."""
+    key = _key_of(req)
+    return hashed(key)[-KEY_ID_DIGITS:] if key is not None and len(options.keys) > 1 else None
 
 
 def _key_of(req: Request) -> str | None:
