@@ -28,7 +28,7 @@ from bus.wire.messages.peers import PeersReading
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import HttpProcesses
-from gateway.cluster.metrics import FLUSH_S, EndedRequest, Metrics
+from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
@@ -48,7 +48,7 @@ class HttpService:
         self.options = options
         self.boot = new_boot()
         self.reactor = AsyncioReactor(loop)
-        self.http_processes = HttpProcesses(options.endpoints, self.reactor, lambda: self)
+        self.http_processes = HttpProcesses(options.endpoints, self.reactor, self)
         self.process = f"gateway:{self.http_processes.number}"
         self.log = Log(node=options.node, process=self.process, level=options.log_level)
         speaker = Speaker(options.node, self.process, self.boot)
@@ -61,31 +61,16 @@ class HttpService:
             self.bus.hear(topic, self._heard)
         self.counters = Counters()
         self.metrics = Metrics(self.counters)
-        clients = RunnerClients(
-            node=options.node,
-            process=f"h{self.http_processes.number}",
-            boot=self.boot,
-            reactor=self.reactor,
-            log=self.log,
-            security=security,
-        )
-        self._clients = clients
-        self.catalog = ModelCatalog(self.bus, self.readings, clients)
+        self._short_name = f"h{self.http_processes.number}"
+        self._clients = RunnerClients(self.bus, self._short_name)
+        self.catalog = ModelCatalog(self.bus, self.readings, self._clients)
         self.bodies = BodyBudget()
-        self.dispatcher = Dispatcher(
-            options=options,
-            process=self.process,
-            bus=self.bus,
-            readings=self.readings,
-            catalog=self.catalog,
-            clients=clients,
-            counters=self.counters,
-        )
+        self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self._own_cancels = RememberedCancels(self.dispatcher)
         self.cancels = CancelRouter(
             processes=options.processes,
             near=self.http_processes,
-            remote=RemoteCancels(self.bus, f"h{self.http_processes.number}", self._own_cancels),
+            remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
             is_node=self._is_node,
         )
         self.running = 0
@@ -135,7 +120,7 @@ class HttpService:
 
     # --- what resources ask ------------------------------------------------------------------
 
-    def parse_context(self, headers: dict[str, str]) -> ParseContext:
+    def parse_context(self) -> ParseContext:
         """Return what a parser may know now."""
         context_tokens = {
             str(card.model): card.context_tokens for card in self.catalog.cards().values()
@@ -143,7 +128,6 @@ class HttpService:
         return ParseContext(
             ids=self._ids,
             now_s=wall(),
-            headers=headers,
             context_tokens=context_tokens,
             fingerprint=f"shoal-{self.options.version}",
             limits=Limits(depth=self.options.body_depth),
@@ -164,8 +148,10 @@ class HttpService:
             raise HttpFaultRaised(of_refusal(answer.refusal))
         return answer
 
-    def keep_alive(self, model: ModelId, seconds: float) -> None:
-        """Tell the model's instances how long, in seconds, they may idle; not waited for."""
+    def keep_alive(self, model: ModelId, seconds: float | None) -> None:
+        """Tell the model's instances how long they may idle, where it is said; not waited for."""
+        if seconds is None:
+            return
         wanted = -1.0 if seconds == float("inf") or seconds < 0 else seconds
         for one in self.bus.state.instances.values():
             same = one.keep_alive_s == wanted or (wanted < 0 and one.keep_alive_s < 0)
@@ -193,13 +179,7 @@ class HttpService:
         for request in exchange.requests:
             ttft_s = None if request.first_at is None else request.first_at - started_at
             self.metrics.ended(
-                EndedRequest(
-                    model=str(exchange.model),
-                    outcome=outcome,
-                    prompt_tokens=request.prompt_tokens,
-                    ttft_s=ttft_s,
-                    seconds=now - started_at,
-                )
+                str(exchange.model), outcome, request.prompt_tokens, ttft_s, now - started_at
             )
             self.log.info(
                 "request",
@@ -223,9 +203,8 @@ class HttpService:
         return node in self.bus.state.nodes or any(card.node == node for card in cards)
 
     def _request_ids(self) -> Iterator[RequestId]:
-        process = f"h{self.http_processes.number}"
         for count in itertools.count(1):
-            yield request_id(self.options.node, process, self.boot, count)
+            yield request_id(self.options.node, self._short_name, self.boot, count)
 
     def _heard(self, _topic: str, envelope: Envelope) -> None:
         message = envelope.message

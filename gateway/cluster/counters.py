@@ -7,6 +7,7 @@ time, for the shell to put where Prometheus reads it.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 ITL_BOUNDS_S = (
@@ -25,24 +26,21 @@ class ModelCounters:
     itl_counts: list[int] = field(default_factory=lambda: [0] * len(ITL_BOUNDS_S))
 
 
+def _none_yet() -> defaultdict[str, ModelCounters]:
+    return defaultdict(ModelCounters)
+
+
 @dataclass(slots=True)
 class Counters:
     """All models' counts."""
 
-    models: dict[str, ModelCounters] = field(default_factory=dict[str, ModelCounters])
-
-    def of(self, model: str) -> ModelCounters:
-        """Return this model's counts, to be added to."""
-        found = self.models.get(model)
-        if found is None:
-            found = self.models[model] = ModelCounters()
-        return found
+    models: dict[str, ModelCounters] = field(default_factory=_none_yet)
 
     def tokens(self, model: str, count: int, gap_s: float | None) -> None:
         """Count `count` tokens that came together, `gap_s` after the ones before (None: the first).
 
         Tokens that come together share the gap, as if evenly spaced."""
-        mine = self.of(model)
+        mine = self.models[model]
         mine.tokens += count
         if gap_s is not None and count:
             mine.itl_sum_s += gap_s
@@ -50,5 +48,5 @@ class Counters:
 
     def drain(self) -> dict[str, ModelCounters]:
         """Return the counts gathered so far, by model, and begin anew."""
-        models, self.models = self.models, {}
+        models, self.models = self.models, _none_yet()
         return models

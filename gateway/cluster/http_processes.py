@@ -8,7 +8,7 @@ does not answer within a second is taken for gone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from bus.links.reactor import Reactor
@@ -37,12 +37,10 @@ class ProcessRequests(Protocol):
 class HttpProcesses:
     """This process's place among its siblings. `number` is ours while we live."""
 
-    def __init__(
-        self, endpoints: Endpoints, reactor: Reactor, asked: Callable[[], ProcessRequests]
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, reactor: Reactor, own: ProcessRequests) -> None:
         self._endpoints = endpoints
         self._reactor = reactor
-        self._asked = asked
+        self._own = own
         self._router = Link("router")
         self.number = self._take_number()
         self._dealers: dict[int, Link] = {}
@@ -53,7 +51,7 @@ class HttpProcesses:
     async def cancel(self, number: int, request_id: RequestId) -> bool | None:
         """Have the process with this number stop a request; None when it does not answer."""
         if number == self.number:
-            return self._asked().cancel(request_id)
+            return self._own.cancel(request_id)
         answer = await self._ask(number, ["cancel", request_id])
         return answer if isinstance(answer, bool) else None
 
@@ -61,7 +59,7 @@ class HttpProcesses:
         """Return the open requests of all `processes` HTTP processes; silent ones are left out."""
         others = [number for number in range(processes) if number != self.number]
         answers = await asyncio.gather(*(self._ask(number, ["open"]) for number in others))
-        found = self._asked().open_requests()
+        found = self._own.open_requests()
         for answer in answers:
             if isinstance(answer, list):
                 found += cast(list[dict[str, Any]], answer)
@@ -113,9 +111,9 @@ class HttpProcesses:
     def _question(self, frames: list[bytes]) -> None:
         match _plain(frames[-1]):
             case [int(count), "cancel", str(request_id)]:
-                answer: Any = self._asked().cancel(RequestId(request_id))
+                answer: Any = self._own.cancel(RequestId(request_id))
             case [int(count), "open"]:
-                answer = self._asked().open_requests()
+                answer = self._own.open_requests()
             case _:
                 return
         self._router.send(frames[0], pack([count, answer]))

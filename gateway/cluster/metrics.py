@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -19,7 +20,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from bus.wire.messages.readings import DemandReading, RunnerReading
-from gateway.cluster.counters import ITL_BOUNDS_S, Counters, ModelCounters
+from gateway.cluster.counters import ITL_BOUNDS_S, Counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FLUSH_S = 1.0
@@ -37,17 +38,6 @@ class BulkHistogram(Histogram):
         self._sum.inc(total)
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRequest:
-    """A request that has ended, as far as it is counted. Seconds since its arrival."""
-
-    model: str
-    outcome: str
-    prompt_tokens: int
-    ttft_s: float | None
-    seconds: float
-
-
 class Metrics:
     """The counts of one HTTP process, and the text of all of them."""
 
@@ -55,28 +45,20 @@ class Metrics:
         own = CollectorRegistry()
         by_model = ("model_name",)
         self._counters = counters
-        self._requests = Counter(
-            "shoal_requests", "Requests ended, by outcome.", ("model_name", "outcome"), registry=own
+        counter = partial(Counter, registry=own)
+        seconds = partial(Histogram, labelnames=by_model, buckets=_SECONDS, registry=own)
+        self._requests = counter(
+            "shoal_requests", "Requests ended, by outcome.", ("model_name", "outcome")
         )
-        self._prompt = Counter(
-            "shoal_prompt_tokens", "Prompt tokens of accepted requests.", by_model, registry=own
+        self._prompt = counter(
+            "shoal_prompt_tokens", "Prompt tokens of accepted requests.", by_model
         )
-        self._generated = Counter(
-            "shoal_generation_tokens", "Tokens generated.", by_model, registry=own
+        self._generated = counter("shoal_generation_tokens", "Tokens generated.", by_model)
+        self._ttft = seconds(
+            "shoal_time_to_first_token_seconds", "From a request's arrival to its first token."
         )
-        self._ttft = Histogram(
-            "shoal_time_to_first_token_seconds",
-            "From a request's arrival to its first token.",
-            by_model,
-            buckets=_SECONDS,
-            registry=own,
-        )
-        self._e2e = Histogram(
-            "shoal_e2e_request_latency_seconds",
-            "From a request's arrival to its end.",
-            by_model,
-            buckets=_SECONDS,
-            registry=own,
+        self._e2e = seconds(
+            "shoal_e2e_request_latency_seconds", "From a request's arrival to its end."
         )
         self._itl = BulkHistogram(
             "shoal_inter_token_latency_seconds",
@@ -85,18 +67,18 @@ class Metrics:
             buckets=ITL_BOUNDS_S,
             registry=own,
         )
-        self._faults = Counter(
-            "shoal_http_errors", "HTTP answers of 400 and above.", ("status",), registry=own
-        )
+        self._faults = counter("shoal_http_errors", "HTTP answers of 400 and above.", ("status",))
 
-    def ended(self, one: EndedRequest) -> None:
-        """Count a request that has ended."""
-        self._requests.labels(one.model, one.outcome).inc()
-        if one.prompt_tokens:
-            self._prompt.labels(one.model).inc(one.prompt_tokens)
-        if one.ttft_s is not None:
-            self._ttft.labels(one.model).observe(one.ttft_s)
-        self._e2e.labels(one.model).observe(one.seconds)
+    def ended(
+        self, model: str, outcome: str, prompt_tokens: int, ttft_s: float | None, seconds: float
+    ) -> None:
+        """Count a request that has ended. Seconds are since its arrival."""
+        self._requests.labels(model, outcome).inc()
+        if prompt_tokens:
+            self._prompt.labels(model).inc(prompt_tokens)
+        if ttft_s is not None:
+            self._ttft.labels(model).observe(ttft_s)
+        self._e2e.labels(model).observe(seconds)
 
     def fault(self, status: int) -> None:
         """Count an error answer."""
@@ -105,7 +87,8 @@ class Metrics:
     def flush(self) -> None:
         """Put what was tallied per token where a scrape of any process sees it."""
         for model, counters in self._counters.drain().items():
-            self._flush_model(model, counters)
+            self._generated.labels(model).inc(counters.tokens)
+            self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
 
     def render(self, runners: list[RunnerReading], demands: list[DemandReading]) -> bytes:
         """Return the metrics text of all HTTP processes and of the runners."""
@@ -115,50 +98,31 @@ class Metrics:
         scraped.register(_Readings(runners, demands))
         return generate_latest(scraped)
 
-    def _flush_model(self, model: str, counters: ModelCounters) -> None:
-        self._generated.labels(model).inc(counters.tokens)
-        self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
 
-
+@dataclass(frozen=True, eq=False)
 class _Readings(Collector):
     """Runners' readings as metrics, with the stems that dashboards know."""
 
-    def __init__(self, runners: list[RunnerReading], demands: list[DemandReading]) -> None:
-        self._runners = runners
-        self._demands = demands
+    runners: list[RunnerReading]
+    demands: list[DemandReading]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all readings."""
         names = ("model_name", "instance", "node")
-        running = GaugeMetricFamily(
-            "shoal_num_requests_running", "Requests in the batch.", labels=names
-        )
-        waiting = GaugeMetricFamily(
+        gauge = partial(GaugeMetricFamily, labels=names)
+        counter = partial(CounterMetricFamily, labels=names)
+        running = gauge("shoal_num_requests_running", "Requests in the batch.")
+        waiting = gauge(
             "shoal_num_requests_waiting",
             "Requests queued at runners; instance is empty for those that wait for a load.",
-            labels=names,
         )
-        kv_ratio = GaugeMetricFamily(
-            "shoal_kv_cache_usage_ratio", "KV cache in use, 0 to 1.", labels=names
-        )
-        speed = GaugeMetricFamily(
-            "shoal_generation_tokens_per_second",
-            "Tokens generated in the last second.",
-            labels=names,
-        )
-        hits = CounterMetricFamily(
-            "shoal_prefix_cache_hits", "Prompts that found a cached prefix.", labels=names
-        )
-        hit_tokens = CounterMetricFamily(
-            "shoal_prefix_cache_hit_tokens", "Prompt tokens taken from it.", labels=names
-        )
-        preemptions = CounterMetricFamily(
-            "shoal_num_preemptions", "Rows put back for want of memory.", labels=names
-        )
-        memory = GaugeMetricFamily(
-            "shoal_runner_memory_bytes", "Accelerator memory in use.", labels=names
-        )
-        for one in self._runners:
+        kv_ratio = gauge("shoal_kv_cache_usage_ratio", "KV cache in use, 0 to 1.")
+        speed = gauge("shoal_generation_tokens_per_second", "Tokens generated in the last second.")
+        hits = counter("shoal_prefix_cache_hits", "Prompts that found a cached prefix.")
+        hit_tokens = counter("shoal_prefix_cache_hit_tokens", "Prompt tokens taken from it.")
+        preemptions = counter("shoal_num_preemptions", "Rows put back for want of memory.")
+        memory = gauge("shoal_runner_memory_bytes", "Accelerator memory in use.")
+        for one in self.runners:
             labels = (str(one.model), str(one.instance), str(one.node))
             running.add_metric(labels, one.running)
             waiting.add_metric(labels, one.waiting)
@@ -168,7 +132,7 @@ class _Readings(Collector):
             hit_tokens.add_metric(labels, one.prefix_hit_tokens)
             preemptions.add_metric(labels, one.preemptions)
             memory.add_metric(labels, one.active_bytes)
-        for reading in self._demands:
+        for reading in self.demands:
             for wanted in reading.models:
                 labels = (str(wanted.model), "", f"{reading.node}/{reading.process}")
                 waiting.add_metric(labels, wanted.waiting)

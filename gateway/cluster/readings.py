@@ -7,8 +7,10 @@ not move by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import InstanceId, ModelId, NodeId
@@ -25,8 +27,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.wire import Message
 
-Key = TypeVar("Key")
-Reading = TypeVar("Reading")
+Reading = TypeVar("Reading", bound=Message)
 READING_TTL_S = 15.0
 CARD_TTL_S = 600.0
 LINK_TTL_S = 600.0
@@ -44,42 +45,34 @@ TOPICS = (
 """The beginnings of the topics on which they are heard."""
 
 
+_KEYS: Mapping[type[Message], Callable[[Any], object]] = {
+    NodeReading: attrgetter("node"),
+    RunnerReading: attrgetter("node", "process"),
+    DemandReading: attrgetter("node", "process"),
+    PeersReading: attrgetter("node"),
+    WeightsReading: attrgetter("node"),
+    LinkReading: attrgetter("node"),
+    CollectiveReading: attrgetter("instance", "rank"),
+}
+"""What tells readings of one type apart; of each, the latest is kept."""
+
+
 class ClusterReadings:
     """Latest cards and readings, with when they were heard."""
 
     def __init__(self) -> None:
         self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
-        self._nodes: dict[NodeId, tuple[NodeReading, float]] = {}
-        self._runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
-        self._demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
-        self._peers: dict[NodeId, tuple[PeersReading, float]] = {}
-        self._weights: dict[NodeId, tuple[WeightsReading, float]] = {}
-        self._links: dict[NodeId, tuple[LinkReading, float]] = {}
-        self._tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = {}
+        self._readings: defaultdict[type[Message], dict[Any, tuple[Any, float]]] = defaultdict(dict)
 
     def heard(self, message: Message, now: float) -> None:
         """Keep a card or a reading; any other message is passed over."""
-        match message:
-            case CardReading(card=card):
-                known = self._cards.get(card.node)
-                if known is None or card.announced_at_s >= known[0].announced_at_s:
-                    self._cards[card.node] = (card, now)
-            case NodeReading() as reading:
-                self._nodes[reading.node] = (reading, now)
-            case RunnerReading() as reading:
-                self._runners[(reading.node, reading.process)] = (reading, now)
-            case DemandReading() as reading:
-                self._demands[(reading.node, reading.process)] = (reading, now)
-            case PeersReading() as reading:
-                self._peers[reading.node] = (reading, now)
-            case WeightsReading() as reading:
-                self._weights[reading.node] = (reading, now)
-            case LinkReading() as reading:
-                self._links[reading.node] = (reading, now)
-            case CollectiveReading() as reading:
-                self._tests[(reading.instance, reading.rank)] = (reading, now)
-            case _:
-                return
+        if isinstance(message, CardReading):
+            card = message.card
+            known = self._cards.get(card.node)
+            if known is None or card.announced_at_s >= known[0].announced_at_s:
+                self._cards[card.node] = (card, now)
+        elif key_of := _KEYS.get(type(message)):
+            self._readings[type(message)][key_of(message)] = (message, now)
 
     @property
     def has_cards(self) -> bool:
@@ -101,7 +94,7 @@ class ClusterReadings:
 
     def runners(self, now: float) -> list[RunnerReading]:
         """Return the fresh readings of runners."""
-        return _fresh(self._runners, now)
+        return self._fresh(RunnerReading, now)
 
     def serving(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
         """Return those of runners whose generation is among `instances`: a dead runner's last
@@ -120,33 +113,33 @@ class ClusterReadings:
 
     def nodes(self, now: float) -> list[tuple[NodeReading, float]]:
         """Return each node's latest reading, however old, and its age in seconds."""
-        return [(reading, now - at) for reading, at in self._nodes.values()]
+        return [(reading, now - at) for reading, at in self._readings[NodeReading].values()]
 
     def peers(self, now: float) -> list[PeersReading]:
         """Return the fresh readings of the peers that nodes know."""
-        return _fresh(self._peers, now)
+        return self._fresh(PeersReading, now)
 
     def demands(self, now: float) -> list[DemandReading]:
         """Return the fresh readings of demand, from all gateway processes that are heard."""
-        return _fresh(self._demands, now)
+        return self._fresh(DemandReading, now)
 
     def weights(self, now: float) -> list[WeightsReading]:
         """Return the fresh readings of what nodes fetch."""
-        return _fresh(self._weights, now)
+        return self._fresh(WeightsReading, now)
 
     def links(self, now: float) -> list[LinkReading]:
         """Return what nodes measured towards each other in the last ten minutes."""
-        return _fresh(self._links, now, LINK_TTL_S)
+        return self._fresh(LinkReading, now, LINK_TTL_S)
 
     def test_of(self, instance: InstanceId, now: float) -> list[CollectiveReading]:
         """Return what the ranks of a collective test have said, for ten minutes after it."""
-        fresh = _fresh(self._tests, now, TEST_TTL_S)
+        fresh = self._fresh(CollectiveReading, now, TEST_TTL_S)
         return [reading for reading in fresh if reading.instance == instance]
 
-
-def _fresh(
-    readings: dict[Key, tuple[Reading, float]], now: float, ttl_s: float = READING_TTL_S
-) -> list[Reading]:
-    for key in [key for key, (_, at) in readings.items() if now - at >= ttl_s]:
-        del readings[key]
-    return [reading for reading, _ in readings.values()]
+    def _fresh(
+        self, kind: type[Reading], now: float, ttl_s: float = READING_TTL_S
+    ) -> list[Reading]:
+        held = self._readings[kind]
+        for key in [key for key, (_, at) in held.items() if now - at >= ttl_s]:
+            del held[key]
+        return [reading for reading, _ in held.values()]

@@ -14,7 +14,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
@@ -28,28 +28,9 @@ _BY_FIELD = "union_by_"
 MAX_PATH = 200
 """Characters of a path that are said back; field names are the client's, of any length."""
 MAX_PRIORITY = 1000
-MAX_STOP_CHARACTERS = 1000
-LEAST_TOP_P = 1e-9
-"""A nucleus this small holds the likeliest token alone, which is what `top_p: 0` asks for."""
-LEAST_TEMPERATURE = 1e-3
-"""Below it every draw is the likeliest token, and its inverse would soon leave float32."""
-LEAST_REPETITION = 0.01
 MAX_SECONDS = 7 * 24 * 3600.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
 """The bytes of JSON that neither separate values nor open anything."""
-
-
-class Closed(BaseModel):
-    """A client's object: unknown fields refused, types exact, numbers finite."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
-    )
-
-
-Unused = Any
-"""The type of a field that is accepted without effect."""
-Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +42,23 @@ class FieldTable:
 
     harmless: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Closed(BaseModel):
+    """A client's object: unknown fields refused, types exact, numbers finite.
+
+    `table` is about the fields that the object does not have.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+    )
+    table: ClassVar[FieldTable] = FieldTable()
+
+
+Unused = Any
+"""The type of a field that is accepted without effect."""
+Model = TypeVar("Model", bound=Closed)
 
 
 def by_field(name: str, *known: str) -> Discriminator:
@@ -82,11 +80,21 @@ def by_field(name: str, *known: str) -> Discriminator:
     )
 
 
-def by_shape(expected: str, tag: Callable[[Any], str | None]) -> Discriminator:
-    """Tell the members of a union apart by the kind of JSON value. Tags begin with `~`."""
+def by_shape(expected: str, tag: Callable[[object], str | None]) -> Discriminator:
+    """Tell the members of a union apart by what the JSON value is like. Tags begin with `~`."""
     return Discriminator(
         tag, custom_error_type="union_shape", custom_error_message=f"must be {expected}"
     )
+
+
+def by_type(expected: str, tags: Mapping[type, str]) -> Discriminator:
+    """Tell the members of a union apart by the type of the JSON value."""
+    return by_shape(expected, lambda value: tags.get(type(value)))
+
+
+def bad_field(path: str, text: str) -> BadRequest:
+    """Return the refusal of what a field holds; `text` says what is wrong with it."""
+    return BadRequest(f"{path}: {text}", field=path)
 
 
 def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
@@ -103,6 +111,13 @@ def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
     if _deeper_than(found, limits.depth):
         raise BadRequest(f"the request body is nested deeper than {limits.depth} levels")
     return found
+
+
+def read_body(model: type[Model], body: bytes, limits: Limits) -> tuple[Model, Extras]:
+    """Return a body as `model`, and what its `x_*` fields say. BadRequest for the first fault."""
+    fields = read_object(body, limits)
+    extras = take_extras(fields)
+    return validate(model, fields), extras
 
 
 def take_extras(fields: dict[str, Any]) -> Extras:
@@ -125,30 +140,23 @@ def take_extras(fields: dict[str, Any]) -> Extras:
     )
 
 
-def validate(
-    model: type[Model], fields: dict[str, Any], table: FieldTable, *, within: str = ""
-) -> Model:
+def validate(model: type[Model], fields: dict[str, Any], *, within: str = "") -> Model:
     """Return `fields` as `model`, without the harmless ones. BadRequest for the first fault.
 
     `within` is the path of the object that `fields` are, when it is not the body itself.
     """
-    for name in [name for name in fields if name in table.harmless]:
+    for name in [name for name in fields if name in model.table.harmless]:
         del fields[name]
-    for name in [name for name in fields if name in table.refused]:
+    for name in [name for name in fields if name in model.table.refused]:
         # a null asks for nothing: many clients send every field they know
         if fields[name] is not None:
             path = path_of((within, name))
-            raise BadRequest(f"{path} is not offered here: {table.refused[name]}", field=path)
+            raise BadRequest(f"{path} is not offered here: {model.table.refused[name]}", field=path)
         del fields[name]
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        _translate(error, model, table, within)
-
-
-def temperature_of(asked: float) -> float:
-    """Return the temperature to draw with: 0, the likeliest token, for all that amount to it."""
-    return asked if asked >= LEAST_TEMPERATURE else 0.0
+        _translate(error, model, within)
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
@@ -162,9 +170,7 @@ def path_of(location: tuple[int | str, ...]) -> str:
     return path
 
 
-def _translate(
-    error: ValidationError, model: type[BaseModel], table: FieldTable, within: str
-) -> NoReturn:
+def _translate(error: ValidationError, model: type[Closed], within: str) -> NoReturn:
     errors = error.errors(include_url=False, include_input=False)
     first = errors[0]
     path = path_of((within, *first["loc"]))[:MAX_PATH]
@@ -172,27 +178,23 @@ def _translate(
         path = f"{path}.{first['type'].removeprefix(_BY_FIELD)}"
     match first["type"]:
         case "extra_forbidden":
-            said = f"unknown field '{path}'{_nearest(first['loc'], model, table)}"
+            said = f"unknown field '{path}'{_nearest(first['loc'], model)}"
         case "missing":
             said = f"{path} is required"
         case _:
-            said = f"{path}: {_lower_first(first['msg'])}"
+            said = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}"
     more = len(errors) - 1
     if more:
         said += f" (and {more} more)"
     raise BadRequest(said, field=path or None) from error
 
 
-def _nearest(location: tuple[int | str, ...], model: type[BaseModel], table: FieldTable) -> str:
+def _nearest(location: tuple[int | str, ...], model: type[Closed]) -> str:
     if len(location) != 1 or len(str(location[0])) > 40:
         return ""
-    known = [*model.model_fields, *table.harmless]
+    known = [*model.model_fields, *model.table.harmless]
     near = difflib.get_close_matches(str(location[0]), known, n=1, cutoff=0.7)
     return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
@@ -209,9 +211,7 @@ def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
     except (ValueError, RecursionError):
         raise refusal from error
     path = _odd_number(value)
-    if path is None:
-        raise refusal from error
-    raise BadRequest(f"{path}: must be a finite number", field=path) from error
+    raise bad_field(path, "must be a finite number") if path else refusal from error
 
 
 def _odd_number(value: Any) -> str | None:

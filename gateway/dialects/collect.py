@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
 
 from bus.wire.errors import FinishReason
 from bus.wire.ids import RequestId
@@ -30,9 +29,15 @@ from bus.wire.messages.tokens import (
 class CollectedCall:
     """One tool call; `arguments` is JSON text, unless the choice ran out of length."""
 
-    call_id: str
-    name: str
-    arguments: str
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+    def add(self, delta: ToolCallDelta) -> None:
+        """Add a part of the call: id and name come once, arguments in fragments."""
+        self.call_id = self.call_id or delta.call_id or ""
+        self.name = self.name or delta.name or ""
+        self.arguments += delta.arguments
 
 
 @dataclass(slots=True)
@@ -102,30 +107,18 @@ class Collector:
                     if entry.logprobs and channel == "text":
                         whole.choices[entry.choice].logprobs.extend(entry.logprobs)
                 case ToolCallDelta():
-                    _add_call(whole.choices[entry.choice].calls, entry)
+                    calls = whole.choices[entry.choice].calls
+                    calls += (CollectedCall() for _ in range(len(calls), entry.call + 1))
+                    calls[entry.call].add(entry)
                 case ChoiceEnd():
                     whole.choices[entry.choice].finish_reason = entry.finish_reason
                     whole.choices[entry.choice].stop = entry.stop
                 case PrefillProgress():
                     pass
-                case Finished():
+                case Finished() | Failed():
                     whole.usage = entry.usage
+                    whole.failed = entry if isinstance(entry, Failed) else None
                     del self._open[entry.request_id]
-                case Failed():
-                    whole.usage = entry.usage
-                    whole.failed = entry
-                    del self._open[entry.request_id]
-                case _:
-                    assert_never(entry)
-
-
-def _add_call(calls: list[CollectedCall], delta: ToolCallDelta) -> None:
-    while len(calls) <= delta.call:
-        calls.append(CollectedCall("", "", ""))
-    call = calls[delta.call]
-    call.call_id = call.call_id or delta.call_id or ""
-    call.name = call.name or delta.name or ""
-    call.arguments += delta.arguments
 
 
 def total(usages: Sequence[Usage]) -> Usage:

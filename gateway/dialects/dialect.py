@@ -19,7 +19,8 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Entry
 from gateway.dialects.collect import Collected
-from gateway.dialects.faults import HttpFault
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFault, headers_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -51,14 +52,12 @@ class Limits:
 class ParseContext:
     """All that a parser may know beside the body.
 
-    `ids` is drawn from once per request made. `headers` have lower-case names.
-    `context_tokens` is what the cards say, for the models that are known.
+    `ids` is drawn from once per request made. `context_tokens` is what the cards say, for the
+    models that are known.
     """
 
     ids: Iterator[RequestId]
     now_s: float
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    path: Mapping[str, str] = field(default_factory=dict[str, str])
     context_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     fingerprint: str = "shoal"
     limits: Limits = Limits()
@@ -173,10 +172,6 @@ class Dialect(Protocol):
         """Return the answer in one piece; no request of `collected` may have failed."""
         ...
 
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """Return the answer to a failure before the status has been sent."""
-        ...
-
 
 # --- an API as a table ----------------------------------------------------------------------------
 
@@ -206,72 +201,71 @@ class ModelListing:
     family: str = ""
     parameters: int = 0
     quantization: str = ""
-    weight_format: str = "safetensors"
     context_tokens: int = 0
     capabilities: tuple[str, ...] = ("completion",)
     template: str = ""
-    license: str = ""
-    parent: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     loaded: tuple[LoadedCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Generates:
-    """`POST path` generates text; `body` is the model that parses it."""
+class Endpoint:
+    """A path of an API, and its line in the reference."""
 
     path: str
     summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generates(Endpoint):
+    """`POST path` generates text; `body` is the model that parses it."""
+
     dialect: Dialect
     body: type[BaseModel]
 
 
 @dataclass(frozen=True, slots=True)
-class ListsModels:
+class ListsModels(Endpoint):
     """`GET path` tells of all models. `waits`: until it is known which there are."""
 
-    path: str
-    summary: str
     render: Callable[[Sequence[ModelListing], float], bytes]
     waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class ShowsModel:
+class ShowsModel(Endpoint):
     """`GET path` tells of the model that is the `{name}` in it."""
 
-    path: str
-    summary: str
     render: Callable[[ModelListing], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class ShowsAsked:
+class ShowsAsked(Endpoint):
     """`POST path` tells of the model that `parse` finds in the body, as `body` has it."""
 
-    path: str
-    summary: str
     render: Callable[[ModelListing], bytes]
     parse: Callable[[bytes, Limits], str]
     body: type[BaseModel]
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
+class Says(Endpoint):
     """`GET path` always says the same."""
 
-    path: str
-    summary: str
     answer: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope:
-    """How failures are told: the name and schema of their bodies, and an answer made so."""
+    """How failures are told: the name and schema of their bodies, and what makes one."""
 
     name: str
     schema: Mapping[str, Any]
-    answer: Callable[[HttpFault], ErrorAnswer]
+    body: Callable[[HttpFault], dict[str, Any]]
+
+    def answer(self, fault: HttpFault) -> ErrorAnswer:
+        """Return the answer to a failure before anything was sent."""
+        return ErrorAnswer(fault.status, headers_of(fault), json_bytes(self.body(fault)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.wire.errors import (
-    BadRequest,
-    ContextOverflow,
-    FailReason,
-    Refusal,
-    RefusalReason,
-    ShoalError,
-)
+from bus.wire import errors
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -46,7 +39,7 @@ class HttpFault:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class HttpFaultRaised(ShoalError):
+class HttpFaultRaised(errors.ShoalError):
     """A request that ends with `fault`; raised only while no bytes of its answer are sent."""
 
     def __init__(self, fault: HttpFault) -> None:
@@ -61,7 +54,7 @@ class _Row:
     retry_after_s: float | None = None
 
 
-REFUSALS: Mapping[RefusalReason, _Row] = {
+REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "queue_full": _Row(429, "queue_full", OVERLOADED_RETRY_S),
     "context_length": _Row(400, "context_length_exceeded"),
     "bad_request": _Row(400, "invalid_value"),
@@ -83,7 +76,7 @@ REFUSALS: Mapping[RefusalReason, _Row] = {
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 
-FAILURES: Mapping[FailReason, _Row] = {
+FAILURES: Mapping[errors.FailReason, _Row] = {
     "overloaded": _Row(429, "overloaded", OVERLOADED_RETRY_S),
     "context_length": _Row(400, "context_length_exceeded"),
     "model_unavailable": _Row(503, "model_unavailable", UNAVAILABLE_RETRY_S),
@@ -95,20 +88,13 @@ FAILURES: Mapping[FailReason, _Row] = {
 }
 
 
-def of_refusal(refusal: Refusal) -> HttpFault:
+def of_refusal(refusal: errors.Refusal) -> HttpFault:
     """Return the fault of a refusal, with its retry time and queue position where it has them."""
-    row = REFUSALS[refusal.reason]
     facts = dict(refusal.facts)
     if refusal.position is not None:
         facts["position"] = refusal.position
-    return HttpFault(
-        status=row.status,
-        code=row.code,
-        message=refusal.message,
-        field=refusal.field,
-        retry_after_s=_first(refusal.retry_after_s, row.retry_after_s),
-        facts=facts,
-    )
+    row = REFUSALS[refusal.reason]
+    return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
 
 
 def of_failed(failed: Failed) -> HttpFault:
@@ -117,25 +103,17 @@ def of_failed(failed: Failed) -> HttpFault:
     facts = dict(failed.details)
     named = facts.pop("field", None)
     retry_after_s = facts.pop("retry_after_s", None)
-    return HttpFault(
-        status=row.status,
-        code=row.code,
-        message=failed.message,
-        field=named if isinstance(named, str) else None,
-        retry_after_s=_first(
-            float(retry_after_s) if isinstance(retry_after_s, int | float) else None,
-            row.retry_after_s,
-        ),
-        facts=facts,
-    )
+    field = named if isinstance(named, str) else None
+    known_s = float(retry_after_s) if isinstance(retry_after_s, int | float) else None
+    return _by_row(row, failed.message, field, known_s, facts)
 
 
-def of_bad_request(error: BadRequest) -> HttpFault:
+def of_bad_request(error: errors.BadRequest) -> HttpFault:
     """Return the 400 for a body that cannot be honoured as it stands."""
     return HttpFault(400, "invalid_value", error.message, field=error.field)
 
 
-def of_overflow(error: ContextOverflow) -> HttpFault:
+def of_overflow(error: errors.ContextOverflow) -> HttpFault:
     """Return the 400 for a prompt that does not fit, in the words that clients parse."""
     return HttpFault(
         400,
@@ -231,5 +209,9 @@ def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
     return tuple(headers)
 
 
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
+def _by_row(
+    row: _Row, message: str, field: str | None, retry_after_s: float | None, facts: dict[str, Any]
+) -> HttpFault:
+    """Return a fault of the row's kind; it may know better than the row when to come again."""
+    again_s = row.retry_after_s if retry_after_s is None else retry_after_s
+    return HttpFault(row.status, row.code, message, field, again_s, facts)

@@ -16,38 +16,32 @@ from bus.wire.errors import Unavailable
 from bus.wire.messages.wire import Message
 
 
-class Asker:
-    """Asks over the reactor of the HTTP process; usable from its loop's thread alone."""
+async def ask(
+    speaker: Speaker, reactor: Reactor, address: str, message: Message, deadline_s: float
+) -> Message:
+    """Return the answer to `message` from the ROUTER at `address`; in the loop's thread alone.
 
-    def __init__(self, speaker: Speaker, reactor: Reactor) -> None:
-        self._speaker = speaker
-        self._reactor = reactor
+    Raises Unavailable after `deadline_s`, BadMessage when the answer is not one of ours.
+    """
+    answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 
-    async def ask(self, address: str, message: Message, deadline_s: float) -> Message:
-        """Return the answer to `message` from the ROUTER at `address`.
+    def answered(frames: list[bytes]) -> None:
+        """Give the waiting its answer, if it still waits."""
+        if not answer.done():
+            answer.set_result(frames)
 
-        Raises Unavailable after `deadline_s`, BadMessage when the answer is not one of ours.
-        """
-        answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-
-        def answered(frames: list[bytes]) -> None:
-            """Give the waiting its answer, if it still waits."""
-            if not answer.done():
-                answer.set_result(frames)
-
-        link = Link("dealer")
-        try:
-            link.connect(address)
-            self._reactor.watch(link, answered)
-            who = self._speaker
-            link.send(encode(Envelope(who.node, who.process, who.boot, 0, message)))
-            frames = await asyncio.wait_for(answer, deadline_s)
-        except TimeoutError as error:
-            kind = type(message).__name__
-            where = address.rsplit("/", 1)[-1]
-            text = f"no answer to {kind} at {where} within {deadline_s:.0f} s"
-            raise Unavailable(text) from error
-        finally:
-            self._reactor.unwatch(link)
-            link.close()
-        return decode(frames[-1]).message
+    link = Link("dealer")
+    try:
+        link.connect(address)
+        reactor.watch(link, answered)
+        link.send(encode(Envelope(speaker.node, speaker.process, speaker.boot, 0, message)))
+        frames = await asyncio.wait_for(answer, deadline_s)
+    except TimeoutError as error:
+        kind = type(message).__name__
+        where = address.rsplit("/", 1)[-1]
+        text = f"no answer to {kind} at {where} within {deadline_s:.0f} s"
+        raise Unavailable(text) from error
+    finally:
+        reactor.unwatch(link)
+        link.close()
+    return decode(frames[-1]).message

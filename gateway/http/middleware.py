@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import falcon
@@ -17,8 +18,9 @@ from falcon.asgi import App, Request, Response
 from bus.process.identity import new_name
 from bus.wire.errors import BadRequest, ContextOverflow
 from gateway.cluster.options import Options
+from gateway.dialects import body as bodies
 from gateway.dialects import faults
-from gateway.dialects.body import FieldTable, Model, read_object, take_extras, validate
+from gateway.dialects.body import Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
@@ -78,16 +80,16 @@ def receive_of(req: Request) -> Receive:
     return req.scope[_RECEIVE]
 
 
+@dataclass(frozen=True)
 class Resource:
-    """What answers at a path, with the service of its process."""
+    """What answers at a path, with the service of its process; in JSON unless it says otherwise."""
 
-    def __init__(self, handle: ServiceHandle) -> None:
-        self._handle = handle
+    handle: ServiceHandle
 
     @property
     def service(self) -> HttpService:
         """Return the service of this process, once it has started."""
-        return self._handle.service
+        return self.handle.service
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
         """Return the request's body, of at most `COMMAND_BYTES`, as `body`; `x_*` fields say
@@ -97,15 +99,14 @@ class Resource:
         """
         options = self.service.options
         read = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
-        found = read_object(read or empty, Limits(depth=options.body_depth))
-        take_extras(found)
-        return validate(body, found, FieldTable())
+        limits = Limits(depth=options.body_depth)
+        asked, _ = bodies.read_body(body, read or empty, limits)
+        return asked
 
 
 def answer_json(resp: Response, value: Any) -> None:
     """Answer with a value as JSON."""
     resp.data = json_bytes(value)
-    resp.content_type = "application/json"
 
 
 async def read_body(
@@ -266,13 +267,12 @@ class ErrorHandlers:
 
 
 def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:
+    headers = dict(cast(Any, error.headers) or {})
     if isinstance(error, falcon.HTTPMethodNotAllowed):
-        headers = dict(cast(Any, error.headers) or {})
         names = [one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()]
         return faults.method_not_allowed(req.method, names)
     if error.status_code == 404:
         return faults.not_found(req.path)
-    headers = dict(cast(Any, error.headers) or {})
     retry_after = str(headers.get("Retry-After", ""))
     return HttpFault(
         error.status_code,

@@ -36,12 +36,13 @@ STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
 
 
-def _docs(handle: ServiceHandle) -> pages.Docs:
-    return pages.Docs(ROUTES, handle.options.version)
+def _docs(handle: ServiceHandle) -> pages.Constant:
+    page = pages.docs(ROUTES, handle.options.version)
+    return pages.Constant(handle, page, "text/html; charset=utf-8")
 
 
-def _openapi(handle: ServiceHandle) -> pages.OpenApi:
-    return pages.OpenApi(ROUTES, handle.options.version)
+def _openapi(handle: ServiceHandle) -> pages.Constant:
+    return pages.Constant(handle, pages.openapi(ROUTES, handle.options.version))
 
 
 def _rows_of(api: Api) -> Iterator[Route]:
@@ -65,7 +66,7 @@ def _rows_of(api: Api) -> Iterator[Route]:
                 resource = partial(models.ModelOfBody, endpoint=endpoint)
                 yield post(resource, body=body, errors=(400, 401, 404))
             case Says(answer=answer):
-                yield get(partial(models.Constant, answer=answer), errors=(401,))
+                yield get(partial(pages.Constant, answer=answer), errors=(401,))
 
 
 # fmt: off

@@ -18,15 +18,7 @@ from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.faults import HttpFaultRaised, of_refusal, unknown_model
-from gateway.requests.routing import (
-    InstanceLoad,
-    affinity_of,
-    choose,
-    given_up,
-    model_named,
-    reading_rows,
-    ready_instances,
-)
+from gateway.requests import routing
 from gateway.runners.pool import RunnerClients
 
 KNOWN_S = 3.0
@@ -42,13 +34,13 @@ class ModelCatalog:
 
     def __init__(self, bus: BusClient, readings: ClusterReadings, clients: RunnerClients) -> None:
         self._bus = bus
-        self._readings = readings
+        self.readings = readings
         self._clients = clients
 
     @property
     def known(self) -> bool:
         """Return whether enough was heard to say that a model does not exist."""
-        return self._bus.mirror.live and self._readings.has_cards
+        return self._bus.mirror.live and self.readings.has_cards
 
     async def wait_known(self) -> None:
         """Wait until it can be said which models exist, just after the start of the process.
@@ -60,7 +52,7 @@ class ModelCatalog:
                 while not self.known:
                     await asyncio.sleep(KNOWN_LOOK_S)
         except TimeoutError:
-            if self._bus.mirror.live or self._readings.cards(self._now()):
+            if self._bus.mirror.live or self.readings.cards(self._now()):
                 return
             refusal = Refusal(
                 reason="pending",
@@ -71,7 +63,7 @@ class ModelCatalog:
 
     def cards(self) -> dict[ModelId, ModelCard]:
         """Return the cards of the models on disk, by model."""
-        return self._readings.models(self._now())
+        return self.readings.models(self._now())
 
     def names(self) -> set[ModelId]:
         """Return the models on disk, and those that instances hold."""
@@ -81,7 +73,7 @@ class ModelCatalog:
     def named(self, name: str) -> ModelId:
         """Return the model that a client's name means. Raises HttpFaultRaised (404) for none."""
         names = self.names()
-        found = model_named(name, names)
+        found = routing.model_named(name, names)
         if found is None:
             raise HttpFaultRaised(unknown_model(name, sorted(names)))
         return found
@@ -89,23 +81,21 @@ class ModelCatalog:
     def serving(self) -> list[RunnerReading]:
         """Return the readings of runners whose generation the state still has: a dead runner's
         last reading stays fresh for a while."""
-        return self._readings.serving(self._bus.state.instances, self._now())
+        return self.readings.serving(self._bus.state.instances, self._now())
 
     def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:
         """Return the model's instances that may take a request now, but for those tried."""
-        return ready_instances(self._bus.state.instances.values(), model, tried)
+        return routing.ready_instances(self._bus.state.instances.values(), model, tried)
 
     def choose(self, request: GenerationRequest, tried: Tried) -> Instance | None:
         """Return the instance to ask, None where none is ready that was not tried."""
         ready = self.ready(request.model, tried)
-        if not ready:
-            return None
         loads = {one.instance: self._load(one) for one in ready}
-        return choose(ready, loads, affinity_of(request))
+        return routing.choose(ready, loads, routing.affinity_of(request))
 
     def hopeless(self, model: ModelId) -> Refusal | None:
         """Return why the model will not be loaded: the holder gave all its copies up."""
-        why = given_up(self._bus.state.instances.values(), model)
+        why = routing.given_up(self._bus.state.instances.values(), model)
         if why is None:
             return None
         message = f"{model} cannot be loaded: {why}"
@@ -129,10 +119,10 @@ class ModelCatalog:
                 raise HttpFaultRaised(of_refusal(refusal))
             await asyncio.sleep(READY_LOOK_S)
 
-    def _load(self, instance: Instance) -> InstanceLoad:
-        said = reading_rows(self._readings.runner_of(instance, self._now()))
-        name = instance.instance
-        return InstanceLoad(max(said, self._clients.open_at(name)), self._clients.suspect(name))
+    def _load(self, instance: Instance) -> routing.InstanceLoad:
+        said = routing.reading_rows(self.readings.runner_of(instance, self._now()))
+        rows = max(said, self._clients.open_at(instance.instance))
+        return routing.InstanceLoad(rows, self._clients.suspect(instance.instance))
 
     def _now(self) -> float:
         return self._bus.reactor.now()

@@ -18,7 +18,6 @@ from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
 from gateway.cluster.counters import Counters
 from gateway.cluster.options import Options
-from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
@@ -55,11 +54,8 @@ class Dispatcher:
 
     def __init__(
         self,
-        *,
         options: Options,
-        process: str,
         bus: BusClient,
-        readings: ClusterReadings,
         catalog: ModelCatalog,
         clients: RunnerClients,
         counters: Counters,
@@ -68,13 +64,11 @@ class Dispatcher:
         self.draining = False
         self._options = options
         self._reactor = bus.reactor
-        self._readings = readings
         self._catalog = catalog
         self._clients = clients
         self._counters = counters
         self._room = WaitingRoom(
             options=options,
-            process=process,
             bus=bus,
             catalog=catalog,
             open_requests=self.requests,
@@ -206,7 +200,7 @@ class Dispatcher:
         if request.request_id in self._room:
             if now - request.said_at >= LOADING_SAID_S:
                 request.said_at = now
-                request.inbox.say(self._room.progress(request, self._readings, now))
+                request.inbox.say(self._room.progress(request, now))
         elif now - max(request.moved_at, request.said_at) >= QUIET_S:
             request.said_at = now
             request.inbox.say("keep-alive")

@@ -8,6 +8,7 @@ when each request has had its terminal, or one has failed; after that `take` giv
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from bus.wire.ids import RequestId
@@ -28,7 +29,6 @@ class EntryInbox:
         self.fault: HttpFault | None = None
         self.abandoned = False
         self.load_s = 0.0
-        self.position = 0
         self._comments: list[str] = []
         self._unaccepted = {one.request_id for one in requests}
         self._unended = {one.request_id for one in requests}
@@ -85,10 +85,9 @@ class EntryInbox:
 
     # --- what the runners' side tells -----------------------------------------------------
 
-    def accepted(self, request_id: RequestId, position: int) -> None:
-        """Note that a runner owns this request, at `position` of its queue."""
+    def accepted(self, request_id: RequestId) -> None:
+        """Note that a runner owns this request."""
         self._unaccepted.discard(request_id)
-        self.position = max(self.position, position)
         self._wake()
 
     def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:
@@ -140,10 +139,10 @@ class EntryInbox:
             count = sum(map(_COSTS.__contains__, map(type, taken)))
             self._on_sent(self.requests[0].request_id, 0, count)
             return
-        counts: dict[tuple[RequestId, int], int] = {}
-        for one in taken:
-            if type(one) is TokenDelta or type(one) is ToolCallDelta:
-                key = (one.request_id, one.choice)
-                counts[key] = counts.get(key, 0) + 1
+        counts = Counter(
+            (one.request_id, one.choice)
+            for one in taken
+            if type(one) is TokenDelta or type(one) is ToolCallDelta
+        )
         for (request_id, choice), count in counts.items():
             self._on_sent(request_id, choice, count)

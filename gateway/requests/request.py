@@ -111,11 +111,11 @@ class ClientRequest:
 
     # --- what the runner says (RequestObserver) -------------------------------------------------
 
-    def accepted(self, position: int, prompt_tokens: int, now: float) -> None:
+    def accepted(self, prompt_tokens: int, now: float) -> None:
         """Note that a runner owns the request."""
         self.moved_at = now
         self.prompt_tokens = prompt_tokens
-        self.inbox.accepted(self.request_id, position)
+        self.inbox.accepted(self.request_id)
 
     def refused(self, refusal: Refusal) -> None:
         """Have the owner find another runner, or refuse the request."""

@@ -15,7 +15,6 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.topics import reading_topic
 from gateway.cluster.options import Options
-from gateway.cluster.readings import ClusterReadings
 from gateway.requests.catalog import ModelCatalog, not_loaded
 from gateway.requests.placement_check import PlacementCheck
 from gateway.requests.request import ClientRequest
@@ -37,7 +36,6 @@ class WaitingRoom:
         self,
         *,
         options: Options,
-        process: str,
         bus: BusClient,
         catalog: ModelCatalog,
         open_requests: Mapping[RequestId, ClientRequest],
@@ -46,7 +44,6 @@ class WaitingRoom:
     ) -> None:
         self._queue = WaitingQueue(limit=options.max_waiting)
         self._options = options
-        self._process = process
         self._bus = bus
         self._catalog = catalog
         self._open = open_requests
@@ -98,12 +95,12 @@ class WaitingRoom:
             if request is not None:
                 self._on_refused(request, not_loaded(waiter.model, now - waiter.since_at))
 
-    def progress(self, request: ClientRequest, readings: ClusterReadings, now: float) -> str:
+    def progress(self, request: ClientRequest, now: float) -> str:
         """Return a line for the person who waits for `request`."""
         return loading_text(
             request.model,
-            readings.runners(now),
-            readings.weights(now),
+            self._catalog.readings.runners(now),
+            self._catalog.readings.weights(now),
             position=self._queue.position(request.request_id),
         )
 
@@ -149,6 +146,6 @@ class WaitingRoom:
             return
         self._demanded = bool(self._queue.waiters)
         self._published_at = now
-        node = self._options.node
-        reading = self._queue.reading(node, self._process, now)
-        self._bus.publish(reading_topic("demand", node, self._process), reading)
+        speaker = self._bus.speaker
+        reading = self._queue.reading(speaker.node, speaker.process, now)
+        self._bus.publish(reading_topic("demand", speaker.node, speaker.process), reading)

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bus.links.reactor import Reactor
-from bus.links.security import Security
+from bus.client import BusClient
 from bus.links.transport import Change, Link
-from bus.process.logs import Log
 from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
 from bus.wire.ids import Boot, RequestId
@@ -57,8 +55,8 @@ BUSY_ANSWER_S = 8.0
 class RequestObserver(Protocol):
     """The one who asked for a request. All calls come in the loop's thread, time as `now`."""
 
-    def accepted(self, position: int, prompt_tokens: int, now: float) -> None:
-        """Note that the runner owns the request; `position` is its place in the queue there."""
+    def accepted(self, prompt_tokens: int, now: float) -> None:
+        """Note that the runner owns the request."""
         ...
 
     def refused(self, refusal: Refusal) -> None:
@@ -97,20 +95,17 @@ class RunnerConnection:
         instance: Instance,
         address: str,
         identity: str,
-        boot: Boot,
-        reactor: Reactor,
-        log: Log,
+        bus: BusClient,
         on_dead: Callable[[RunnerConnection], None],
-        security: Security | None = None,
     ) -> None:
         self.instance = instance.instance
         self.generation = instance.generation
         self.verdict: Verdict = "well"
         self._identity = identity
-        self._boot = boot
+        self._boot = bus.speaker.boot
         self._runner_boot: Boot | None = None
-        self._reactor = reactor
-        self._log = log.bind(instance=self.instance, generation=self.generation)
+        self._reactor = reactor = bus.reactor
+        self._log = bus.log.bind(instance=self.instance, generation=self.generation)
         self._on_dead = on_dead
         self._open: dict[RequestId, _Open] = {}
         self._connects = 0
@@ -118,7 +113,7 @@ class RunnerConnection:
         self._dead = False
         now = reactor.now()
         self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
-        self._link = Link("dealer", identity=identity, security=security)
+        self._link = Link("dealer", identity=identity, security=bus.security)
         self._link.connect(address, peer=instance.lead and instance.lead.node)
         reactor.watch_changes(self._link, self._changed)
         reactor.watch(self._link, self._heard)
@@ -240,7 +235,7 @@ class RunnerConnection:
             now = self._reactor.now()
             one.accepted = True
             self._life.entries(now)
-            one.observer.accepted(message.position, message.prompt_tokens, now)
+            one.observer.accepted(message.prompt_tokens, now)
 
     def _step(self, entries: tuple[Entry, ...]) -> None:
         touched: dict[RequestId, _Open] = {}

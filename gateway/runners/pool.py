@@ -8,13 +8,12 @@ terminals first; it gets a moment to have them heard.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from bus.links.reactor import Reactor
-from bus.links.security import Security
-from bus.process.logs import Log
+from bus.client import BusClient
 from bus.replica.state import ClusterState
 from bus.wire.errors import FailReason, Refusal
-from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
+from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.instances import Instance, RankReady
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.requests import GenerationRequest
@@ -29,29 +28,17 @@ _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is bei
 
 
 class RunnerClients:
-    """The connections, and which request is at which."""
+    """The connections, and which request is at which. `process` is ours in request ids (`h0`)."""
 
-    def __init__(
-        self,
-        *,
-        node: NodeId,
-        process: str,
-        boot: Boot,
-        reactor: Reactor,
-        log: Log,
-        security: Security | None = None,
-    ):
-        self._security = security
-        self._identity = f"gw:{node}:{process}:{boot}"
-        self._boot = boot
-        self._reactor = reactor
-        self._log = log
+    def __init__(self, bus: BusClient, process: str) -> None:
+        speaker = bus.speaker
         self.hosts: dict[NodeId, str] = {}
         """Where this node's switchboard reached each peer."""
-        self._node = node
+        self._bus = bus
+        self._identity = f"gw:{speaker.node}:{process}:{speaker.boot}"
         self._connections: dict[InstanceId, RunnerConnection] = {}
         self._at: dict[RequestId, RunnerConnection] = {}
-        self._timer = reactor.every(TICK_S, self._tick)
+        self._timer = bus.reactor.every(TICK_S, self._tick)
 
     def submit(
         self,
@@ -105,9 +92,7 @@ class RunnerClients:
             instance = state.instances.get(connection.instance)
             if instance is None or instance.generation != connection.generation:
                 why = _GONE if instance is None else _REPLACED
-                self._reactor.later(
-                    GONE_S, lambda gone=connection, why=why: gone.end(why[0], why[1])
-                )
+                self._bus.reactor.later(GONE_S, partial(connection.end, *why))
 
     def close(self) -> None:
         """End every connection; open requests fail."""
@@ -125,25 +110,22 @@ class RunnerClients:
             if known.generation == instance.generation:
                 return known
             known.end(*_REPLACED)
-        address = reachable(lead, self._node, self.hosts)
+        address = reachable(lead, self._bus.speaker.node, self.hosts)
         if address is None:
             return None
         made = RunnerConnection(
             instance=instance,
             address=address,
             identity=self._identity,
-            boot=self._boot,
-            reactor=self._reactor,
-            log=self._log,
+            bus=self._bus,
             on_dead=self._died,
-            security=self._security,
         )
         self._connections[instance.instance] = made
         return made
 
     def heard_peers(self, reading: PeersReading) -> None:
         """Note where peers are reached; only this node's own reading counts."""
-        if reading.node == self._node:
+        if reading.node == self._bus.speaker.node:
             self.hosts = {peer.node: peer.host for peer in reading.peers if peer.host}
 
     def _died(self, connection: RunnerConnection) -> None:
@@ -153,7 +135,7 @@ class RunnerClients:
             del self._at[request_id]
 
     def _tick(self) -> None:
-        now = self._reactor.now()
+        now = self._bus.reactor.now()
         for connection in list(self._connections.values()):
             connection.tick(now)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,7 @@ from bus.wire.messages.control import (
 from bus.wire.messages.readings import HealthFinding, NodeReading, ProcessReading
 from bus.wire.messages.wire import Message
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.http.ask import Asker
+from gateway.http.ask import ask
 from gateway.http.resources import diagnostics
 from gateway.http.resources.diagnostics import DiagnosticsTiming
 from gateway.http.routes import ROUTES
@@ -253,10 +254,10 @@ def test_two_questions_at_once_get_each_its_own_answer(desk: Desk) -> None:
     }
 
     async def act(_conductor: testing.ASGIConductor) -> list[Message]:
-        asker = Asker(SPEAKER, AsyncioReactor(asyncio.get_running_loop()))
+        asking = partial(ask, SPEAKER, AsyncioReactor(asyncio.get_running_loop()))
         both = (
-            asker.ask(desk.endpoints.telemetry, AskDiagnosis(want="stacks", process="x"), 10.0),
-            asker.ask(desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 10.0),
+            asking(desk.endpoints.telemetry, AskDiagnosis(want="stacks", process="x"), 10.0),
+            asking(desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 10.0),
         )
         return list(await asyncio.gather(*both))
 
@@ -266,8 +267,10 @@ def test_two_questions_at_once_get_each_its_own_answer(desk: Desk) -> None:
 
 def test_a_question_without_an_answer_ends_with_the_wait_named(desk: Desk) -> None:
     async def act(_conductor: testing.ASGIConductor) -> None:
-        asker = Asker(SPEAKER, AsyncioReactor(asyncio.get_running_loop()))
-        await asker.ask(desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 0.05)
+        reactor = AsyncioReactor(asyncio.get_running_loop())
+        await ask(
+            SPEAKER, reactor, desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 0.05
+        )
 
     with pytest.raises(Unavailable, match=r"AskRunner at worker\.slots"):
         desk.run(act)

@@ -27,6 +27,7 @@ from gateway.dialects.faults import HttpFault
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.registry import envelope_of
 from tests.recorded.specimens import full
 
 TOOL: dict[str, Any] = {
@@ -116,7 +117,9 @@ def _answered(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
     collector = Collector(parsed.requests)
     collector.add(entries)
     whole = dialect.render_whole(parsed, collector.collected, load_s=0.5)
-    error = dialect.error(HttpFault(404, "model_not_found", "no", field="model"))
+    path = "/api/" if dialect.name.startswith("ollama") else "/v1/"
+    fault = HttpFault(404, "model_not_found", "no", field="model")
+    error = envelope_of(path).answer(fault)
     return {
         "request": request.model_dump(mode="json"),
         "intent": parsed.intent,

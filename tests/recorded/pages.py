@@ -33,7 +33,6 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
-from gateway.cluster.metrics import EndedRequest
 from gateway.cluster.options import Options
 from gateway.http.middleware import AccessControl, ErrorHandlers
 from gateway.http.routes import add_routes
@@ -107,7 +106,7 @@ def tell(service: HttpService) -> None:
     service.counters.tokens("model-0", 1, None)
     service.counters.tokens("model-0", 4, 0.125)
     for outcome, first_s in (("ok", 0.5), ("failed", None)):
-        service.metrics.ended(EndedRequest("model-0", outcome, 17, first_s, 2.5))
+        service.metrics.ended("model-0", outcome, 17, first_s, 2.5)
     service.metrics.fault(429)
 
 

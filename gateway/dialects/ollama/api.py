@@ -10,28 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from bus.wire.errors import BadRequest
-from gateway.dialects.body import read_object, take_extras, validate
-from gateway.dialects.dialect import (
-    Api,
-    ErrorEnvelope,
-    Generates,
-    Limits,
-    ListsModels,
-    LoadedCopy,
-    ModelListing,
-    Says,
-    ShowsAsked,
-)
+from gateway.dialects import dialect
+from gateway.dialects.body import read_body
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.ollama.bodies import (
-    SHOW_TABLE,
-    OllamaChatBody,
-    OllamaGenerateBody,
-    OllamaShowBody,
-)
-from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate, error_answer
+from gateway.dialects.ollama import bodies
+from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.ollama.fields import model_of
-from gateway.dialects.ollama.render import ERROR_SCHEMA, date
+from gateway.dialects.ollama.render import ERROR_SCHEMA, date, error_object
 
 VERSION = "0.13.0"
 """The version of Ollama's API that is spoken; clients compare it with what they need."""
@@ -39,7 +24,7 @@ FOREVER_S = 100 * 365 * 86_400.0
 """How far away the expiry of a model that stays is dated, since it must be a date."""
 
 
-def render_tags(listings: Sequence[ModelListing], _now_s: float) -> bytes:
+def render_tags(listings: Sequence[dialect.ModelListing], _now_s: float) -> bytes:
     """Return the answer to `GET /api/tags`; `models` is there even when there are none."""
     return json_bytes(
         {
@@ -58,7 +43,7 @@ def render_tags(listings: Sequence[ModelListing], _now_s: float) -> bytes:
     )
 
 
-def render_ps(listings: Sequence[ModelListing], now_s: float) -> bytes:
+def render_ps(listings: Sequence[dialect.ModelListing], now_s: float) -> bytes:
     """Return the answer to `GET /api/ps`: one entry per loaded copy."""
     return json_bytes(
         {
@@ -80,7 +65,7 @@ def render_ps(listings: Sequence[ModelListing], now_s: float) -> bytes:
     )
 
 
-def render_show(listing: ModelListing) -> bytes:
+def render_show(listing: dialect.ModelListing) -> bytes:
     """Return the answer to `POST /api/show`."""
     family = listing.family or "unknown"
     info: dict[str, Any] = {
@@ -94,7 +79,7 @@ def render_show(listing: ModelListing) -> bytes:
             "modelfile": f"FROM {listing.id}\n",
             "parameters": "",
             "template": listing.template,
-            "license": listing.license,
+            "license": "",
             "details": _details(listing),
             "model_info": info,
             "capabilities": list(listing.capabilities),
@@ -103,11 +88,9 @@ def render_show(listing: ModelListing) -> bytes:
     )
 
 
-def parse_show(body: bytes, limits: Limits) -> str:
+def parse_show(body: bytes, limits: dialect.Limits) -> str:
     """Return the model that `POST /api/show` asks about, without `:latest`."""
-    found = read_object(body, limits)
-    take_extras(found)
-    asked = validate(OllamaShowBody, found, SHOW_TABLE)
+    asked, _ = read_body(bodies.OllamaShowBody, body, limits)
     name = asked.model or asked.name
     if not name:
         raise BadRequest("model is required", field="model")
@@ -122,10 +105,10 @@ def parameter_size(parameters: int) -> str:
     return str(parameters)
 
 
-def _details(listing: ModelListing) -> dict[str, Any]:
+def _details(listing: dialect.ModelListing) -> dict[str, Any]:
     return {
-        "parent_model": listing.parent,
-        "format": listing.weight_format,
+        "parent_model": "",
+        "format": "safetensors",
         "family": listing.family,
         "families": [listing.family] if listing.family else [],
         "parameter_size": parameter_size(listing.parameters),
@@ -133,25 +116,25 @@ def _details(listing: ModelListing) -> dict[str, Any]:
     }
 
 
-def _expiry(copy: LoadedCopy, now_s: float) -> float:
+def _expiry(copy: dialect.LoadedCopy, now_s: float) -> float:
     latest = now_s + FOREVER_S
     return latest if copy.expires_at_s is None else min(latest, copy.expires_at_s)
 
 
 # fmt: off
-OLLAMA = Api(
+OLLAMA = dialect.Api(
     title="Ollama API",
-    envelope=ErrorEnvelope("OllamaError", ERROR_SCHEMA, error_answer),
+    envelope=dialect.ErrorEnvelope("OllamaError", ERROR_SCHEMA, error_object),
     endpoints=(
-        Generates(
-            "/api/chat", "A chat turn, streamed unless told otherwise", OllamaChat(), OllamaChatBody
-        ),
-        Generates("/api/generate", "A completion; without a prompt: load or unload",
-                  OllamaGenerate(), OllamaGenerateBody),
-        ListsModels("/api/tags", "Models on disk", render_tags),
-        ShowsAsked("/api/show", "One model in detail", render_show, parse_show, OllamaShowBody),
-        ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
-        Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
+        dialect.Generates("/api/chat", "A chat turn, streamed unless told otherwise",
+                          OllamaChat(), bodies.OllamaChatBody),
+        dialect.Generates("/api/generate", "A completion; without a prompt: load or unload",
+                          OllamaGenerate(), bodies.OllamaGenerateBody),
+        dialect.ListsModels("/api/tags", "Models on disk", render_tags),
+        dialect.ShowsAsked("/api/show", "One model in detail", render_show,
+                           parse_show, bodies.OllamaShowBody),
+        dialect.ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
+        dialect.Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
     ),
     prefixes=("/api/", "/ollama/"),
     also_under="/ollama",

@@ -7,11 +7,11 @@ to ours and are accepted (each with its reason below).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import Closed, FieldTable, by_field, by_shape
+from gateway.dialects.body import Closed, FieldTable, by_field, by_type
 
 HARMLESS_OPTIONS = {
     "num_gpu": "placement decides where layers live",
@@ -60,12 +60,12 @@ GENERATE_TABLE = FieldTable(
         "steps": "answers are text",
     }
 )
-SHOW_TABLE = FieldTable()
 
 
 class OllamaOptionsBody(Closed):
     """How tokens are chosen. `num_predict` -1 or -2: as many as fit."""
 
+    table: ClassVar[FieldTable] = OPTIONS_TABLE
     num_predict: Annotated[int, Field(ge=-2)] | None = None
     num_ctx: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None
@@ -159,37 +159,25 @@ class OllamaToolBody(Closed):
     function: OllamaFunctionBody
 
 
-def _format_tag(value: Any) -> str | None:
-    return "~word" if isinstance(value, str) else "~schema" if isinstance(value, dict) else None
-
-
 FormatBody = Annotated[
     Annotated[Literal["", "json"], Tag("~word")] | Annotated[dict[str, Any], Tag("~schema")],
-    by_shape("'json' or a JSON schema", _format_tag),
+    by_type("'json' or a JSON schema", {str: "~word", dict: "~schema"}),
 ]
-
-
-def _think_tag(value: Any) -> str | None:
-    return "~switch" if isinstance(value, bool) else "~level" if isinstance(value, str) else None
 
 
 ThinkBody = Annotated[
     Annotated[bool, Tag("~switch")]
     | Annotated[Literal["low", "medium", "high", "max"], Tag("~level")],
-    by_shape("true, false, 'low', 'medium', 'high' or 'max'", _think_tag),
+    by_type("true, false, 'low', 'medium', 'high' or 'max'", {bool: "~switch", str: "~level"}),
 ]
-
-
-def _duration_tag(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "~text"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return "~seconds" if is_number else None
 
 
 DurationBody = Annotated[
     Annotated[str, Tag("~text")] | Annotated[float, Tag("~seconds")],
-    by_shape("a number of seconds or a duration such as '5m'", _duration_tag),
+    by_type(
+        "a number of seconds or a duration such as '5m'",
+        {str: "~text", int: "~seconds", float: "~seconds"},
+    ),
 ]
 
 
@@ -215,6 +203,7 @@ class SharedBody(Closed):
 class OllamaChatBody(SharedBody):
     """The body of `POST /api/chat`. Without messages it loads or unloads the model."""
 
+    table: ClassVar[FieldTable] = CHAT_TABLE
     messages: Annotated[list[MessageBody], Field(fail_fast=True)] | None = None
     tools: Annotated[list[OllamaToolBody], Field(fail_fast=True)] | None = None
 
@@ -222,6 +211,7 @@ class OllamaChatBody(SharedBody):
 class OllamaGenerateBody(SharedBody):
     """The body of `POST /api/generate`. Without a prompt it loads or unloads the model."""
 
+    table: ClassVar[FieldTable] = GENERATE_TABLE
     prompt: str | None = None
     suffix: str | None = None
     system: str | None = None

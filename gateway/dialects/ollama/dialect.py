@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
@@ -24,108 +23,70 @@ from bus.wire.messages.requests import (
     ToolChoice,
     ToolSpec,
 )
-from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
-from gateway.dialects.dialect import ErrorAnswer, Extras, Intent, Limits, ParseContext, Parsed
+from gateway.dialects.dialect import Extras, Intent, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, headers_of
-from gateway.dialects.ollama import fields
-from gateway.dialects.ollama.bodies import (
-    CHAT_TABLE,
-    GENERATE_TABLE,
-    MessageBody,
-    OllamaAssistantMessageBody,
-    OllamaChatBody,
-    OllamaGenerateBody,
-    OllamaSystemMessageBody,
-    OllamaToolBody,
-    OllamaToolMessageBody,
-    SharedBody,
-)
-from gateway.dialects.ollama.render import (
-    CONTENT_TYPE,
-    OllamaStream,
-    Shape,
-    error_object,
-    render_empty,
-    render_ollama,
-)
+from gateway.dialects.ollama import bodies, fields, render
+from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
 
 class _Rendered:
     """Rendering, which chat and generate do alike: lines with a `message` or a `response`."""
 
-    stream_content_type = CONTENT_TYPE
+    stream_content_type = render.CONTENT_TYPE
+    shape: render.Shape
 
-    def __init__(self, shape: Shape) -> None:
-        self._shape: Shape = shape
-        self.name = f"ollama_{shape}"
-
-    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> OllamaStream:
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> render.OllamaStream:
         """Return a renderer of lines."""
-        return OllamaStream(parsed, shape=self._shape, load_s=load_s)
+        return render.OllamaStream(parsed, shape=self.shape, load_s=load_s)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
         """Return one line with everything."""
         if parsed.intent != "generate":
-            return render_empty(parsed, shape=self._shape, load_s=load_s)
-        return render_ollama(parsed, collected[0], shape=self._shape, load_s=load_s)
-
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """Return `{"error": "..."}`."""
-        return error_answer(fault)
+            return render.render_empty(parsed, shape=self.shape, load_s=load_s)
+        return render.render_ollama(parsed, collected[0], shape=self.shape, load_s=load_s)
 
 
 class OllamaChat(_Rendered):
     """`POST /api/chat`."""
 
-    def __init__(self) -> None:
-        super().__init__("chat")
+    name = "ollama_chat"
+    shape = "chat"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
-        found = read_object(body, context.limits)
-        extras = take_extras(found)
-        asked = validate(OllamaChatBody, found, CHAT_TABLE)
+        asked, extras = read_body(bodies.OllamaChatBody, body, context.limits)
         messages = asked.messages or []
         if len(messages) > context.limits.messages:
-            raise BadRequest(f"messages: at most {context.limits.messages}", field="messages")
+            raise bad_field("messages", f"at most {context.limits.messages}")
         if not messages:
             return _parsed(asked, None, extras, context)
-        prompt = ChatPrompt(
-            messages=tuple(_messages_of(messages)), tools=_tools_of(asked, context.limits)
-        )
+        turns = tuple(_messages_of(messages))
+        tools = tools_of([_tool_of(body) for body in asked.tools or ()], context.limits)
+        prompt = ChatPrompt(messages=turns, tools=tuple(tools.values()))
         return _parsed(asked, prompt, extras, context)
 
 
 class OllamaGenerate(_Rendered):
     """`POST /api/generate`."""
 
-    def __init__(self) -> None:
-        super().__init__("generate")
+    name = "ollama_generate"
+    shape = "generate"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none when there is nothing to answer. Raises BadRequest."""
-        found = read_object(body, context.limits)
-        extras = take_extras(found)
-        asked = validate(OllamaGenerateBody, found, GENERATE_TABLE)
+        asked, extras = read_body(bodies.OllamaGenerateBody, body, context.limits)
         if asked.context:
-            raise BadRequest(
-                "context: token histories are not kept; send the conversation to /api/chat",
-                field="context",
-            )
+            text = "token histories are not kept; send the conversation to /api/chat"
+            raise bad_field("context", text)
         return _parsed(asked, _prompt_of(asked), extras, context)
 
 
-def error_answer(fault: HttpFault) -> ErrorAnswer:
-    """Return the answer to a failure before anything was sent: the message alone."""
-    return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
-
-
 def _parsed(
-    asked: SharedBody, prompt: Prompt | None, extras: Extras, context: ParseContext
+    asked: bodies.SharedBody, prompt: Prompt | None, extras: Extras, context: ParseContext
 ) -> Parsed:
     model = fields.model_of(asked.model)
     fields.check_offered(asked)
@@ -136,11 +97,11 @@ def _parsed(
         model=model,
         prompt=prompt if prompt is not None else TextPrompt(text=""),
         max_tokens=fields.max_tokens_of(options),
-        stop=fields.stops_of(options, context.limits),
+        stop=stops_of("options.stop", options.stop, context.limits),
         sampling=fields.sampling_of(options),
         output=fields.output_of(asked),
         tool_choice=ToolChoice(mode="auto" if _offers_tools(prompt) else "none"),
-        top_logprobs=fields.top_logprobs_of(asked),
+        top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
         thinking=fields.thinking_of(asked),
         priority=extras.priority,
         client_id=extras.client_id,
@@ -164,7 +125,7 @@ def _offers_tools(prompt: Prompt | None) -> bool:
     return isinstance(prompt, ChatPrompt) and bool(prompt.tools)
 
 
-def _prompt_of(asked: OllamaGenerateBody) -> Prompt | None:
+def _prompt_of(asked: bodies.OllamaGenerateBody) -> Prompt | None:
     text = asked.prompt or ""
     if not text and not asked.suffix and not asked.images:
         return None
@@ -173,26 +134,26 @@ def _prompt_of(asked: OllamaGenerateBody) -> Prompt | None:
         no_place = (("system", asked.system), ("images", asked.images), ("think", asked.think))
         for name, value in no_place:
             if value:
-                raise BadRequest(f"{name}: has no place in a prompt with {how}", field=name)
+                raise bad_field(name, f"has no place in a prompt with {how}")
         return TextPrompt(text=text, suffix=asked.suffix or None)
-    system = (_said("system", asked.system),) if asked.system else ()
+    system = (_system(asked.system),) if asked.system else ()
     images = _images_of(asked.images, "images")
     user = ChatMessage(role="user", parts=(TextPart(text=text), *images))
     return ChatPrompt(messages=(*system, user))
 
 
-def _messages_of(messages: Sequence[MessageBody]) -> list[ChatMessage]:
+def _messages_of(messages: Sequence[bodies.MessageBody]) -> list[ChatMessage]:
     made: list[ChatMessage] = []
     unanswered: list[ToolCall] = []
     for index, message in enumerate(messages):
         match message:
-            case OllamaSystemMessageBody():
-                made.append(_said("system", message.content))
-            case OllamaAssistantMessageBody():
+            case bodies.OllamaSystemMessageBody():
+                made.append(_system(message.content))
+            case bodies.OllamaAssistantMessageBody():
                 turn = _assistant_of(message, index)
                 unanswered = list(turn.tool_calls)
                 made.append(turn)
-            case OllamaToolMessageBody():
+            case bodies.OllamaToolMessageBody():
                 made.append(_tool_answer_of(message, unanswered))
             case _:
                 images = _images_of(message.images, f"messages[{index}].images")
@@ -201,11 +162,11 @@ def _messages_of(messages: Sequence[MessageBody]) -> list[ChatMessage]:
     return made
 
 
-def _said(role: str, text: str) -> ChatMessage:
-    return ChatMessage(role="system" if role == "system" else "user", parts=(TextPart(text=text),))
+def _system(text: str) -> ChatMessage:
+    return ChatMessage(role="system", parts=(TextPart(text=text),))
 
 
-def _assistant_of(message: OllamaAssistantMessageBody, index: int) -> ChatMessage:
+def _assistant_of(message: bodies.OllamaAssistantMessageBody, index: int) -> ChatMessage:
     return ChatMessage(
         role="assistant",
         parts=(TextPart(text=message.content),) if message.content else (),
@@ -221,24 +182,24 @@ def _assistant_of(message: OllamaAssistantMessageBody, index: int) -> ChatMessag
     )
 
 
-def _tool_answer_of(message: OllamaToolMessageBody, unanswered: list[ToolCall]) -> ChatMessage:
+def _tool_answer_of(
+    message: bodies.OllamaToolMessageBody, unanswered: list[ToolCall]
+) -> ChatMessage:
     """Return the tool's turn; takes the call that it answers out of `unanswered`."""
     name = message.tool_name or message.name
-    call = next(
-        (
-            one
-            for one in unanswered
-            if (message.tool_call_id is not None and one.call_id == message.tool_call_id)
-            or (message.tool_call_id is None and name in (None, one.name))
-        ),
-        None,
+    wanted = message.tool_call_id
+    fitting = (
+        one
+        for one in unanswered
+        if one.call_id == wanted or (wanted is None and name in (None, one.name))
     )
+    call = next(fitting, None)
     if call is not None:
         unanswered.remove(call)
     return ChatMessage(
         role="tool",
         parts=(TextPart(text=message.content),),
-        tool_call_id=message.tool_call_id or (None if call is None else call.call_id),
+        tool_call_id=wanted or (None if call is None else call.call_id),
         name=name or (None if call is None else call.name),
     )
 
@@ -249,21 +210,7 @@ def _images_of(images: Sequence[str] | None, field: str) -> tuple[ContentPart, .
     )
 
 
-def _tools_of(asked: OllamaChatBody, limits: Limits) -> tuple[ToolSpec, ...]:
-    bodies = asked.tools or []
-    if len(bodies) > limits.tools:
-        raise BadRequest(f"tools: at most {limits.tools}", field="tools")
-    specs: dict[str, ToolSpec] = {}
-    for index, body in enumerate(bodies):
-        name = body.function.name
-        if name in specs:
-            field = f"tools[{index}].function.name"
-            raise BadRequest(f"{field}: '{name}' is there twice", field=field)
-        specs[name] = _tool_of(body)
-    return tuple(specs.values())
-
-
-def _tool_of(body: OllamaToolBody) -> ToolSpec:
+def _tool_of(body: bodies.OllamaToolBody) -> ToolSpec:
     return ToolSpec(
         name=body.function.name,
         description=body.function.description,

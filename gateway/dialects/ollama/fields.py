@@ -7,28 +7,17 @@ the last 64 tokens. A name may carry Ollama's `:latest`, which says nothing.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
-from gateway.dialects.body import (
-    LEAST_REPETITION,
-    LEAST_TOP_P,
-    MAX_STOP_CHARACTERS,
-    temperature_of,
-    validate,
-)
-from gateway.dialects.dialect import Limits, ParseContext
-from gateway.dialects.ollama.bodies import (
-    NEUTRAL_OPTIONS,
-    OPTIONS_TABLE,
-    OllamaOptionsBody,
-    SharedBody,
-)
+from gateway.dialects.body import bad_field, validate
+from gateway.dialects.dialect import ParseContext
+from gateway.dialects.ollama.bodies import NEUTRAL_OPTIONS, OllamaOptionsBody, SharedBody
+from gateway.dialects.shared_fields import LEAST_REPETITION, LEAST_TOP_P, temperature_of
 
 DEFAULT_TEMPERATURE = 0.8
 DEFAULT_TOP_K = 40
@@ -53,37 +42,27 @@ def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:
     for name, neutral in NEUTRAL_OPTIONS.items():
         if name in found and found.pop(name) not in neutral:
             only = " or ".join(str(one) for one in neutral)
-            raise BadRequest(
-                f"options.{name}: not offered; only {only} is accepted", field=f"options.{name}"
-            )
-    options = validate(OllamaOptionsBody, found, OPTIONS_TABLE, within="options")
+            raise bad_field(f"options.{name}", f"not offered; only {only} is accepted")
+    options = validate(OllamaOptionsBody, found, within="options")
     _check_context(asked, options, context)
     if options.num_predict == 0:
-        raise BadRequest(
-            "options.num_predict: must be at least 1, or -1 for as many as fit",
-            field="options.num_predict",
-        )
+        raise bad_field("options.num_predict", "must be at least 1, or -1 for as many as fit")
     if options.repeat_last_n not in (None, -1, 0):
-        raise BadRequest(
-            "options.repeat_last_n: only -1 (prompt and output) and 0 (off) are offered",
-            field="options.repeat_last_n",
-        )
+        text = "only -1 (prompt and output) and 0 (off) are offered"
+        raise bad_field("options.repeat_last_n", text)
     if options.repeat_penalty and options.repeat_penalty < LEAST_REPETITION:
-        raise BadRequest(
-            f"options.repeat_penalty: must be 0 (off) or from {LEAST_REPETITION:g} to 10",
-            field="options.repeat_penalty",
-        )
+        text = f"must be 0 (off) or from {LEAST_REPETITION:g} to 10"
+        raise bad_field("options.repeat_penalty", text)
     return options
 
 
 def sampling_of(options: OllamaOptionsBody) -> Sampling:
     """Return how tokens are chosen; options left out take Ollama's defaults."""
-    top_p = DEFAULT_TOP_P if options.top_p is None else max(LEAST_TOP_P, options.top_p)
     penalised = options.repeat_last_n != 0 and options.repeat_penalty
     asked = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
     return Sampling(
         temperature=temperature_of(asked),
-        top_p=top_p,
+        top_p=DEFAULT_TOP_P if options.top_p is None else max(LEAST_TOP_P, options.top_p),
         top_k=DEFAULT_TOP_K if options.top_k is None else max(0, options.top_k),
         min_p=options.min_p or 0.0,
         # Ollama's own default, -1, means "draw one"
@@ -100,20 +79,6 @@ def max_tokens_of(options: OllamaOptionsBody) -> int | None:
     return None if asked is None or asked < 0 else asked
 
 
-def stops_of(options: OllamaOptionsBody, limits: Limits) -> tuple[str, ...]:
-    """Return the stop strings, in order, without repeats. BadRequest for too many, or a bad one."""
-    stops = options.stop or []
-    if len(stops) > limits.stops:
-        raise BadRequest(f"options.stop: at most {limits.stops} strings", field="options.stop")
-    for index, stop in enumerate(stops):
-        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-            field = f"options.stop[{index}]"
-            raise BadRequest(
-                f"{field}: must have 1 to {MAX_STOP_CHARACTERS} characters", field=field
-            )
-    return tuple(dict.fromkeys(stops))
-
-
 def output_of(asked: SharedBody) -> OutputFormat:
     """Return the format that the text must have; enforced."""
     match asked.format:
@@ -122,7 +87,7 @@ def output_of(asked: SharedBody) -> OutputFormat:
         case "json":
             return OutputFormat(kind="json_object")
         case schema:
-            return OutputFormat(kind="json_schema", json_schema=_as_schema(schema))
+            return OutputFormat(kind="json_schema", json_schema=schema)
 
 
 def thinking_of(asked: SharedBody) -> bool | None:
@@ -130,22 +95,11 @@ def thinking_of(asked: SharedBody) -> bool | None:
     return True if isinstance(asked.think, str) else asked.think
 
 
-def top_logprobs_of(asked: SharedBody) -> int | None:
-    """Return how many alternatives to show; None for no log-probabilities."""
-    if asked.logprobs:
-        return asked.top_logprobs or 0
-    if asked.top_logprobs:
-        raise BadRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
-    return None
-
-
 def check_offered(asked: SharedBody) -> None:
     """Refuse what would drop a part of the conversation unseen."""
     for name, value in (("truncate", asked.truncate), ("shift", asked.shift)):
         if value:
-            raise BadRequest(
-                f"{name}: what does not fit is refused, never cut; leave it out", field=name
-            )
+            raise bad_field(name, "what does not fit is refused, never cut; leave it out")
 
 
 def keep_alive_of(asked: SharedBody) -> float | None:
@@ -165,36 +119,25 @@ def image_of(encoded: str, field: str) -> ImagePart:
     for start, kind in _IMAGE_STARTS.items():
         if encoded.startswith(start):
             return ImagePart(url=f"data:image/{kind};base64,{encoded}")
-    raise BadRequest(f"{field}: must be a JPEG, PNG, GIF or WebP image in base64", field=field)
+    raise bad_field(field, "must be a JPEG, PNG, GIF or WebP image in base64")
 
 
 def _duration_s(text: str) -> float:
     """Return in seconds Go's durations ("1h30m", "300ms", "-1m"), and bare numbers as seconds."""
-    refusal = BadRequest(f"keep_alive: '{text[:40]}' is no duration", field="keep_alive")
     stripped = text.strip()
-    try:
+    with contextlib.suppress(ValueError):
         number = float(stripped)
-    except ValueError:
-        number = None
-    if number is not None:
-        if not math.isfinite(number):
-            raise refusal
-        return number
+        if math.isfinite(number):
+            return number
     sign = -1.0 if stripped.startswith("-") else 1.0
     unsigned = stripped.lstrip("+-")
     parts = _DURATION.findall(unsigned)
     if not parts or "".join(number + unit for number, unit in parts) != unsigned:
-        raise refusal
+        raise bad_field("keep_alive", f"'{text[:40]}' is no duration")
     return sign * sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-
-
-def _as_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(schema)
 
 
 def _check_context(asked: SharedBody, options: OllamaOptionsBody, context: ParseContext) -> None:
     limit = context.context_tokens.get(asked.model.removesuffix(":latest"))
     if options.num_ctx is not None and limit is not None and options.num_ctx > limit:
-        raise BadRequest(
-            f"options.num_ctx: the model's context is {limit} tokens", field="options.num_ctx"
-        )
+        raise bad_field("options.num_ctx", f"the model's context is {limit} tokens")

@@ -68,13 +68,11 @@ class OllamaStream:
         self._call_index = -1
         head = json_bytes(line_head(parsed))[:-1]
         if shape == "chat":
-            message = head + b',"message":{"role":"assistant","content":'
-            self._text = (message, b'},"done":false}\n')
-            self._thinking = (message + b'"","thinking":', b'},"done":false}\n')
+            head, tail = head + b',"message":{"role":"assistant","content":', b'},"done":false}\n'
         else:
-            response = head + b',"response":'
-            self._text = (response, b',"done":false}\n')
-            self._thinking = (response + b'"","thinking":', b',"done":false}\n')
+            head, tail = head + b',"response":', b',"done":false}\n'
+        self._text = (head, tail)
+        self._thinking = (head + b'"","thinking":', tail)
         if parsed.requests and parsed.requests[0].prompt.kind != "chat":
             self._thinking = self._text
 
@@ -153,11 +151,8 @@ class OllamaStream:
         if entry.call != self._call_index:
             done = self._complete_call()
             self._call_index = entry.call
-        call = self._call or CollectedCall("", "", "")
-        call.call_id = call.call_id or entry.call_id or ""
-        call.name = call.name or entry.name or ""
-        call.arguments += entry.arguments
-        self._call = call
+        self._call = self._call or CollectedCall()
+        self._call.add(entry)
         return done
 
     def _complete_call(self) -> bytes:

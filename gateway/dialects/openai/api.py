@@ -8,34 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.dialects.dialect import (
-    Api,
-    ErrorEnvelope,
-    Generates,
-    ListsModels,
-    ModelListing,
-    ShowsModel,
-)
+from gateway.dialects import dialect
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
-from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_answer
+from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_object
 
 OWNER = "shoal"
 
 
-def render_models(listings: Sequence[ModelListing], _now_s: float) -> bytes:
+def render_models(listings: Sequence[dialect.ModelListing], _now_s: float) -> bytes:
     """Return the answer to `GET /v1/models`."""
     return json_bytes({"object": "list", "data": [_model_object(one) for one in listings]})
 
 
-def render_model(listing: ModelListing) -> bytes:
+def render_model(listing: dialect.ModelListing) -> bytes:
     """Return the answer to `GET /v1/models/{id}`."""
     return json_bytes(_model_object(listing))
 
 
-def _model_object(listing: ModelListing) -> dict[str, Any]:
+def _model_object(listing: dialect.ModelListing) -> dict[str, Any]:
     return {
         "id": listing.id,
         "object": "model",
@@ -50,16 +43,16 @@ def _model_object(listing: ModelListing) -> dict[str, Any]:
 
 
 # fmt: off
-OPENAI = Api(
+OPENAI = dialect.Api(
     title="OpenAI API",
-    envelope=ErrorEnvelope("Error", ERROR_SCHEMA, error_answer),
+    envelope=dialect.ErrorEnvelope("Error", ERROR_SCHEMA, error_object),
     endpoints=(
-        Generates("/v1/chat/completions", "A chat completion, whole or streamed",
-                  OpenAIChat(), ChatCompletionsBody),
-        Generates("/v1/completions", "A text completion, whole or streamed",
-                  OpenAICompletions(), CompletionsBody),
-        ListsModels("/v1/models", "Models that are here", render_models),
-        ShowsModel("/v1/models/{name:path}", "One model", render_model),
+        dialect.Generates("/v1/chat/completions", "A chat completion, whole or streamed",
+                          OpenAIChat(), ChatCompletionsBody),
+        dialect.Generates("/v1/completions", "A text completion, whole or streamed",
+                          OpenAICompletions(), CompletionsBody),
+        dialect.ListsModels("/v1/models", "Models that are here", render_models),
+        dialect.ShowsModel("/v1/models/{name:path}", "One model", render_model),
     ),
     id_prefixes=("chatcmpl-", "cmpl-"),
 )

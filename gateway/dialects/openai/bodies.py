@@ -1,25 +1,19 @@
 """What OpenAI's clients send: the closed types of chat completions and completions.
 
 Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
-combination of fields means is decided by the parsers. Messages are in `openai_messages`. A
+combination of fields means is decided by the parsers. Messages are in `messages`. A
 field typed `Unused` is accepted in that place without effect, for the reason beside it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import (
-    LEAST_REPETITION,
-    Closed,
-    FieldTable,
-    Unused,
-    by_field,
-    by_shape,
-)
+from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape, by_type
 from gateway.dialects.openai.messages import MessageBody
+from gateway.dialects.shared_fields import LEAST_REPETITION
 
 HARMLESS = {
     "metadata": "labels for the provider's own storage; we store nothing",
@@ -52,8 +46,6 @@ REFUSED_COMPLETIONS = {
     "response_format": "it belongs to /v1/chat/completions",
     "min_tokens": "leave it out, or ask for a length in the prompt",
 }
-CHAT_TABLE = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
-COMPLETIONS_TABLE = FieldTable(harmless=HARMLESS, refused=REFUSED_COMPLETIONS)
 
 # --- tools and formats --------------------------------------------------------------------
 
@@ -111,10 +103,6 @@ class AllowedChoiceBody(Closed):
     allowed_tools: AllowedToolsBody
 
 
-def _choice_tag(value: Any) -> str | None:
-    return "~mode" if isinstance(value, str) else "~object" if isinstance(value, dict) else None
-
-
 ToolChoiceBody = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("~mode")]
     | Annotated[
@@ -125,7 +113,9 @@ ToolChoiceBody = Annotated[
         ],
         Tag("~object"),
     ],
-    by_shape("'none', 'auto', 'required' or an object naming a function", _choice_tag),
+    by_type(
+        "'none', 'auto', 'required' or an object naming a function", {str: "~mode", dict: "~object"}
+    ),
 ]
 
 
@@ -167,13 +157,9 @@ ResponseFormatBody = Annotated[
 # --- the bodies ---------------------------------------------------------------------------
 
 
-def _stop_tag(value: Any) -> str | None:
-    return "~one" if isinstance(value, str) else "~many" if isinstance(value, list) else None
-
-
 StopBody = Annotated[
     Annotated[str, Tag("~one")] | Annotated[list[str], Tag("~many")],
-    by_shape("a string or a list of strings", _stop_tag),
+    by_type("a string or a list of strings", {str: "~one", list: "~many"}),
 ]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -220,6 +206,7 @@ class TemplateArgumentsBody(Closed):
 class ChatCompletionsBody(SharedBody):
     """The body of `POST /v1/chat/completions`."""
 
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
@@ -262,6 +249,7 @@ PromptBody = Annotated[
 class CompletionsBody(SharedBody):
     """The body of `POST /v1/completions`."""
 
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_COMPLETIONS)
     prompt: PromptBody
     suffix: str | None = None
     echo: bool | None = None

@@ -1,7 +1,7 @@
 """OpenAI's chat completions: a conversation in, one or more assistant turns out.
 
 Pure. Every field is honoured or refused by name; those accepted without effect stand in
-`openai_bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
+`bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
 is read as its text. `tool_choice` with `allowed_tools` offers only those tools.
 """
 
@@ -23,41 +23,14 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from gateway.dialects import sse
-from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
-from gateway.dialects.dialect import ErrorAnswer, Limits, ParseContext, Parsed
-from gateway.dialects.faults import HttpFault
-from gateway.dialects.openai import fields
-from gateway.dialects.openai.bodies import (
-    CHAT_TABLE,
-    AllowedChoiceBody,
-    ChatCompletionsBody,
-    JsonObjectFormatBody,
-    JsonSchemaFormatBody,
-    NamedChoiceBody,
-    ToolBody,
-)
+from gateway.dialects.dialect import Limits, ParseContext, Parsed
+from gateway.dialects.openai import bodies, fields, messages
 from gateway.dialects.openai.chat_render import ChatStream, render_chat
-from gateway.dialects.openai.messages import (
-    AssistantMessageBody,
-    ImagePartBody,
-    MessageBody,
-    RefusalPartBody,
-    SystemMessageBody,
-    TextPartBody,
-    ToolMessageBody,
-)
-from gateway.dialects.openai.shapes import error_answer
+from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
-EFFORT_THINKS: Mapping[str, bool] = {
-    "none": False,
-    "minimal": False,
-    "low": True,
-    "medium": True,
-    "high": True,
-    "xhigh": True,
-    "max": True,
-}
+UNTHINKING_EFFORTS = ("none", "minimal")
 """Models here think or do not; how long is theirs to say."""
 
 
@@ -69,9 +42,7 @@ class OpenAIChat:
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request of `n` choices."""
-        found = read_object(body, context.limits)
-        extras = take_extras(found)
-        asked = validate(ChatCompletionsBody, found, CHAT_TABLE)
+        asked, extras = read_body(bodies.ChatCompletionsBody, body, context.limits)
         fields.check_offered(asked)
         _check_offered(asked)
         tools, choice = _tools_of(asked, context.limits)
@@ -85,12 +56,12 @@ class OpenAIChat:
             ),
             n=asked.n or 1,
             max_tokens=_max_tokens_of(asked),
-            stop=fields.stops_of(asked, context.limits),
+            stop=stops_of("stop", asked.stop, context.limits),
             sampling=fields.sampling_of(asked),
             output=_output_of(asked),
             tool_choice=choice,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
-            top_logprobs=_top_logprobs_of(asked),
+            top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
             thinking=_thinking_of(asked),
             ignore_eos=bool(asked.ignore_eos),
             priority=extras.priority,
@@ -118,45 +89,38 @@ class OpenAIChat:
         """Return one `chat.completion`."""
         return render_chat(parsed, collected[0])
 
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """Return OpenAI's error envelope."""
-        return error_answer(fault)
 
-
-def _check_offered(asked: ChatCompletionsBody) -> None:
+def _check_offered(asked: bodies.ChatCompletionsBody) -> None:
     if asked.modalities is not None and asked.modalities != ["text"]:
-        raise BadRequest('modalities: only ["text"] is offered', field="modalities")
+        raise bad_field("modalities", 'only ["text"] is offered')
     if asked.verbosity not in (None, "medium"):
-        raise BadRequest(
-            "verbosity: only 'medium' is offered; ask for a length in the prompt",
-            field="verbosity",
-        )
+        raise bad_field("verbosity", "only 'medium' is offered; ask for a length in the prompt")
 
 
-def _messages_of(messages: Sequence[MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
-    if len(messages) > limits.messages:
-        raise BadRequest(f"messages: at most {limits.messages}", field="messages")
-    return tuple(_message_of(message, index) for index, message in enumerate(messages))
+def _messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
+    if len(turns) > limits.messages:
+        raise bad_field("messages", f"at most {limits.messages}")
+    return tuple(_message_of(message, index) for index, message in enumerate(turns))
 
 
-def _message_of(message: MessageBody, index: int) -> ChatMessage:
+def _message_of(message: messages.MessageBody, index: int) -> ChatMessage:
     match message:
-        case AssistantMessageBody():
+        case messages.AssistantMessageBody():
             return _assistant_of(message, index)
-        case ToolMessageBody():
+        case messages.ToolMessageBody():
             return ChatMessage(
                 role="tool",
                 parts=_parts_of(message.content),
                 tool_call_id=message.tool_call_id,
                 name=message.name,
             )
-        case SystemMessageBody():
+        case messages.SystemMessageBody():
             return ChatMessage(role="system", parts=_parts_of(message.content), name=message.name)
         case _:
             return ChatMessage(role="user", parts=_parts_of(message.content), name=message.name)
 
 
-def _assistant_of(message: AssistantMessageBody, index: int) -> ChatMessage:
+def _assistant_of(message: messages.AssistantMessageBody, index: int) -> ChatMessage:
     content = message.content if message.content is not None else message.refusal
     if content is None and not message.tool_calls:
         field = f"messages[{index}].content"
@@ -178,7 +142,7 @@ def _assistant_of(message: AssistantMessageBody, index: int) -> ChatMessage:
     )
 
 
-_Part = TextPartBody | ImagePartBody | RefusalPartBody
+_Part = messages.TextPartBody | messages.ImagePartBody | messages.RefusalPartBody
 
 
 def _parts_of(content: str | Sequence[_Part]) -> tuple[ContentPart, ...]:
@@ -189,44 +153,37 @@ def _parts_of(content: str | Sequence[_Part]) -> tuple[ContentPart, ...]:
 
 def _part_of(part: _Part) -> ContentPart:
     match part:
-        case TextPartBody():
+        case messages.TextPartBody():
             return TextPart(text=part.text)
-        case RefusalPartBody():
+        case messages.RefusalPartBody():
             return TextPart(text=part.refusal)
-        case ImagePartBody():
+        case messages.ImagePartBody():
             return ImagePart(url=part.image_url.url, detail=part.image_url.detail)
 
 
 def _tools_of(
-    asked: ChatCompletionsBody, limits: Limits
+    asked: bodies.ChatCompletionsBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    bodies = asked.tools or []
-    if len(bodies) > limits.tools:
-        raise BadRequest(f"tools: at most {limits.tools}", field="tools")
-    specs: dict[str, ToolSpec] = {}
-    for index, body in enumerate(bodies):
-        if body.function.name in specs:
-            field = f"tools[{index}].function.name"
-            raise BadRequest(f"{field}: '{body.function.name}' is there twice", field=field)
-        specs[body.function.name] = _tool_of(body)
+    specs = tools_of([_tool_of(body) for body in asked.tools or ()], limits)
+    tools = tuple(specs.values())
     match asked.tool_choice:
         case None | "auto":
-            return tuple(specs.values()), ToolChoice(mode="auto" if specs else "none")
+            return tools, ToolChoice(mode="auto" if tools else "none")
         case "none":
-            return tuple(specs.values()), ToolChoice(mode="none")
+            return tools, ToolChoice(mode="none")
         case "required":
-            if not specs:
-                raise BadRequest("tool_choice: 'required' needs tools", field="tool_choice")
-            return tuple(specs.values()), ToolChoice(mode="required")
-        case NamedChoiceBody() as named:
+            if not tools:
+                raise bad_field("tool_choice", "'required' needs tools")
+            return tools, ToolChoice(mode="required")
+        case bodies.NamedChoiceBody() as named:
             name = named.function.name
             _check_known(name, specs, "tool_choice.function.name")
-            return tuple(specs.values()), ToolChoice(mode="named", name=name)
-        case AllowedChoiceBody() as allowed:
+            return tools, ToolChoice(mode="named", name=name)
+        case bodies.AllowedChoiceBody() as allowed:
             return _allowed_of(allowed, specs)
 
 
-def _tool_of(body: ToolBody) -> ToolSpec:
+def _tool_of(body: bodies.ToolBody) -> ToolSpec:
     return ToolSpec(
         name=body.function.name,
         description=body.function.description,
@@ -236,7 +193,7 @@ def _tool_of(body: ToolBody) -> ToolSpec:
 
 
 def _allowed_of(
-    choice: AllowedChoiceBody, specs: Mapping[str, ToolSpec]
+    choice: bodies.AllowedChoiceBody, specs: Mapping[str, ToolSpec]
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
     allowed: dict[str, ToolSpec] = {}
     for index, one in enumerate(choice.allowed_tools.tools):
@@ -248,21 +205,18 @@ def _allowed_of(
 
 def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
     if name not in specs:
-        raise BadRequest(f"{field}: '{name}' is not among the tools", field=field)
+        raise bad_field(field, f"'{name}' is not among the tools")
 
 
-def _continues(asked: ChatCompletionsBody) -> bool:
+def _continues(asked: bodies.ChatCompletionsBody) -> bool:
     if not asked.continue_final_message:
         return False
-    if not isinstance(asked.messages[-1], AssistantMessageBody):
-        raise BadRequest(
-            "continue_final_message: the last message must be the assistant's",
-            field="continue_final_message",
-        )
+    if not isinstance(asked.messages[-1], messages.AssistantMessageBody):
+        raise bad_field("continue_final_message", "the last message must be the assistant's")
     return True
 
 
-def _max_tokens_of(asked: ChatCompletionsBody) -> int | None:
+def _max_tokens_of(asked: bodies.ChatCompletionsBody) -> int | None:
     old, new = asked.max_tokens, asked.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise BadRequest(
@@ -272,27 +226,19 @@ def _max_tokens_of(asked: ChatCompletionsBody) -> int | None:
     return new if new is not None else old
 
 
-def _output_of(asked: ChatCompletionsBody) -> OutputFormat:
+def _output_of(asked: bodies.ChatCompletionsBody) -> OutputFormat:
     match asked.response_format:
-        case JsonObjectFormatBody():
+        case bodies.JsonObjectFormatBody():
             return OutputFormat(kind="json_object")
-        case JsonSchemaFormatBody() as wanted:
+        case bodies.JsonSchemaFormatBody() as wanted:
             return OutputFormat(kind="json_schema", json_schema=wanted.json_schema.schema_)
         case _:
             return OutputFormat()
 
 
-def _top_logprobs_of(asked: ChatCompletionsBody) -> int | None:
-    if asked.logprobs:
-        return asked.top_logprobs or 0
-    if asked.top_logprobs:
-        raise BadRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
-    return None
-
-
-def _thinking_of(asked: ChatCompletionsBody) -> bool | None:
+def _thinking_of(asked: bodies.ChatCompletionsBody) -> bool | None:
     effort = asked.reasoning_effort
-    by_effort = None if effort is None else EFFORT_THINKS[effort]
+    by_effort = None if effort is None else effort not in UNTHINKING_EFFORTS
     arguments = asked.chat_template_kwargs
     by_template = None if arguments is None else arguments.enable_thinking
     if by_effort is None:

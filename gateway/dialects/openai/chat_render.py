@@ -25,12 +25,7 @@ from bus.wire.messages.tokens import (
 from gateway.dialects.collect import Collected, CollectedChoice
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
-from gateway.dialects.openai.shapes import (
-    FINISH_REASONS,
-    answer_head,
-    timing_object,
-    usage_object,
-)
+from gateway.dialects.openai.shapes import FINISH_REASONS, whole_answer
 from gateway.dialects.openai.stream import OpenAIStream
 
 CHUNK = "chat.completion.chunk"
@@ -98,17 +93,12 @@ class ChatStream(OpenAIStream):
 
 def render_chat(parsed: Parsed, collected: Collected) -> bytes:
     """Return one `chat.completion`."""
-    return json_bytes(
-        {
-            **answer_head(parsed, "chat.completion"),
-            "choices": [
-                _choice_object(index, choice, wants_logprobs=_wants_logprobs(parsed))
-                for index, choice in enumerate(collected.choices)
-            ],
-            "usage": usage_object(collected.usage),
-            "timing": timing_object(collected.usage),
-        }
-    )
+    wants_logprobs = parsed.requests[0].top_logprobs is not None
+    choices = [
+        _choice_object(index, choice, wants_logprobs=wants_logprobs)
+        for index, choice in enumerate(collected.choices)
+    ]
+    return whole_answer(parsed, "chat.completion", choices, collected.usage)
 
 
 def call_delta(entry: ToolCallDelta) -> dict[str, Any]:
@@ -126,10 +116,6 @@ def call_delta(entry: ToolCallDelta) -> dict[str, Any]:
 def logprobs_object(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     """Return OpenAI's log-probabilities of some text."""
     return {"content": logprobs_list(logprobs), "refusal": None}
-
-
-def _wants_logprobs(parsed: Parsed) -> bool:
-    return parsed.requests[0].top_logprobs is not None
 
 
 def _choice_object(index: int, choice: CollectedChoice, *, wants_logprobs: bool) -> dict[str, Any]:

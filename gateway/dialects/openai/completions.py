@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import GenerationRequest, Prompt, TextPrompt, TokensPrompt
 from gateway.dialects import sse
-from gateway.dialects.body import read_object, take_extras, validate
+from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
-from gateway.dialects.dialect import ErrorAnswer, Extras, Limits, ParseContext, Parsed
-from gateway.dialects.faults import HttpFault
+from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.openai import fields
-from gateway.dialects.openai.bodies import COMPLETIONS_TABLE, CompletionsBody
+from gateway.dialects.openai.bodies import CompletionsBody
 from gateway.dialects.openai.completions_render import CompletionsStream, render_completions
-from gateway.dialects.openai.shapes import error_answer
+from gateway.dialects.shared_fields import stops_of
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -33,9 +31,7 @@ class OpenAICompletions:
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request per prompt, each of `n` choices."""
-        found = read_object(body, context.limits)
-        extras = take_extras(found)
-        asked = validate(CompletionsBody, found, COMPLETIONS_TABLE)
+        asked, extras = read_body(CompletionsBody, body, context.limits)
         fields.check_offered(asked)
         _check_combination(asked)
         prompts = _prompts_of(asked, context.limits)
@@ -62,33 +58,25 @@ class OpenAICompletions:
         """Return one `text_completion`."""
         return render_completions(parsed, collected)
 
-    def error(self, fault: HttpFault) -> ErrorAnswer:
-        """Return OpenAI's error envelope."""
-        return error_answer(fault)
-
 
 def _check_combination(asked: CompletionsBody) -> None:
     if asked.best_of is not None and asked.best_of != (asked.n or 1):
-        raise BadRequest("best_of: must equal n; nothing is ranked here", field="best_of")
+        raise bad_field("best_of", "must equal n; nothing is ranked here")
     if asked.echo and asked.logprobs is not None:
-        raise BadRequest(
-            "echo: the prompt's own log-probabilities are not offered; leave out echo or logprobs",
-            field="echo",
-        )
+        text = "the prompt's own log-probabilities are not offered; leave out echo or logprobs"
+        raise bad_field("echo", text)
 
 
 def _prompts_of(asked: CompletionsBody, limits: Limits) -> tuple[Prompt, ...]:
     match asked.prompt:
         case str(text):
             return (_text_of(text, "prompt", asked),)
-        case [str(), *_]:
-            texts = asked.prompt
+        case [str(), *_] as texts:
             _check_count(len(texts), limits)
             return tuple(
                 _text_of(text, f"prompt[{index}]", asked) for index, text in enumerate(texts)
             )
-        case [list(), *_]:
-            many = asked.prompt
+        case [list(), *_] as many:
             _check_count(len(many), limits)
             _check_no_suffix(asked)
             return tuple(TokensPrompt(token_ids=tuple(one)) for one in many)
@@ -99,17 +87,17 @@ def _prompts_of(asked: CompletionsBody, limits: Limits) -> tuple[Prompt, ...]:
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.prompts:
-        raise BadRequest(f"prompt: at most {limits.prompts} prompts", field="prompt")
+        raise bad_field("prompt", f"at most {limits.prompts} prompts")
 
 
 def _check_no_suffix(asked: CompletionsBody) -> None:
     if asked.suffix:
-        raise BadRequest("suffix: needs the prompt as text", field="suffix")
+        raise bad_field("suffix", "needs the prompt as text")
 
 
 def _text_of(text: str, field: str, asked: CompletionsBody) -> TextPrompt:
     if not text and not asked.suffix:
-        raise BadRequest(f"{field}: must not be empty", field=field)
+        raise bad_field(field, "must not be empty")
     return TextPrompt(text=text, suffix=asked.suffix or None)
 
 
@@ -118,7 +106,7 @@ def _echoes_of(asked: CompletionsBody, prompts: Sequence[Prompt]) -> tuple[str, 
         return ()
     texts = tuple(prompt.text for prompt in prompts if isinstance(prompt, TextPrompt))
     if len(texts) != len(prompts):
-        raise BadRequest("echo: needs the prompt as text", field="echo")
+        raise bad_field("echo", "needs the prompt as text")
     return texts
 
 
@@ -131,7 +119,7 @@ def _request_of(
         prompt=prompt,
         n=asked.n or 1,
         max_tokens=DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens,
-        stop=fields.stops_of(asked, context.limits),
+        stop=stops_of("stop", asked.stop, context.limits),
         sampling=fields.sampling_of(asked),
         top_logprobs=asked.logprobs,
         ignore_eos=bool(asked.ignore_eos),

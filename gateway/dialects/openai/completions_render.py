@@ -25,7 +25,7 @@ from gateway.dialects import sse
 from gateway.dialects.collect import Collected, CollectedChoice, total
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes
-from gateway.dialects.openai.shapes import answer_head, timing_object, usage_object
+from gateway.dialects.openai.shapes import whole_answer
 from gateway.dialects.openai.stream import OpenAIStream
 
 OBJECT = "text_completion"
@@ -109,20 +109,13 @@ class CompletionsStream(OpenAIStream):
 
 def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
     """Return one `text_completion`."""
-    usage = total([one.usage for one in collected])
     echoes = parsed.echoes or ("",) * len(collected)
-    return json_bytes(
-        {
-            **answer_head(parsed, OBJECT),
-            "choices": [
-                _choice_object(parsed, request * parsed.choices + index, choice, echo)
-                for request, (one, echo) in enumerate(zip(collected, echoes, strict=True))
-                for index, choice in enumerate(one.choices)
-            ],
-            "usage": usage_object(usage),
-            "timing": timing_object(usage),
-        }
-    )
+    choices = [
+        _choice_object(parsed, request * parsed.choices + index, choice, echo)
+        for request, (one, echo) in enumerate(zip(collected, echoes, strict=True))
+        for index, choice in enumerate(one.choices)
+    ]
+    return whole_answer(parsed, OBJECT, choices, total([one.usage for one in collected]))
 
 
 def logprobs_object(logprobs: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, Any], int]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import Sampling
-from gateway.dialects.body import LEAST_TOP_P, MAX_STOP_CHARACTERS, temperature_of
-from gateway.dialects.dialect import Extras, Limits
+from gateway.dialects.body import bad_field
+from gateway.dialects.dialect import Extras
 from gateway.dialects.openai.bodies import SharedBody
+from gateway.dialects.shared_fields import LEAST_TOP_P, temperature_of
 
 MAX_BIASED = 1024
 NO_EFFECT_TIERS = ("auto", "default")
@@ -26,12 +27,10 @@ def model_of(body: SharedBody) -> ModelId:
 def check_offered(body: SharedBody) -> None:
     """Refuse what the shared fields ask for and we do not have."""
     if body.store:
-        raise BadRequest("store: answers are not stored; leave it out", field="store")
+        raise bad_field("store", "answers are not stored; leave it out")
     if body.service_tier is not None and body.service_tier not in NO_EFFECT_TIERS:
-        raise BadRequest(
-            "service_tier: only 'auto' and 'default' are offered; x_priority orders requests",
-            field="service_tier",
-        )
+        text = "only 'auto' and 'default' are offered; x_priority orders requests"
+        raise bad_field("service_tier", text)
     if body.stream_options is not None and not body.stream:
         raise BadRequest(
             "stream_options is only allowed when stream is true", field="stream_options"
@@ -43,32 +42,11 @@ def includes_usage(body: SharedBody) -> bool:
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
-def stops_of(body: SharedBody, limits: Limits) -> tuple[str, ...]:
-    """Return the stop strings, in order, without repeats. BadRequest for too many, or a bad one."""
-    match body.stop:
-        case None:
-            return ()
-        case str(one):
-            stops = [one]
-        case list(many):
-            stops = many
-    if len(stops) > limits.stops:
-        raise BadRequest(f"stop: at most {limits.stops} strings", field="stop")
-    for index, stop in enumerate(stops):
-        field = f"stop[{index}]" if isinstance(body.stop, list) else "stop"
-        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-            raise BadRequest(
-                f"{field}: must have 1 to {MAX_STOP_CHARACTERS} characters", field=field
-            )
-    return tuple(dict.fromkeys(stops))
-
-
 def sampling_of(body: SharedBody) -> Sampling:
     """Return how tokens are chosen; what is left out or null takes OpenAI's default."""
-    top_p = 1.0 if body.top_p is None else max(LEAST_TOP_P, body.top_p)
     return Sampling(
         temperature=temperature_of(1.0 if body.temperature is None else body.temperature),
-        top_p=top_p,
+        top_p=1.0 if body.top_p is None else max(LEAST_TOP_P, body.top_p),
         top_k=max(0, body.top_k or 0),
         min_p=body.min_p or 0.0,
         seed=body.seed,
@@ -86,13 +64,13 @@ def client_of(body: SharedBody, extras: Extras) -> str | None:
 
 def _biases_of(biases: dict[str, float]) -> dict[int, float]:
     if len(biases) > MAX_BIASED:
-        raise BadRequest(f"logit_bias: at most {MAX_BIASED} tokens", field="logit_bias")
+        raise bad_field("logit_bias", f"at most {MAX_BIASED} tokens")
     made: dict[int, float] = {}
     for key, bias in biases.items():
         field = f"logit_bias.{key[:20]}"
         if not (len(key) <= 10 and key.isascii() and key.isdigit() and int(key) < 2**31):
-            raise BadRequest(f"{field}: the key must be a token id", field=field)
+            raise bad_field(field, "the key must be a token id")
         if not -100.0 <= bias <= 100.0:
-            raise BadRequest(f"{field}: must be from -100 to 100", field=field)
+            raise bad_field(field, "must be from -100 to 100")
         made[int(key)] = bias
     return made

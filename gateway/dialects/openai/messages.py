@@ -6,11 +6,11 @@ means nothing in a prompt is typed `Unused`, for the reason beside it.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import Closed, Unused, by_field, by_shape
+from gateway.dialects.body import Closed, Unused, by_field, by_type
 
 # --- content ------------------------------------------------------------------------------
 
@@ -45,14 +45,6 @@ class ImagePartBody(Closed):
     cache_control: Unused = None
 
 
-def _content_tag(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "~text"
-    return "~parts" if isinstance(value, list) else None
-
-
-_CONTENT = by_shape("a string or a list of parts", _content_tag)
-
 UserPart = Annotated[
     Annotated[TextPartBody, Tag("~text")] | Annotated[ImagePartBody, Tag("~image_url")],
     by_field("type", "text", "image_url"),
@@ -61,20 +53,11 @@ AssistantPart = Annotated[
     Annotated[TextPartBody, Tag("~text")] | Annotated[RefusalPartBody, Tag("~refusal")],
     by_field("type", "text", "refusal"),
 ]
-PlainContent = Annotated[
+Part = TypeVar("Part")
+Content = Annotated[
     Annotated[str, Tag("~text")]
-    | Annotated[Annotated[list[TextPartBody], Field(min_length=1)], Tag("~parts")],
-    _CONTENT,
-]
-UserContent = Annotated[
-    Annotated[str, Tag("~text")]
-    | Annotated[Annotated[list[UserPart], Field(min_length=1)], Tag("~parts")],
-    _CONTENT,
-]
-AssistantContent = Annotated[
-    Annotated[str, Tag("~text")]
-    | Annotated[Annotated[list[AssistantPart], Field(min_length=1)], Tag("~parts")],
-    _CONTENT,
+    | Annotated[Annotated[list[Part], Field(min_length=1)], Tag("~parts")],
+    by_type("a string or a list of parts", {str: "~text", list: "~parts"}),
 ]
 
 # --- messages -----------------------------------------------------------------------------
@@ -84,7 +67,7 @@ class SystemMessageBody(Closed):
     """What the model is told about its task; `developer` is the newer name."""
 
     role: Literal["system", "developer"]
-    content: PlainContent
+    content: Content[TextPartBody]
     name: str | None = None
     cache_control: Unused = None
 
@@ -93,7 +76,7 @@ class UserMessageBody(Closed):
     """What the user says."""
 
     role: Literal["user"]
-    content: UserContent
+    content: Content[UserPart]
     name: str | None = None
     cache_control: Unused = None
 
@@ -118,7 +101,7 @@ class AssistantMessageBody(Closed):
     """What the assistant said, as clients send our own answers back."""
 
     role: Literal["assistant"]
-    content: AssistantContent | None = None
+    content: Content[AssistantPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCallBody] | None = None
     reasoning_content: str | None = None
@@ -135,7 +118,7 @@ class ToolMessageBody(Closed):
     """What a tool answered."""
 
     role: Literal["tool"]
-    content: PlainContent
+    content: Content[TextPartBody]
     tool_call_id: str = Field(min_length=1)
     name: str | None = None
     cache_control: Unused = None

@@ -6,15 +6,15 @@ tokens over those seconds) and stands beside `usage`, never inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.wire.errors import FinishReason
 from bus.wire.messages.requests import Usage
 from gateway.dialects import sse
-from gateway.dialects.dialect import ErrorAnswer, Parsed
+from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, headers_of, in_words
+from gateway.dialects.faults import HttpFault, in_words
 
 FINISH_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
@@ -69,11 +69,6 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
     return {"error": {**fault.facts, **error}}
 
 
-def error_answer(fault: HttpFault) -> ErrorAnswer:
-    """Return the answer to a failure before anything was sent."""
-    return ErrorAnswer(fault.status, headers_of(fault), json_bytes(error_object(fault)))
-
-
 def error_frames(fault: HttpFault) -> bytes:
     """Return the frames of a failure in the middle of a stream, and the stream's end."""
     return sse.frame(json_bytes(error_object(fault))) + sse.DONE
@@ -108,15 +103,15 @@ def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
     }
 
 
-def usage_frame(parsed: Parsed, object_name: str, usage: Usage) -> bytes:
-    """Return the last chunk of a stream that was asked for its usage."""
-    return sse.frame(
-        json_bytes(
-            {
-                **answer_head(parsed, object_name),
-                "choices": [],
-                "usage": usage_object(usage),
-                "timing": timing_object(usage),
-            }
-        )
+def whole_answer(
+    parsed: Parsed, object_name: str, choices: Sequence[dict[str, Any]], usage: Usage
+) -> bytes:
+    """Return an answer in one piece; without choices, the chunk that tells a stream's usage."""
+    return json_bytes(
+        {
+            **answer_head(parsed, object_name),
+            "choices": choices,
+            "usage": usage_object(usage),
+            "timing": timing_object(usage),
+        }
     )

@@ -14,7 +14,7 @@ from gateway.dialects.collect import total
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault
-from gateway.dialects.openai.shapes import answer_head, error_frames, usage_frame
+from gateway.dialects.openai.shapes import answer_head, error_frames, whole_answer
 
 
 class OpenAIStream:
@@ -49,7 +49,7 @@ class OpenAIStream:
         self._closed = True
         if self._parsed.include_usage and self._usages:
             usage = total(list(self._usages.values()))
-            return usage_frame(self._parsed, self._kind, usage) + sse.DONE
+            return sse.frame(whole_answer(self._parsed, self._kind, (), usage)) + sse.DONE
         return sse.DONE
 
     def _start(self) -> bytes:

@@ -36,10 +36,8 @@ class CollectiveTests(Resource):
         await service.catalog.wait_known()
         command = RunCollectiveTest(
             command_id=service.command_id(),
+            **asked.model_dump(exclude={"nodes"}),
             nodes=known_nodes(service, asked.nodes, field="nodes"),
-            mode=asked.mode,
-            backend=asked.backend,
-            memory_bytes=asked.memory_bytes,
         )
         answer_json(resp, acknowledged(await service.command(command)))
 

@@ -29,11 +29,11 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, too_large
-from gateway.http.ask import Asker
-from gateway.http.middleware import Resource
-from gateway.service import HttpService, ServiceHandle
+from gateway.dialects.body import bad_field
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.ask import ask
+from gateway.http.middleware import Resource, answer_json, read_body
+from gateway.service import HttpService
 
 ROOT = "/v1/diagnostics/node"
 READING_FRESH_S = 15.0
@@ -68,12 +68,9 @@ class ProfileOrder(BaseModel):
     format: Literal["speedscope", "flamegraph"] = "speedscope"
 
 
+@dataclass(frozen=True)
 class _Diagnosing(Resource):
-    def __init__(
-        self, handle: ServiceHandle, timing: DiagnosticsTiming = DiagnosticsTiming()
-    ) -> None:
-        super().__init__(handle)
-        self._timing = timing
+    timing: DiagnosticsTiming = DiagnosticsTiming()
 
 
 class NodeDiagnostics(_Diagnosing):
@@ -87,7 +84,7 @@ class NodeDiagnostics(_Diagnosing):
         fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
         reading = fresh[0] if fresh else None
         readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
-        within_s = self._timing.report_s
+        within_s = self.timing.report_s
         (reports, failed), capability = await asyncio.gather(
             _reports(service, within_s), _capability(service, within_s)
         )
@@ -108,8 +105,7 @@ class NodeDiagnostics(_Diagnosing):
             "state": {"term": state.term, "index": state.index},
             "warnings": warnings,
         }
-        resp.content_type = "application/json"
-        resp.data = json_bytes(found)
+        answer_json(resp, found)
 
 
 class ProcessStacks(_Diagnosing):
@@ -119,9 +115,9 @@ class ProcessStacks(_Diagnosing):
         """Answer with the stack of each thread of the process, never locals; as JSON or text."""
         form = req.get_param("format", default="json")
         if form not in ("json", "text"):
-            raise BadRequest(f"format: {form!r} is neither json nor text", field="format")
+            raise bad_field("format", f"{form!r} is neither json nor text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await _asked(self.service, question, self._timing.stacks_s)
+        found = await _asked(self.service, question, self.timing.stacks_s)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
             resp.text = stacks_text(json.loads(found.content))
@@ -135,22 +131,14 @@ class ProcessProfile(_Diagnosing):
 
     async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""
-        body = await req.stream.read(MAX_BODY_BYTES + 1)
-        if len(body) > MAX_BODY_BYTES:
-            raise HttpFaultRaised(too_large(MAX_BODY_BYTES))
+        body = await read_body(req, MAX_BODY_BYTES, self.service.options.body_s)
         try:
             order = ProfileOrder.model_validate_json(body or b"{}")
         except ValidationError as error:
             problem = first_problem(error)
             raise BadRequest(problem, field=problem.partition(":")[0]) from error
-        question = AskDiagnosis(
-            want="profile",
-            process=_named(name, part),
-            seconds=order.seconds,
-            rate_hz=order.rate_hz,
-            format=order.format,
-        )
-        deadline_s = order.seconds + self._timing.profile_slack_s
+        question = AskDiagnosis(want="profile", process=_named(name, part), **order.model_dump())
+        deadline_s = order.seconds + self.timing.profile_slack_s
         found = await _asked(self.service, question, deadline_s)
         resp.content_type = found.content_type
         resp.data = found.content
@@ -216,8 +204,7 @@ async def _asked(service: HttpService, question: AskDiagnosis, deadline_s: float
 
 
 async def _ask(service: HttpService, address: str, question: Message, deadline_s: float) -> Message:
-    asker = Asker(service.bus.speaker, service.reactor)
-    return await asker.ask(address, question, deadline_s)
+    return await ask(service.bus.speaker, service.reactor, address, question, deadline_s)
 
 
 def _is_fresh(reading: NodeReading, age_s: float, node: NodeId) -> bool:

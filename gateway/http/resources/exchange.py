@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from falcon.asgi import Request, Response
 
-from bus.wire.ids import ModelId
 from gateway.dialects import sse
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
@@ -22,7 +21,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_fai
 from gateway.http.middleware import Resource, key_id, read_body, receive_of
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
-from gateway.service import HttpService, ServiceHandle
+from gateway.service import HttpService
 
 PARSE_ASIDE_BYTES = 128 << 10
 """A larger body is parsed in a thread, so that other streams go on."""
@@ -57,12 +56,11 @@ class _Running:
         )
 
 
+@dataclass(frozen=True)
 class GenerateResource(Resource):
     """A route that generates text in one dialect."""
 
-    def __init__(self, handle: ServiceHandle, dialect: Dialect) -> None:
-        super().__init__(handle)
-        self._dialect = dialect
+    dialect: Dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Parse the body, submit its requests, answer."""
@@ -72,32 +70,31 @@ class GenerateResource(Resource):
         if not service.catalog.known:
             await service.catalog.wait_known()
         if parsed.intent != "generate":
-            resp.content_type = "application/json"
-            resp.data = await load_or_unload(service, self._dialect, parsed)
+            resp.data = await load_or_unload(service, self.dialect, parsed)
             return
         exchange = service.dispatcher.start(parsed, key_id=key_id(req, service.options))
         inbox = exchange.inbox
         watcher = asyncio.ensure_future(_watch(req, service, exchange))
         service.running += 1
-        running = _Running(service, self._dialect, parsed, exchange, watcher, started_at)
+        running = _Running(service, self.dialect, parsed, exchange, watcher, started_at)
         try:
-            keep_alive_s = parsed.extras.keep_alive_s
-            if keep_alive_s is None:
-                keep_alive_s = parsed.extras.stay_warm_s
+            extras = parsed.extras
+            keep_alive_s = (
+                extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
+            )
             if parsed.stream:
-                has_comments = self._dialect.stream_content_type == sse.CONTENT_TYPE
+                has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
                 await inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
                 _raise_early(running)
-                resp.content_type = self._dialect.stream_content_type
+                resp.content_type = self.dialect.stream_content_type
                 for name, value in sse.HEADERS:
                     resp.set_header(name, value)
                 resp.set_header("x-request-id", parsed.answer_id)
                 resp.stream = _streamed(running, keep_alive_s)
             else:
                 resp.data = await _whole(running)
-                resp.content_type = "application/json"
                 resp.set_header("x-request-id", parsed.answer_id)
-                _keep_warm(service, exchange.model, keep_alive_s)
+                service.keep_alive(exchange.model, keep_alive_s)
                 running.end("finished", 200)
         except HttpFaultRaised as error:
             running.end(error.fault.code, error.fault.status)
@@ -109,13 +106,12 @@ class GenerateResource(Resource):
     async def _parse(self, service: HttpService, req: Request) -> Parsed:
         options = service.options
         body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
-        headers = {name.lower(): value for name, value in req.headers.items()}
-        context = service.parse_context(headers)
+        context = service.parse_context()
         try:
             if len(body) < PARSE_ASIDE_BYTES:
-                return self._dialect.parse(body, context)
+                return self.dialect.parse(body, context)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(None, self._dialect.parse, body, context)
+            return await loop.run_in_executor(None, self.dialect.parse, body, context)
         finally:
             service.bodies.give_back(len(body))
 
@@ -154,11 +150,6 @@ async def _whole(running: _Running) -> bytes:
     return running.dialect.render_whole(running.parsed, collector.collected, load_s=inbox.load_s)
 
 
-def _keep_warm(service: HttpService, model: ModelId, seconds: float | None) -> None:
-    if seconds is not None:
-        service.keep_alive(model, seconds)
-
-
 async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGenerator[bytes]:
     """Yield the bytes of a stream, from its first to its last. One piece per wake-up."""
     inbox = running.exchange.inbox
@@ -171,7 +162,7 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
             for text in inbox.take_comments():
                 yield sse.comment(text)
         renderer = running.dialect.stream(running.parsed, load_s=inbox.load_s)
-        _keep_warm(running.service, running.exchange.model, keep_alive_s)
+        running.service.keep_alive(running.exchange.model, keep_alive_s)
         if inbox.abandoned:
             return
         if inbox.fault is None:

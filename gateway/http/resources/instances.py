@@ -12,10 +12,10 @@ from falcon.asgi import Request, Response
 from pydantic import Field
 
 from bus.wire.errors import BadRequest
-from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.commands import Acknowledged, DeleteInstance, PlaceModel
 from gateway.dialects import faults
-from gateway.dialects.body import Closed
+from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
@@ -51,7 +51,6 @@ class PlaceInstance(Resource):
         asked = await self.read(req, PlaceBody, empty=b"")
         await service.catalog.wait_known()
         resp.data = await _placed(service, asked)
-        resp.content_type = "application/json"
 
 
 class PlacementPlan(Resource):
@@ -61,7 +60,6 @@ class PlacementPlan(Resource):
         """Answer with the plan."""
         await self.service.catalog.wait_known()
         resp.data = await _placed(self.service, _asked(req))
-        resp.content_type = "application/json"
 
 
 class PlacementPreviews(Resource):
@@ -116,20 +114,11 @@ async def _placed(service: HttpService, asked: PlaceBody) -> bytes:
 
 def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
     """Return the command that was asked for. Raises HttpFaultRaised (404), BadRequest."""
-    model: ModelId = service.catalog.named(asked.model)
     return PlaceModel(
         command_id=service.command_id(),
-        model=model,
-        context_tokens=asked.context_tokens,
-        keep_alive_s=asked.keep_alive_s,
-        pinned=asked.pinned,
-        priority=asked.priority,
+        **asked.model_dump(exclude={"model", "excluded_nodes"}),
+        model=service.catalog.named(asked.model),
         excluded_nodes=known_nodes(service, asked.excluded_nodes, field="excluded_nodes"),
-        min_nodes=asked.min_nodes,
-        if_absent=asked.if_absent,
-        dry_run=asked.dry_run,
-        sharding=asked.sharding,
-        layers=asked.layers,
     )
 
 
@@ -158,7 +147,7 @@ def _asked(req: Request) -> PlaceBody:
         raise BadRequest("model is required", field="model")
     sharding = req.get_param("sharding")
     if sharding is not None and sharding != "pipeline" and sharding != "tensor":
-        raise BadRequest("sharding: must be 'pipeline' or 'tensor'", field="sharding")
+        raise bad_field("sharding", "must be 'pipeline' or 'tensor'")
     return PlaceBody(
         model=model,
         context_tokens=_whole_number(req, "context_tokens"),
@@ -191,5 +180,5 @@ def _whole_number(req: Request, name: str) -> int | None:
     if value is None:
         return None
     if not (value.isascii() and value.isdecimal()) or len(value) > 10 or not 1 <= int(value) < MOST:
-        raise BadRequest(f"{name}: must be a whole number from 1 to {MOST - 1}", field=name)
+        raise bad_field(name, f"must be a whole number from 1 to {MOST - 1}")
     return int(value)

@@ -33,8 +33,7 @@ async def load_or_unload(service: HttpService, dialect: Dialect, parsed: Parsed)
         await service.command(PlaceModel(command_id=service.command_id(), model=model))
         await service.catalog.wait_ready(model, service.options.load_timeout_s)
         load_s = service.reactor.now() - started_at
-        if parsed.extras.keep_alive_s is not None:
-            service.keep_alive(model, parsed.extras.keep_alive_s)
+        service.keep_alive(model, parsed.extras.keep_alive_s)
     if parsed.stream:
         renderer = dialect.stream(parsed, load_s=load_s)
         return renderer.open() + renderer.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
@@ -9,94 +12,70 @@ from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import RunnerReading
-from gateway.dialects.dialect import (
-    Limits,
-    ListsModels,
-    LoadedCopy,
-    ModelListing,
-    ShowsAsked,
-    ShowsModel,
-)
+from gateway.dialects import dialect
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
-from gateway.service import HttpService, ServiceHandle
+from gateway.service import HttpService
 
 
+@dataclass(frozen=True)
 class ModelList(Resource):
     """A path that tells of all models, in its API's shape."""
 
-    def __init__(self, handle: ServiceHandle, endpoint: ListsModels) -> None:
-        super().__init__(handle)
-        self._endpoint = endpoint
+    endpoint: dialect.ListsModels
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with all of them, by id."""
         service = self.service
-        if self._endpoint.waits:
+        if self.endpoint.waits:
             await service.catalog.wait_known()
         cards = service.catalog.cards()
         names = sorted(service.catalog.names())
         listings = [_listing(service, name, cards.get(name)) for name in names]
-        resp.data = self._endpoint.render(listings, wall())
-        resp.content_type = "application/json"
+        resp.data = self.endpoint.render(listings, wall())
 
 
+@dataclass(frozen=True)
 class ModelOfPath(Resource):
     """A path that holds the name of the model that it tells of; a name may hold a slash."""
 
-    def __init__(self, handle: ServiceHandle, endpoint: ShowsModel) -> None:
-        super().__init__(handle)
-        self._endpoint = endpoint
+    endpoint: dialect.ShowsModel
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
         """Answer with one model."""
-        await _show(self.service, self._endpoint, name, resp)
+        resp.data = await _shown(self.service, self.endpoint.render, name)
 
 
+@dataclass(frozen=True)
 class ModelOfBody(Resource):
     """A path that tells of the model that a body asks about."""
 
-    def __init__(self, handle: ServiceHandle, endpoint: ShowsAsked) -> None:
-        super().__init__(handle)
-        self._endpoint = endpoint
+    endpoint: dialect.ShowsAsked
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with one model."""
         options = self.service.options
         body = await read_body(req, COMMAND_BYTES, options.body_s)
-        name = self._endpoint.parse(body, Limits(depth=options.body_depth))
-        await _show(self.service, self._endpoint, name, resp)
+        name = self.endpoint.parse(body, dialect.Limits(depth=options.body_depth))
+        resp.data = await _shown(self.service, self.endpoint.render, name)
 
 
-class Constant:
-    """A path that always says the same."""
-
-    def __init__(self, _handle: ServiceHandle, answer: bytes) -> None:
-        self._answer = answer
-
-    async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with it."""
-        resp.data = self._answer
-        resp.content_type = "application/json"
-
-
-async def _show(
-    service: HttpService, endpoint: ShowsModel | ShowsAsked, name: str, resp: Response
-) -> None:
+async def _shown(
+    service: HttpService, render: Callable[[dialect.ModelListing], bytes], name: str
+) -> bytes:
     await service.catalog.wait_known()
     model = service.catalog.named(name)
-    resp.data = endpoint.render(_listing(service, model, service.catalog.cards().get(model)))
-    resp.content_type = "application/json"
+    return render(_listing(service, model, service.catalog.cards().get(model)))
 
 
-def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> ModelListing:
+def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> dialect.ModelListing:
     copies = [
         _loaded(one, service.readings.runner_of(one, service.reactor.now()), card)
         for one in service.bus.state.instances.values()
         if one.model == model and one.status == "ready"
     ]
     if card is None:
-        return ModelListing(id=model, size_bytes=0, modified_at_s=0.0, loaded=tuple(copies))
-    return ModelListing(
+        return dialect.ModelListing(id=model, size_bytes=0, modified_at_s=0.0, loaded=tuple(copies))
+    return dialect.ModelListing(
         id=model,
         size_bytes=card.size_bytes,
         modified_at_s=float(card.modified_at_s),
@@ -112,7 +91,7 @@ def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> Mo
 
 def _loaded(
     instance: Instance, reading: RunnerReading | None, card: ModelCard | None
-) -> LoadedCopy:
+) -> dialect.LoadedCopy:
     weights = card.weights_bytes if card is not None else 0
     size = max(weights, reading.active_bytes if reading is not None else 0)
     expires_at_s = None
@@ -120,7 +99,7 @@ def _loaded(
         idle_s = reading.last_used_ago_s if reading is not None else 0.0
         expires_at_s = wall() + max(0.0, instance.keep_alive_s - idle_s)
     on_cpu = instance.backend.endswith("-cpu")
-    return LoadedCopy(
+    return dialect.LoadedCopy(
         size_bytes=size,
         accelerator_bytes=0 if on_cpu else size,
         context_tokens=instance.context_tokens,

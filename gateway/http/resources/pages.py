@@ -11,6 +11,7 @@ from falcon.asgi import Request, Response
 from gateway.dialects.registry import APIS
 from gateway.http.middleware import Resource
 from gateway.http.openapi import Route, document
+from gateway.service import ServiceHandle
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -25,7 +26,7 @@ class Root(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer in plain text what this is and where to go."""
-        options = self._handle.options
+        options = self.handle.options
         spoken = [
             f"{api.title}   {', '.join(endpoint.path for endpoint in api.endpoints[:3])}\n"
             for api in APIS
@@ -42,32 +43,29 @@ class Root(Resource):
         resp.content_type = "text/plain; charset=utf-8"
 
 
-class OpenApi:
-    """`GET /openapi.json`."""
+class Constant:
+    """A path that always says the same."""
 
-    def __init__(self, routes: Sequence[Route], version: str) -> None:
-        # not orjson: a seed's bounds exceed its 64-bit integers
-        self._bytes = json.dumps(document(routes, title="shoal", version=version)).encode()
-
-    async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the document."""
-        resp.data = self._bytes
-        resp.content_type = "application/json"
-
-
-class Docs:
-    """`GET /docs`: every route in one plain page, from the same table."""
-
-    def __init__(self, routes: Sequence[Route], version: str) -> None:
-        self._page = _page(routes, version).encode()
+    def __init__(
+        self, _handle: ServiceHandle, answer: bytes, content_type: str = "application/json"
+    ) -> None:
+        self._answer = answer
+        self._content_type = content_type
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the page."""
-        resp.data = self._page
-        resp.content_type = "text/html; charset=utf-8"
+        """Answer with it."""
+        resp.data = self._answer
+        resp.content_type = self._content_type
 
 
-def _page(routes: Sequence[Route], version: str) -> str:
+def openapi(routes: Sequence[Route], version: str) -> bytes:
+    """Return the OpenAPI document."""
+    # not orjson: a seed's bounds exceed its 64-bit integers
+    return json.dumps(document(routes, title="shoal", version=version)).encode()
+
+
+def docs(routes: Sequence[Route], version: str) -> bytes:
+    """Return every route in one plain page, from the same table."""
     parts = [
         "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>shoal {escape(version)}</title><style>{_STYLE}</style><h1>shoal</h1>",
@@ -82,7 +80,7 @@ def _page(routes: Sequence[Route], version: str) -> str:
             if route.tag == tag
         ]
         parts.append("</table>")
-    return "\n".join(parts)
+    return "\n".join(parts).encode()
 
 
 def _fields(route: Route) -> str:

@@ -10,12 +10,10 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Failed
 from gateway.dialects import faults
-from gateway.dialects.dialect import Dialect
-from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
-from gateway.dialects.openai.chat import OpenAIChat
-from gateway.dialects.openai.completions import OpenAICompletions
-
-DIALECTS: list[Dialect] = [OpenAIChat(), OpenAICompletions(), OllamaChat(), OllamaGenerate()]
+from gateway.dialects.dialect import Api
+from gateway.dialects.ollama.api import OLLAMA
+from gateway.dialects.openai.api import OPENAI
+from gateway.dialects.registry import APIS
 
 
 def _failed(reason: FailReason, **details: object) -> Failed:
@@ -59,15 +57,15 @@ def test_a_full_queue_says_when_to_come_back_and_its_place() -> None:
     headers = dict(faults.headers_of(faults.of_refusal(refusal)))
     assert headers["retry-after"] == "3"
     assert headers["x-queue-position"] == "9"
-    answer = OpenAIChat().error(faults.of_refusal(refusal))
+    answer = OPENAI.envelope.answer(faults.of_refusal(refusal))
     assert json.loads(answer.body)["error"]["position"] == 9
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.name)
-def test_retry_after_is_there_exactly_when_trying_again_may_help(dialect: Dialect) -> None:
+@pytest.mark.parametrize("api", APIS, ids=lambda one: one.title)
+def test_retry_after_is_there_exactly_when_trying_again_may_help(api: Api) -> None:
     rows = {**faults.REFUSALS}
     for reason, row in rows.items():
-        answer = dialect.error(faults.of_refusal(Refusal(reason=reason, message="why")))
+        answer = api.envelope.answer(faults.of_refusal(Refusal(reason=reason, message="why")))
         assert answer.status == row.status
         assert ("retry-after" in dict(answer.headers)) == (row.retry_after_s is not None)
     assert faults.REFUSALS["queue_full"].retry_after_s is not None
@@ -82,7 +80,7 @@ def test_details_of_a_failure_become_field_and_facts() -> None:
 
 def test_openai_errors_have_their_four_keys_and_the_numbers() -> None:
     overflow = ContextOverflow(prompt_tokens=5000, limit_tokens=4096)
-    answer = OpenAIChat().error(faults.of_overflow(overflow))
+    answer = OPENAI.envelope.answer(faults.of_overflow(overflow))
     assert answer.status == 400
     assert json.loads(answer.body) == {
         "error": {
@@ -97,7 +95,7 @@ def test_openai_errors_have_their_four_keys_and_the_numbers() -> None:
 
 
 def test_ollama_errors_are_one_string() -> None:
-    answer = OllamaChat().error(faults.of_bad_request(BadRequest("model is required")))
+    answer = OLLAMA.envelope.answer(faults.of_bad_request(BadRequest("model is required")))
     assert answer.status == 400
     assert json.loads(answer.body) == {"error": "model is required"}
     assert dict(answer.headers)["content-type"] == "application/json"
@@ -118,8 +116,8 @@ def test_a_runners_refusal_names_the_field_in_the_clients_words(
     field: str | None, openai: str | None, ollama: str
 ) -> None:
     fault = faults.of_refusal(Refusal(reason="unsupported", message="why", field=field))
-    assert json.loads(OpenAIChat().error(fault).body)["error"]["param"] == openai
-    assert json.loads(OllamaChat().error(fault).body) == {"error": ollama}
+    assert json.loads(OPENAI.envelope.answer(fault).body)["error"]["param"] == openai
+    assert json.loads(OLLAMA.envelope.answer(fault).body) == {"error": ollama}
 
 
 def test_an_unknown_model_names_the_command_that_fetches_it() -> None:
@@ -131,7 +129,7 @@ def test_an_unknown_model_names_the_command_that_fetches_it() -> None:
 
 def test_facts_never_replace_the_words_of_the_envelope() -> None:
     failed = _failed("internal", message="secret", code=7)
-    error = json.loads(OpenAIChat().error(faults.of_failed(failed)).body)["error"]
+    error = json.loads(OPENAI.envelope.answer(faults.of_failed(failed)).body)["error"]
     assert (error["message"], error["code"]) == ("why", "internal_error")
 
 
@@ -149,6 +147,6 @@ def test_facts_never_replace_the_words_of_the_envelope() -> None:
 def test_faults_of_the_door_have_their_headers(
     fault: faults.HttpFault, status: int, header: str
 ) -> None:
-    answer = OpenAIChat().error(fault)
+    answer = OPENAI.envelope.answer(fault)
     assert answer.status == status
     assert header in dict(answer.headers)

@@ -36,6 +36,7 @@ from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.api import render_model, render_models
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.registry import envelope_of
 
 NOW_S = 1_763_640_000.0
 TINY = ModelListing("shoal-tiny", 1, NOW_S, loaded=(LoadedCopy(1, 1, 4096),))
@@ -150,7 +151,8 @@ class Door:
         return (stream[at : at + 7] for at in range(0, len(stream), 7))
 
     def _error(self, dialect: Dialect, fault: faults.HttpFault) -> Answer:
-        answer = dialect.error(fault)
+        path = "/api/" if dialect.name.startswith("ollama") else "/v1/"
+        answer = envelope_of(path).answer(fault)
         return answer.status, dict(answer.headers), iter([answer.body])
 
 

@@ -11,7 +11,7 @@ from bus.process.endpoints import Endpoints
 from bus.wire.ids import NodeId
 from gateway.cluster.options import Options
 from gateway.http.openapi import document
-from gateway.http.resources.pages import Docs, OpenApi
+from gateway.http.resources.pages import docs, openapi
 from gateway.http.routes import ROUTES, add_routes
 from gateway.service import ServiceHandle
 
@@ -40,7 +40,7 @@ def test_every_route_has_its_line_and_every_line_its_route() -> None:
 def test_the_reference_is_made_of_the_same_table() -> None:
     paths = document(ROUTES, title="shoal", version="1")["paths"]
     assert "post" in paths["/v1/chat/completions"]
-    assert OpenApi(ROUTES, "1") is not None
-    page = Docs(ROUTES, "1")._page.decode()  # pyright: ignore[reportPrivateUsage]
+    assert openapi(ROUTES, "1") is not None
+    page = docs(ROUTES, "1").decode()
     assert all(route.path.replace("<", "&lt;") in page for route in ROUTES)
     assert "http://" not in page and "https://" not in page, "nothing is fetched from elsewhere"

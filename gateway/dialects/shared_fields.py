@@ -1,0 +1,60 @@
+"""Fields that mean the same in every dialect, checked alike.
+
+Pure. Each function returns what a body says, or raises `BadRequest` naming the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import ToolSpec
+from gateway.dialects.body import bad_field
+from gateway.dialects.dialect import Limits
+
+MAX_STOP_CHARACTERS = 1000
+LEAST_TOP_P = 1e-9
+"""A nucleus this small holds the likeliest token alone, which is what `top_p: 0` asks for."""
+LEAST_TEMPERATURE = 1e-3
+"""Below it every draw is the likeliest token, and its inverse would soon leave float32."""
+LEAST_REPETITION = 0.01
+
+
+def temperature_of(asked: float) -> float:
+    """Return the temperature to draw with: 0, the likeliest token, for all that amount to it."""
+    return asked if asked >= LEAST_TEMPERATURE else 0.0
+
+
+def stops_of(field: str, stops: str | Sequence[str] | None, limits: Limits) -> tuple[str, ...]:
+    """Return the stop strings, in order, without repeats. BadRequest for too many, or a bad one."""
+    if isinstance(stops, str):
+        named = {field: stops}
+    else:
+        named = {f"{field}[{index}]": stop for index, stop in enumerate(stops or ())}
+    if len(named) > limits.stops:
+        raise bad_field(field, f"at most {limits.stops} strings")
+    for where, stop in named.items():
+        if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+            raise bad_field(where, f"must have 1 to {MAX_STOP_CHARACTERS} characters")
+    return tuple(dict.fromkeys(named.values()))
+
+
+def top_logprobs_of(wanted: bool | None, count: int | None) -> int | None:
+    """Return how many alternatives to show; None for no log-probabilities."""
+    if wanted:
+        return count or 0
+    if count:
+        raise BadRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
+    return None
+
+
+def tools_of(tools: Sequence[ToolSpec], limits: Limits) -> dict[str, ToolSpec]:
+    """Return the tools by name, in order. BadRequest for too many, or two of one name."""
+    if len(tools) > limits.tools:
+        raise bad_field("tools", f"at most {limits.tools}")
+    named: dict[str, ToolSpec] = {}
+    for index, tool in enumerate(tools):
+        if tool.name in named:
+            raise bad_field(f"tools[{index}].function.name", f"'{tool.name}' is there twice")
+        named[tool.name] = tool
+    return named
