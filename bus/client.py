@@ -16,7 +16,7 @@ from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
-from bus.replica.mirror import Mirror
+from bus.replica.mirror import Ask, Mirror
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
 from bus.wire.codec import Envelope, decode, encode
@@ -131,8 +131,7 @@ class HolderLink:
     def close(self) -> None:
         """Hang up."""
         if self._link is not None:
-            self._reactor.unwatch(self._link)
-            self._link.close()
+            self._reactor.hang_up(self._link)
 
     def _dial(self) -> None:
         self.close()
@@ -166,6 +165,7 @@ class BusClient:
         self.reactor = reactor
         self.log = log
         self.mirror = Mirror()
+        self._passed_on = self.mirror.state
         self.outbox = Outbox(speaker.node, speaker.process, speaker.boot)
         self.on_state: list[Callable[[ClusterState], None]] = []
         self.wanted: set[str] = set()
@@ -238,8 +238,7 @@ class BusClient:
         """Close every link."""
         self._holder.close()
         for link in [*self._outs.values(), *self._ins.values()]:
-            self.reactor.unwatch(link)
-            link.close()
+            self.reactor.hang_up(link)
 
     # --- what arrives ----------
 
@@ -253,10 +252,8 @@ class BusClient:
             return
         if not wants:
             return
-        for topic, message in self._retained.items():
-            plane = rule_for(topic)
-            if plane is not None:
-                self._outs[plane.plane].send(topic.encode(), self._letters.write(message))
+        for topic, message in list(self._retained.items()):
+            self.publish(topic, message)
 
     def _heard(self, frames: list[bytes]) -> None:
         if len(frames) == 2:
@@ -274,7 +271,7 @@ class BusClient:
             self.log.warning("dropped a message", topic=topic[:80], error=str(error)[:200])
             return
         if self._follow and isinstance(envelope.message, Event):
-            self._event(envelope.message)
+            self._mirrored(self.mirror.heard_event(envelope.message, self.reactor.now()))
         elif self._follow and isinstance(envelope.message, TermHeartbeat):
             self._heartbeat(envelope.message)
         for prefix, on_envelope in self._hearers:
@@ -282,7 +279,7 @@ class BusClient:
                 on_envelope(topic, envelope)
 
     def _heartbeat(self, beat: TermHeartbeat) -> None:
-        before, holder = self.mirror.state, (self.mirror.holder, self.mirror.counter)
+        holder = (self.mirror.holder, self.mirror.counter)
         ask = self.mirror.heard_heartbeat(beat, self.reactor.now())
         if (self.mirror.holder, self.mirror.counter) != holder:
             self.log.info("follows a holder", holder=self.mirror.holder, term=self.mirror.counter)
@@ -291,16 +288,7 @@ class BusClient:
             addresses = (self.endpoints.candidate,) if local else beat.addresses
             if self._holder.follow(beat.holder, addresses):
                 self.outbox.told_at.clear()
-        if ask is not None:
-            self._holder.ask(ask)
-        self._moved(before)
-
-    def _event(self, event: Event) -> None:
-        before = self.mirror.state
-        ask = self.mirror.heard_event(event, self.reactor.now())
-        if ask is not None:
-            self._holder.ask(ask)
-        self._moved(before)
+        self._mirrored(ask)
 
     def _answered(self, frames: list[bytes]) -> None:
         try:
@@ -308,13 +296,11 @@ class BusClient:
         except BadMessage as error:
             self.log.warning("dropped an answer", error=str(error)[:200])
             return
-        before, now = self.mirror.state, self.reactor.now()
-        ask = None
         match message:
             case Snapshot():
-                ask = self.mirror.heard_snapshot(message, now)
+                self._mirrored(self.mirror.heard_snapshot(message, self.reactor.now()))
             case EventsFound():
-                ask = self.mirror.heard_found(message, now)
+                self._mirrored(self.mirror.heard_found(message, self.reactor.now()))
             case Acknowledged() | CommandRefused():
                 done = self._commands.pop(message.command_id, None)
                 if done is not None:
@@ -323,14 +309,15 @@ class BusClient:
                 pass
             case _:
                 self.log.warning("unexpected answer", kind=type(message).__name__)
+
+    def _mirrored(self, ask: Ask | None) -> None:
+        """Ask what the mirror wants to know, and pass the state on if it has moved."""
         if ask is not None:
             self._holder.ask(ask)
-        self._moved(before)
-
-    def _moved(self, before: ClusterState) -> None:
         state = self.mirror.state
-        if state is before:
+        if state is self._passed_on:
             return
+        self._passed_on = state
         self.outbox.seen(state)
         for callback in self.on_state:
             callback(state)

@@ -7,7 +7,6 @@ says `NotHolder`, or why nothing can be changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bus.client import BusClient
@@ -15,10 +14,9 @@ from bus.links.reactor import Reactor
 from bus.process.clock import wall
 from bus.process.identity import new_name
 from bus.process.logs import Log
-from bus.replica.state import ClusterState
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
-from bus.wire.ids import InstanceId, NodeId
+from bus.wire.ids import InstanceId
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
 from bus.wire.messages.control import (
     AppendAck,
@@ -36,16 +34,7 @@ from bus.wire.messages.control import (
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
-from master.consensus import (
-    Candidate,
-    CandidateLinks,
-    CandidateRouter,
-    CandidateSettings,
-    CandidateShell,
-    TermFile,
-    candidates_in,
-    minority,
-)
+from master import consensus
 from master.decisions import SETTLE_GRACE_S, Holder, Policy
 from master.log.journal import Journal
 from master.log.sequencer import LogDraft
@@ -67,7 +56,7 @@ class MasterSettings:
     be silent, for a holder, before it is removed. `listen`: where the ROUTER binds for other
     nodes."""
 
-    candidate: CandidateSettings
+    candidate: consensus.CandidateSettings
     policy: Policy = field(default_factory=Policy)
     settle_grace_s: float = SETTLE_GRACE_S
     listen: tuple[str, ...] = ()
@@ -88,40 +77,25 @@ class Master:
             settle_grace_s=settings.settle_grace_s,
         )
         files = settings.candidate
-        journal, term_file = Journal(files.journal, log), TermFile(files.term_file, log)
-        self.candidate = Candidate.from_disk(
-            client.speaker.node, term_file.kept, journal.open(), files, degraded=journal.degraded
-        )
-        self.shell = CandidateShell(
-            self.candidate,
+        self.shell = consensus.CandidateShell(
+            client.speaker.node,
+            files,
             log,
             timers=reactor,
-            wire=CandidateLinks(client, reactor, log, files.addresses),
-            journal=journal,
-            term_file=term_file,
+            wire=consensus.CandidateLinks(client, reactor, log, files.addresses),
+            journal=Journal(files.journal, log),
+            term_file=consensus.TermFile(files.term_file, log),
             duties=self,
         )
-        self._router = CandidateRouter(client, reactor, log, self._asked, listen=settings.listen)
+        self.candidate = self.shell.candidate
+        self._router = consensus.CandidateRouter(
+            client, reactor, log, self._asked, listen=settings.listen
+        )
         for prefix in HEARD:
             client.hear(prefix, self._heard)
         client.hear(reading_topic("peers", client.speaker.node), self._heard_peers)
         reactor.every(PLAN_S, self._plan)
         self.shell.begin()
-
-    @property
-    def state(self) -> ClusterState:
-        """Return the state at the end of this candidate's log."""
-        return self.candidate.state
-
-    @property
-    def holding(self) -> bool:
-        """Return whether this candidate holds the term."""
-        return self.candidate.holding
-
-    def know_peers(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """Take these for the other candidates, and where their ROUTERs are, best first: to be
-        called by what keeps the membership, at first and whenever it changes."""
-        self.shell.know(addresses)
 
     def close(self) -> None:
         """Stop; what was journalled is on the disk."""
@@ -131,9 +105,9 @@ class Master:
 
     # --- the duties of a term ---
 
-    def opened(self, state: ClusterState, counter: int) -> LogDraft:
-        """Return what our new term `counter` begins with, behind `state`."""
-        draft = LogDraft(state, counter, self.client.speaker.node, wall())
+    def opened(self) -> LogDraft:
+        """Return what our new term begins with."""
+        draft = self._draft()
         self._holder.opened(draft, self._reactor.now())
         self._say()
         return draft
@@ -152,9 +126,9 @@ class Master:
                 return None
             case AskSnapshot() | AskEvents():
                 return self.candidate.found(question)
-            case TellFact() if self.holding:
+            case TellFact() if self.candidate.holding:
                 return self._told(question)
-            case AskCommand(command=command) if self.holding:
+            case AskCommand(command=command) if self.candidate.holding:
                 return self._command(command, asker)
             case AskCommand() | TellFact():
                 return self._sent_on(question)
@@ -165,7 +139,7 @@ class Master:
     def _sent_on(self, question: AskCommand | TellFact) -> Message:
         """Say who holds the term, or why nothing can be changed from here."""
         election = self.candidate.election
-        why = minority(election, self._reactor.now())
+        why = consensus.minority(election, self._reactor.now())
         if why is not None and isinstance(question, AskCommand):
             return CommandRefused(command_id=question.command.command_id, refusal=why)
         return NotHolder(holder=election.holder)
@@ -199,17 +173,17 @@ class Master:
     # --- readings and plans ---
 
     def _heard(self, _topic: str, envelope: Envelope) -> None:
-        if self._holder.heard(envelope.message, self._reactor.now()):
+        if self._holder.view.hear(envelope.message, self._reactor.now()):
             self._plan()
 
     def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
         """Take our own switchboard's word on which nodes are there and where."""
         reading = envelope.message
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
-            self.know_peers(candidates_in(reading))
+            self.shell.know(consensus.candidates_in(reading))
 
     def _plan(self) -> None:
-        if self.holding:
+        if self.candidate.holding:
             draft = self._draft()
             self._holder.planned(draft, self._reactor.now())
             self._append(draft)
@@ -218,8 +192,8 @@ class Master:
 
     def _draft(self) -> LogDraft:
         """Return an empty draft of what follows our log."""
-        counter = self.candidate.election.counter
-        return LogDraft(self.state, counter, self.client.speaker.node, wall())
+        known = self.candidate
+        return LogDraft(known.state, known.election.counter, known.me, wall())
 
     def _append(self, draft: LogDraft) -> None:
         self._say()

@@ -10,7 +10,6 @@ domain. What a link with keys binds over ipc asks here too, and is plain.
 from __future__ import annotations
 
 import atexit
-import ipaddress
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from bus.links.reactor import BUDGET
 from bus.links.security import Gate
 from bus.links.transport import READABLE, Link, Poller
+from bus.wire.topology import ip_in
 
 ADDRESS = "inproc://zeromq.zap.01"
 VERSION = b"1.0"
@@ -126,11 +126,7 @@ def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | 
 
 def _is_remote(address: bytes) -> bool:
     """Return whether a ZAP address is a network's; over ipc it is empty or `:uid:gid:pid`."""
-    try:
-        ipaddress.ip_address(address.decode())
-    except ValueError:
-        return False
-    return True
+    return ip_in(address.decode(errors="replace")) is not None
 
 
 AUTHENTICATOR = Authenticator()

@@ -197,13 +197,11 @@ def render_keys(keys: ClusterKeys) -> str:
 def parse_keys(text: str) -> ClusterKeys:
     """Return the keys of a key file, or of one bare key. Raises BadKey with the line at fault."""
     found: dict[str, ClusterKey] = {}
-    lines = [line.strip() for line in text.splitlines()]
-    written = [line for line in lines if line and not line.startswith("#")]
-    if len(written) == 1 and written[0].partition(" ")[0] not in _LINES:
-        return ClusterKeys(parse_key(written[0]))
-    for number, line in enumerate(lines, 1):
-        if not line or line.startswith("#"):
-            continue
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    written = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    if len(written) == 1 and written[0][1].partition(" ")[0] not in _LINES:
+        return ClusterKeys(parse_key(written[0][1]))
+    for number, line in written:
         name, _, key = line.partition(" ")
         if name not in _LINES or name in found:
             raise BadKey(f"line {number} does not begin with one of {', '.join(_LINES)}, each once")

@@ -15,8 +15,9 @@ import re
 import secrets
 import stat
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bus.links.authenticator import AUTHENTICATOR
@@ -244,13 +245,15 @@ class Keyring:
         self._follow()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NodeSecurity:
-    """As this node, to nodes: each side proves its id, and a server admits those it knows."""
+class KeyringGate(ABC):
+    """What both ways of meeting others share: a ZAP domain of its own, and a log of refusals."""
 
-    ring: Keyring
-    domain: str = field(default_factory=lambda: f"node-{next(_count)}")
-    max_bytes: int = MAX_MESSAGE_BYTES
+    name: str
+    max_bytes = MAX_MESSAGE_BYTES
+
+    def __init__(self, ring: Keyring) -> None:
+        self.ring = ring
+        self.domain = f"{self.name}-{next(_count)}"
 
     def enter(self) -> None:
         """Have the authenticator ask this gate about clients of its domain."""
@@ -259,6 +262,20 @@ class NodeSecurity:
     def leave(self) -> None:
         """Take back one `enter`."""
         AUTHENTICATOR.leave(self.domain)
+
+    @abstractmethod
+    def admit(self, public: bytes) -> str | None:
+        """Return the name of the client with this key, None for one that is refused."""
+
+    def refused(self, address: str, why: str) -> None:
+        """Log a handshake that failed."""
+        self.ring.say_refused(address, why)
+
+
+class NodeSecurity(KeyringGate):
+    """As this node, to nodes: each side proves its id, and a server admits those it knows."""
+
+    name = "node"
 
     def serving(self) -> bytes:
         """Return this node's own secret under the current key."""
@@ -280,27 +297,13 @@ class NodeSecurity:
         """Return the known node whose key this is, None for any other."""
         return self.ring.name_of(public)
 
-    def refused(self, address: str, why: str) -> None:
-        """Log a handshake that failed."""
-        self.ring.say_refused(address, why)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DoorSecurity:
+class DoorSecurity(KeyringGate):
     """As a member, to members whose ids are not known yet: both sides prove that they have the
     cluster key, neither proves a name. For first hellos alone."""
 
-    ring: Keyring
-    domain: str = field(default_factory=lambda: f"door-{next(_count)}")
-    max_bytes: int = DOOR_MAX_BYTES
-
-    def enter(self) -> None:
-        """Have the authenticator ask this gate about clients of its domain."""
-        AUTHENTICATOR.enter(self.domain, self)
-
-    def leave(self) -> None:
-        """Take back one `enter`."""
-        AUTHENTICATOR.leave(self.domain)
+    name = "door"
+    max_bytes = DOOR_MAX_BYTES
 
     def serving(self) -> bytes:
         """Return the secret of the door under the current key."""
@@ -315,10 +318,6 @@ class DoorSecurity:
         """Return an empty name for a member of the cluster, None for a stranger."""
         mine = (self.ring.pair(door_secret(key))[0] for key in self.ring.keys.valid)
         return "" if public in mine else None
-
-    def refused(self, address: str, why: str) -> None:
-        """Log a handshake that failed."""
-        self.ring.say_refused(address, why)
 
 
 def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:

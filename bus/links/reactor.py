@@ -11,8 +11,9 @@ import heapq
 import itertools
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from bus.links.transport import READABLE, Change, Frames, Link, Poller, fileno_of
 from bus.process.clock import now as clock_now
@@ -49,39 +50,63 @@ class Timer:
         return 0.0 if self.period_s is None else min(SLACK_RATIO * self.period_s, SLACK_MAX_S)
 
 
-class Reactor(Protocol):
+class Reactor(ABC):
     """What a service needs of a loop. All callbacks run in the loop's one thread."""
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
         """Call back with each message of the link."""
-        ...
+        self._watch(link, lambda: _pass_on(link, on_frames))
 
     def watch_from(self, link: Link, on_message: OnMessage) -> None:
         """Call back with each message and the node that its key proved (`Link.receive_from`)."""
-        ...
+        self._watch(link, lambda: _pass_on_from(link, on_message))
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
         """Call back when a connection of the link is made or lost."""
-        ...
+        link.listeners.append(on_change)
+        self._read_changes(link)
 
+    @abstractmethod
     def unwatch(self, link: Link) -> None:
         """Stop calling back; to be called before the link is closed."""
-        ...
+
+    def hang_up(self, link: Link) -> None:
+        """Stop calling back, and close the link."""
+        self.unwatch(link)
+        link.close()
 
     def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
         """Do an action once, after `delay_s`."""
-        ...
+        return self._start(Timer(self.now() + delay_s, action, None))
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
         """Do an action each `period_s`; perhaps a little early, on average not."""
-        ...
+        return self._start(Timer(self.now() + period_s, action, period_s))
 
     def now(self) -> float:
         """Return the seconds of the monotonic clock of `bus.process.clock`."""
-        ...
+        return clock_now()
+
+    def _watch(self, link: Link, take: Callable[[], bool]) -> None:
+        self._drain(link, take)
+        if link.security is not None:
+            self._read_changes(link)
+            _keep_renewed(self, link)
+
+    @abstractmethod
+    def _drain(self, link: Link, take: Callable[[], bool]) -> None:
+        """Call `take` until it has nothing more, whenever there may be a message."""
+
+    @abstractmethod
+    def _read_changes(self, link: Link) -> None:
+        """Call the link's `read_changes` whenever its monitor has something to say."""
+
+    @abstractmethod
+    def _start(self, timer: Timer) -> Timer:
+        """Have a timer fire at its time, and return it."""
 
 
-class PollReactor:
+class PollReactor(Reactor):
     """A loop over `Poller`, for the services. `run` returns after `stop`."""
 
     def __init__(self) -> None:
@@ -99,33 +124,13 @@ class PollReactor:
         self._pipe_lock = threading.RLock()  # a signal handler may come in between
         self._poller.register(self._wake_r, READABLE)
 
-    def now(self) -> float:
-        """Return the monotonic clock of `bus.process.clock`."""
-        return clock_now()
-
-    def watch(self, link: Link, on_frames: OnFrames) -> None:
-        """Call back with each message of the link."""
-        self._watch(link, lambda: _pass_on(link, on_frames))
-
-    def watch_from(self, link: Link, on_message: OnMessage) -> None:
-        """Call back with each message and the node that its key proved."""
-        self._watch(link, lambda: _pass_on_from(link, on_message))
-
-    def _watch(self, link: Link, take: Callable[[], bool]) -> None:
+    def _drain(self, link: Link, take: Callable[[], bool]) -> None:
         def drain() -> bool:
             """Take up to `BUDGET` messages; returns whether there may be more."""
             return all(not link.socket.closed and take() for _ in range(BUDGET))
 
         self._watched[link.socket] = drain
         self._poller.register(link.socket, READABLE)
-        if link.security is not None:
-            self._read_changes(link)
-            _keep_renewed(self, link)
-
-    def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
-        """Call back when a connection of the link is made or lost."""
-        link.listeners.append(on_change)
-        self._read_changes(link)
 
     def _read_changes(self, link: Link) -> None:
         def drain() -> bool:
@@ -142,14 +147,6 @@ class PollReactor:
         for socket in link.sockets:
             if self._watched.pop(socket, None) is not None:
                 self._poller.unregister(socket)
-
-    def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
-        """Do an action once, after `delay_s`."""
-        return self._add(Timer(self.now() + delay_s, action, None))
-
-    def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Do an action each `period_s`, at most `Timer.slack_s` early, on average not."""
-        return self._add(Timer(self.now() + period_s, action, period_s))
 
     def call(self, action: Callable[[], None]) -> None:
         """Have the loop do this soon, from any thread; nothing happens once it is closed."""
@@ -204,7 +201,7 @@ class PollReactor:
         while self._calls:
             self._calls.pop(0)()
 
-    def _add(self, timer: Timer) -> Timer:
+    def _start(self, timer: Timer) -> Timer:
         heapq.heappush(self._timers, (timer.at, next(self._count), timer))
         return timer
 
@@ -222,10 +219,10 @@ class PollReactor:
             timer.action()
             if timer.period_s is not None and not timer.cancelled:
                 timer.at = max(timer.at + timer.period_s, now)
-                self._add(timer)
+                self._start(timer)
 
 
-class AsyncioReactor:
+class AsyncioReactor(Reactor):
     """The same over an asyncio (or uvloop) loop, draining ZMQ_FD by hand: `zmq.asyncio` costs
     ten times as much per message (measured). A send can swallow the edge of ZMQ_FD, so each
     send on a watched link schedules a drain."""
@@ -234,19 +231,7 @@ class AsyncioReactor:
         self._loop = loop
         self._filenos: set[int] = set()
 
-    def now(self) -> float:
-        """Return the monotonic clock of `bus.process.clock`."""
-        return clock_now()
-
-    def watch(self, link: Link, on_frames: OnFrames) -> None:
-        """Call back with each message of the link."""
-        self._watch(link, lambda: _pass_on(link, on_frames))
-
-    def watch_from(self, link: Link, on_message: OnMessage) -> None:
-        """Call back with each message and the node that its key proved."""
-        self._watch(link, lambda: _pass_on_from(link, on_message))
-
-    def _watch(self, link: Link, take: Callable[[], bool]) -> None:
+    def _drain(self, link: Link, take: Callable[[], bool]) -> None:
         due = False
 
         def drain() -> None:
@@ -267,13 +252,8 @@ class AsyncioReactor:
 
         link.on_sent = soon
         self._add(fileno_of(link.socket), drain)
-        if link.security is not None:
-            self._add(fileno_of(link.monitor()), link.read_changes)
-            _keep_renewed(self, link)
 
-    def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
-        """Call back when a connection of the link is made or lost."""
-        link.listeners.append(on_change)
+    def _read_changes(self, link: Link) -> None:
         self._add(fileno_of(link.monitor()), link.read_changes)
 
     def unwatch(self, link: Link) -> None:
@@ -290,16 +270,8 @@ class AsyncioReactor:
         self._loop.add_reader(fileno, drain)
         self._loop.call_soon(drain)
 
-    def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
-        """Do an action once, after `delay_s`."""
-        timer = Timer(self.now() + delay_s, action, None)
-        self._loop.call_later(delay_s, self._fire, timer)
-        return timer
-
-    def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Do an action each `period_s`, after the one before is done."""
-        timer = Timer(self.now() + period_s, action, period_s)
-        self._loop.call_later(period_s, self._fire, timer)
+    def _start(self, timer: Timer) -> Timer:
+        self._loop.call_later(timer.at - self.now(), self._fire, timer)
         return timer
 
     def _fire(self, timer: Timer) -> None:
@@ -309,7 +281,8 @@ class AsyncioReactor:
             timer.action()
         finally:  # what one turn of it raised is the loop's to tell; the next is still due
             if timer.period_s is not None and not timer.cancelled:
-                self._loop.call_later(timer.period_s, self._fire, timer)
+                timer.at = self.now() + timer.period_s
+                self._start(timer)
 
 
 def _pass_on(link: Link, on_frames: OnFrames) -> bool:

@@ -32,15 +32,6 @@ Socket = zmq.Socket[bytes]
 Kind = Literal["pub", "sub", "dealer", "router", "xpub", "xsub", "pair"]
 Change = Literal["connected", "lost"]
 
-_KINDS: dict[str, int] = {
-    "pub": zmq.PUB,
-    "sub": zmq.SUB,
-    "dealer": zmq.DEALER,
-    "router": zmq.ROUTER,
-    "xpub": zmq.XPUB,
-    "xsub": zmq.XSUB,
-    "pair": zmq.PAIR,
-}
 MAX_MESSAGE_BYTES = 96 << 20
 HANDSHAKE_MS = 2_000
 CONNECT_MS = 1_500
@@ -86,16 +77,14 @@ class Link:
         self.kind = kind
         self.security = security
         self.listeners: list[Callable[[Change], None]] = []
-        self.socket: zmq.Socket[bytes] = context().socket(_KINDS[kind])
-        self._locks: list[IO[bytes]] = []
-        self._paths: list[str] = []
+        self.socket: zmq.Socket[bytes] = context().socket(zmq.SocketType[kind.upper()])
+        self._locks: dict[str, IO[bytes]] = {}
         self._keys = None if security is None else LinkKeys(self.socket, security)
         self._monitor: zmq.Socket[bytes] | None = None
         self.on_sent: Callable[[], None] | None = None
         self.is_busy: Callable[[], bool] = lambda: False
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.SNDHWM, high_water)
-        self.socket.setsockopt(zmq.RCVHWM, high_water)
+        self.socket.set_hwm(high_water)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
@@ -137,8 +126,7 @@ class Link:
             except OSError as error:
                 lock.close()
                 raise AlreadyRunning(f"another process serves {path}") from error
-            self._locks.append(lock)
-            self._paths.append(path)
+            self._locks[path] = lock
         return bind(self.socket, address)
 
     def connect(self, address: str, *, peer: NodeId | None = None) -> None:
@@ -254,12 +242,12 @@ class Link:
             self._monitor.close(0)
             self._monitor = None
         self.socket.close(0)
-        for path, lock in zip(self._paths, self._locks, strict=True):
+        for path, lock in self._locks.items():
             for name in (path, path + ".lock"):
                 if os.path.exists(name):
                     os.unlink(name)
             lock.close()
-        self._locks, self._paths = [], []
+        self._locks = {}
         if self._keys is not None:
             self._keys.close()
 

@@ -7,12 +7,12 @@ Nothing secret is said: namespace, node id, port, addresses, and fingerprints of
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 from zeroconf import (
     Error,
@@ -28,6 +28,7 @@ from bus.membership.mdns_hints import SERVICE, Advert, node_in, parse_advert
 from bus.process.endpoints import WILDCARDS
 from bus.process.logs import Log
 from bus.wire.ids import NodeId
+from bus.wire.topology import ip_in
 
 REFRESH_S = 5.0
 RETRY_S = 30.0
@@ -104,7 +105,7 @@ class Discovery:
     def _say(self, zeroconf: Zeroconf, advert: Advert, *, first: bool) -> bool:
         """Return whether there was anything to say."""
         hosts = (address.rpartition(":")[0] for address in advert.addresses)
-        ips = [host for host in hosts if _is_ipv4(host)]
+        ips = [host for host in hosts if isinstance(ip_in(host), IPv4Address)]
         if not ips:
             self._log.warning("is not found by mDNS: no address of this node is IPv4")
             return False
@@ -158,11 +159,3 @@ class Ears(ServiceListener):
         if node is not None and node in self._names:
             self._names.discard(node)
             self._heard.append((node, None))
-
-
-def _is_ipv4(host: str) -> bool:
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return False
-    return True

@@ -9,13 +9,14 @@ moment, then again after ever longer rests, and forgotten after `MAX_TRIES`.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 from bus.membership.member_types import SILENT_S
 from bus.wire.ids import NodeId
+from bus.wire.topology import ip_in
 
 SERVICE = "_shoal._tcp.local."
 MAX_HINTS = 64
@@ -72,11 +73,11 @@ def parse_advert(
 ) -> Advert | None:
     """Return what a record says, None where it is not well formed. Nothing in it is believed."""
     node = node_in(service_name)
-    said = {key: (properties.get(key) or b"") for key in (b"ns", b"keys", b"boot")}
+    said = (properties.get(key) or b"" for key in (b"ns", b"keys", b"boot"))
     if node is None or port is None or not 0 < port < 65536:
         return None
     try:
-        namespace, keys, boot = (said[key].decode() for key in (b"ns", b"keys", b"boot"))
+        namespace, keys, boot = (one.decode() for one in said)
     except UnicodeDecodeError:
         return None
     named = tuple(keys.split(",")) if keys else ()
@@ -92,9 +93,8 @@ def parse_advert(
 
 def _is_dialled(ip: str) -> bool:
     """Return whether `ip` is the IPv4 address of one machine."""
-    try:
-        found = ipaddress.IPv4Address(ip)
-    except ValueError:
+    found = ip_in(ip)
+    if not isinstance(found, IPv4Address):
         return False
     return not (found.is_multicast or found.is_unspecified or ip == "255.255.255.255")
 

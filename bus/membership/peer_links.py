@@ -180,8 +180,7 @@ class PeerLinks:
             time.sleep(self._settings.timing.last_words_s)
         self.planes.close()
         for link in [*([] if self._door is None else [self._door]), *self._lines.values()]:
-            self._reactor.unwatch(link)
-            link.close()
+            self._reactor.hang_up(link)
 
     # --- hints ----------------------------------------------------------------------------
 
@@ -294,8 +293,7 @@ class PeerLinks:
                 case HangUp(address=address):
                     link = self._lines.pop(address, None)
                     if link is not None:
-                        self._reactor.unwatch(link)
-                        link.close()
+                        self._reactor.hang_up(link)
                 case SayHello(address=address, hello=hello):
                     if address in self._lines:
                         self._lines[address].send(self._letters.write(hello))

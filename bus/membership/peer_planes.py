@@ -73,8 +73,7 @@ class PeerPlanes:
     def unfollow(self, node: NodeId) -> None:
         """Subscribe to nothing of a peer any more."""
         for link in self._followed.pop(node, {}).values():
-            self._reactor.unwatch(link)
-            link.close()
+            self._reactor.hang_up(link)
 
     def close(self) -> None:
         """Follow no peer any more."""

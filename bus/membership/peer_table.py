@@ -119,7 +119,7 @@ class PeerTable(dict[NodeId, Peer]):
     def welcome(self, me: PeerHello, protocol: int, to: NodeId) -> PeerWelcome:
         """Return the answer of `me` to a node that may join, with the peers that it may dial."""
         others = tuple(
-            known for known in self.known() if known.node != to and self._is_linked(known.node)
+            one for one in self.known() if one.node != to and self[one.node].status == "linked"
         )
         return PeerWelcome(
             node=me.node,
@@ -142,9 +142,6 @@ class PeerTable(dict[NodeId, Peer]):
             for _, peer in sorted(self.items())
             if peer.addresses
         )
-
-    def _is_linked(self, node: NodeId) -> bool:
-        return self[node].status == "linked"
 
     def _is_double(self, me: PeerHello, hello: PeerHello, now: float) -> bool:
         """Return whether another living process has the id: the elder has spoken again since the

@@ -6,8 +6,9 @@ system's limit is 107). TCP ports come from the table in `conf.ports`.
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
+
+from bus.wire.topology import ip_in
 
 MAX_PATH_BYTES = 100
 WILDCARDS = ("0.0.0.0", "::", "*")
@@ -76,10 +77,8 @@ def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches `host`: a loopback address or name."""
     if host.casefold() == "localhost" or host.casefold().endswith(".localhost"):
         return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = ip_in(host.strip("[]"))
+    return address is not None and address.is_loopback
 
 
 def host_of(address: str) -> str:

@@ -6,6 +6,7 @@ generation, ...). Prompt text has no place here.
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from typing import TextIO
@@ -26,16 +27,15 @@ class Log:
         process: str,
         level: str = "info",
         stream: TextIO | None = None,
-        **fields: Field,
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
-        self._fixed: dict[str, Field] = {"node": node, "process": process, **fields}
+        self._fixed: dict[str, Field] = {"node": node, "process": process}
         self._level = LEVELS.index(level)
         self.readable = self._stream.isatty()
 
     def bind(self, **fields: Field) -> Log:
         """Return the same log with these fields on every line."""
-        bound = Log(node="", process="", level=LEVELS[self._level], stream=self._stream)
+        bound = copy.copy(self)
         bound._fixed = {**self._fixed, **fields}
         return bound
 
@@ -62,16 +62,12 @@ class Log:
     def _write(self, level: str, message: str, fields: dict[str, Field]) -> None:
         if LEVELS.index(level) < self._level:
             return
-        now = wall()
         if self.readable:
             extra = " ".join(f"{key}={value}" for key, value in fields.items())
-            who = self._fixed.get("process", "")
-            line = f"{level:8} {who:12} {message} {extra}".rstrip()
+            line = f"{level:8} {self._fixed['process']:12} {message} {extra}".rstrip()
         else:
-            line = json.dumps(
-                {"at": round(now, 3), "level": level, "message": message, **self._fixed, **fields},
-                default=str,
-            )
+            said = {"at": round(wall(), 3), "level": level, "message": message}
+            line = json.dumps({**said, **self._fixed, **fields}, default=str)
         try:
             self._stream.write(line + "\n")
             self._stream.flush()

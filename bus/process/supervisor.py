@@ -124,33 +124,29 @@ class Supervisor:
 
     def start(self, name: str) -> bool:
         """Start a process without waiting for it to prove itself. False: it ran already."""
-        full = _full_name(name)
         return self._unless(
-            Faults.ALREADY_STARTED, lambda rpc: rpc.supervisor.startProcess(full, False)
+            Faults.ALREADY_STARTED, lambda rpc: rpc.supervisor.startProcess(_full_name(name), False)
         )
 
     def stop(self, name: str, *, wait: bool = True) -> bool:
         """Send SIGTERM, then SIGKILL after its `stopwaitsecs`. False: it did not run."""
-        full = _full_name(name)
         return self._unless(
             Faults.NOT_RUNNING,
-            lambda rpc: rpc.supervisor.stopProcess(full, wait),
+            lambda rpc: rpc.supervisor.stopProcess(_full_name(name), wait),
             deadline_s=STOP_DEADLINE_S if wait else CALL_DEADLINE_S,
         )
 
     def signal(self, name: str, signal: Signal) -> bool:
         """Send a signal to the process itself. False: it does not run."""
-        full = _full_name(name)
         return self._unless(
-            Faults.NOT_RUNNING, lambda rpc: rpc.supervisor.signalProcess(full, signal)
+            Faults.NOT_RUNNING, lambda rpc: rpc.supervisor.signalProcess(_full_name(name), signal)
         )
 
     def last_words(self, name: str, length_bytes: int = 2_000) -> str:
         """Return the end of a process's log, "" where there is none."""
-        full = _full_name(name)
         try:
             found = self._call(
-                lambda rpc: rpc.supervisor.tailProcessStdoutLog(full, 0, length_bytes)
+                lambda rpc: rpc.supervisor.tailProcessStdoutLog(_full_name(name), 0, length_bytes)
             )
         except ProcessRefused:
             return ""

@@ -221,8 +221,6 @@ class Mirror:
     def _ask_gap(self, now: float, upto: int | None = None) -> Ask | None:
         if not self.live or (upto or 0) - self.state.index > MAX_REPLAYED:
             return self._ask(AskSnapshot(), now)
-        if self.asked_at is not None and now - self.asked_at < RETRY_S:
-            return None
         first = self.state.index + 1
         last = min(self.stash) - 1 if self.stash else (upto or first)
         return self._ask(AskEvents(first=first, last=min(last, first + MAX_ASKED - 1)), now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any
 from zlib import crc32
 
 from pydantic import Field
@@ -127,20 +127,8 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
         case InstanceRemoved(instance=gone):
             rest = {key: value for key, value in state.instances.items() if key != gone}
             return {"instances": rest}
-        case (
-            RankSeated()
-            | RunnerReady()
-            | RunnerEnded()
-            | LoadRefused()
-            | RunnerUnloaded()
-            | GenerationOpened()
-            | InstanceDraining()
-            | InstanceFailed()
-            | KeepAliveSet()
-        ):
-            return _with_instance(state, body.instance, body)
         case _:
-            assert_never(body)
+            return _with_instance(state, body.instance, body)
 
 
 def _with_node(
@@ -207,12 +195,9 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
             others = [one for one in instance.seats if one.rank != seat.rank]
             seats = tuple(sorted([*others, seat], key=lambda one: one.rank))
             return instance.model_copy(update={"seats": seats})
-        case RunnerReady() | RunnerEnded() | LoadRefused() | RunnerUnloaded():
-            if news.generation != instance.generation:
-                return instance
-            return _rank_news(instance, news)
         case _:
-            assert_never(news)
+            same = news.generation == instance.generation
+            return _rank_news(instance, news) if same else instance
 
 
 def _rank_news(
@@ -220,13 +205,7 @@ def _rank_news(
 ) -> Instance:
     others = tuple(r for r in instance.ready if r.rank != news.rank)
     if isinstance(news, RunnerReady):
-        rank = RankReady(
-            rank=news.rank,
-            node=news.node,
-            process=news.process,
-            addresses=news.addresses,
-            pid=news.pid,
-        )
+        rank = RankReady.model_validate(news, from_attributes=True)
         ready = tuple(sorted((*others, rank), key=lambda r: r.rank))
         complete = len(ready) == len(instance.shards)
         status = signalled(instance.status, "all_ready") if complete else instance.status

@@ -23,7 +23,6 @@ from bus.wire.errors import BadMessage, Exposed
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import LinkEcho, LinkEchoed
 from bus.wire.messages.readings import LinkReading
-from bus.wire.messages.wire import Message
 
 TICK_S = 1.0
 PUBLISH_S = 60.0
@@ -85,7 +84,7 @@ class LinkSurvey:
         self._link, self._target = link, target
         self._gauge = LinkProbe(0 if baseline else target.most_bytes)
         self._reactor.watch(link, self._answered)
-        self._deadline = self._reactor.later(DEADLINE_S, self._too_late)
+        self._deadline = self._reactor.later(DEADLINE_S, self._fail)
         self._send(self._gauge.start(now))
 
     def _send(self, burst: Burst) -> None:
@@ -98,17 +97,18 @@ class LinkSurvey:
                 answer=place == last,
                 filling=self._filling[:size],
             )
-            self._link.send(self._encoded(echo))
+            by = self._speaker
+            self._link.send(encode(Envelope(by.node, by.process, by.boot, 0, echo)))
 
     def _answered(self, frames: list[bytes]) -> None:
         now = self._reactor.now()
         try:
             answer = decode(frames[-1]).message
         except BadMessage:
-            self._fail(now)
+            self._fail()
             return
         if not isinstance(answer, LinkEchoed) or answer.node != self._target.peer:
-            self._fail(now)
+            self._fail()
             return
         match self._gauge.answered(answer.serial, now):
             case Burst() as burst:
@@ -120,10 +120,8 @@ class LinkSurvey:
             case None:
                 return
 
-    def _too_late(self) -> None:
-        self._fail(self._reactor.now())
-
-    def _fail(self, now: float) -> None:
+    def _fail(self) -> None:
+        now = self._reactor.now()
         known = self.rounds.links(now)
         self._hang_up()
         self.rounds.failed(self._target, now)
@@ -135,15 +133,10 @@ class LinkSurvey:
             self._deadline.cancel()
             self._deadline = None
         if self._link is not None:
-            self._reactor.unwatch(self._link)
-            self._link.close()
+            self._reactor.hang_up(self._link)
             self._link = None
 
     def _tell(self, now: float) -> None:
         self._told_at = now
         links = self.rounds.links(now)
         self._publish(LinkReading(node=self._speaker.node, links=links, measured_at_s=wall()))
-
-    def _encoded(self, message: Message) -> bytes:
-        speaker = self._speaker
-        return encode(Envelope(speaker.node, speaker.process, speaker.boot, 0, message))

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bus.switchboard.switchboard import Switchboard
-    from bus.switchboard.tap_client import Tapped, listen
+    from bus.switchboard.tap_client import Tapped, listen, literal_prefix
 
-__all__ = ["Switchboard", "Tapped", "listen"]
+__all__ = ["Switchboard", "Tapped", "listen", "literal_prefix"]
 _HOMES = {
     "Switchboard": "bus.switchboard.switchboard",
     "Tapped": "bus.switchboard.tap_client",
     "listen": "bus.switchboard.tap_client",
+    "literal_prefix": "bus.switchboard.tap_client",
 }
 
 

@@ -83,10 +83,9 @@ class PlaneForwarder:
 
     def close(self) -> None:
         """Close the sockets."""
-        links = [self.incoming, self.outgoing, *([] if self.abroad is None else [self.abroad])]
-        for link in links:
-            self.board.reactor.unwatch(link)
-            link.close()
+        for link in (self.incoming, self.outgoing, self.abroad):
+            if link is not None:
+                self.board.reactor.hang_up(link)
 
     def _forward(self, frames: list[bytes]) -> None:
         if self._deliver(frames) and self.abroad is not None:
@@ -171,7 +170,7 @@ class Switchboard:
                 reactor,
                 log,
                 self._from_peer,
-                self._publish_peers,
+                self.planes["telemetry"].publish,
                 keyring,
             )
             if peer_settings.measures:
@@ -232,9 +231,6 @@ class Switchboard:
     def _from_peer(self, plane: str, frames: list[bytes]) -> None:
         self.planes[plane].from_peer(frames)
 
-    def _publish_peers(self, topic: str, payload: bytes) -> None:
-        self.planes["telemetry"].publish(topic, payload)
-
     def _publish_links(self, reading: LinkReading) -> None:
         assert self._letters is not None, "only a node with peers measures links"
         topic = reading_topic("link", reading.node)
@@ -271,8 +267,7 @@ class Switchboard:
             self.peers.close()
         for forwarder in self.planes.values():
             forwarder.close()
-        self.reactor.unwatch(self.tap)
-        self.tap.close()
+        self.reactor.hang_up(self.tap)
 
 
 def _overlap(prefix: str, topic: str) -> bool:

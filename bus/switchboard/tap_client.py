@@ -6,6 +6,7 @@ never slows anybody: when it lags, the switchboard drops what it would have been
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -33,10 +34,7 @@ class Tapped:
 
 def literal_prefix(pattern: str) -> str:
     """Return what every topic that matches the pattern begins with: what to subscribe to."""
-    for position, char in enumerate(pattern):
-        if char in "*?[":
-            return pattern[:position]
-    return pattern
+    return re.split(r"[*?[]", pattern, maxsplit=1)[0]
 
 
 def listen(

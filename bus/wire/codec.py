@@ -69,10 +69,8 @@ def unpack(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Any:
 
 def encode(envelope: Envelope) -> bytes:
     """Return an envelope as one frame."""
-    message = envelope.message
-    body = message.model_dump()
-    kind = cast(str, getattr(message, "kind"))  # noqa: B009 - only tagged messages travel
-    body.pop("kind", None)
+    body = envelope.message.model_dump()
+    kind = body.pop("kind")  # only tagged messages travel
     return pack(
         [PROTOCOL_MAX, kind, envelope.node, envelope.process, envelope.boot, envelope.seq, body]
     )

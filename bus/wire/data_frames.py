@@ -7,6 +7,7 @@ and refusals inside of them are pydantic's, and validated in full. What does not
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -17,26 +18,11 @@ from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Entry, StepEntries, ToGateway, TokenDelta, ToRunner
 
 
-def pack_to_runner(message: ToRunner) -> bytes:
-    """Pack one frame for a runner."""
-    return _pack(message)
-
-
-def unpack_to_runner(data: bytes) -> ToRunner:
-    """Read a runner's incoming frame. Raises BadMessage."""
-    return _read_to_runner(data)
-
-
 def pack_to_gateway(message: ToGateway) -> bytes:
     """Pack one frame for a gateway process."""
     if type(message) is StepEntries:
         return _pack(("step", message.step, [_row(entry) for entry in message.entries]))
     return _pack(message)
-
-
-def unpack_to_gateway(data: bytes) -> ToGateway:
-    """Read a gateway process's incoming frame. Raises BadMessage."""
-    return _read_to_gateway(data)
 
 
 def _row(entry: Entry) -> Entry | tuple[str | int, ...]:
@@ -70,5 +56,9 @@ def _validated(model: type[BaseModel], data: object) -> BaseModel:
 
 
 _pack = packer(_plain)
-_read_to_runner = reader(ToRunner, "a runner", _validated)
-_read_to_gateway = reader(ToGateway, "a gateway", _validated)
+pack_to_runner: Callable[[ToRunner], bytes] = _pack
+"""Packs one frame for a runner."""
+unpack_to_runner: Callable[[bytes], ToRunner] = reader(ToRunner, "a runner", _validated)
+"""Reads a runner's incoming frame. Raises BadMessage."""
+unpack_to_gateway: Callable[[bytes], ToGateway] = reader(ToGateway, "a gateway", _validated)
+"""Reads a gateway process's incoming frame. Raises BadMessage."""

@@ -71,16 +71,15 @@ TABLE: tuple[Topic, ...] = (
     Topic("token", "telemetry", TokenTap, "only while somebody subscribes to it", on_demand=True),
 )
 # fmt: on
+_LONGEST_FIRST = sorted(TABLE, key=lambda row: -len(row.prefix))
 
 
 def rule_for(topic: str) -> Topic | None:
     """Return the row that rules `topic`, None for a topic that may not be published."""
-    best: Topic | None = None
-    for row in TABLE:
-        fits = topic == row.prefix or topic.startswith(row.prefix + ".")
-        if fits and (best is None or len(row.prefix) > len(best.prefix)):
-            best = row
-    return best
+    for row in _LONGEST_FIRST:
+        if topic == row.prefix or topic.startswith(row.prefix + "."):
+            return row
+    return None
 
 
 def event_topic(kind: str) -> str:

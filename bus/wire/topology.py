@@ -12,7 +12,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -21,15 +21,7 @@ from bus.wire.messages.wire import Message
 
 Medium = Literal["loopback", "thunderbolt", "maybe_ethernet", "ethernet", "wifi", "unknown", "vpn"]
 
-RANKING: tuple[Medium, ...] = (
-    "loopback",
-    "thunderbolt",
-    "maybe_ethernet",
-    "ethernet",
-    "wifi",
-    "unknown",
-    "vpn",
-)
+RANKING: tuple[Medium, ...] = get_args(Medium)
 """Best first. Loopback joins nodes of one machine and nobody else."""
 _RANK: Mapping[str, int] = {medium: rank for rank, medium in enumerate(RANKING)}
 VPN_NETWORKS = (
@@ -104,13 +96,18 @@ def prior(address: NodeAddress) -> LinkCost:
     return PRIORS[address.medium]
 
 
+def ip_in(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a text is, None where it is none."""
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
 def is_overlay(host: str) -> bool:
     """Return whether a host is an address that overlay networks hand out."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return any(address in network for network in VPN_NETWORKS)
+    address = ip_in(host.partition("%")[0])
+    return address is not None and any(address in network for network in VPN_NETWORKS)
 
 
 def medium_of(ip: str, interface: str, hardware_port: str = "") -> Medium:

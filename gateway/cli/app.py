@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from gateway.cli.command import options
+from gateway.cli.command import add_verb, options
 from gateway.cli.doctor import doctor
 from gateway.cli.output.errors import EXIT_CODES
 from gateway.cli.verbs.cluster import cluster_info, hostfile, keys, nodes, rdma_test
@@ -62,13 +63,29 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.callback()(options)
-THEMES = (
-    (up, down, status, nodes, cluster_info, lab, service),
-    (chat, instances, place, models),
-    (tap, logs, doctor, bench, rdma_test, config, keys, hostfile),
+VERBS = (
+    *(up.up, down.down, status.status, nodes.nodes, cluster_info.cluster_info, lab.lab),
+    *(chat.run, chat.chat, instances.ps, instances.load, instances.stop, place.place),
+    *(models.ls, models.show, models.rm),
+    *(tap.tap, logs.logs, doctor.doctor, bench.bench, rdma_test.rdma_test, hostfile.hostfile),
 )
-for theme in (one for themes in THEMES for one in themes):
-    theme.register(app)
+for verb in VERBS:
+    add_verb(app, verb)
+
+
+def group(name: str, about: str, *verbs: Callable[..., None]) -> typer.Typer:
+    """Add a verb that has verbs of its own, and return it."""
+    made = typer.Typer(no_args_is_help=True, help=about)
+    for verb in verbs:
+        add_verb(made, verb)
+    app.add_typer(made, name=name)
+    return made
+
+
+group("service", "Let the node start with the machine.", service.install, service.uninstall)
+group("config", "Settings and where they come from.", config.show)
+about_keys = (keys.init, keys.show, keys.join, keys.export, keys.rotate)
+add_verb(group("keys", "The cluster's key, at this node.", *about_keys), keys.take, "import")
 
 
 def main() -> None:

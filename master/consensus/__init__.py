@@ -6,14 +6,13 @@ out in their order come out.
 
 from __future__ import annotations
 
-from master.consensus.candidate import Candidate, CandidateSettings
+from master.consensus.candidate import CandidateSettings
 from master.consensus.candidate_links import CandidateLinks, CandidateRouter, candidates_in
 from master.consensus.shell import CandidateShell
 from master.consensus.term_file import TermFile
 from master.consensus.votes import minority
 
 __all__ = [
-    "Candidate",
     "CandidateLinks",
     "CandidateRouter",
     "CandidateSettings",

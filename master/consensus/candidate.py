@@ -22,6 +22,7 @@ from bus.wire.messages.control import (
     AppendAck,
     AskEvents,
     AskSnapshot,
+    Candidacy,
     EventsFound,
     NotHolder,
     Snapshot,
@@ -30,20 +31,9 @@ from bus.wire.messages.control import (
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
 from master.consensus import types
-from master.consensus.actions import Act, Append, PublishEvent, Send
 from master.consensus.candidate_log import CandidateLog, Followed
-from master.consensus.candidate_messages import question_of, stimulus_of, vote_of
 from master.consensus.election import stimulate
-from master.consensus.types import (
-    LAPSE_S,
-    AskVotes,
-    Election,
-    GiveVote,
-    LogRank,
-    OpenTerm,
-    PersistentState,
-    Stimulus,
-)
+from master.consensus.types import LAPSE_S, Act, Election, LogRank, PersistentState, Send
 from master.consensus.votes import no_majority, reached, voters_unsettled
 from master.log.replication import LogSafety
 
@@ -65,7 +55,7 @@ class CandidateSettings:
 
 @dataclass(slots=True)
 class Candidate:
-    """`log.state` is the log's state whether it is followed or written. `began` says that the
+    """`state` is the log's state whether it is followed or written. `began` says that the
     journal has held events once, so that an empty one is a lost one; `degraded` that it only
     counts; `lost` that it was lost and is not whole again."""
 
@@ -88,7 +78,7 @@ class Candidate:
         """Return a candidate as its disk remembers it: `kept` by the term file, `read` from the
         journal, which is `degraded` where it only counts."""
         log = CandidateLog.from_disk(*read)
-        state, voters = log.state, frozenset(settings.voters)
+        state, voters = log.mirror.state, frozenset(settings.voters)
         gone = kept.garbled or (kept.began and state.index == 0)
         lost = gone and len(voters) >= types.FEWEST_VOTERS
         election = Election(
@@ -113,7 +103,7 @@ class Candidate:
     @property
     def state(self) -> ClusterState:
         """Return the state at the end of the log that we have."""
-        return self.log.state
+        return self.log.mirror.state
 
     @property
     def holding(self) -> bool:
@@ -122,24 +112,13 @@ class Candidate:
 
     # --- what happens ---
 
-    def stimulated(self, stimulus: Stimulus, now: float) -> list[Act]:
+    def stimulated(self, stimulus: types.Stimulus, now: float) -> list[Act]:
         """Tell the election of a stimulus, and return what is to be done."""
-        self.election, wanted = stimulate(self.election, stimulus, now)
-        actions: list[Act] = []
-        for action in wanted:
-            match action:
-                case AskVotes():
-                    ask = question_of(self.election, action)
-                    voters = sorted(self.election.electors - {self.me})
-                    actions += [Send(voter, ask) for voter in voters]
-                case GiveVote():
-                    actions.append(Send(action.to, vote_of(self.election, action)))
-                case OpenTerm(counter=counter):
-                    self.log.lead(counter, self.me)
-                    actions.append(action)
-                case _:
-                    actions.append(action)
-        return actions
+        self.election, actions = stimulate(self.election, stimulus, now)
+        for action in actions:
+            if isinstance(action, types.OpenTerm):
+                self.log.lead(action.counter, self.me)
+        return [*actions]
 
     def ticked(self, now: float) -> list[Act]:
         """Let time pass: the election's matters, and questions that had no answer."""
@@ -154,7 +133,7 @@ class Candidate:
         actions: list[Act] = []
         for event, after in events:
             self.log.append(event, after)
-            actions += [Append(event, after), *self._grown(now), PublishEvent(event)]
+            actions += [types.Append(event, after), *self._grown(now), types.PublishEvent(event)]
         return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
@@ -173,8 +152,7 @@ class Candidate:
 
     def heard(self, message: Message, now: float) -> list[Act]:
         """Take what other candidates and holders say to us, or publish."""
-        stimulus = stimulus_of(message)
-        actions = [] if stimulus is None else self.stimulated(stimulus, now)
+        actions = self.stimulated(message, now) if isinstance(message, types.Said) else []
         match message:
             case AppendAck(node=node, counter=counter, index=index):
                 if self.holding and counter == self.election.counter and node != self.me:
@@ -187,6 +165,21 @@ class Candidate:
         return actions
 
     # --- what we say ---
+
+    def candidacy(self, addresses: tuple[str, ...], now: float) -> Candidacy:
+        """Return how good we are and where we are reached, for every other candidate."""
+        election, rank = self.election, self.election.rank
+        return Candidacy(
+            node=self.me,
+            last_term=rank.last_term,
+            last_index=rank.last_index,
+            priority=rank.priority,
+            counter=election.counter,
+            fit=election.eligible,
+            led=election.has_holder(now),
+            settled=election.warmed_up(now),
+            addresses=addresses,
+        )
 
     def beat(self, addresses: tuple[str, ...]) -> TermHeartbeat:
         """Return our heartbeat as the holder."""
@@ -233,16 +226,15 @@ class Candidate:
         has our whole log, and none whose new set has no majority in reach: that would end our
         term."""
         election = self.election
-        if not (isinstance(command, ForgetNode) and election.voted):
+        if not isinstance(command, ForgetNode):
             return None
-        if command.node not in election.voters:
+        if not election.voted or command.node not in election.voters:
             return None
         if self.committed != self.state.index:
             return voters_unsettled(command.node)
-        gone = {*election.gone, command.node}
-        if not command.forgotten:
-            gone.discard(command.node)
-        changed = replace(election, gone=frozenset(gone))
+        one = {command.node}
+        gone = election.gone | one if command.forgotten else election.gone - one
+        changed = replace(election, gone=gone)
         here = reached(election.acked_at, changed, now)
         return None if here >= changed.majority else no_majority(changed, here, now)
 
@@ -252,13 +244,11 @@ class Candidate:
         """Return whether a message is of the holder whom we follow; an answer is what was asked
         for, and the mirror sees to it that it still is."""
         match message:
-            case TermHeartbeat(holder=holder, counter=counter):
-                term = (counter, holder)
-            case Event(holder=holder, term=counter):
-                term = (counter, holder)
+            case TermHeartbeat(holder=holder, counter=counter) | Event(holder=holder, term=counter):
+                ours = (self.election.counter, self.election.holder)
+                return holder is not None and (counter, holder) == ours
             case _:
                 return True
-        return term[1] is not None and term == (self.election.counter, self.election.holder)
 
     def _is_in_step(self) -> bool:
         """Return whether our journal is known to be the present holder's, as far as it goes."""

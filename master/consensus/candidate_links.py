@@ -1,4 +1,4 @@
-"""Talks to the other candidates and to our switchboard: what `shell.Wire` asks for, on sockets.
+"""Talks to the other candidates and to our switchboard, on sockets.
 
 One DEALER to each other candidate's ROUTER, one ROUTER of our own. Membership says who the others
 are (`know`); a heartbeat or candidacy of one that it has not named yet is enough to answer it

@@ -19,7 +19,7 @@ from bus.wire.messages.control import (
     TermHeartbeat,
 )
 from bus.wire.messages.events import Event
-from master.consensus.actions import Append, Replace
+from master.consensus.types import Append, Replace
 from master.log.recent_events import RecentEvents
 from master.log.replication import Acks
 
@@ -46,15 +46,10 @@ class CandidateLog:
         mirror = Mirror(state=state, live=state.index > 0, counter=state.term, moves=[])
         return cls(mirror, history)
 
-    @property
-    def state(self) -> ClusterState:
-        """Return the state at the end of the log."""
-        return self.mirror.state
-
     def lead(self, counter: int, me: NodeId) -> None:
         """Take this log for the log: we hold the term `counter` from now on."""
         self.mirror.lead(counter, me)
-        self.acks = Acks(opened=self.state.index + 1)
+        self.acks = Acks(opened=self.mirror.state.index + 1)
 
     def append(self, event: Event, after: ClusterState) -> None:
         """Add the next event as the holder; behind it the state is `after`."""
@@ -85,7 +80,7 @@ class CandidateLog:
     ) -> Snapshot | EventsFound:
         """Return what a follower asked the holder `me` of the term `counter` for."""
         if isinstance(question, AskSnapshot):
-            state = self.state
+            state = self.mirror.state
             return Snapshot(term=counter, index=state.index, state=state.model_dump(), holder=me)
         found = self.history.find(question)
         return found.model_copy(update={"term": counter, "holder": me})

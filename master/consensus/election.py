@@ -15,7 +15,7 @@ it has counted: the holder hears of its counter and goes above it. A candidate t
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
 Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
 known say that they have no holder either; nothing is held for longer than a lapse without it.
-Order promised to the shell: `PersistTerm` before the `OpenTerm`, `AskVotes` or `GiveVote` that
+Order promised to the shell: `PersistTerm` before the `OpenTerm`, question or vote that
 follows it, and `StepDown` before anything is done for another holder.
 """
 
@@ -24,74 +24,51 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from master.consensus.types import (
-    HEARTBEAT_S,
-    LAPSE_S,
-    AckHeard,
-    Action,
-    Beat,
-    Election,
-    Fitness,
-    HeardBeat,
-    HeardPeer,
-    MyRank,
-    OpenTerm,
-    Outcome,
-    PeersKnown,
-    PeerState,
-    PersistTerm,
-    Role,
-    StepDown,
-    Stimulus,
-    SwitchboardLost,
-    SwitchboardUp,
-    Tick,
-    VoteAsked,
-    VoteHeard,
-)
+from bus.wire.messages.control import AppendAck, AskVote, Candidacy, TermHeartbeat, Vote
+from master.consensus import types
+from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTerm, StepDown
 from master.consensus.votes import asked, campaign, opened, reached, voice
 
 
-def stimulate(election: Election, stimulus: Stimulus, now: float) -> Outcome:
+def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outcome:
     """Return what the candidate knows after `stimulus`, and what its shell has to do, in order."""
     match stimulus:
-        case SwitchboardUp():
+        case types.SwitchboardUp():
             if election.up_at is not None:
                 return replace(election, lost_at=None), []
             return _tick(replace(election, up_at=now, heard_at=now, role="following"), now)
-        case SwitchboardLost():
+        case types.SwitchboardLost():
             known = election.up_at is not None and election.lost_at is None
             return (replace(election, lost_at=now) if known else election), []
-        case HeardBeat():
+        case TermHeartbeat():
             return _beat(election, stimulus, now)
-        case PeersKnown(nodes=nodes):
+        case types.PeersKnown(nodes=nodes):
             others = nodes - {election.me}
             living = {node: seen for node, seen in election.living.items() if node in others}
             expects_peers = election.expects_peers or bool(others)
-            return _tick(
-                replace(election, peers=others, living=living, expects_peers=expects_peers), now
-            )
-        case HeardPeer():
+            after = replace(election, peers=others, living=living, expects_peers=expects_peers)
+            return _tick(after, now)
+        case Candidacy():
             return _peer(election, stimulus, now)
-        case MyRank(rank=rank, gone=gone):
+        case types.MyRank(rank=rank, gone=gone):
             return replace(election, rank=rank, gone=gone), []
-        case Fitness(eligible=eligible):
+        case types.Fitness(eligible=eligible):
             return _fitness(election, eligible=eligible)
-        case VoteAsked():
+        case AskVote():
             return asked(election, stimulus, now)
-        case VoteHeard():
+        case Vote():
             return voice(election, stimulus, now)
-        case AckHeard(node=node, counter=counter):
+        case AppendAck(node=node, counter=counter):
             if election.role != "holding" or counter != election.counter:
                 return election, []
             return replace(election, acked_at={**election.acked_at, node: now}), []
-        case Tick():
+        case types.Tick():
             return _tick(election, now)
         case _:
             assert_never(stimulus)
 
 
-def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
+def _beat(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
     if beat.holder == election.me:
         return election, []
     election = replace(election, seen=max(election.seen, beat.counter), expects_peers=True)
@@ -113,10 +90,9 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
     if beat.counter > election.counter:
         actions.append(PersistTerm(beat.counter, None))
         election = replace(election, voted_for=None)
-    role: Role = "starting" if election.up_at is None else "following"
     after = replace(
         election,
-        role=role,
+        role=election.idle_role,
         counter=beat.counter,
         holder=beat.holder,
         heard_at=now,
@@ -127,7 +103,7 @@ def _beat(election: Election, beat: HeardBeat, now: float) -> Outcome:
     return after, actions
 
 
-def _outweighed(election: Election, beat: HeardBeat, now: float) -> Outcome:
+def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
     """Give way to another holder, which more candidates follow than us. Where its counter is lower
     than ours we cannot follow it yet; it hears that we have no holder and takes a higher one."""
     why = f"{beat.followers} follow {beat.holder}, and {election.weight(now)} us"
@@ -136,7 +112,7 @@ def _outweighed(election: Election, beat: HeardBeat, now: float) -> Outcome:
     return after, [StepDown(why), *actions]
 
 
-def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
+def _ties(election: Election, beat: TermHeartbeat, now: float) -> bool:
     """Return whether this is another claim to the counter of our term, and no better one: of two
     that hold it the one with less in its log yields; who follows one stays until that is silent."""
     if beat.counter != election.counter or beat.holder == election.holder:
@@ -146,39 +122,42 @@ def _ties(election: Election, beat: HeardBeat, now: float) -> bool:
     return election.has_holder(now)
 
 
-def _enrolled(election: Election, beat: HeardBeat, now: float) -> Outcome:
+def _enrolled(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
     """Follow a holder by votes from here on: this cluster has voters, and we are none of them."""
     actions: list[Action] = []
     if election.role == "holding":
         actions.append(StepDown(f"{beat.holder} was voted for by {len(beat.voters)} voters"))
-    role: Role = "starting" if election.up_at is None else "following"
     learned = replace(
-        election, role=role, voters=beat.voters, may_vote=False, holder=None, heard_at=now
+        election,
+        role=election.idle_role,
+        voters=frozenset(beat.voters),
+        may_vote=False,
+        holder=None,
+        heard_at=now,
     )
     after, more = _beat(learned, beat, now)
     return after, [*actions, *more]
 
 
-def _peer(election: Election, heard: HeardPeer, now: float) -> Outcome:
-    rank = heard.rank
-    if rank.node == election.me:
+def _peer(election: Election, heard: Candidacy, now: float) -> Outcome:
+    node = heard.node
+    if node == election.me:
         return election, []
+    rank = types.LogRank(heard.last_term, heard.last_index, heard.priority, node)
+    seen = types.PeerState(rank, heard.fit, now, heard.settled, heard.led)
     election = replace(
         election,
-        living={
-            **election.living,
-            rank.node: PeerState(rank, heard.eligible, now, heard.warmed_up, heard.has_holder),
-        },
-        peers=election.peers | {rank.node},
+        living={**election.living, node: seen},
+        peers=election.peers | {node},
         seen=max(election.seen, heard.counter),
         expects_peers=True,
     )
     if election.role != "holding":
         return election, []
-    if not election.eligible and heard.eligible and rank.log >= election.rank.log:
+    if not election.eligible and heard.fit and rank.log >= election.rank.log:
         after = replace(election, role="following", holder=None, heard_at=now)
-        return after, [StepDown(f"its journal only counts, and {rank.node} can hold the term")]
-    if heard.has_holder or heard.counter <= election.counter:
+        return after, [StepDown(f"its journal only counts, and {node} can hold the term")]
+    if heard.led or heard.counter <= election.counter:
         return election, []
     return _outbid(election, now)
 
@@ -216,13 +195,10 @@ def _tick(election: Election, now: float) -> Outcome:
         return _renew(election, now)
     if election.voted:
         return _stand(election, now)
-    if not election.expects_peers:
+    is_due = now - election.heard_at >= LAPSE_S and _is_best(election, now)
+    if is_due or not election.expects_peers or _is_awaited(election, now):
         return _claim(election, now)
-    if _is_awaited(election, now):
-        return _claim(election, now)
-    if now - election.heard_at < LAPSE_S or not _is_best(election, now):
-        return election, []
-    return _claim(election, now)
+    return election, []
 
 
 def _renew(election: Election, now: float) -> Outcome:
@@ -238,9 +214,9 @@ def _renew(election: Election, now: float) -> Outcome:
             why = f"{here} of {len(election.electors)} peers with a vote answer"
             after = replace(election, role="following", holder=None, heard_at=now)
             return after, [StepDown(why)]
-    if late_s < HEARTBEAT_S:
+    if late_s < types.HEARTBEAT_S:
         return election, []
-    return replace(election, beaten_at=now), [Beat()]
+    return replace(election, beaten_at=now), [types.Beat()]
 
 
 def _stand(election: Election, now: float) -> Outcome:
@@ -261,7 +237,7 @@ def _stand(election: Election, now: float) -> Outcome:
 def _claim(election: Election, now: float) -> Outcome:
     counter = max(election.counter, election.seen) + 1
     after = opened(replace(election, counter=counter, voted_for=None), now)
-    return after, [PersistTerm(counter, None), OpenTerm(counter), Beat()]
+    return after, [PersistTerm(counter, None), types.OpenTerm(counter), types.Beat()]
 
 
 def _ahead(election: Election, now: float) -> int:

@@ -3,36 +3,28 @@
 Order promised: an event is appended before it is published; what is acknowledged, to the holder
 or to an asker, is on the disk before (one fsync for all that a turn of the loop brought). With
 voters a term or vote that could not be kept is not used: the candidate stands aside. Disk, links
-and timers are given to it: the simulation runs this very shell on others.
+and timers are given to it: the simulation runs this very shell on others, which have the methods
+of `Files`, `CandidateLinks` and `Reactor` that are used here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol, assert_never
 
+from bus.links.reactor import Reactor
 from bus.links.transport import Change
 from bus.process.logs import Log
-from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
 from bus.wire.messages.commands import Acknowledged
 from bus.wire.messages.control import Candidacy, TermHeartbeat
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
-from master.consensus.actions import Act, Append, PublishEvent, Replace, Send, Spread
-from master.consensus.candidate import Candidate
-from master.consensus.candidate_messages import candidacy_of
+from master.consensus import types
+from master.consensus.candidate import Candidate, CandidateSettings
+from master.consensus.candidate_links import CandidateLinks
 from master.consensus.term_file import TermFile
-from master.consensus.types import (
-    HEARTBEAT_S,
-    Beat,
-    OpenTerm,
-    PeersKnown,
-    PersistTerm,
-    StepDown,
-    SwitchboardLost,
-    SwitchboardUp,
-)
+from master.consensus.types import Act, Send
 from master.log.journal import Journal
 from master.log.replication import Answers
 from master.log.sequencer import LogDraft
@@ -40,76 +32,11 @@ from master.log.sequencer import LogDraft
 TICK_S = 0.1
 
 
-class Timers(Protocol):
-    """The clock of one process, and what it is to do later. All callbacks run in one thread."""
-
-    def now(self) -> float:
-        """Return the monotonic time, in seconds."""
-        ...
-
-    def later(self, delay_s: float, action: Callable[[], None], /) -> object:
-        """Have `action` done once, after `delay_s`; 0: at the end of this turn."""
-        ...
-
-    def every(self, period_s: float, action: Callable[[], None], /) -> object:
-        """Have `action` done every `period_s`."""
-        ...
-
-
-class Wire(Protocol):
-    """What reaches other candidates and followers. What cannot be delivered is lost."""
-
-    @property
-    def nodes(self) -> frozenset[NodeId]:
-        """Return all candidates that can be sent to."""
-        ...
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Return where our own ROUTER is reached, best first."""
-        ...
-
-    def listen(
-        self, on_message: Callable[[Message], None], on_change: Callable[[Change], None]
-    ) -> None:
-        """Begin to hear: each message of other candidates and holders, and each change of the
-        connection to our own switchboard."""
-        ...
-
-    def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """Take these for the other candidates, with the addresses of their ROUTERs."""
-        ...
-
-    def meet(self, node: NodeId, addresses: tuple[str, ...]) -> None:
-        """Note that a candidate has spoken, and where it says it is."""
-        ...
-
-    def send(self, node: NodeId, message: Message) -> bool:
-        """Send to one candidate; return False where it cannot be sent to."""
-        ...
-
-    def spread(self, message: Message) -> None:
-        """Send to all candidates."""
-        ...
-
-    def publish(self, message: Event | TermHeartbeat) -> None:
-        """Publish to all that follow the log."""
-        ...
-
-    def look_after(self) -> None:
-        """See to the links, to be called every `HEARTBEAT_S`."""
-        ...
-
-    def close(self) -> None:
-        """Close every link."""
-        ...
-
-
 class TermDuties(Protocol):
     """What the holder of a term does, as far as the shell has to know."""
 
-    def opened(self, state: ClusterState, counter: int) -> LogDraft:
-        """Return what our new term `counter` begins with, behind `state`."""
+    def opened(self) -> LogDraft:
+        """Return what our new term begins with, behind our log."""
         ...
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
@@ -118,20 +45,23 @@ class TermDuties(Protocol):
 
 
 class CandidateShell:
-    """One candidate with its disk and its links. The journal has been opened; closing closes it."""
+    """One candidate with its disk and its links. It opens the journal; closing closes it."""
 
     def __init__(
         self,
-        candidate: Candidate,
+        node: NodeId,
+        settings: CandidateSettings,
         log: Log,
         *,
-        timers: Timers,
-        wire: Wire,
+        timers: Reactor,
+        wire: CandidateLinks,
         journal: Journal,
         term_file: TermFile,
         duties: TermDuties,
     ) -> None:
-        self.candidate = candidate
+        self.candidate = Candidate.from_disk(
+            node, term_file.kept, journal.open(), settings, degraded=journal.degraded
+        )
         self._log = log
         self._timers = timers
         self._wire = wire
@@ -146,7 +76,7 @@ class CandidateShell:
     def begin(self) -> None:
         """Take part, as soon as our switchboard answers. Our ROUTER has to be bound before."""
         self._timers.every(TICK_S, self.tick)
-        self._timers.every(HEARTBEAT_S, self._announce)
+        self._timers.every(types.HEARTBEAT_S, self._announce)
         self._wire.listen(self.heard, self._switchboard)
 
     def close(self) -> None:
@@ -160,7 +90,7 @@ class CandidateShell:
         before = self._wire.nodes
         self._wire.know(addresses)
         self._greet(before)
-        known = PeersKnown(frozenset(addresses))
+        known = types.PeersKnown(frozenset(addresses))
         self._do(self.candidate.stimulated(known, self._timers.now()))
 
     def tick(self) -> None:
@@ -203,7 +133,7 @@ class CandidateShell:
     # --- inside ---
 
     def _switchboard(self, change: Change) -> None:
-        said = SwitchboardUp() if change == "connected" else SwitchboardLost()
+        said = types.SwitchboardUp() if change == "connected" else types.SwitchboardLost()
         self._do(self.candidate.stimulated(said, self._timers.now()))
 
     def _say_holder(self) -> None:
@@ -222,43 +152,43 @@ class CandidateShell:
 
     def _announce(self) -> None:
         self._wire.look_after()
-        self._do([Spread(self._candidacy())])
+        self._do([types.Spread(self._candidacy())])
 
     def _candidacy(self) -> Candidacy:
-        return candidacy_of(self.candidate.election, self._wire.addresses, self._timers.now())
+        return self.candidate.candidacy(self._wire.addresses, self._timers.now())
 
     def _do(self, actions: list[Act]) -> None:
         for action in actions:
             match action:
-                case PersistTerm(counter=counter, voted_for=voted_for):
+                case types.PersistTerm(counter=counter, voted_for=voted_for):
                     kept = self._term_file.keep_vote(counter, voted_for)
                     if not kept and self.candidate.election.voted:
                         self._do(self.candidate.synced(self._timers.now(), degraded=True))
                         return
-                case OpenTerm(counter=counter):
+                case types.OpenTerm(counter=counter):
                     self._log.info("holds the term", term=counter, index=self.candidate.state.index)
-                    self.append(self._duties.opened(self.candidate.state, counter))
-                case StepDown(why=why):
+                    self.append(self._duties.opened())
+                case types.StepDown(why=why):
                     self._log.warning("gave up the term", why=why)
                     self._answers.drop()
-                case Beat():
+                case types.Beat():
                     beat = self.candidate.beat(self._wire.addresses)
                     self._wire.publish(beat)
                     self._wire.spread(beat)
-                case Append(event=event, after=after):
+                case types.Append(event=event, after=after):
                     self._journal.append(event, state_after=after)
                     self._unsynced = True
                     self._flush_soon()
-                case Replace(state=state, undone=undone):
+                case types.Replace(state=state, undone=undone):
                     self._log.info("took a snapshot", index=state.index, term=state.term)
                     self._say_undone(undone)
                     self._journal.compact(state)
                     self._flush_soon()
-                case PublishEvent(event=event):
+                case types.PublishEvent(event=event):
                     self._wire.publish(event)
                 case Send(to=to, message=message):
                     self._wire.send(to, message)
-                case Spread(message=message):
+                case types.Spread(message=message):
                     self._wire.spread(message)
                 case _:
                     assert_never(action)

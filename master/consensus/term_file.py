@@ -6,6 +6,7 @@ One line: `<counter> <voted for, or -> <1 once the journal has held events, else
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,12 +32,9 @@ def read_term(path: Path, files: Files = DISK_FILES) -> PersistentState:
 def keep_term(path: Path, kept: PersistentState, files: Files = DISK_FILES) -> None:
     """Put the term on the disk; when this returns it survives a power cut. Raises OSError."""
     fresh = path.with_suffix(".new")
-    file = files.create(fresh, 0o666)
-    try:
+    with closing(files.create(fresh, 0o666)) as file:
         file.write(f"{kept.counter} {kept.voted_for or '-'} {int(kept.began)}\n".encode())
         file.sync()
-    finally:
-        file.close()
     files.rename(fresh, path)
     files.sync_folder(path.parent)
 

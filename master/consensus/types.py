@@ -1,6 +1,7 @@
-"""The words of an election: what a candidate knows, what it hears, what its shell has to do.
+"""The words of a candidate: what its election knows and hears, what its shell has to do.
 
-Pure data; `master.consensus.election` and `master.consensus.votes` say what follows from what.
+Pure data; what is to be done comes in its order. `master.consensus.election` and
+`master.consensus.votes` say what follows from what.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 from zlib import crc32
 
+from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
+from bus.wire.messages.control import AppendAck, AskVote, Candidacy, TermHeartbeat, Vote
+from bus.wire.messages.events import Event
+from bus.wire.messages.wire import Message
 
 LAPSE_S = 2.0
 HEARTBEAT_S = 0.5
@@ -80,34 +85,10 @@ class SwitchboardLost:
 
 
 @dataclass(frozen=True, slots=True)
-class HeardBeat:
-    """A heartbeat of some holder, ourselves included; `voters` gave it the term, if any did,
-    its log ends at `index`, and so many `followers` answer it."""
-
-    holder: NodeId
-    counter: int
-    voters: frozenset[NodeId] = frozenset()
-    index: int = 0
-    followers: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class PeersKnown:
     """The other candidates that are known to exist (configured or met), and no others."""
 
     nodes: frozenset[NodeId]
-
-
-@dataclass(frozen=True, slots=True)
-class HeardPeer:
-    """Another candidate lives, how good it is, and the counter of its term; `has_holder`: it
-    holds the term or hears its holder; `warmed_up`: it has been up for a lapse."""
-
-    rank: LogRank
-    eligible: bool = True
-    counter: int = 0
-    has_holder: bool = True
-    warmed_up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,53 +107,13 @@ class Fitness:
 
 
 @dataclass(frozen=True, slots=True)
-class VoteAsked:
-    """A candidate wants our vote; in a trial only wants to know whether it would have it."""
-
-    candidate: NodeId
-    counter: int
-    trial: bool
-    log: tuple[int, int]
-    voters: frozenset[NodeId]
-
-
-@dataclass(frozen=True, slots=True)
-class VoteHeard:
-    """A voter's answer."""
-
-    voter: NodeId
-    counter: int
-    trial: bool
-    granted: bool
-    known_counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class AckHeard:
-    """Another candidate answers our heartbeats of the term `counter`."""
-
-    node: NodeId
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
-Stimulus = (
-    SwitchboardUp
-    | SwitchboardLost
-    | HeardBeat
-    | PeersKnown
-    | HeardPeer
-    | MyRank
-    | Fitness
-    | VoteAsked
-    | VoteHeard
-    | AckHeard
-    | Tick
-)
+Said = TermHeartbeat | Candidacy | AskVote | Vote | AppendAck
+"""What candidates say to each other, and a holder (ourselves included) to all."""
+Stimulus = Said | SwitchboardUp | SwitchboardLost | PeersKnown | MyRank | Fitness | Tick
 
 
 # --- actions ---
@@ -207,24 +148,49 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class AskVotes:
-    """Ask every other voter for the term."""
+class Send:
+    """Send to one other candidate; lost is lost."""
 
-    counter: int
-    trial: bool
+    to: NodeId
+    message: Message
+
+
+Action = PersistTerm | OpenTerm | StepDown | Beat | Send
+"""What an election wants done; a candidate whole wants what follows, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class GiveVote:
-    """Answer a candidate that asked."""
+class Append:
+    """Write the event to the journal; `after` is the state behind it."""
 
-    to: NodeId
-    counter: int
-    trial: bool
-    granted: bool
+    event: Event
+    after: ClusterState
 
 
-Action = PersistTerm | OpenTerm | StepDown | Beat | AskVotes | GiveVote
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Begin the journal anew with this state: what it held was of another log, or too old.
+    `undone` are those commands' events in it that the new one lacks."""
+
+    state: ClusterState
+    undone: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishEvent:
+    """Publish an event that was appended."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Send to every other candidate that is known."""
+
+    message: Message
+
+
+Act = Action | Append | Replace | PublishEvent | Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +241,11 @@ class Election:
     def voted(self) -> bool:
         """Return whether terms are given by votes."""
         return len(self.voters) >= FEWEST_VOTERS
+
+    @property
+    def idle_role(self) -> Role:
+        """Return the role of a candidate that neither holds the term nor wants it."""
+        return "starting" if self.up_at is None else "following"
 
     @property
     def electors(self) -> frozenset[NodeId]:

@@ -19,20 +19,9 @@ from dataclasses import replace
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
-from master.consensus.types import (
-    DOUBT_S,
-    LAPSE_S,
-    Action,
-    AskVotes,
-    Beat,
-    Election,
-    GiveVote,
-    OpenTerm,
-    Outcome,
-    PersistTerm,
-    VoteAsked,
-    VoteHeard,
-)
+from bus.wire.messages.control import AskVote, Vote
+from master.consensus import types
+from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTerm, Send
 
 
 def campaign(election: Election, now: float) -> Outcome:
@@ -46,45 +35,50 @@ def campaign(election: Election, now: float) -> Outcome:
         asked_for=counter,
         asked_at=now,
     )
-    return after, [AskVotes(counter, trial=True)]
+    return after, _asking(after, trial=True)
 
 
-def asked(election: Election, ask: VoteAsked, now: float) -> Outcome:
+def asked(election: Election, ask: AskVote, now: float) -> Outcome:
     """Answer a candidate's question; a vote that is given is persisted first."""
     granted = _may_have(election, ask, now)
     after = replace(election, seen=max(election.seen, ask.counter - (1 if ask.trial else 0)))
-    answer = GiveVote(ask.candidate, ask.counter, ask.trial, granted)
-    if not granted or ask.trial:
-        return after, [answer]
     actions: list[Action] = []
-    if (ask.counter, ask.candidate) != (election.counter, election.voted_for):
-        actions.append(PersistTerm(ask.counter, ask.candidate))
-    after = replace(
-        after,
-        role="starting" if election.up_at is None else "following",
-        holder=None,
+    if granted and not ask.trial:
+        if (ask.counter, ask.node) != (election.counter, election.voted_for):
+            actions.append(PersistTerm(ask.counter, ask.node))
+        after = replace(
+            after,
+            role=election.idle_role,
+            holder=None,
+            counter=ask.counter,
+            voted_for=ask.node,
+            heard_at=now,
+        )
+    answer = Vote(
+        node=election.me,
         counter=ask.counter,
-        voted_for=ask.candidate,
-        heard_at=now,
+        trial=ask.trial,
+        granted=granted,
+        known_counter=max(after.counter, after.seen),
     )
-    return after, [*actions, answer]
+    return after, [*actions, Send(ask.node, answer)]
 
 
-def voice(election: Election, vote: VoteHeard, now: float) -> Outcome:
+def voice(election: Election, vote: Vote, now: float) -> Outcome:
     """Count a voter's answer where it belongs to the campaign that is open."""
     election = replace(election, seen=max(election.seen, vote.known_counter))
     wanted = {"asking": True, "campaigning": False}.get(election.role)
     if wanted is not vote.trial or vote.counter != election.asked_for or not vote.granted:
         return election, []
-    if vote.voter not in election.electors:
+    if vote.node not in election.electors:
         return election, []
-    election = replace(election, votes=election.votes | {vote.voter})
+    election = replace(election, votes=election.votes | {vote.node})
     if len(election.votes & election.electors) < election.majority:
         return election, []
     if election.role == "asking":
         return _for_real(election, now)
     after = opened(election, now)
-    return after, [OpenTerm(after.counter), Beat()]
+    return after, [types.OpenTerm(after.counter), types.Beat()]
 
 
 def opened(election: Election, now: float) -> Election:
@@ -165,21 +159,35 @@ def _for_real(election: Election, now: float) -> Outcome:
         votes=frozenset({election.me}),
         asked_at=now,
     )
-    return after, [PersistTerm(counter, election.me), AskVotes(counter, trial=False)]
+    return after, [PersistTerm(counter, election.me), *_asking(after, trial=False)]
 
 
-def _may_have(election: Election, ask: VoteAsked, now: float) -> bool:
+def _asking(election: Election, *, trial: bool) -> list[Action]:
+    """Return the question for votes of a campaign, to every other voter that counts."""
+    ask = AskVote(
+        node=election.me,
+        counter=election.asked_for,
+        trial=trial,
+        last_term=election.rank.last_term,
+        last_index=election.rank.last_index,
+        voters=tuple(sorted(election.voters)),
+    )
+    return [Send(voter, ask) for voter in sorted(election.electors - {election.me})]
+
+
+def _may_have(election: Election, ask: AskVote, now: float) -> bool:
     """Return whether this candidate may have our vote in that term."""
     able = election.eligible and election.may_vote and election.me in election.voters
-    if not able or ask.voters != election.voters or ask.candidate not in election.voters:
+    if not able or frozenset(ask.voters) != election.voters or ask.node not in election.voters:
         return False
-    if ask.log < election.rank.log or ask.counter < election.counter:
+    log = (ask.last_term, ask.last_index)
+    if log < election.rank.log or ask.counter < election.counter:
         return False
-    if ask.counter == election.counter and election.voted_for not in (None, ask.candidate):
+    if ask.counter == election.counter and election.voted_for not in (None, ask.node):
         return False
     if ask.trial and ask.counter == election.counter:
         return False
-    return not _hears_another(election, ask.candidate, now)
+    return not _hears_another(election, ask.node, now)
 
 
 def _hears_another(election: Election, candidate: NodeId, now: float) -> bool:
@@ -187,4 +195,4 @@ def _hears_another(election: Election, candidate: NodeId, now: float) -> bool:
     if election.role == "holding":
         return True
     known = election.holder is not None and election.holder != candidate
-    return known and now - election.heard_at < DOUBT_S
+    return known and now - election.heard_at < types.DOUBT_S

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 from bus.hardware.collective_test import ARRAYS, ELEMENT_BYTES, SIZES, order_of
 from bus.replica.state import ClusterState
@@ -48,11 +49,8 @@ def decide_test(
     fresh: InstanceId,
 ) -> tuple[EventBody, ...] | Refusal:
     """Return the events that place the test, or why it is not. `nodes` may be given new work."""
-    open_ones = [
-        one.instance
-        for one in state.instances.values()
-        if one.test is not None and one.status != "failed"
-    ]
+    tests = [one for one in state.instances.values() if one.test is not None]
+    open_ones = [one.instance for one in tests if one.status != "failed"]
     if open_ones:
         text = f"{open_ones[0]} is testing the collectives; one test at a time"
         return Refusal(reason="conflict", message=text, retry_after_s=10.0)
@@ -65,11 +63,7 @@ def decide_test(
     room = _room(command, chosen)
     if isinstance(room, Refusal):
         return room
-    swept = tuple(
-        InstanceRemoved(instance=one.instance, why="tested anew")
-        for one in state.instances.values()
-        if one.test is not None
-    )
+    swept = [InstanceRemoved(instance=one.instance, why="tested anew") for one in tests]
     instance = _instance(command, chosen, backend, room, _beside(chosen, state), fresh)
     return (*swept, InstancePlaced(instance=instance))
 
@@ -150,14 +144,15 @@ def _chosen(
 
 
 def _backend(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> Backend | Refusal:
-    order, devices = [node.id for node in chosen], {node.id: node.rdma for node in chosen}
+    order, devices = [node.id for node in chosen], {node.id: node.card.rdma for node in chosen}
     if rdma_mesh(order, devices):
         return command.backend or "jaccl"
     if command.backend != "jaccl":
         return "ring"
-    one, other = next((a, b) for a in chosen for b in chosen if a is not b and b.id not in a.rdma)
-    down = ", ".join(port.device for port in one.rdma_ports if not port.active)
-    ports = "its RDMA ports lead elsewhere" if one.rdma_ports else "it has no RDMA port"
+    pairs = permutations(chosen, 2)
+    one, other = next((a, b) for a, b in pairs if b.id not in a.card.rdma)
+    down = ", ".join(port.device for port in one.card.rdma_ports if not port.active)
+    ports = "its RDMA ports lead elsewhere" if one.card.rdma_ports else "it has no RDMA port"
     ports = f"not PORT_ACTIVE: {down}" if down else ports
     return Refusal(
         reason="unsupported",
@@ -242,4 +237,4 @@ def _instance(
 
 
 def _tag(node: NodeCapacity) -> str:
-    return next((tag for tag in node.backends if tag.startswith(ENGINE)), "")
+    return next((tag for tag in node.card.backends if tag.startswith(ENGINE)), "")

@@ -32,23 +32,11 @@ from bus.wire.messages.events import (
     InstanceRemoved,
     KeepAliveSet,
 )
+from master import placement
 from master.decisions.collective_tests import decide_test
 from master.decisions.evict import EVICT_DRAIN_S, Evictions, plan_evictions
 from master.decisions.nodes import decide_node
 from master.decisions.observations import Observations
-from master.placement import (
-    PENDING_RETRY_S,
-    Crowded,
-    Links,
-    NodeCapacity,
-    Placement,
-    PlacementSpec,
-    RunnerSizing,
-    node_capacities,
-    place,
-    plan_of,
-    previews,
-)
 
 FOR_EVER = -1.0
 LIVING = ("placed", "ready")
@@ -88,7 +76,7 @@ class Policy:
 
     keep_alive_s: float = 300.0
     preload: tuple[ModelId, ...] = ()
-    sizing: RunnerSizing = field(default_factory=RunnerSizing)
+    sizing: placement.RunnerSizing = field(default_factory=placement.RunnerSizing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +90,12 @@ class Scene:
     settled_at: float
     now: float
 
-    def nodes(self) -> list[NodeCapacity]:
+    def nodes(self) -> list[placement.NodeCapacity]:
         """Return the nodes that may be given new work: those that are not drained."""
         cards, nodes = self.observed.living_cards(self.now), self.observed.living_nodes(self.now)
         drained = {known.node for known in self.state.nodes.values() if known.draining}
-        found = node_capacities(cards, nodes, self.state.instances)
+        found = placement.node_capacities(cards, nodes, self.state.instances)
         return [node for node in found if node.id not in drained]
-
-    def links(self) -> Links:
-        """Return the links between nodes, as far as they were measured."""
-        return Links(self.observed.living_links(self.now))
 
 
 def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
@@ -131,8 +115,10 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             body = KeepAliveSet(instance=command.instance, keep_alive_s=command.keep_alive_s)
             return Decided((body,), command.instance)
         case RenameNode() | DrainNode() | ForgetNode():
-            answer = decide_node(command, scene.state, scene.observed, scene.now)
-            return answer if isinstance(answer, Refusal) else answered(answer, scene.state)
+            bodies = decide_node(command, scene.state, scene.observed, scene.now)
+            if isinstance(bodies, Refusal):
+                return bodies
+            return Decided(bodies, None) if bodies else Known(scene.state.index)
         case RunCollectiveTest():
             bodies = decide_test(command, scene.nodes(), scene.state, fresh)
             if isinstance(bodies, Refusal):
@@ -140,11 +126,6 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             return Decided(bodies, fresh)
         case _:
             assert_never(command)
-
-
-def answered(bodies: tuple[EventBody, ...], state: ClusterState) -> Decision:
-    """Return the decision that indexes these events; without any, that it is so already."""
-    return Decided(bodies, None) if bodies else Known(state.index)
 
 
 def living(state: ClusterState, model: ModelId) -> list[Instance]:
@@ -155,10 +136,10 @@ def living(state: ClusterState, model: ModelId) -> list[Instance]:
 
 
 def instance_of(
-    command: PlaceModel, placement: Placement, policy: Policy, fresh: InstanceId
+    command: PlaceModel, placed: placement.Placement, policy: Policy, fresh: InstanceId
 ) -> Instance:
     """Return the instance that a placement makes, under the id `fresh`."""
-    card = placement.card
+    card = placed.card
     keep_alive_s = next(
         (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
         policy.keep_alive_s,
@@ -172,16 +153,16 @@ def instance_of(
             bytes_reserved=rank.reserved_bytes,
             backend=rank.copy.backend,
         )
-        for rank in placement.ranks
+        for rank in placed.ranks
     )
     return Instance(
         instance=fresh,
         model=card.model,
         shards=shards,
-        sharding=placement.sharding,
-        collectives=placement.collectives,
-        backend=placement.lead.copy.backend,
-        context_tokens=placement.context_tokens,
+        sharding=placed.sharding,
+        collectives=placed.collectives,
+        backend=placed.lead.copy.backend,
+        context_tokens=placed.context_tokens,
         keep_alive_s=FOR_EVER if command.pinned else keep_alive_s,
         pinned=command.pinned,
         priority=command.priority,
@@ -215,18 +196,18 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
         for instance in living(scene.state, command.model):
             if _meets(instance, command):
                 return _kept(command, instance, scene.state)
-    spec = PlacementSpec(command.model, **dict(conditions_of(command)))
-    nodes, links = scene.nodes(), scene.links()
+    spec = placement.PlacementSpec(command.model, **dict(conditions_of(command)))
+    nodes, links = scene.nodes(), placement.Links(scene.observed.living_links(scene.now))
     if command.dry_run and command.previews:
-        found = previews(spec, nodes, scene.policy.sizing, links)
+        found = placement.previews(spec, nodes, scene.policy.sizing, links)
         return found if isinstance(found, Refusal) else Known(scene.state.index, plan=found)
-    verdict = place(spec, nodes, scene.policy.sizing, links)
-    if isinstance(verdict, Crowded):
+    verdict = placement.place(spec, nodes, scene.policy.sizing, links)
+    if isinstance(verdict, placement.Crowded):
         return _crowded(command, verdict, scene)
     if isinstance(verdict, Refusal):
         return _still_gathering(scene) or verdict
     if command.dry_run:
-        return Known(scene.state.index, plan=plan_of(verdict, links))
+        return Known(scene.state.index, plan=placement.plan_of(verdict, links))
     instance = instance_of(command, verdict, scene.policy, fresh)
     swept = tuple(
         InstanceRemoved(instance=old.instance, why="placed anew")
@@ -245,7 +226,7 @@ def _still_gathering(scene: Scene) -> Refusal | None:
     return Refusal(
         reason="pending",
         message=f"{', '.join(sorted(missing))} joined before and have not announced themselves yet",
-        retry_after_s=PENDING_RETRY_S,
+        retry_after_s=placement.PENDING_RETRY_S,
     )
 
 
@@ -273,12 +254,12 @@ def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decis
     return Decided((body,), instance.instance)
 
 
-def _crowded(command: PlaceModel, crowded: Crowded, scene: Scene) -> Decision:
+def _crowded(command: PlaceModel, crowded: placement.Crowded, scene: Scene) -> Decision:
     evictions = plan_evictions(crowded, scene.state, scene.observed, command.priority, scene.now)
     if command.dry_run:
         evicted = [victim.instance for victim in evictions.victims]
         if evictions.enough:
-            nodes = [one.node for one in crowded.shortages]
+            nodes = list(crowded.shortages)
             plan = {"model": command.model, "node": nodes[0], "nodes": nodes, "evicts": evicted}
             return Known(scene.state.index, plan={**plan, "why": crowded.refusal.message})
         return crowded.refusal

@@ -38,8 +38,8 @@ def plan_evictions(
 
     On each crowded node they free the memory that is missing, or one slot where only that is.
     """
-    short = {one.node for one in crowded.shortages}
-    there = [i for i in state.instances.values() if any(s.node in short for s in i.shards)]
+    short, held = crowded.shortages, state.instances.values()
+    there = [i for i in held if any(s.node in short for s in i.shards)]
     leaving = tuple(i for i in there if i.status == "draining")
     gone = list(leaving)
     victims: list[Instance] = []
@@ -56,10 +56,10 @@ def plan_evictions(
 def _missing(crowded: Crowded, gone: list[Instance]) -> set[NodeId]:
     """Return the nodes on which there is no room yet although all of `gone` have left."""
     missing: set[NodeId] = set()
-    for one in crowded.shortages:
-        freed = [s.bytes_reserved for i in gone for s in i.shards if s.node == one.node]
-        if not freed or sum(freed) < one.short_bytes:
-            missing.add(one.node)
+    for node, short_bytes in crowded.shortages.items():
+        freed = [s.bytes_reserved for i in gone for s in i.shards if s.node == node]
+        if not freed or sum(freed) < short_bytes:
+            missing.add(node)
     return missing
 
 

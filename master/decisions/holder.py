@@ -23,20 +23,12 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
     TermOpened,
 )
-from bus.wire.messages.wire import Message
+from master.decisions import planner
 from master.decisions.collective_tests import expire_tests
 from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.decisions.evict import SETTLE_S
 from master.decisions.observations import Observations
-from master.decisions.planner import (
-    PlannerNotes,
-    drain_idle,
-    follow_up,
-    note_event,
-    repairs,
-    wanted_commands,
-)
 from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, lost_models, remove_silent
 from master.log.sequencer import LogDraft, judge
 
@@ -46,9 +38,9 @@ Decide = Callable[[Command, Scene, InstanceId], Decision]
 
 
 class Holder:
-    """What the holder remembers between two stimuli. `notes` gathers lines for the log of the
-    process until they are taken. `new_instance` names instances, `decide` is the rule for
-    commands."""
+    """What the holder remembers between two stimuli. `view` hears readings, and says whether to
+    plan at once. `notes` gathers lines for the log of the process until they are taken.
+    `new_instance` names instances, `decide` is the rule for commands."""
 
     def __init__(
         self,
@@ -64,17 +56,17 @@ class Holder:
         self._new_instance = new_instance
         self._decide = decide
         self._breaker = CrashLoops()
-        self._memory = PlannerNotes()
+        self._memory = planner.PlannerNotes()
         self._watch = SilenceWatch(settle_grace_s)
         self._settled_at = 0.0
         self._said: dict[str, str] = {}
 
     def opened(self, log: LogDraft, now: float) -> None:
         """Begin a term: runners go on running; only what was left half done is taken up."""
-        self._breaker, self._memory = CrashLoops(), PlannerNotes()
+        self._breaker, self._memory = CrashLoops(), planner.PlannerNotes()
         self._watch.begin(now)
         self._write(log, TermOpened(holder=log.holder, counter=log.term), now)
-        for body in repairs(log.state):
+        for body in planner.repairs(log.state):
             self._write(log, body, now)
 
     def told(self, told: TellFact, log: LogDraft, now: float) -> bool:
@@ -82,7 +74,8 @@ class Holder:
         verdict = judge(log.state, told)
         if verdict == "next":
             before = log.state
-            self._follow(log, log.take(told).body, before, now)
+            log.add(told.fact, fact=told.fact_id)
+            self._follow(log, told.fact, before, now)
         return verdict != "early"
 
     def asked(
@@ -115,19 +108,17 @@ class Holder:
             case _:
                 assert_never(decision)
 
-    def heard(self, reading: Message, now: float) -> bool:
-        """Take a reading. Return whether to plan at once."""
-        return self.view.hear(reading, now)
-
     def planned(self, log: LogDraft, now: float) -> None:
         """Do what is due unasked: unload what idles or is silent, then place what is wanted."""
         scene = self._scene(log.state, now)
         over = expire_tests(scene.state, scene.observed, self._memory.failed_at, now)
-        for body in (*remove_silent(scene, self._watch), *drain_idle(scene, self._memory), *over):
+        silent, idle = remove_silent(scene, self._watch), planner.drain_idle(scene, self._memory)
+        for body in (*silent, *idle, *over):
             self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._write(log, body, now)
         scene = self._scene(log.state, now)
-        for wish in (*lost_models(scene, self._watch), *wanted_commands(scene, self._memory)):
+        lost = lost_models(scene, self._watch)
+        for wish in (*lost, *planner.wanted_commands(scene, self._memory)):
             scene = self._scene(log.state, now)
             self._wished(wish.model, self._decide(wish, scene, self._new_instance()), log, now)
 
@@ -139,13 +130,7 @@ class Holder:
     # --- inside ---
 
     def _scene(self, state: ClusterState, now: float) -> Scene:
-        return Scene(
-            state=state,
-            observed=self.view,
-            policy=self._policy,
-            settled_at=self._settled_at,
-            now=now,
-        )
+        return Scene(state, self.view, self._policy, self._settled_at, now)
 
     def _write(
         self, log: LogDraft, body: EventBody, now: float, command_id: CommandId | None = None
@@ -157,13 +142,13 @@ class Holder:
         return event.index
 
     def _follow(self, log: LogDraft, body: EventBody, before: ClusterState, now: float) -> None:
-        note_event(self._memory, body, now)
+        planner.note_event(self._memory, body, now)
         if isinstance(body, InstanceRemoved):
             self._settled_at = now + SETTLE_S
             self._breaker.forget(body.instance)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
-            for more in follow_up(known, body, self._breaker, now):
+            for more in planner.follow_up(known, body, self._breaker, now):
                 self._note(
                     "follows from a rank's leaving",
                     what=more.kind,

@@ -10,7 +10,8 @@ from typing import assert_never
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
-from bus.wire.ids import InstanceId, NodeId
+from bus.wire.ids import NodeId
+from bus.wire.instances import Instance
 from bus.wire.messages.commands import DrainNode, ForgetNode, RenameNode
 from bus.wire.messages.events import (
     EventBody,
@@ -48,11 +49,11 @@ def decide_node(
         case DrainNode(draining=draining):
             if known.draining == draining:
                 return ()
-            leaving = _held(node, state) if draining else []
             why = f"{known.name} is drained"
             bodies = [
-                InstanceDraining(instance=one, deadline_s=command.drain_s, why=why)
-                for one in leaving
+                InstanceDraining(instance=one.instance, deadline_s=command.drain_s, why=why)
+                for one in _held(node, state)
+                if draining and one.status in ("placed", "ready")
             ]
             return (NodeDrained(node=node, draining=draining), *bodies)
         case _:
@@ -74,20 +75,13 @@ def _forget(
             field="node",
         )
     why = f"{name} was forgotten"
-    gone = [
-        InstanceRemoved(instance=one.instance, why=why)
-        for one in state.instances.values()
-        if any(shard.node == node for shard in one.shards)
-    ]
+    gone = [InstanceRemoved(instance=one.instance, why=why) for one in _held(node, state)]
     return (*gone, NodeForgotten(node=node))
 
 
-def _held(node: NodeId, state: ClusterState) -> list[InstanceId]:
-    return [
-        one.instance
-        for one in state.instances.values()
-        if one.status in ("placed", "ready") and any(shard.node == node for shard in one.shards)
-    ]
+def _held(node: NodeId, state: ClusterState) -> list[Instance]:
+    there = state.instances.values()
+    return [one for one in there if any(shard.node == node for shard in one.shards)]
 
 
 def _unknown(node: NodeId, state: ClusterState) -> Refusal:

@@ -148,11 +148,6 @@ class Observations:
         known = [self.tests.get((instance, rank)) for rank in range(ranks)]
         return all(one is not None and one[0].phase == "done" for one in known)
 
-    def runner_of(self, instance: InstanceId) -> RunnerReading | None:
-        """Return the latest reading of any runner of the instance, or None."""
-        found = (r for r, _ in self.runners.values() if r.instance == instance)
-        return next(found, None)
-
 
 def _joined(known: ModelDemand | None, more: ModelDemand) -> ModelDemand:
     if known is None:

@@ -23,19 +23,11 @@ LEVEL = 6
 
 
 class Archives:
-    """The folder of old segments: at most `kept_files`, at most `kept_bytes` in all."""
+    """The folder of old segments: at most `KEPT_FILES`, at most `kept_bytes` in all."""
 
-    def __init__(
-        self,
-        folder: Path,
-        log: Log,
-        *,
-        kept_files: int = KEPT_FILES,
-        kept_bytes: int = KEPT_BYTES,
-    ) -> None:
+    def __init__(self, folder: Path, log: Log, *, kept_bytes: int = KEPT_BYTES) -> None:
         self.folder = folder
         self._log = log
-        self._kept_files = kept_files
         self._kept_bytes = kept_bytes
         self._thread: threading.Thread | None = None
 
@@ -90,7 +82,7 @@ class Archives:
         """Remove archives, oldest first; the names grow with the log."""
         kept = sorted(self.folder.glob("*.log.zst"))
         total = sum(path.stat().st_size for path in kept)
-        while kept and (len(kept) > self._kept_files or total > self._kept_bytes):
+        while kept and (len(kept) > KEPT_FILES or total > self._kept_bytes):
             oldest = kept.pop(0)
             total -= oldest.stat().st_size
             oldest.unlink(missing_ok=True)

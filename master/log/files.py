@@ -2,7 +2,8 @@
 
 A file is written in whole pieces, one behind another. What was written survives the end of the
 process; what was synced survives a power cut, a name that was given by `rename` once its folder
-was synced. The simulation has a file system of its own, which loses what was not synced.
+was synced. The simulation has a file system of its own with the methods of `Files`, which loses
+what was not synced.
 """
 
 from __future__ import annotations
@@ -11,106 +12,55 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 
-class OpenFile(Protocol):
+class OpenFile:
     """A file that is open for writing at its end."""
 
-    def write(self, data: bytes) -> None:
-        """Write all of `data`. Raises OSError where not all of it fits."""
-        ...
-
-    def cut(self, size: int) -> None:
-        """Cut the file to its first `size` bytes and go on behind them. Raises OSError."""
-        ...
-
-    def sync(self) -> None:
-        """Return once the content survives a power cut. Raises OSError."""
-        ...
-
-    def close(self) -> None:
-        """Let the file go, without a sync."""
-        ...
-
-
-class Files(Protocol):
-    """The file system, as the journal and the term file need it."""
-
-    def read(self, path: Path) -> bytes:
-        """Return a file's content. Raises OSError, FileNotFoundError where there is none."""
-        ...
-
-    def open(self, path: Path) -> OpenFile:
-        """Open a file as it is, or a new one for its owner alone. Raises OSError."""
-        ...
-
-    def create(self, path: Path, mode: int) -> OpenFile:
-        """Open an empty file in the place of any that is there. Raises OSError."""
-        ...
-
-    def rename(self, path: Path, to: Path) -> None:
-        """Give a file another's name in the same folder, at once. Raises OSError."""
-        ...
-
-    def sync_folder(self, folder: Path) -> None:
-        """Return once the names in a folder survive a power cut. Raises OSError."""
-        ...
-
-    def make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it, where they are not there. Raises OSError."""
-        ...
-
-    def free_bytes(self, folder: Path) -> int:
-        """Return how much can still be written to the disk of a folder. Raises OSError."""
-        ...
-
-
-class _FileOnDisk:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write(self, data: bytes) -> None:
-        """Write all of `data`."""
+        """Write all of `data`. Raises OSError where not all of it fits."""
         if os.write(self._descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, "short write")
 
     def cut(self, size: int) -> None:
-        """Cut the file and go on at its end."""
+        """Cut the file to its first `size` bytes and go on behind them. Raises OSError."""
         os.ftruncate(self._descriptor, size)
         os.lseek(self._descriptor, size, os.SEEK_SET)
 
     def sync(self) -> None:
-        """Force the content to the disk."""
+        """Return once the content survives a power cut. Raises OSError."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Let the file go, without a sync."""
         os.close(self._descriptor)
 
 
-class DiskFiles:
-    """The file system of this machine."""
+class Files:
+    """The file system of this machine, as the journal and the term file need it."""
 
     def read(self, path: Path) -> bytes:
-        """Return a file's content."""
+        """Return a file's content. Raises OSError, FileNotFoundError where there is none."""
         return path.read_bytes()
 
     def open(self, path: Path) -> OpenFile:
-        """Open a file as it is, or a new one for its owner alone."""
-        return _FileOnDisk(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        """Open a file as it is, or a new one for its owner alone. Raises OSError."""
+        return OpenFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def create(self, path: Path, mode: int) -> OpenFile:
-        """Open an empty file in the place of any that is there."""
+        """Open an empty file in the place of any that is there. Raises OSError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return _FileOnDisk(os.open(path, flags, mode))
+        return OpenFile(os.open(path, flags, mode))
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give a file another's name."""
+        """Give a file another's name in the same folder, at once. Raises OSError."""
         os.rename(path, to)
 
     def sync_folder(self, folder: Path) -> None:
-        """Return once the names in a folder survive a power cut."""
+        """Return once the names in a folder survive a power cut. Raises OSError."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -118,12 +68,12 @@ class DiskFiles:
             os.close(descriptor)
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it."""
+        """Make a folder and those above it, where they are not there. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def free_bytes(self, folder: Path) -> int:
-        """Return how much can still be written there."""
+        """Return how much can still be written to the disk of a folder. Raises OSError."""
         return shutil.disk_usage(folder).free
 
 
-DISK_FILES = DiskFiles()
+DISK_FILES = Files()

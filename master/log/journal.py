@@ -39,7 +39,6 @@ class Journal:
         folder: Path,
         log: Log,
         *,
-        max_bytes: int = MAX_LOG_BYTES,
         max_records: int = MAX_RECORDS,
         low_disk_bytes: int = LOW_DISK_BYTES,
         files: Files = DISK_FILES,
@@ -49,7 +48,6 @@ class Journal:
         self.degraded = False
         self.appended = 0
         self._log = log
-        self._max_bytes = max_bytes
         self._max_records = max_records
         self._low_disk_bytes = low_disk_bytes
         self._path = folder / "events.log"
@@ -87,7 +85,7 @@ class Journal:
             return
         self._write(_record({"event": event.model_dump()}))
         self._records += 1
-        if self._bytes > self._max_bytes or self._records > self._max_records:
+        if self._bytes > MAX_LOG_BYTES or self._records > self._max_records:
             self.archives.take(self._path, f"events-{state_after.term:06d}-{event.index:012d}")
             self.compact(state_after)
 

@@ -53,9 +53,8 @@ class RecentEvents:
         What lies beyond the last event does not exist yet and is not missed.
         """
         upto = min(ask.last, self.last, ask.first + MAX_FOUND - 1)
-        if ask.first <= self.last and ask.first < self.first:
-            return EventsFound(events=(), complete=False)
-        if not self._follows(ask):
+        is_dropped = ask.first <= self.last and ask.first < self.first
+        if is_dropped or not self._follows(ask):
             return EventsFound(events=(), complete=False)
         found = tuple(self.events[index] for index in range(ask.first, upto + 1))
         return EventsFound(events=found, complete=ask.first <= self.last + 1)
@@ -65,9 +64,8 @@ class RecentEvents:
         place of this log does not know: what they changed is taken back. Commands so old that no
         state remembers them are not counted."""
         known = state.commands
-        oldest = 0
-        if len(known) >= MAX_COMMANDS:
-            oldest = min(index for index, _ in known.values())
+        is_full = len(known) >= MAX_COMMANDS
+        oldest = min(index for index, _ in known.values()) if is_full else 0
         return tuple(
             event
             for event in self.events.values()
@@ -81,10 +79,6 @@ class RecentEvents:
         if ask.after_term is None or ask.first == 1:
             return True
         before = self.events.get(ask.first - 1)
-        if before is not None:
-            known = (before.term, before.holder)
-        elif ask.first == self.first and self.base is not None:
-            known = self.base
-        else:
-            return False
+        base = self.base if ask.first == self.first else None
+        known = base if before is None else (before.term, before.holder)
         return known == (ask.after_term, ask.after_holder)

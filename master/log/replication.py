@@ -70,37 +70,29 @@ class LogSafety:
         return "local" if self.durable >= index else None
 
 
-@dataclass(frozen=True, slots=True)
-class PendingAnswer:
-    """An answer that is not given yet."""
-
-    asker: bytes
-    answer: Acknowledged
-    since_at: float
-
-
 @dataclass(slots=True)
 class Answers:
-    """Answers that wait, at most one for each asker and command, oldest first."""
+    """Answers that wait, each with the instant since when: at most one for each asker and command,
+    oldest first."""
 
-    waiting: dict[tuple[bytes, CommandId], PendingAnswer] = field(
-        default_factory=dict[tuple[bytes, CommandId], PendingAnswer]
+    waiting: dict[tuple[bytes, CommandId], tuple[Acknowledged, float]] = field(
+        default_factory=dict[tuple[bytes, CommandId], tuple[Acknowledged, float]]
     )
 
     def add(self, asker: bytes, answer: Acknowledged, now: float) -> None:
         """Keep an answer until its index is safe; one that waits already goes on waiting."""
         key = (asker, answer.command_id)
-        since_at = self.waiting[key].since_at if key in self.waiting else now
-        self.waiting[key] = PendingAnswer(asker, answer, since_at)
+        _, since_at = self.waiting.get(key, (answer, now))
+        self.waiting[key] = (answer, since_at)
 
     def ripe(self, standing: LogSafety, now: float) -> list[tuple[bytes, Acknowledged]]:
         """Take out and return the answers that can be given now, with what each is worth."""
         found: list[tuple[bytes, Acknowledged]] = []
-        for key, one in list(self.waiting.items()):
-            worth = standing.worth(one.answer.index, now - one.since_at)
+        for key, (answer, since_at) in list(self.waiting.items()):
+            worth = standing.worth(answer.index, now - since_at)
             if worth is not None:
                 del self.waiting[key]
-                found.append((one.asker, one.answer.model_copy(update={"durability": worth})))
+                found.append((key[0], answer.model_copy(update={"durability": worth})))
         return found
 
     def drop(self) -> None:

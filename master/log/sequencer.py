@@ -14,29 +14,9 @@ from typing import Literal
 from bus.replica.state import ClusterState, apply, is_known
 from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.control import TellFact
-from bus.wire.messages.events import Event, EventBody
+from bus.wire.messages.events import Event, EventBody, FactId
 
 Verdict = Literal["known", "next", "early"]
-
-
-def next_event(
-    state: ClusterState,
-    body: EventBody,
-    *,
-    term: int,
-    at_s: float,
-    command_id: CommandId | None = None,
-    holder: NodeId | None = None,
-) -> Event:
-    """Return the event that follows `state` in this term of `holder`."""
-    return Event(
-        term=term,
-        index=state.index + 1,
-        at_s=at_s,
-        body=body,
-        command_id=command_id,
-        holder=holder,
-    )
 
 
 def judge(state: ClusterState, told: TellFact) -> Verdict:
@@ -47,25 +27,6 @@ def judge(state: ClusterState, told: TellFact) -> Verdict:
     boot, last = state.facts.get(f"{fact.node}/{fact.process}", ("", 0))
     expected = last + 1 if boot == fact.boot else 1
     return "next" if fact.seq == expected else "early"
-
-
-def fact_event(
-    state: ClusterState,
-    told: TellFact,
-    *,
-    term: int,
-    at_s: float,
-    holder: NodeId | None = None,
-) -> Event:
-    """Return the event of a fact that is `next`."""
-    return Event(
-        term=term,
-        index=state.index + 1,
-        at_s=at_s,
-        body=told.fact,
-        fact=told.fact_id,
-        holder=holder,
-    )
 
 
 @dataclass(slots=True)
@@ -84,25 +45,24 @@ class LogDraft:
         default_factory=list[tuple[Event, ClusterState]]
     )
 
-    def add(self, body: EventBody, command_id: CommandId | None = None) -> Event:
-        """Append the event of `body` and return it."""
-        return self._append(
-            next_event(
-                self.state,
-                body,
-                term=self.term,
-                at_s=self.at_s,
-                command_id=command_id,
-                holder=self.holder,
-            )
+    def add(
+        self,
+        body: EventBody,
+        command_id: CommandId | None = None,
+        *,
+        fact: FactId | None = None,
+    ) -> Event:
+        """Append the event of `body` and return it. `fact` is what it was told as, where it is one
+        that `judge` calls `next`."""
+        event = Event(
+            term=self.term,
+            index=self.state.index + 1,
+            at_s=self.at_s,
+            body=body,
+            command_id=command_id,
+            fact=fact,
+            holder=self.holder,
         )
-
-    def take(self, told: TellFact) -> Event:
-        """Append the event of a fact that `judge` calls `next`, and return it."""
-        event = fact_event(self.state, told, term=self.term, at_s=self.at_s, holder=self.holder)
-        return self._append(event)
-
-    def _append(self, event: Event) -> Event:
         self.state = apply(self.state, event)
         self.events.append((event, self.state))
         return event

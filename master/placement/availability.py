@@ -115,17 +115,18 @@ def find_copies(
     At least one of `nodes` has the model; those that are not allowed may still give its weights.
     """
     donors = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
-    given = [card for node in nodes if node.gives_weights and (card := node.card_of(spec.model))]
+    given = [c for n in nodes if n.card.weights_addresses and (c := n.card_of(spec.model))]
     found: list[LocalCopy] = []
     blocked: dict[str, str] = {}
     costed: dict[tuple[int, str, bool], tuple[ModelCard, LayerCosts]] = {}
     for node in allowed:
         own = node.card_of(spec.model)
         donor = own or donors[0]
-        backend = resolve_backend(donor, node.backends)
+        backend = resolve_backend(donor, node.card.backends)
         if backend is None:
             fit = ", ".join(donor.compatible_backends)
-            blocked[node.name] = f"runs {', '.join(node.backends)}; the model needs one of {fit}"
+            runs = ", ".join(node.card.backends)
+            blocked[node.name] = f"runs {runs}; the model needs one of {fit}"
             continue
         partial, disk_bytes = None, None
         if own is None:
@@ -150,9 +151,9 @@ def find_copies(
 
 def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
     """Return the bytes of files that the disk takes; None: all of them, or not measured."""
-    if node.disk_free_bytes is None:
+    if node.reading is None:
         return None
-    takes = max(0, node.disk_free_bytes - DISK_MARGIN_BYTES)
+    takes = max(0, node.reading.disk_free_bytes - DISK_MARGIN_BYTES)
     return None if takes >= card.size_bytes else takes
 
 
@@ -170,8 +171,8 @@ def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
     for names, factor in ((_WEIGHT_FIELDS, times), (_KV_FIELDS, 2.0)):
         for name in names:
             size: int | tuple[int, ...] = getattr(card, name)
-            grown = tuple(int(factor * one) for one in ((size,) if isinstance(size, int) else size))
-            update[name] = grown[0] if isinstance(size, int) else grown
+            parts = isinstance(size, tuple)
+            update[name] = tuple(int(factor * s) for s in size) if parts else int(factor * size)
     return card.model_copy(update=update)
 
 

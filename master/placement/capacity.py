@@ -11,14 +11,14 @@ and an APU that shares the machine's (GTT > VRAM and GTT >= RAM, both) adds GTT 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import NodeReading
-from bus.wire.topology import NodeAddress, RdmaPort
 
 MEMORY_SHARE = 0.75
 VRAM_SHARE = 0.90
@@ -31,44 +31,41 @@ _SHARED = ("-cpu", "-metal")
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """A node as placement sees it: what it can give, what is reserved, which models it has.
+    """A node as placement sees it: what it says of itself, its latest `reading` (None: not measured
+    yet), and what is promised there: bytes, those of shards that are loading, and how many shards
+    there are."""
 
-    `free_bytes` and `disk_free_bytes` None: not measured yet. `limit_bytes` None: models may take
-    0.75 of the memory. `gives_weights`: other nodes may fetch the files of its models from it.
-    """
+    card: NodeCard
+    reading: NodeReading | None
+    reserved_bytes: int = 0
+    loading_bytes: int = 0
+    shards: int = 0
 
-    id: NodeId
-    name: str
-    memory_bytes: int
-    free_bytes: int | None
-    reserved_bytes: int
-    loading_bytes: int
-    slots: int
-    shards: int
-    backends: tuple[str, ...]
-    models: tuple[ModelCard, ...]
-    limit_bytes: int | None = None
-    disk_free_bytes: int | None = None
-    chip: str = ""
-    memory_bytes_per_s: float = 0.0
-    machine: str = ""
-    ips: tuple[NodeAddress, ...] = ()
-    rdma: Mapping[str, str] = field(default_factory=dict[str, str])
-    gives_weights: bool = True
-    rdma_ports: tuple[RdmaPort, ...] = ()
-    partial_models: tuple[PartialModel, ...] = ()
+    @property
+    def id(self) -> NodeId:
+        """Return the node's id."""
+        return self.card.node
+
+    @property
+    def name(self) -> str:
+        """Return what people call the node."""
+        return self.card.name
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Return the bytes of memory that are free, or None where that is not measured yet."""
+        return None if self.reading is None else self.reading.memory_available_bytes
 
     @property
     def machine_id(self) -> str:
         """Return what names its machine: nodes of one machine share its memory."""
-        return self.machine or self.id
+        return self.card.machine or self.id
 
     @property
     def ceiling_bytes(self) -> int:
         """Return the bytes that all models together may take here."""
-        if self.limit_bytes is not None:
-            return self.limit_bytes
-        return int(MEMORY_SHARE * self.memory_bytes)
+        limit = limit_bytes(self.card)
+        return int(MEMORY_SHARE * self.card.memory_bytes) if limit is None else limit
 
     @property
     def usable_bytes(self) -> int:
@@ -81,15 +78,15 @@ class NodeCapacity:
     @property
     def has_slot(self) -> bool:
         """Return whether a runner slot is free."""
-        return self.shards < self.slots
+        return self.shards < self.card.slots
 
     def card_of(self, model: ModelId) -> ModelCard | None:
         """Return the card of a model that is whole on this node's disk, or None."""
-        return next((one for one in self.models if one.model == model), None)
+        return next((one for one in self.card.models if one.model == model), None)
 
     def partial_of(self, model: ModelId) -> PartialModel | None:
         """Return what the disk has of a model that is not all there, or None."""
-        return next((one for one in self.partial_models if one.model == model), None)
+        return next((one for one in self.card.parts if one.model == model), None)
 
 
 def node_capacities(
@@ -103,44 +100,21 @@ def node_capacities(
     that of a test, which takes and gives back memory as it goes. Nodes of one machine measure the
     same memory, so what loads on one of them counts on all.
     """
-    reserved = dict.fromkeys(cards, 0)
-    loading, shards = dict(reserved), dict(reserved)
+    machines = {node: card.machine or node for node, card in cards.items()}
+    reserved, shards = Counter[NodeId](), Counter[NodeId]()
+    loading = Counter[str | None]()
     for instance in instances.values():
         if instance.status == "failed":
             continue
-        ready = {rank.rank for rank in instance.ready}
+        ready = {rank.rank for rank in instance.ready if instance.test is None}
         for shard in instance.shards:
-            if shard.node in cards:
-                shards[shard.node] += 1
-                reserved[shard.node] += shard.bytes_reserved
-                measured = shard.rank in ready and instance.test is None
-                loading[shard.node] += 0 if measured else shard.bytes_reserved
-    machines = {n: card.machine or n for n, card in cards.items()}
-    there = dict.fromkeys(machines.values(), 0)
-    for node, bytes_ in loading.items():
-        there[machines[node]] += bytes_
+            shards[shard.node] += 1
+            reserved[shard.node] += shard.bytes_reserved
+            if shard.rank not in ready:
+                loading[machines.get(shard.node)] += shard.bytes_reserved
     return [
         NodeCapacity(
-            id=node,
-            name=card.name,
-            memory_bytes=card.memory_bytes,
-            free_bytes=None if node not in readings else readings[node].memory_available_bytes,
-            reserved_bytes=reserved[node],
-            loading_bytes=there[machines[node]],
-            slots=card.slots,
-            shards=shards[node],
-            backends=card.backends,
-            models=card.models,
-            limit_bytes=limit_bytes(card),
-            disk_free_bytes=None if node not in readings else readings[node].disk_free_bytes,
-            chip=card.chip,
-            memory_bytes_per_s=card.memory_bytes_per_s,
-            machine=card.machine,
-            ips=card.ips,
-            rdma=card.rdma,
-            rdma_ports=card.rdma_ports,
-            gives_weights=bool(card.weights_addresses),
-            partial_models=card.parts,
+            card, readings.get(node), reserved[node], loading[machines[node]], shards[node]
         )
         for node, card in sorted(cards.items())
     ]

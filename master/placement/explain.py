@@ -6,46 +6,31 @@ cured by waiting; `pending` and `no_capacity` carry `retry_after_s` where it may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from master.placement.availability import Kind, PlacementSpec
-from master.placement.capacity import MEMORY_SHARE, NodeCapacity
+from master.placement.capacity import MEMORY_SHARE, NodeCapacity, limit_bytes
 from master.placement.memory_cost import MemoryCost, cost_text, gb
 from master.placement.pipeline_search import MAX_RANKS
 from master.placement.search import Placement, PlacementProblem, why_unshardable
 
 PENDING_RETRY_S = 2.0
 BUSY_RETRY_S = 5.0
-_TOLD = (
-    "usable_bytes", "free_bytes", "reserved_bytes", "loading_bytes", "ceiling_bytes",
-    "memory_bytes", "slots", "shards",
-)  # fmt: skip
+_TOLD = ("usable_bytes", "free_bytes", "reserved_bytes", "loading_bytes", "ceiling_bytes")
 """Figures of a node that the facts of a refusal have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
-    """What is missing on a node: bytes, or (0) a slot."""
-
-    node: NodeId
-    short_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Crowded:
-    """A placement that fits as soon as other instances leave each of these nodes."""
+    """A placement that fits as soon as other instances leave some nodes. `shortages` is what is
+    missing on each of them: bytes, or (0) a slot."""
 
-    shortages: tuple[Shortage, ...]
+    shortages: Mapping[NodeId, int]
     refusal: Refusal
-
-    @property
-    def short_bytes(self) -> int:
-        """Return the missing bytes over all nodes."""
-        return sum(one.short_bytes for one in self.shortages)
 
 
 def refuse_early(
@@ -136,7 +121,7 @@ def unsupported_kind(problem: PlacementProblem, kind: Kind, size: int) -> Refusa
 def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowded:
     """Return the shortage of a whole copy on one node: of memory, else of a slot."""
     if need.total <= node.usable_bytes:
-        text = f"{model} fits on {node.name}, but its {node.slots} runner slots are taken"
+        text = f"{model} fits on {node.name}, but its {node.card.slots} runner slots are taken"
     else:
         text = (
             f"{model} needs {cost_text(need)}, and {node.name} can give {gb(node.usable_bytes)} "
@@ -148,12 +133,12 @@ def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowde
         retry_after_s=BUSY_RETRY_S,
         facts=_facts(node, need),
     )
-    return Crowded((Shortage(node.id, max(0, need.total - node.usable_bytes)),), refusal)
+    return Crowded({node.id: max(0, need.total - node.usable_bytes)}, refusal)
 
 
 def crowded_group(placed: Placement) -> Crowded:
     """Return the shortages of a group: of each rank that lacks memory or a slot."""
-    shortages: list[Shortage] = []
+    shortages: dict[NodeId, int] = {}
     words: list[str] = []
     for rank in placed.ranks:
         node, short = rank.copy.node, rank.need.total - rank.usable_bytes
@@ -163,9 +148,9 @@ def crowded_group(placed: Placement) -> Crowded:
                 f"{gb(rank.usable_bytes)} GB now"
             )
         elif not node.has_slot:
-            words.append(f"the {node.slots} runner slots of {node.name} are taken")
+            words.append(f"the {node.card.slots} runner slots of {node.name} are taken")
         if short > 0 or not node.has_slot:
-            shortages.append(Shortage(node.id, max(0, short)))
+            shortages[node.id] = max(0, short)
     refusal = Refusal(
         reason="no_capacity",
         message=(
@@ -176,10 +161,10 @@ def crowded_group(placed: Placement) -> Crowded:
         facts={
             "need_bytes": placed.whole.total,
             "nodes": [rank.copy.node.id for rank in placed.ranks],
-            "short_bytes": sum(one.short_bytes for one in shortages),
+            "short_bytes": sum(shortages.values()),
         },
     )
-    return Crowded(tuple(shortages), refusal)
+    return Crowded(shortages, refusal)
 
 
 def impossible(problem: PlacementProblem) -> Refusal:
@@ -247,9 +232,8 @@ def _disks_text(problem: PlacementProblem) -> str:
 
 
 def _ceiling_text(node: NodeCapacity) -> str:
-    if node.limit_bytes is not None:
-        return f"what its device recommends, of {gb(node.memory_bytes)} GB"
-    return f"{MEMORY_SHARE:.0%} of {gb(node.memory_bytes)} GB"
+    share = "what its device recommends," if limit_bytes(node.card) else f"{MEMORY_SHARE:.0%}"
+    return f"{share} of {gb(node.card.memory_bytes)} GB"
 
 
 def _capacity_text(node: NodeCapacity) -> str:
@@ -268,4 +252,7 @@ def _facts(node: NodeCapacity, need: MemoryCost) -> dict[str, Any]:
         "kv_bytes": need.kv,
         "context_tokens": need.context_tokens,
         **{name: getattr(node, name) for name in _TOLD},
+        "memory_bytes": node.card.memory_bytes,
+        "slots": node.card.slots,
+        "shards": node.shards,
     }

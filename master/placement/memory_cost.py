@@ -19,6 +19,7 @@ from bus.wire.cards import ModelCard
 
 WEIGHTS_OVERHEAD = 1.30
 GGUF_OVERHEAD = 1.10
+"""From stored weights to what an engine takes for them."""
 FIXED_BYTES = 256_000_000
 PROMISED_TOKENS = 8_192
 HEADROOM_SHARE = 0.25
@@ -142,25 +143,19 @@ class LayerCosts:
         return self.read_bytes_of(0, self.layers)
 
 
-def overhead_of(backend: str) -> float:
-    """Return the factor from stored weights to what an engine takes for them."""
-    return GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
-
-
-def promised_context(card: ModelCard, context_tokens: int | None) -> int:
-    """Return the context to promise, in tokens: as asked for, else 8,192; at most the model's."""
-    return min(context_tokens or PROMISED_TOKENS, card.context_tokens)
-
-
 def layer_costs(card: ModelCard, context_tokens: int | None, backend: str) -> LayerCosts:
-    """Return a model's costs by layer; what its card does not tell by layer counts as equal."""
-    count, overhead = card.layers, overhead_of(backend)
+    """Return a model's costs by layer; what its card does not tell by layer counts as equal.
+
+    The context that is promised is as asked for, else 8,192 tokens; at most the model's.
+    """
+    count = card.layers
+    overhead = GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
     edges = card.embedding_bytes + card.head_bytes
     each = _by_layer(card.layer_bytes, max(0, card.weights_bytes - edges), count)
     active = card.layer_active_bytes if len(card.layer_active_bytes) == count else each
     kv = _by_layer(card.layer_kv, card.kv_bytes_per_token, count)
     fixed = _by_layer(card.layer_kv_fixed, card.kv_bytes_fixed, count)
-    context = promised_context(card, context_tokens)
+    context = min(context_tokens or PROMISED_TOKENS, card.context_tokens)
     needs = [ceil(w * overhead) + context * k + f for w, k, f in zip(each, kv, fixed, strict=True)]
     return LayerCosts(
         layers=count,
@@ -178,15 +173,12 @@ def layer_costs(card: ModelCard, context_tokens: int | None, backend: str) -> La
     )
 
 
-def headroom_bytes(
-    card: ModelCard, need: MemoryCost, usable: int, sizing: RunnerSizing, share: float
-) -> int:
+def headroom_bytes(need: MemoryCost, usable: int, sizing: RunnerSizing, share: float) -> int:
     """Return the bytes to reserve beyond the least, for further rows and the prefix cache.
 
     `share` (0..1] is this rank's part of the model. At most a quarter of what `usable` leaves.
     """
-    row = need.context_tokens * need.kv_per_token + need.kv_per_row
-    wanted = sizing.max_rows * row + int(share * sizing.prefix_cache_bytes) - need.kv
+    wanted = (sizing.max_rows - 1) * need.kv + int(share * sizing.prefix_cache_bytes)
     return min(max(0, wanted), int(HEADROOM_SHARE * max(0, usable - need.total)))
 
 

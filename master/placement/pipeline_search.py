@@ -113,7 +113,8 @@ class SearchSpace:
         members = self.members
         by_room = sorted(every, key=lambda i: -members[i].room)
         by_speed = sorted(every, key=lambda i: members[i].read_s)
-        joined = [i for i in every if any(ip.medium == "thunderbolt" for ip in members[i].node.ips)]
+        media = [{ip.medium for ip in member.node.card.ips} for member in members]
+        joined = [i for i in every if "thunderbolt" in media[i]]
         third = max(1, most // 3)
         return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
 
@@ -205,7 +206,7 @@ def time_split(space: SearchSpace, order: Sequence[int], bounds: Sequence[int]) 
 def is_mesh(members: Sequence[Member]) -> bool:
     """Return whether JACCL can join the members: RDMA from each to every other."""
     nodes = [one.node.id for one in members]
-    return rdma_mesh(nodes, {one.node.id: one.node.rdma for one in members})
+    return rdma_mesh(nodes, {one.node.id: one.node.card.rdma for one in members})
 
 
 # --- seeds and chains ---

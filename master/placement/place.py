@@ -84,16 +84,11 @@ def alternatives(
     sizes = {*range(1, min(len(problem.copies), problem.card.layers, most) + 1), chosen}
     for size in sorted(sizes):
         if size == 1:
-            found = search.best_single(problem)
-            yield 1, None, found if found is not None else _no_single(problem)
+            yield 1, None, search.best_single(problem) or _no_single(problem)
             continue
         for kind in KINDS:
             placed = search.best_group(problem, kind, size, availability.room_now)
-            yield (
-                size,
-                kind,
-                placed if placed is not None else explain.no_group(problem, kind, size),
-            )
+            yield size, kind, placed or explain.no_group(problem, kind, size)
 
 
 def _sizes(problem: PlacementProblem) -> range:
@@ -105,16 +100,12 @@ def _kinds(problem: PlacementProblem) -> tuple[Kind, ...]:
     return (problem.spec.sharding,) if problem.spec.sharding else KINDS
 
 
-def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> Iterator[Placement]:
+def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> list[Placement]:
     if size == 1:
-        found = search.best_single(problem)
-        if found is not None:
-            yield found
-        return
-    for kind in _kinds(problem):
-        placed = search.best_group(problem, kind, size, room)
-        if placed is not None:
-            yield placed
+        found = [search.best_single(problem)]
+    else:
+        found = [search.best_group(problem, kind, size, room) for kind in _kinds(problem)]
+    return [one for one in found if one is not None]
 
 
 def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
@@ -128,7 +119,7 @@ def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
         if measured:
             model = problem.spec.model
             found = [explain.crowded_node(model, one.node, one.costs.whole) for one in measured]
-            return min(found, key=lambda one: (one.short_bytes, one.shortages[0].node))
+            return min(found, key=lambda one: (*one.shortages.values(), *one.shortages))
         if singles:
             return explain.unmeasured()
     for size in _sizes(problem):

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from bus.wire.errors import Refusal
+from bus.wire.ids import NodeId
 from master.placement.availability import Kind, PlacementSpec
 from master.placement.capacity import NodeCapacity
 from master.placement.explain import Crowded
@@ -73,20 +74,20 @@ def preview_of(
     links: Links,
 ) -> dict[str, Any]:
     """Return one line of the previews: a plan, or why there is none of this size and kind."""
-    entry: dict[str, Any] = {
+    placed = found if isinstance(found, Placement) else None
+    return {
         "size": size,
         "sharding": kind or "none",
-        "fits": isinstance(found, Placement),
-        "chosen": False,
-        "plan": None,
-        "refusal": None,
+        "fits": placed is not None,
+        "chosen": placed is not None and _seats(placed) == _seats(chosen),
+        "plan": None if placed is None else plan_of(placed, links),
+        "refusal": found.model_dump(mode="json") if isinstance(found, Refusal) else None,
     }
-    if isinstance(found, Refusal):
-        return {**entry, "refusal": found.model_dump(mode="json")}
-    nodes = {rank.copy.node.id for rank in found.ranks}
-    same = chosen is not None and nodes == {rank.copy.node.id for rank in chosen.ranks}
-    chosen_here = same and chosen is not None and chosen.sharding == found.sharding
-    return {**entry, "chosen": chosen_here, "plan": plan_of(found, links)}
+
+
+def _seats(placed: Placement | None) -> tuple[str, set[NodeId]] | None:
+    """Return what kind of group it is and which nodes it takes."""
+    return placed and (placed.sharding, {rank.copy.node.id for rank in placed.ranks})
 
 
 def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:

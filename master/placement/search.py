@@ -15,23 +15,10 @@ from typing import Literal
 
 from bus.wire.cards import ModelCard
 from bus.wire.instances import Sharding
+from master.placement import memory_cost, pipeline_search
 from master.placement.availability import Kind, LocalCopy, PlacementSpec, RoomOf, room_now
 from master.placement.capacity import preference_rank
-from master.placement.memory_cost import (
-    LayerCosts,
-    MemoryCost,
-    RunnerSizing,
-    headroom_bytes,
-    longest_context,
-)
-from master.placement.pipeline_search import (
-    Member,
-    SearchSpace,
-    TimedOrder,
-    pipeline_order,
-    split_and_time,
-    time_split,
-)
+from master.placement.pipeline_search import Member, SearchSpace, TimedOrder
 from master.placement.speed import Links, read_s_per_byte
 from master.placement.split import fits
 from master.placement.tensor_search import tensor_order
@@ -54,7 +41,7 @@ class PlacedRank:
     copy: LocalCopy
     first_layer: int
     last_layer: int
-    need: MemoryCost
+    need: memory_cost.MemoryCost
     reserved_bytes: int
     usable_bytes: int
     read_s: float
@@ -86,7 +73,7 @@ class Placement:
     ranks: tuple[PlacedRank, ...]
     context_tokens: int
     token_s: float
-    whole: MemoryCost
+    whole: memory_cost.MemoryCost
 
     @property
     def tokens_per_s(self) -> float:
@@ -114,7 +101,7 @@ class PlacementProblem:
     spec: PlacementSpec
     copies: tuple[LocalCopy, ...]
     blocked: Mapping[str, str]
-    sizing: RunnerSizing
+    sizing: memory_cost.RunnerSizing
     links: Links
 
     @property
@@ -142,10 +129,8 @@ def best_single(problem: PlacementProblem) -> Placement | None:
 
 def place_single(problem: PlacementProblem, copy: LocalCopy) -> Placement:
     """Return the placement of a whole copy on one node; room is not looked at."""
-    usable = copy.node.usable_bytes
-    costs = copy.costs
-    rank = _rank(problem, copy, 0, (0, costs.layers), costs.whole, usable, costs.read_bytes)
-    return _placement(problem, "none", "ring", (rank,), copy.token_s)
+    whole = TimedOrder((), (0, copy.costs.layers), copy.token_s)
+    return _place_in_order(problem, [copy], whole)
 
 
 def best_group(problem: PlacementProblem, kind: Kind, size: int, room: RoomOf) -> Placement | None:
@@ -171,7 +156,8 @@ def place_manual_split(
     bounds = [sum(counts[:stage]) for stage in range(len(counts) + 1)]
     if not fits(space.costs, bounds, [member.room for member in space.members]):
         return None
-    return _place_in_order(problem, copies, time_split(space, range(len(copies)), bounds))
+    order = pipeline_search.time_split(space, range(len(copies)), bounds)
+    return _place_in_order(problem, copies, order)
 
 
 def fastest_of(found: Iterable[Placement]) -> Placement | None:
@@ -231,7 +217,7 @@ def _divide_by_machine(copies: Sequence[LocalCopy], bytes_: Sequence[int]) -> li
     return [each // crowd[machine] for machine, each in zip(machines, bytes_, strict=True)]
 
 
-def _largest_costs(copies: Sequence[LocalCopy]) -> LayerCosts:
+def _largest_costs(copies: Sequence[LocalCopy]) -> memory_cost.LayerCosts:
     """Return the largest costs of any copy; a card of another node may count more than its own."""
     distinct = {id(copy.costs): copy.costs for copy in copies}
     return max(distinct.values(), key=lambda costs: costs.whole.total)
@@ -249,7 +235,7 @@ def _group(
         return None
     space = _search_space(problem, roomy, room)
     if kind == "pipeline":
-        order = pipeline_order(space, size)
+        order = pipeline_search.pipeline_order(space, size)
     else:
         order = tensor_order(space, size, splits_kv=roomy[0].card.tensor_splits_kv)
     if order is None:
@@ -262,7 +248,8 @@ def _group(
 def _place_in_order(
     problem: PlacementProblem, copies: Sequence[LocalCopy], order: TimedOrder
 ) -> Placement:
-    """Return the pipeline of an order that has bounds, else the tensor group."""
+    """Return the pipeline of an order that has bounds (of one copy: that copy alone), else the
+    tensor group."""
     costs, size = _largest_costs(copies), len(copies)
     shares = _divide_by_machine(copies, [copy.node.usable_bytes for copy in copies])
     ranks: list[PlacedRank] = []
@@ -274,14 +261,33 @@ def _place_in_order(
             first, last = 0, costs.layers
             need = costs.tensor_rank_cost(size, splits_kv=copies[0].card.tensor_splits_kv)
             read_bytes = 1 / size * copy.costs.active[-1] + copy.costs.head
-        number = size - 1 - place if order.bounds else place
-        ranks.append(_rank(problem, copy, number, (first, last), need, usable, read_bytes))
-    return _placement(
-        problem,
-        "pipeline" if order.bounds else "tensor",
-        "jaccl" if order.mesh else "ring",
-        tuple(sorted(ranks, key=lambda rank: rank.rank)),
-        order.token_s,
+        share = min(1.0, need.weights / max(1, copy.costs.whole_weights))
+        headroom = memory_cost.headroom_bytes(need, usable, problem.sizing, share)
+        rank = PlacedRank(
+            rank=size - 1 - place if order.bounds else place,
+            copy=copy,
+            first_layer=first,
+            last_layer=last,
+            need=need,
+            reserved_bytes=need.total + headroom,
+            usable_bytes=usable,
+            read_s=read_bytes * read_s_per_byte(copy.node, copy.backend),
+        )
+        ranks.append(rank)
+    ranks.sort(key=lambda rank: rank.rank)
+    lead = ranks[0].copy
+    context = lead.costs.context_tokens
+    if problem.spec.context_tokens is None:
+        held = partial(memory_cost.longest_context, lead.card)
+        context = min(held(r.need, r.reserved_bytes - r.need.total) for r in ranks)
+    return Placement(
+        card=lead.card,
+        sharding="none" if size == 1 else "pipeline" if order.bounds else "tensor",
+        collectives="jaccl" if order.mesh else "ring",
+        ranks=tuple(ranks),
+        context_tokens=context,
+        token_s=order.token_s,
+        whole=lead.costs.whole,
     )
 
 
@@ -301,7 +307,8 @@ def _prefer_weights(
             tries -= 1
             copies = [rank.copy for rank in reversed(placed.ranks)]
             copies[len(copies) - 1 - place] = other
-            order = split_and_time(_search_space(problem, copies, room), range(len(copies)))
+            space = _search_space(problem, copies, room)
+            order = pipeline_search.split_and_time(space, range(len(copies)))
             if order is not None and order.token_s <= slowest_s:
                 placed = _place_in_order(problem, copies, order)
                 break
@@ -337,41 +344,3 @@ def _farthest_on_disk(copy: LocalCopy, first: int, most: int, room: int) -> int:
     ):
         last += 1
     return last
-
-
-def _rank(
-    problem: PlacementProblem,
-    copy: LocalCopy,
-    number: int,
-    layers: tuple[int, int],
-    need: MemoryCost,
-    usable: int,
-    read_bytes: float,
-) -> PlacedRank:
-    share = min(1.0, need.weights / max(1, copy.costs.whole_weights))
-    headroom = headroom_bytes(copy.card, need, usable, problem.sizing, share)
-    return PlacedRank(
-        rank=number,
-        copy=copy,
-        first_layer=layers[0],
-        last_layer=layers[1],
-        need=need,
-        reserved_bytes=need.total + headroom,
-        usable_bytes=usable,
-        read_s=read_bytes * read_s_per_byte(copy.node, copy.backend),
-    )
-
-
-def _placement(
-    problem: PlacementProblem,
-    sharding: Sharding,
-    collectives: Literal["ring", "jaccl"],
-    ranks: tuple[PlacedRank, ...],
-    token_s: float,
-) -> Placement:
-    card, costs = ranks[0].copy.card, ranks[0].copy.costs
-    context = costs.context_tokens
-    if problem.spec.context_tokens is None:
-        held = partial(longest_context, card)
-        context = min(held(r.need, r.reserved_bytes - r.need.total) for r in ranks)
-    return Placement(card, sharding, collectives, ranks, context, token_s, costs.whole)

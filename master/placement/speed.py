@@ -47,10 +47,10 @@ class Links:
         link = self.measured_between(one, other)
         if link is not None:
             return link
-        same = bool(one.machine) and one.machine == other.machine
+        same = bool(one.card.machine) and one.card.machine == other.card.machine
         key = (same, _media(one), _media(other))
         if key not in self._priors:
-            self._priors[key] = shared_prior(one.ips, other.ips, same_machine=same)
+            self._priors[key] = shared_prior(one.card.ips, other.card.ips, same_machine=same)
         return self._priors[key]
 
     def measured_between(self, one: NodeCapacity, other: NodeCapacity) -> LinkCost | None:
@@ -61,9 +61,9 @@ class Links:
 
 def read_s_per_byte(node: NodeCapacity, backend: str) -> float:
     """Return the seconds in which a node reads a byte of weights: as measured, else by its chip."""
-    if node.memory_bytes_per_s:
-        return 1.0 / node.memory_bytes_per_s
-    chip, kind = node.chip.removeprefix("Apple "), backend.rpartition("-")[2]
+    if node.card.memory_bytes_per_s:
+        return 1.0 / node.card.memory_bytes_per_s
+    chip, kind = node.card.chip.removeprefix("Apple "), backend.rpartition("-")[2]
     known = BACKEND_BYTES_PER_S.get(kind, BACKEND_BYTES_PER_S["cpu"])
     on_paper = CHIP_BYTES_PER_S.get(chip, known)
     return 1.0 / (on_paper * EFFICIENCY)
@@ -110,4 +110,4 @@ def tensor_s(
 
 
 def _media(node: NodeCapacity) -> frozenset[tuple[str, int]]:
-    return frozenset((one.medium, one.thunderbolt) for one in node.ips)
+    return frozenset((one.medium, one.thunderbolt) for one in node.card.ips)

@@ -28,7 +28,8 @@ from bus.wire.messages.events import (
 )
 from master.decisions.crash_loop import CrashLoops
 from master.decisions.planner import follow_up, repairs
-from master.log.sequencer import fact_event, judge, next_event
+from master.log.sequencer import judge
+from tests.harness.drafts import fact_event, next_event
 from worker.slots.actions import (
     Action,
     AssignSlot,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from bus.wire.cards import ModelCard
+from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import NodeReading
 from bus.wire.topology import LinkCost, Medium, NodeAddress
 from master.placement.capacity import NodeCapacity
 from master.placement.memory_cost import LayerCosts, layer_costs
@@ -44,20 +46,42 @@ def node(
     number: int,
     *,
     usable: int = 16 * GB,
-    memory_bytes_per_s: float = 100e9,
-    models: tuple[ModelCard, ...] = (),
+    free_bytes: int | None = -1,
+    disk_free_bytes: int | None = None,
+    reserved_bytes: int = 0,
+    shards: int = 0,
     medium: Medium = "ethernet",
     **more: Any,
 ) -> NodeCapacity:
-    """A node that can give `usable` bytes, on a network of its medium."""
+    """A node that can give `usable` bytes, on a network of its medium. `free_bytes` None: not
+    measured; `disk_free_bytes` None: there is room for everything."""
     fields: dict[str, Any] = {
-        "id": NodeId(f"n{number}"), "name": f"box{number}", "memory_bytes": 2 * usable,
-        "free_bytes": usable, "reserved_bytes": 0, "loading_bytes": 0, "slots": 4, "shards": 0,
-        "backends": ("mlx-metal",), "models": models, "limit_bytes": usable,
-        "memory_bytes_per_s": memory_bytes_per_s,
+        "node": NodeId(f"n{number}"), "name": f"box{number}", "memory_bytes": 2 * usable,
+        "working_set_bytes": usable, "slots": 4, "backends": ("mlx-metal",),
+        "memory_bytes_per_s": 100e9, "weights_addresses": (f"tcp://10.0.0.{number % 250}:1",),
         "ips": (NodeAddress(ip=f"10.0.0.{number % 250}", medium=medium),),
+        "platform": "", "cores": 1, "mlx_version": "", "shoal_version": "", "announced_at_s": 0.0,
     }  # fmt: skip
-    return NodeCapacity(**{**fields, **more})
+    card = NodeCard(**{**fields, **more})
+    free = usable if free_bytes == -1 else free_bytes
+    there = 10**16 if disk_free_bytes is None else disk_free_bytes
+    return NodeCapacity(
+        card, None if free is None else reading(card, free, there), reserved_bytes, 0, shards
+    )
+
+
+def carded(node: NodeCapacity, **fields: Any) -> NodeCapacity:
+    """The node, as if it said something else of itself."""
+    return replace(node, card=node.card.model_copy(update=fields))
+
+
+def reading(card: NodeCard, free_bytes: int, disk_free_bytes: int = 10**16) -> NodeReading:
+    """What a node with this card measures."""
+    return NodeReading(
+        node=card.node, memory_total_bytes=card.memory_bytes, memory_available_bytes=free_bytes,
+        cpu_ratio=0.0, load_1m=0.0, disk_total_bytes=10**16, disk_free_bytes=disk_free_bytes,
+        measured_at_s=0.0,
+    )  # fmt: skip
 
 
 def search_space(

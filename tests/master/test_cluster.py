@@ -81,7 +81,7 @@ class Town:
         """Membership: everybody that runs is known to everybody."""
         where = {NodeId(n): (Endpoint(self.runtime, n).candidate,) for n in self.masters}
         for node, master in self.masters.items():
-            master.know_peers({n: w for n, w in where.items() if n != node})
+            master.shell.know({n: w for n, w in where.items() if n != node})
 
     def stop(self, node: str) -> None:
         self.masters.pop(node).close()
@@ -94,7 +94,7 @@ class Town:
         return time.monotonic() - began
 
     def holder(self) -> str | None:
-        holders = [node for node, master in self.masters.items() if master.holding]
+        holders = [node for node, master in self.masters.items() if master.candidate.holding]
         return holders[0] if len(holders) == 1 else None
 
     def agree(self) -> bool:
@@ -102,8 +102,8 @@ class Town:
         holder = self.holder()
         if holder is None:
             return False
-        state = self.masters[holder].state
-        return all(m.state == state for m in self.masters.values()) and all(
+        state = self.masters[holder].candidate.state
+        return all(m.candidate.state == state for m in self.masters.values()) and all(
             w.state == state and not w.outbox.waiting for w in self.workers.values()
         )
 
@@ -137,7 +137,9 @@ class Town:
             keep_alive_s=-1.0,
         )  # fmt: skip
         master = self.masters[holder]
-        draft = LogDraft(master.state, master.candidate.election.counter, NodeId(holder), 0.0)
+        draft = LogDraft(
+            master.candidate.state, master.candidate.election.counter, NodeId(holder), 0.0
+        )
         draft.add(InstancePlaced(instance=instance))
         master.shell.append(draft)
         self.until(self.agree, "the placement known to all")
@@ -195,7 +197,7 @@ def test_a_majority_of_voters_gives_the_term_and_has_what_it_acknowledges(town: 
     town.until(town.agree, "the new term known to all")
     survivor = town.holder()
     assert survivor is not None
-    assert town.masters[survivor].state.instances["i1"].keep_alive_s == 7.0
+    assert town.masters[survivor].candidate.state.instances["i1"].keep_alive_s == 7.0
     again = town.ask(survivor, keep("k", 7.0))
     assert isinstance(again, Acknowledged)
     assert (again.index, again.durability) == (answer.index, "majority"), "a repeat, as at first"
@@ -211,7 +213,7 @@ def test_without_a_majority_changes_are_refused_with_the_way_out(town: Town) -> 
     left = town.holder()
     town.stop(gone)
     assert left is not None
-    town.until(lambda: not town.masters[left].holding, "it steps down")
+    town.until(lambda: not town.masters[left].candidate.holding, "it steps down")
     answer = town.ask(left, keep("k", 7.0))
     assert isinstance(answer, CommandRefused)
     assert answer.refusal.reason == "no_majority"
@@ -245,7 +247,7 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
     town.until(lambda: town.holder() is not None, "two of three hold the term")
     assert isinstance(town.ask(holder, keep("k", 7.0)), Acknowledged)
     town.stop(other)
-    town.until(lambda: not town.masters[holder].holding, "one of three does not")
+    town.until(lambda: not town.masters[holder].candidate.holding, "one of three does not")
     refused = town.ask(holder, keep("k", 8.0))
     assert isinstance(refused, CommandRefused) and "1 of 3 peers" in refused.refusal.message
     town.stop(holder)
@@ -285,7 +287,7 @@ def test_of_two_either_may_go_and_what_was_replicated_is_there(town: Town) -> No
     for node in (second, first):
         town.start(node)
     town.until(town.agree, "both are back")
-    state = town.masters[first].state
+    state = town.masters[first].candidate.state
     assert {"k-7", "k-8"} <= set(state.commands)
     assert state.instances["i1"].keep_alive_s == 8.0
 

@@ -11,21 +11,17 @@ from bus.replica.mirror import Mirror
 from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, InstanceId, NodeId
 from bus.wire.messages.commands import ForgetNode, KeepAlive
+from bus.wire.messages.control import AppendAck, AskVote, Vote
 from master.consensus.candidate import Candidate
 from master.consensus.candidate_log import CandidateLog
 from master.consensus.election import stimulate
 from master.consensus.types import (
     DOUBT_S,
     LAPSE_S,
-    AckHeard,
     Action,
-    AskVotes,
     Beat,
     Election,
     Fitness,
-    GiveVote,
-    HeardBeat,
-    HeardPeer,
     LogRank,
     MyRank,
     OpenTerm,
@@ -34,13 +30,13 @@ from master.consensus.types import (
     Stimulus,
     SwitchboardUp,
     Tick,
-    VoteAsked,
-    VoteHeard,
 )
 from master.log.recent_events import RecentEvents
+from tests.harness.elections import AskVotes, GiveVote, heard_beat, heard_peer, in_short
 
 A, B, C, X = NodeId("a"), NodeId("b"), NodeId("c"), NodeId("x")
 VOTERS = frozenset({A, B, C})
+Said = Action | AskVotes | GiveVote
 
 
 def voter(me: NodeId = A, *, counter: int = 4, log: tuple[int, int] = (4, 10)) -> Election:
@@ -53,22 +49,33 @@ def up(me: NodeId = A, **fields: object) -> Election:
     return stimulate(replace(voter(me), **fields), SwitchboardUp(), 0.0)[0]  # type: ignore[arg-type]
 
 
-def told(election: Election, now: float, *stimuli: Stimulus) -> tuple[Election, list[Action]]:
-    actions: list[Action] = []
+def told(election: Election, now: float, *stimuli: Stimulus) -> tuple[Election, list[Said]]:
+    actions: list[Said] = []
     for stimulus in stimuli:
         election, more = stimulate(election, stimulus, now)
-        actions += more
+        actions += in_short(election, more)
     return election, actions
 
 
-def yes(node: NodeId, counter: int, *, trial: bool) -> VoteHeard:
-    return VoteHeard(node, counter, trial, True, counter)
+def yes(node: NodeId, counter: int, *, trial: bool) -> Vote:
+    return voted(node, counter, trial, True)
+
+
+def voted(node: NodeId, counter: int, trial: bool, granted: bool) -> Vote:
+    return Vote(node=node, counter=counter, trial=trial, granted=granted, known_counter=counter)
+
+
+def acked(node: NodeId, counter: int) -> AppendAck:
+    return AppendAck(node=node, counter=counter, index=0)
 
 
 def ask(
     node: NodeId, counter: int, *, trial: bool = False, log: tuple[int, int] = (4, 10)
-) -> VoteAsked:
-    return VoteAsked(node, counter, trial, log, VOTERS)
+) -> AskVote:
+    return AskVote(
+        node=node, counter=counter, trial=trial, last_term=log[0], last_index=log[1],
+        voters=tuple(VOTERS),
+    )  # fmt: skip
 
 
 def holder() -> Election:
@@ -93,15 +100,15 @@ def test_a_term_is_tried_then_asked_for_then_opened_by_a_majority() -> None:
 @pytest.mark.parametrize(
     "vote",
     [
-        VoteHeard(B, 5, True, False, 5),
-        VoteHeard(B, 4, True, True, 4),
-        VoteHeard(B, 5, False, True, 5),
-        VoteHeard(X, 5, True, True, 5),
-        VoteHeard(A, 5, True, True, 5),
+        voted(B, 5, True, False),
+        voted(B, 4, True, True),
+        voted(B, 5, False, True),
+        voted(X, 5, True, True),
+        voted(A, 5, True, True),
     ],
     ids=["refused", "of an older try", "not for the trial", "of no voter", "our own again"],
 )
-def test_what_is_no_vote_for_this_campaign_does_not_count(vote: VoteHeard) -> None:
+def test_what_is_no_vote_for_this_campaign_does_not_count(vote: Vote) -> None:
     asking, _ = told(up(), LAPSE_S, Tick())
     election, actions = told(asking, 2.1, vote)
     assert actions == [] and election.role == "asking"
@@ -140,7 +147,7 @@ def test_priority_and_name_give_no_vote_away() -> None:
 
 
 def test_while_a_holder_is_heard_nobody_else_gets_a_vote() -> None:
-    election, _ = told(up(), 1.0, HeardBeat(C, 5, VOTERS))
+    election, _ = told(up(), 1.0, heard_beat(C, 5, VOTERS))
     _, actions = told(election, 1.0 + DOUBT_S - 0.01, ask(B, 9), ask(B, 9, trial=True))
     assert {a.granted for a in actions if isinstance(a, GiveVote)} == {False}
     _, actions = told(election, 1.0 + DOUBT_S, ask(B, 9))
@@ -155,19 +162,19 @@ def test_one_who_is_no_voter_neither_asks_nor_votes_nor_is_voted_for() -> None:
     assert actions == []
     _, actions = told(outsider, 60.0, ask(B, 10, log=(9, 99)))
     assert actions == [GiveVote(B, 10, False, False)]
-    _, actions = told(up(), 0.1, replace(ask(X, 9), candidate=X))
+    _, actions = told(up(), 0.1, ask(X, 9))
     assert actions == [GiveVote(X, 9, False, False)]
 
 
 def test_candidates_that_count_other_voters_get_no_vote() -> None:
-    _, actions = told(up(), 0.1, replace(ask(B, 9), voters=frozenset({A, B, X})))
+    _, actions = told(up(), 0.1, ask(B, 9).model_copy(update={"voters": (A, B, X)}))
     assert actions == [GiveVote(B, 9, False, False)]
 
 
 def test_a_holder_that_a_majority_does_not_answer_steps_down() -> None:
     election = holder()
-    election, _ = told(election, 3.0, AckHeard(B, 5), Tick())
-    election, _ = told(election, 4.5, AckHeard(B, 4), AckHeard(X, 5), Tick())
+    election, _ = told(election, 3.0, acked(B, 5), Tick())
+    election, _ = told(election, 4.5, acked(B, 4), acked(X, 5), Tick())
     assert election.role == "holding"
     election, actions = told(election, 4.9, Tick())
     assert election.role == "holding"
@@ -196,9 +203,11 @@ def test_a_failed_campaign_raises_no_counter_and_backs_off() -> None:
 
 
 def test_the_better_voter_goes_first_and_the_next_when_it_does_not() -> None:
-    election, _ = told(up(), 0.0, HeardPeer(LogRank(4, 11, 0, B)), HeardPeer(LogRank(4, 10, 0, C)))
     election, _ = told(
-        election, 1.5, HeardPeer(LogRank(4, 11, 0, B)), HeardPeer(LogRank(4, 10, 0, C))
+        up(), 0.0, heard_peer(LogRank(4, 11, 0, B)), heard_peer(LogRank(4, 10, 0, C))
+    )
+    election, _ = told(
+        election, 1.5, heard_peer(LogRank(4, 11, 0, B)), heard_peer(LogRank(4, 10, 0, C))
     )
     election, actions = told(election, LAPSE_S + 0.3, Tick())
     assert actions == []
@@ -217,14 +226,14 @@ def test_one_that_claimed_alone_yields_to_a_holder_by_votes_whatever_its_counter
     alone = Election(me=X, rank=LogRank(0, 0, 0, X), counter=50)
     alone, _ = told(alone, 0.0, SwitchboardUp())
     assert (alone.role, alone.counter) == ("holding", 51)
-    alone, actions = told(alone, 0.5, HeardBeat(A, 5, VOTERS))
+    alone, actions = told(alone, 0.5, heard_beat(A, 5, VOTERS))
     assert [type(action) for action in actions] == [StepDown]
     assert alone.role == "following" and not alone.has_holder(0.6)
-    holds, _ = told(holder(), 2.3, HeardBeat(X, 51))
+    holds, _ = told(holder(), 2.3, heard_beat(X, 51))
     assert holds.role == "holding", "nobody voted for it"
-    holds, actions = told(holds, 2.4, HeardPeer(alone.rank, counter=51, has_holder=False))
+    holds, actions = told(holds, 2.4, heard_peer(alone.rank, counter=51, has_holder=False))
     assert actions[1:] == [AskVotes(52, trial=True)]
-    _, actions = told(alone, 3.0, HeardBeat(A, 52, VOTERS))
+    _, actions = told(alone, 3.0, heard_beat(A, 52, VOTERS))
     assert actions == [PersistTerm(52, None)]
     _, actions = told(alone, 99.0, Tick())
     assert actions == [], "mDNS makes no voter"
@@ -247,7 +256,7 @@ def test_a_voter_that_its_own_journal_forgot_does_not_campaign_and_follows() -> 
     election, _ = told(up(), 0.1, MyRank(LogRank(4, 10, 0, A), gone=frozenset({A})))
     election, actions = told(election, 3 * LAPSE_S, Tick())
     assert actions == []
-    election, _ = told(election, 7.0, HeardBeat(B, 6, VOTERS, 11))
+    election, _ = told(election, 7.0, heard_beat(B, 6, VOTERS, 11))
     assert (election.holder, election.role) == (B, "following")
 
 

@@ -37,7 +37,7 @@ from master.decisions.planner import (
     note_event,
     wanted_commands,
 )
-from master.log.sequencer import next_event
+from tests.harness.drafts import next_event
 from tests.harness.placement_nodes import GB, MODEL, model
 
 COUNTS = (

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from master.placement.place import Verdict, alternatives, place, placement_probl
 from master.placement.preview import plan_of, preview_of
 from master.placement.search import Placement
 from master.placement.speed import Links
-from tests.harness.placement_nodes import GB, MB, MODEL, model, node
+from tests.harness.placement_nodes import GB, MB, MODEL, carded, model, node
 
 CARD = model((2 * GB,) * 10, embedding=GB, head=GB)
 """22 GB, of which 1.30 times are needed, beside KV."""
@@ -139,11 +138,11 @@ def test_what_lies_on_a_full_disk_is_used_and_not_fetched_again() -> None:
     full = node(2, usable=90 * GB, disk_free_bytes=DISK_MARGIN_BYTES)
     assert isinstance(put([holder, full]), Refusal)
     part = PartialModel(model=MODEL, layers=((0, 5),), have_bytes=11 * GB, size_bytes=22 * GB)
-    verdict = placed([holder, replace(full, partial_models=(part,))])
+    verdict = placed([holder, carded(full, parts=(part,))])
     (stage,) = [rank for rank in verdict.ranks if rank.copy.node.id == "n2"]
     assert (stage.first_layer, stage.last_layer, stage.fetch_bytes) == (0, 5, 0)
     other = part.model_copy(update={"model": "another"})
-    assert isinstance(put([holder, replace(full, partial_models=(other,))]), Refusal)
+    assert isinstance(put([holder, carded(full, parts=(other,))]), Refusal)
 
 
 @given(
@@ -181,7 +180,7 @@ def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
             i,
             usable=data.draw(st.integers(1, 40)) * GB,
             disk_free_bytes=room,
-            partial_models=data.draw(st.just(()) | st.tuples(PARTS)),
+            parts=data.draw(st.just(()) | st.tuples(PARTS)),
         )
         for i, room in enumerate(free)
     ]
@@ -189,11 +188,10 @@ def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
     if not isinstance(verdict, Placement):
         return
     for rank in verdict.ranks:
-        room = rank.copy.node.disk_free_bytes
+        assert rank.copy.node.reading is not None
+        room = rank.copy.node.reading.disk_free_bytes
         if rank.copy.has_layers(rank.first_layer, rank.last_layer):
             assert rank.fetch_bytes == 0
-            continue
-        if room is None:
             continue
         assert rank.fetch_bytes <= room - DISK_MARGIN_BYTES
         is_whole = rank.last_layer - rank.first_layer == whole.layers
@@ -201,7 +199,7 @@ def test_whatever_is_fetched_has_room_on_the_disk(data: st.DataObject) -> None:
 
 
 def test_weights_that_nobody_gives_to_others_stay_where_they_are() -> None:
-    holder = node(1, usable=90 * GB, models=(CARD,), gives_weights=False)
+    holder = node(1, usable=90 * GB, models=(CARD,), weights_addresses=())
     nodes = [holder, node(2, usable=90 * GB)]
     assert on(placed(nodes)) == ["n1"]
     refusal = refused(nodes, excluded_nodes=(NodeId("n1"),))
@@ -363,7 +361,7 @@ def test_a_split_by_hand_beyond_memory_is_refused_with_the_numbers() -> None:
     nodes[0] = node(0, models=(CARD,), usable=40 * GB, reserved_bytes=39 * GB)
     crowded = put(nodes, layers={"n0": 9, "n1": 1})
     assert isinstance(crowded, Crowded)
-    assert [one.node for one in crowded.shortages] == ["n0"]
+    assert list(crowded.shortages) == ["n0"]
 
 
 # --- refusals ---
@@ -380,8 +378,8 @@ def test_a_group_that_would_fit_if_others_left_says_where_and_how_much() -> None
     nodes = [node(1, **small), node(2, free_bytes=GB, **small), node(3, shards=4, **small)]
     crowded = put(nodes)
     assert isinstance(crowded, Crowded)
-    assert {one.node for one in crowded.shortages} == {"n2", "n3"}
-    short = {one.node: one.short_bytes for one in crowded.shortages}
+    assert set(crowded.shortages) == {"n2", "n3"}
+    short = crowded.shortages
     assert short["n2"] > 0 and short["n3"] == 0
     assert crowded.refusal.retry_after_s and "slots of box3 are taken" in crowded.refusal.message
 

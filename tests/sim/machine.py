@@ -28,7 +28,7 @@ from bus.wire.messages.control import (
     TermHeartbeat,
 )
 from bus.wire.messages.events import Event, NodeJoined
-from master.consensus.candidate import Candidate, CandidateSettings
+from master.consensus.candidate import CandidateSettings
 from master.consensus.shell import CandidateShell
 from master.consensus.term_file import TermFile
 from master.consensus.votes import minority
@@ -174,9 +174,9 @@ class MachineDuties:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
-    def opened(self, state: ClusterState, counter: int) -> LogDraft:
-        self.machine.cluster.checks.opened(self.machine, counter)
-        draft = LogDraft(state, counter, self.machine.node, 0.0)
+    def opened(self) -> LogDraft:
+        draft = self.machine.draft()
+        self.machine.cluster.checks.opened(self.machine, draft.term)
         self.machine.holder.opened(draft, self.machine.now)
         return draft
 
@@ -290,13 +290,11 @@ class Machine:
         self.wire = MachineWire(self)
         journal, term_file = WatchedJournal(self), TermFile(TERM_FILE, self.log, self.disk)
         settings = CandidateSettings(FOLDER, TERM_FILE, voters=tuple(sorted(self.voters)))
-        self.candidate = Candidate.from_disk(
-            self.node, term_file.kept, journal.open(), settings, degraded=journal.degraded
-        )
         self.shell = CandidateShell(
-            self.candidate, self.log, timers=MachineTimers(self), wire=self.wire,
+            self.node, settings, self.log, timers=MachineTimers(self), wire=self.wire,
             journal=journal, term_file=term_file, duties=MachineDuties(self),
         )  # fmt: skip
+        self.candidate = self.shell.candidate
 
     def _new_instance(self) -> InstanceId:
         self.instances += 1

@@ -76,5 +76,5 @@ def read(machine: Machine, reader: Machine) -> None:
         memory_available_bytes=machine.worker.free_bytes, cpu_ratio=0.0, load_1m=0.0,
         disk_total_bytes=1, disk_free_bytes=1, measured_at_s=0.0,
     )  # fmt: skip
-    reader.holder.heard(CardReading(card=card), reader.now)
-    reader.holder.heard(reading, reader.now)
+    reader.holder.view.hear(CardReading(card=card), reader.now)
+    reader.holder.view.hear(reading, reader.now)

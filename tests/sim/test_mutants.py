@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def test_a_voter_that_does_not_compare_logs_is_caught(monkeypatch: pytest.Monkey
     honest = votes._may_have
 
     def careless(known: Any, ask: Any, now: float) -> bool:
-        return honest(known, replace(ask, log=(10**6, 0)), now)
+        return honest(known, ask.model_copy(update={"last_term": 10**6}), now)
 
     monkeypatch.setattr(votes, "_may_have", careless)
     assert "committed" in (said := caught("three-voters")) or "lost" in said

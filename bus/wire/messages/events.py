@@ -6,7 +6,7 @@ Pure. A *fact* is an event that a service other than the holder witnessed; it tr
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -36,50 +36,44 @@ class RankSeated(Message):
     seat: RankSeat
 
 
-class RunnerReady(Message):
-    """A rank holds its shard and serves at `addresses` (candidates, best first)."""
+class RankNews(Message):
+    """What a worker says of one rank of a generation; each has a `kind` of its own."""
 
-    kind: Literal["runner_ready"] = "runner_ready"
+    kind: Any
     instance: InstanceId
     generation: int
     rank: int
     node: NodeId
+
+
+class RunnerReady(RankNews):
+    """A rank holds its shard and serves at `addresses` (candidates, best first)."""
+
+    kind: Literal["runner_ready"] = "runner_ready"
     process: str
     pid: int
     addresses: tuple[str, ...]
 
 
-class RunnerEnded(Message):
+class RunnerEnded(RankNews):
     """A rank's process is gone (crash, watchdog, kill), and what is known of why."""
 
     kind: Literal["runner_ended"] = "runner_ended"
-    instance: InstanceId
-    generation: int
-    rank: int
-    node: NodeId
     exit_code: int | None = None
     message: str = ""
 
 
-class LoadRefused(Message):
+class LoadRefused(RankNews):
     """The worker would not start the shard: what it found free contradicts the placement."""
 
     kind: Literal["load_refused"] = "load_refused"
-    instance: InstanceId
-    generation: int
-    rank: int
-    node: NodeId
     refusal: Refusal
 
 
-class RunnerUnloaded(Message):
+class RunnerUnloaded(RankNews):
     """A draining rank has left in good order; its memory is free."""
 
     kind: Literal["runner_unloaded"] = "runner_unloaded"
-    instance: InstanceId
-    generation: int
-    rank: int
-    node: NodeId
 
 
 Fact = Annotated[

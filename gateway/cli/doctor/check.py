@@ -5,8 +5,11 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from bus.wire.errors import ShoalError
 
 Level = Literal["ok", "warn", "error"]
 
@@ -19,3 +22,11 @@ class Finding:
     level: Level
     found: str
     remedy: str = ""
+
+
+def guarded(name: str, checks: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the checks' findings; a warning in place of those that an error kept back."""
+    try:
+        yield from checks
+    except (OSError, ShoalError, ValueError) as error:
+        yield Finding(name, "warn", f"could not be found out: {error}", "see `shoal logs`")

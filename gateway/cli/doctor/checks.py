@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import cast
 
+import psutil
+
 from bus.process.supervisor import Supervisor
-from bus.wire.errors import ShoalError
 from conf.openblas import INSTALL_HINT, find_openblas
 from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
-from gateway.cli.doctor.check import Finding
+from gateway.cli.doctor.check import Finding, guarded
 from gateway.cli.node import processes
-from gateway.cli.node.node_api import NodeApi, api_key
+from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 
@@ -45,11 +46,9 @@ def run_checks(settings: Settings) -> Iterable[Finding]:
     """Yield the finding of every check, causes before effects."""
     running = Supervisor(settings.endpoints.supervisor).is_up()
     for check in CHECKS:
-        try:
-            yield check(settings, running)
-        except (OSError, ShoalError, ValueError) as error:
-            name = check.__name__.strip("_").replace("_", " ")
-            yield Finding(name, "warn", f"could not be found out: {error}", "see `shoal logs`")
+        name = check.__name__.strip("_").replace("_", " ")
+        # A generator, so that the check runs within the guard.
+        yield from guarded(name, (one(settings, running) for one in (check,)))
 
 
 def _python(_settings: Settings, _running: bool) -> Finding:
@@ -77,21 +76,13 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
 def _mlx(_settings: Settings, _running: bool) -> Finding:
     """Check MLX in a process of its own: only runners import MLX, and a broken one may crash."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _MLX_PROBE],
-            capture_output=True,
-            text=True,
-            timeout=IMPORT_TIMEOUT_S,
-            check=False,
-        )
+        done = processes.ran(IMPORT_TIMEOUT_S, sys.executable, "-P", "-c", _MLX_PROBE)
     except subprocess.TimeoutExpired:
         return Finding("mlx", "error", "did not compute anything within a minute", "reinstall mlx")
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         package = "mlx" if sys.platform == "darwin" else "'mlx[cpu]'"
-        return Finding(
-            "mlx", "error", said, f"reinstall it: pip install --force-reinstall {package}"
-        )
+        remedy = f"reinstall it: pip install --force-reinstall {package}"
+        return Finding("mlx", "error", processes.last_words(done), remedy)
     version, device = json.loads(done.stdout.splitlines()[-1])
     return Finding("mlx", "ok", f"{version} on {device}")
 
@@ -109,9 +100,7 @@ def _blas(settings: Settings, _running: bool) -> Finding:
 
 
 def _disk(settings: Settings, _running: bool) -> Finding:
-    folder = settings.paths.data
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = _existing(settings.paths.data)
     usage = shutil.disk_usage(folder)
     found = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
     if usage.free < DISK_FULL_BYTES:
@@ -121,10 +110,15 @@ def _disk(settings: Settings, _running: bool) -> Finding:
     return Finding("disk", "ok", found)
 
 
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the one above it that is there."""
+    return next(one for one in (folder, *folder.parents) if one.exists())
+
+
 def _memory(_settings: Settings, _running: bool) -> Finding:
-    total, available = processes.memory_bytes()
-    found = f"{size(available)} of {size(total)} available"
-    if available < MEMORY_LOW_BYTES:
+    seen = psutil.virtual_memory()
+    found = f"{size(seen.available)} of {size(seen.total)} available"
+    if seen.available < MEMORY_LOW_BYTES:
         return Finding("memory", "warn", found, "`shoal ps` shows what is loaded; `shoal stop` it")
     return Finding("memory", "ok", found)
 
@@ -142,9 +136,7 @@ def folders(settings: Settings, _running: bool) -> Finding:
     """Check that this node may write where it has to, and finds the folders it was told of."""
     paths = settings.paths
     for folder in (paths.state, paths.data, paths.runtime):
-        there = folder
-        while not there.exists() and there != there.parent:
-            there = there.parent
+        there = _existing(folder)
         if not os.access(there, os.W_OK | os.X_OK):
             remedy = f"let this user write to {there}, or choose `--home DIR`"
             return Finding("folders", "error", f"{folder} cannot be written", remedy)
@@ -178,8 +170,7 @@ def _supervisord(settings: Settings, running: bool) -> Finding:
     if not running:
         left = processes.leftovers(settings.paths)
         if left:
-            names = ", ".join(f"{one.role} (pid {one.pid})" for one in left)
-            found = f"does not run, but left {names}"
+            found = f"does not run, but left {processes.named(left)}"
             return Finding("supervisord", "error", found, "`shoal down` ends them")
         return Finding("supervisord", "ok", "does not run; `shoal up` starts the node")
     listed = Supervisor(settings.endpoints.supervisor).list_processes()
@@ -205,7 +196,7 @@ def _gateway(settings: Settings, running: bool) -> Finding:
     if not running:
         return Finding("HTTP API", "ok", "the node does not run")
     try:
-        health = NodeApi(settings.url, api_key()).get("/health", timeout_s=5.0)
+        health = NodeApi(settings.url).get("/health", timeout_s=5.0)
     except CliError as problem:
         return Finding("HTTP API", "error", problem.message, "see `shoal logs gateway`")
     problems = cast(list[str], health.get("problems") or [])
@@ -219,7 +210,7 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
     """Check py-spy: the node knows, for it has tried; without a node only whether it is there."""
     if running:
         try:
-            found = NodeApi(settings.url, api_key()).get("/v1/diagnostics/node", timeout_s=10.0)
+            found = NodeApi(settings.url).get("/v1/diagnostics/node", timeout_s=10.0)
         except CliError as problem:
             return Finding("py-spy", "warn", problem.message, "see `shoal logs telemetry`")
         can = found["diagnosis"]
@@ -233,9 +224,8 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() not in ("0", "1"):
         found = f"ptrace_scope is {scope.read_text().strip()}"
-        return Finding(
-            "py-spy", "warn", found, "`sysctl kernel.yama.ptrace_scope=1` allows profiles"
-        )
+        remedy = "`sysctl kernel.yama.ptrace_scope=1` allows profiles"
+        return Finding("py-spy", "warn", found, remedy)
     return Finding("py-spy", "ok", "installed; the running node tells whether it may be used")
 
 

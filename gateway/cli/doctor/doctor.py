@@ -5,48 +5,35 @@ The exit code says whether all is well.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
 
 import typer
 
 from bus.process.supervisor import Supervisor
-from bus.wire.errors import ShoalError
 from conf.settings import Settings
-from gateway.cli.command import Invocation, command
-from gateway.cli.doctor.check import Finding
+from gateway.cli.command import Invocation
+from gateway.cli.doctor.check import guarded
 from gateway.cli.doctor.checks import run_checks
 from gateway.cli.doctor.machine_checks import machine_checks
 from gateway.cli.doctor.network_checks import network_checks
-from gateway.cli.node.node_api import NodeApi, api_key
-from gateway.cli.node.node_state import NodeState, parse_state
-from gateway.cli.output.errors import FAILED, CliError
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_state import NodeState
+from gateway.cli.output.errors import FAILED
 
 MARKS = {"ok": "ok", "warn": "!", "error": "x"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add `doctor`."""
-    command(app)(doctor)
 
 
 def doctor(invocation: Invocation) -> None:
     """Look for what keeps a node from running well; warnings alone leave the exit code at 0."""
     settings, output = invocation.settings(), invocation.output
-    found: list[Finding] = []
-    status = output.err.status("looking") if output.live else None
-    if status is not None:
-        status.start()
-    try:
+    with output.err.status("looking") if output.live else contextlib.nullcontext():
         state = _state(settings)
         found = [
             *run_checks(settings),
-            *_guarded("network", network_checks(settings, state)),
-            *_guarded("machine", machine_checks(state)),
+            *guarded("network", network_checks(settings, state)),
+            *guarded("machine", machine_checks(state)),
         ]
-    finally:
-        if status is not None:
-            status.stop()
     bad = [check for check in found if check.level != "ok"]
     errors = sum(check.level == "error" for check in bad)
     output.document(
@@ -69,19 +56,8 @@ def doctor(invocation: Invocation) -> None:
         raise typer.Exit(FAILED)
 
 
-def _guarded(name: str, checks: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the checks' findings; a warning in place of those that an error kept back."""
-    try:
-        yield from checks
-    except (OSError, ShoalError, ValueError) as error:
-        yield Finding(name, "warn", f"could not be found out: {error}", "see `shoal logs`")
-
-
 def _state(settings: Settings) -> NodeState | None:
     """Return the state as this home's node knows it; None where no node runs or answers."""
     if not Supervisor(settings.endpoints.supervisor).is_up():
         return None
-    try:
-        return parse_state(NodeApi(settings.url, api_key()).get("/state", timeout_s=5.0))
-    except CliError:
-        return None
+    return NodeApi(settings.url).state_if_it_answers(5.0)

@@ -6,7 +6,6 @@ A tool that is not there, fails or takes too long says nothing, and nothing is m
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +25,8 @@ from gateway.cli.doctor.machine_findings import (
 )
 from gateway.cli.doctor.sleep_tools import logind_settings, mac_sleep, shown
 from gateway.cli.node.node_state import NodeState
+from gateway.cli.node.processes import tool_says
 
-TOOL_S = 20.0
 LOGIND = (
     Path("/usr/lib/systemd/logind.conf.d"),
     Path("/etc/systemd/logind.conf"),
@@ -39,28 +38,27 @@ BATTERIES = Path("/sys/class/power_supply")
 def machine_checks(state: NodeState | None) -> Iterator[Finding]:
     """Yield the findings of this machine, and of the cluster's bridges where `state` is given."""
     if sys.platform == "darwin":
-        yield mac_sleep_check(mac_sleep(_said("/usr/bin/pmset", "-g")))
+        yield mac_sleep_check(mac_sleep(tool_says("/usr/bin/pmset", "-g")))
         yield _rdma()
     else:
         yield _linux_sleep()
-        synchronized = shown(_said("timedatectl", "show", "-p", "NTPSynchronized"))
+        synchronized = shown(tool_says("timedatectl", "show", "-p", "NTPSynchronized"))
         source = clock_source_check(synchronized[0]["NTPSynchronized"] if synchronized else "")
         if source is not None:
             yield source
     if state is not None and state.thunderbolt:
-        names = {card.node: card.name for card in state.cards}
-        yield bridge_check(bridge_loops(state.thunderbolt), names)
+        yield bridge_check(bridge_loops(state.thunderbolt), state.names)
 
 
 def _rdma() -> Finding:
-    status = _said("rdma_ctl", "status")
+    status = tool_says("rdma_ctl", "status")
     if not status:
         return rdma_check(None, (), (), None)
-    profile = _said("/usr/sbin/system_profiler", "SPThunderboltDataType", "-json")
-    services = _said("/usr/sbin/networksetup", "-listnetworkserviceorder")
+    profile = tool_says("/usr/sbin/system_profiler", "SPThunderboltDataType", "-json")
+    services = tool_says("/usr/sbin/networksetup", "-listnetworkserviceorder")
     return rdma_check(
         rdma_enabled(status),
-        rdma_ports(_said("ibv_devinfo")),
+        rdma_ports(tool_says("ibv_devinfo")),
         ports_in(profile),
         bridge_service(services),
         addressed(),
@@ -78,18 +76,10 @@ def addressed() -> frozenset[str]:
 
 def _linux_sleep() -> Finding:
     properties = "Id,LoadState,UnitFileState"
-    targets = shown(_said("systemctl", "show", "-p", properties, *SLEEP_TARGETS))
+    targets = shown(tool_says("systemctl", "show", "-p", properties, *SLEEP_TARGETS))
     files = [
         one for path in LOGIND for one in (sorted(path.glob("*.conf")) if path.is_dir() else [path])
     ]
     texts = [one.read_text(errors="replace") for one in files if one.is_file()]
     has_battery = any(BATTERIES.glob("BAT*"))
     return linux_sleep_check(targets, logind_settings(*texts), has_battery=has_battery)
-
-
-def _said(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""

@@ -124,7 +124,7 @@ def rdma_check(
     return Finding(name, "warn", found, remedy)
 
 
-def bridge_check(loops: Sequence[Sequence[NodeId]], names: Mapping[NodeId, str]) -> Finding:
+def bridge_check(loops: Sequence[Sequence[NodeId]], names: Mapping[str, str]) -> Finding:
     """Find whether Thunderbolt bridges of more than two nodes form a ring."""
     if not loops:
         return Finding("bridge", "ok", "no ring of Thunderbolt bridges")

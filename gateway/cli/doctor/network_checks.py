@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -43,6 +43,7 @@ from gateway.cli.node.node_state import NodeState
 DIAL_S = 3.0
 GREETING_S = 2.0
 TOOL_S = 5.0
+HARDWARE_PORTS = ("/usr/sbin/networksetup", "-listallhardwareports")
 UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
@@ -105,18 +106,14 @@ def _door(settings: Settings, *, running: bool) -> Finding:
 
 
 def _look(address: str, reading: PeersReading | None) -> PeerLook:
-    said = ""
-    for one in reading.strangers if reading else ():
-        where, _, words = one.partition(": ")
-        if where == address:
-            said = words
+    told = (one.partition(": ") for one in (reading.strangers if reading else ()))
+    said = {where: words for where, _, words in told}.get(address, "")
     peer = _peer_at(address, reading)
-    if peer is not None and peer.status == "linked" and not said:
-        return PeerLook(address, linked=True)
     if peer is not None and not said:
+        if peer.status == "linked":
+            return PeerLook(address, linked=True)
         said = peer.why
-    found = dial(address)
-    return PeerLook(address, False, said, found.outcome, found.greeting, found.why)
+    return replace(dial(address), said=said)
 
 
 def _peer_at(address: str, reading: PeersReading | None) -> PeerReading | None:
@@ -179,14 +176,4 @@ def _wireless(interface: str) -> str:
 def _hardware_ports() -> dict[str, str]:
     if sys.platform != "darwin":
         return {}
-    try:
-        done = subprocess.run(
-            ["/usr/sbin/networksetup", "-listallhardwareports"],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return ports_in(done.stdout)
+    return ports_in(processes.tool_says(*HARDWARE_PORTS, timeout_s=TOOL_S))

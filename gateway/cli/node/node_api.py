@@ -10,22 +10,23 @@ from typing import Any, cast
 
 import httpx
 
+from gateway.cli.node.node_state import NodeState, parse_state
 from gateway.cli.output.errors import CliError, no_node, refusal
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 
 
-def api_key() -> str | None:
-    """Return the key to present: SHOAL_API_KEY, None where it is not set."""
-    return os.environ.get("SHOAL_API_KEY") or None
-
-
 class NodeApi:
-    """The HTTP API of one node. Every method raises CliError when there is no good answer."""
+    """The HTTP API of one node, with the key of the environment (SHOAL_API_KEY).
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    Every method raises CliError when there is no good answer. Fields of a body that are None are
+    not sent: they are the node's to choose.
+    """
+
+    def __init__(self, url: str) -> None:
         self.url = url
+        key = os.environ.get("SHOAL_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         try:
@@ -35,6 +36,16 @@ class NodeApi:
             )
         except httpx.InvalidURL as error:
             raise CliError(f"{url!r} is not an address: {error}") from error
+
+    def state(self, *, timeout_s: float | None = None) -> NodeState:
+        """Return the cluster as the node sees it."""
+        return parse_state(self.get("/state", timeout_s=timeout_s))
+
+    def state_if_it_answers(self, timeout_s: float) -> NodeState | None:
+        """Return the cluster as the node sees it, None where it does not answer in time."""
+        with contextlib.suppress(CliError):
+            return self.state(timeout_s=timeout_s)
+        return None
 
     def get(self, path: str, *, timeout_s: float | None = None) -> Any:
         """Return the JSON at `path`."""
@@ -58,7 +69,7 @@ class NodeApi:
         with (
             self._translated(),
             self.http.stream(
-                "POST", path, json=dict(body), timeout=httpx.Timeout(60.0, connect=5.0)
+                "POST", path, json=told(body), timeout=httpx.Timeout(60.0, connect=5.0)
             ) as response,
         ):
             if response.status_code >= 400:
@@ -73,7 +84,7 @@ class NodeApi:
             response = self.http.request(
                 method,
                 path,
-                json=None if body is None else dict(body),
+                json=None if body is None else told(body),
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             )
         if response.status_code >= 400:
@@ -102,6 +113,11 @@ class NodeApi:
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
             raise CliError(text, remedy="`shoal status` tells what is left of the node") from error
+
+
+def told(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields without those that are None."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:

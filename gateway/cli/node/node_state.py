@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -26,6 +26,8 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from gateway.cli.output.errors import NOT_FOUND, CliError
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class HealthSummary(BaseModel):
@@ -77,6 +79,11 @@ class NodeState:
             for model in card.models:
                 found.setdefault(model.model, model)
         return dict(sorted(found.items()))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Return what the nodes are called, by their ids."""
+        return {card.node: card.name for card in self.cards}
 
     @property
     def parts(self) -> list[tuple[str, PartialModel]]:
@@ -147,23 +154,12 @@ def parse_state(body: Any) -> NodeState:
         return NodeState(
             state=ClusterState.model_validate(fields["state"]),
             live=bool(fields["live"]),
-            runners=tuple(RunnerReading.model_validate(one) for one in telemetry["runners"]),
-            cards=tuple(NodeCard.model_validate(one) for one in telemetry["cards"]),
-            weights=tuple(
-                WeightsReading.model_validate(one) for one in telemetry.get("weights", ())
-            ),
-            links={
-                node: LinkReading.model_validate(one)
-                for node, one in cast(dict[str, Any], telemetry.get("links", {})).items()
-            },
-            health={
-                node: HealthSummary.model_validate(one)
-                for node, one in cast(dict[str, Any], fields["nodeHealth"]).items()
-            },
-            peers={
-                node: PeersReading.model_validate(one)
-                for node, one in cast(dict[str, Any], telemetry["peers"]).items()
-            },
+            runners=_all(RunnerReading, telemetry["runners"]),
+            cards=_all(NodeCard, telemetry["cards"]),
+            weights=_all(WeightsReading, telemetry.get("weights", ())),
+            links=_by_node(LinkReading, telemetry.get("links", {})),
+            health=_by_node(HealthSummary, fields["nodeHealth"]),
+            peers=_by_node(PeersReading, telemetry["peers"]),
             thunderbolt={
                 NodeId(node): ThunderboltReading.model_validate(one["thunderbolt"])
                 for node, one in cast(dict[str, Any], telemetry["nodes"]).items()
@@ -176,6 +172,14 @@ def parse_state(body: Any) -> NodeState:
         raise _other_version(f"{error} is missing") from error
     except ValidationError as error:
         raise _other_version(first_problem(error)) from error
+
+
+def _all(kind: type[M], found: Any) -> tuple[M, ...]:
+    return tuple(kind.model_validate(one) for one in found)
+
+
+def _by_node(kind: type[M], found: Any) -> dict[str, M]:
+    return {node: kind.model_validate(one) for node, one in found.items()}
 
 
 def _other_version(what: str) -> CliError:

@@ -9,19 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bus.process.supervisor import SupervisedProcess
 
 MAX_LIVES = 3
 """Lives of one service, within one start of the node, after which it is called stuck."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceLook:
-    """A service as supervisord tells of it."""
-
-    name: str
-    status: str
-    pid: int
-    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,7 @@ class Look:
     """What was seen at one moment. `services` None: supervisord does not answer (yet).
     `http` None: the HTTP API does not answer; else what it says is missing ("" for nothing)."""
 
-    services: tuple[ServiceLook, ...] | None
+    services: tuple[SupervisedProcess, ...] | None
     http: str | None = None
     models: tuple[ModelLook, ...] = ()
 
@@ -104,7 +98,7 @@ class StartWatch:
             return Starting(done, total, look.http)
         return Up()
 
-    def _stuck(self, by_name: Mapping[str, ServiceLook]) -> Stuck | None:
+    def _stuck(self, by_name: Mapping[str, SupervisedProcess]) -> Stuck | None:
         for name in self.services:
             service = by_name.get(name)
             if service is None:
@@ -118,11 +112,13 @@ class StartWatch:
         return None
 
 
-def _runs(service: ServiceLook | None) -> bool:
+def _runs(service: SupervisedProcess | None) -> bool:
     return service is not None and service.status == "running"
 
 
-def overdue(verdict: Starting, by_name: Mapping[str, ServiceLook], deadline_s: float) -> Stuck:
+def overdue(
+    verdict: Starting, by_name: Mapping[str, SupervisedProcess], deadline_s: float
+) -> Stuck:
     """Return the verdict when the deadline came first: the likeliest process is to blame."""
     culprit = next((name for name, look in by_name.items() if not _runs(look)), None)
     if culprit is None:

@@ -49,11 +49,18 @@ class Service:
     account: Account
     environment: Mapping[str, str]
 
+    def shoal(self, *verb: str) -> tuple[str, ...]:
+        """Return the command line of a verb, for this node."""
+        home = ("--home", self.home) if self.home else ()
+        return (self.python, "-P", "-m", "gateway.cli.app", *verb, *home)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A file and what the system is told: `start` after it was written, `stop` before it goes."""
+    """A file for a service, and what the system is told: `start` after the file was written, `stop`
+    before it goes."""
 
+    service: Service
     path: str
     text: str
     start: tuple[tuple[str, ...], ...]
@@ -76,8 +83,7 @@ def plan(service: Service, system: System, scope: Scope) -> Plan:
 
 def command(service: Service) -> tuple[str, ...]:
     """Return the command line that starts the node. Raises NotAUnit for a control character."""
-    home = ("--home", service.home) if service.home else ()
-    words = (service.python, "-P", "-m", "gateway.cli.app", "up", "--foreground", "--stay", *home)
+    words = service.shoal("up", "--foreground", "--stay")
     for word in (*words, *service.environment.values(), service.account.folder):
         if any(ord(character) < 32 or ord(character) == 127 for character in word):
             raise NotAUnit(f"{word!r} holds a control character")
@@ -118,6 +124,7 @@ def _systemd(service: Service, scope: Scope) -> Plan:
     control = ("systemctl",) if whole else ("systemctl", "--user")
     folder = "/etc/systemd/system" if whole else _user_folder(service)
     return Plan(
+        service=service,
         path=f"{folder}/{unit}",
         text="\n".join(lines),
         start=((*control, "daemon-reload"), (*control, "enable", "--now", unit)),
@@ -173,6 +180,7 @@ def _launchd(service: Service) -> Plan:
     header, body = plistlib.dumps(job).decode().split("<plist", 1)
     path = f"/Library/LaunchDaemons/{label}.plist"
     return Plan(
+        service=service,
         path=path,
         text=f"{header}<!-- {MARK} -->\n<plist{body}",
         start=(("launchctl", "bootstrap", "system", path),),

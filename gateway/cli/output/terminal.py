@@ -7,14 +7,16 @@ per line, for what streams), errors included.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 
 from gateway.cli.output.errors import CliError
@@ -24,12 +26,8 @@ WIDEST = 10_000
 """Columns of what is no terminal."""
 
 
-def _out() -> Console:
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
-
-
-def _err() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+def _console(file: TextIO) -> Console:
+    return Console(file=file, highlight=False, soft_wrap=True)
 
 
 @dataclass(slots=True)
@@ -38,8 +36,8 @@ class Output:
 
     as_json: bool = False
     verbosity: int = NORMAL
-    out: Console = field(default_factory=_out)
-    err: Console = field(default_factory=_err)
+    out: Console = field(default_factory=lambda: _console(sys.stdout))
+    err: Console = field(default_factory=lambda: _console(sys.stderr))
 
     @property
     def live(self) -> bool:
@@ -82,6 +80,26 @@ class Output:
         if self.verbosity >= NORMAL:
             self.err.print(text, end="", style="dim", markup=False)
 
+    @contextlib.contextmanager
+    def progress(
+        self, text: str, *after: ProgressColumn, before: Sequence[ProgressColumn] = ()
+    ) -> Generator[Callable[..., None]]:
+        """Yield what shows how far something is: a bar on a terminal, remarks for -v elsewhere.
+
+        It takes the words of the remark, and by name what `rich` draws.
+        """
+        shown = (*before, TextColumn("{task.description}"), BarColumn(), *after)
+        with Progress(*shown, console=self.err, transient=True, disable=not self.live) as bar:
+            task = bar.add_task(text, total=None)
+
+            def show(words: str, **drawn: Any) -> None:
+                """Draw how far it is, or say it."""
+                if not self.live:
+                    self.detail(words)
+                bar.update(task, **drawn)
+
+            yield show
+
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a plain table; not with `--json`. Columns with a leading `>` are right-aligned.
 
@@ -91,12 +109,10 @@ class Output:
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
-            right = column.startswith(">")
-            side = "right" if right else "left"
+            side = "right" if column.startswith(">") else "left"
             table.add_column(column.lstrip(">"), justify=side, overflow="fold")
         for row in rows:
-            cells = zip(columns, row, strict=True)
-            table.add_row(*(escape(str(cell)) for _, cell in cells))
+            table.add_row(*(escape(str(cell)) for _, cell in zip(columns, row, strict=True)))
         if not self.out.is_terminal:
             self.out.width = WIDEST
         self.out.print(table, soft_wrap=False)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bus.wire.ids import NodeId
+from bus.wire.messages.control import Candidacy, TermHeartbeat
 from master.consensus.election import stimulate
 from master.consensus.types import (
     DOUBT_S,
@@ -14,8 +15,6 @@ from master.consensus.types import (
     Beat,
     Election,
     Fitness,
-    HeardBeat,
-    HeardPeer,
     LogRank,
     MyRank,
     OpenTerm,
@@ -26,6 +25,7 @@ from master.consensus.types import (
     SwitchboardUp,
     Tick,
 )
+from tests.harness.elections import heard_beat, heard_peer
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
@@ -67,7 +67,7 @@ def test_with_rivals_known_a_full_lapse_of_silence_has_to_pass() -> None:
 def test_a_silent_holder_is_challenged_when_its_term_lapses_and_not_before() -> None:
     election, _ = stimulate(candidate(A), PeersKnown(frozenset({B})), 0.0)
     election, _ = stimulate(election, SwitchboardUp(), 0.0)
-    election, actions = stimulate(election, HeardBeat(B, 4), 1.9)
+    election, actions = stimulate(election, heard_beat(B, 4), 1.9)
     assert actions == [PersistTerm(4, None)]
     election, actions = stimulate(election, Tick(), 3.8)
     assert actions == []
@@ -78,7 +78,7 @@ def test_a_silent_holder_is_challenged_when_its_term_lapses_and_not_before() -> 
 def test_the_lower_ranked_leaves_the_claim_to_a_better_one_that_lives() -> None:
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
     election = replace(election, role="following", holder=None, peers=frozenset({B}))
-    election, _ = stimulate(election, HeardPeer(LogRank(1, 50, 0, B)), 1.0)
+    election, _ = stimulate(election, heard_peer(LogRank(1, 50, 0, B)), 1.0)
     election, actions = stimulate(election, Tick(), 2.5)
     assert actions == []
     election, actions = stimulate(election, Tick(), 1.0 + LAPSE_S)
@@ -91,7 +91,7 @@ def test_one_that_was_only_just_started_is_waited_for_if_its_log_holds_more(
 ) -> None:
     election, _ = stimulate(candidate(A, counter=1, index=7), PeersKnown(frozenset({B})), 0.0)
     election, _ = stimulate(election, SwitchboardUp(), 0.0)
-    restarted = HeardPeer(LogRank(1, index, 0, B), counter=1, warmed_up=False)
+    restarted = heard_peer(LogRank(1, index, 0, B), counter=1, warmed_up=False)
     election, _ = stimulate(election, restarted, LAPSE_S - 0.1)
     _, actions = stimulate(election, Tick(), LAPSE_S)
     assert (OpenTerm(2) in actions) is claims
@@ -106,8 +106,8 @@ def just_up(*peers: NodeId, members: tuple[NodeId, ...] = (), index: int = 7) ->
 
 def unled(
     node: NodeId, index: int = 7, *, eligible: bool = True, has_holder: bool = False
-) -> HeardPeer:
-    return HeardPeer(
+) -> Candidacy:
+    return heard_peer(
         LogRank(1, index, 0, node), eligible, counter=1, has_holder=has_holder, warmed_up=False
     )
 
@@ -126,12 +126,12 @@ def test_when_all_that_are_known_have_no_holder_either_the_best_waits_no_longer(
         ((A,), [unled(A, has_holder=True)]),
         ((A,), [unled(A, 8)]),
         ((A, C), [unled(A), unled(C)]),
-        ((A,), [unled(A), HeardBeat(A, 1)]),
+        ((A,), [unled(A), heard_beat(A, 1)]),
     ],
     ids=["one unheard", "none heard", "led", "better", "as good with a better name", "a holder"],
 )
 def test_otherwise_a_starting_candidate_waits_a_lapse(
-    members: tuple[NodeId, ...], heard: list[HeardPeer | HeardBeat]
+    members: tuple[NodeId, ...], heard: list[Candidacy | TermHeartbeat]
 ) -> None:
     election = just_up(A, members=members)
     for stimulus in heard:
@@ -146,7 +146,7 @@ def test_one_that_cannot_be_relied_on_does_not_go_first() -> None:
 
 
 def test_who_had_a_holder_and_lost_it_waits_a_lapse() -> None:
-    election, _ = stimulate(just_up(A), HeardBeat(A, 1), 0.1)
+    election, _ = stimulate(just_up(A), heard_beat(A, 1), 0.1)
     election = replace(election, holder=None)
     election, _ = stimulate(election, unled(A), 0.3)
     assert stimulate(election, Tick(), 0.4)[1] == []
@@ -159,7 +159,7 @@ def test_a_longer_log_ranks_above_priority_and_priority_above_the_name() -> None
 
 def test_a_holder_that_hears_of_a_higher_term_steps_down_before_all_else() -> None:
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
-    election, actions = stimulate(election, HeardBeat(B, 2), 0.2)
+    election, actions = stimulate(election, heard_beat(B, 2), 0.2)
     assert isinstance(actions[0], StepDown)
     assert actions[1:] == [PersistTerm(2, None)]
     assert (election.role, election.holder) == ("following", B)
@@ -167,7 +167,7 @@ def test_a_holder_that_hears_of_a_higher_term_steps_down_before_all_else() -> No
 
 def test_a_lower_term_and_the_own_echo_change_nothing() -> None:
     election, _ = stimulate(candidate(C, counter=4), SwitchboardUp(), 0.0)
-    for beat in (HeardBeat(B, 4), HeardBeat(C, 5), HeardBeat(C, 9), HeardBeat(B, 5)):
+    for beat in (heard_beat(B, 4), heard_beat(C, 5), heard_beat(C, 9), heard_beat(B, 5)):
         election, actions = stimulate(election, beat, 0.1)
         assert actions == []
         assert (election.role, election.counter, election.holder) == ("holding", 5, C)
@@ -205,7 +205,7 @@ def test_of_two_claims_to_one_counter_the_one_with_more_in_its_log_stays() -> No
     for me, other, index, holds in ((A, B, 3, False), (A, B, 2, True), (B, A, 3, False)):
         election, _ = stimulate(candidate(me), SwitchboardUp(), 0.0)
         election, _ = stimulate(election, MyRank(LogRank(1, 2 if index == 3 else 3, 0, me)), 0.1)
-        election, _ = stimulate(election, HeardBeat(other, 1, index=index), 0.2)
+        election, _ = stimulate(election, heard_beat(other, 1, index=index), 0.2)
         assert (election.role == "holding") is holds
         assert election.holder == (me if holds else other)
 
@@ -213,10 +213,10 @@ def test_of_two_claims_to_one_counter_the_one_with_more_in_its_log_stays() -> No
 def test_who_follows_one_of_two_claims_stays_until_that_is_silent() -> None:
     election, _ = stimulate(candidate(A), PeersKnown(frozenset({B, C})), 0.0)
     election, _ = stimulate(election, SwitchboardUp(), 0.0)
-    election, _ = stimulate(election, HeardBeat(B, 1), 0.1)
-    election, _ = stimulate(election, HeardBeat(C, 1, index=9), 0.2)
+    election, _ = stimulate(election, heard_beat(B, 1), 0.1)
+    election, _ = stimulate(election, heard_beat(C, 1, index=9), 0.2)
     assert election.holder == B
-    election, _ = stimulate(election, HeardBeat(C, 1, index=9), 0.1 + LAPSE_S)
+    election, _ = stimulate(election, heard_beat(C, 1, index=9), 0.1 + LAPSE_S)
     assert election.holder == C
 
 
@@ -230,10 +230,10 @@ def test_one_that_has_ever_had_company_waits_a_lapse_before_it_claims() -> None:
 
 def test_a_holder_raises_its_term_above_one_whose_candidate_cannot_follow_it() -> None:
     election, _ = stimulate(candidate(A), SwitchboardUp(), 0.0)
-    election, actions = stimulate(election, HeardPeer(LogRank(0, 0, 0, B), counter=9), 0.1)
+    election, actions = stimulate(election, heard_peer(LogRank(0, 0, 0, B), counter=9), 0.1)
     assert actions == [], "it has a holder: that one's heartbeat will decide"
     _, actions = stimulate(
-        election, HeardPeer(LogRank(0, 0, 0, B), counter=9, has_holder=False), 0.2
+        election, heard_peer(LogRank(0, 0, 0, B), counter=9, has_holder=False), 0.2
     )
     assert isinstance(actions[0], StepDown)
     assert actions[1:] == [PersistTerm(10, None), OpenTerm(10), Beat()]
@@ -244,13 +244,13 @@ def test_a_holder_whose_journal_only_counts_gives_way_once_another_has_its_log()
     election, actions = stimulate(election, Fitness(False), 0.1)
     assert actions == [], "alone it goes on"
     behind, level = LogRank(0, 4, 0, B), LogRank(0, 5, 0, B)
-    election, actions = stimulate(election, HeardPeer(behind, counter=1), 0.2)
+    election, actions = stimulate(election, heard_peer(behind, counter=1), 0.2)
     assert actions == []
-    election, actions = stimulate(election, HeardPeer(level, eligible=False, counter=1), 0.3)
+    election, actions = stimulate(election, heard_peer(level, eligible=False, counter=1), 0.3)
     assert actions == [], "that one is no better"
-    election, actions = stimulate(election, HeardPeer(level, counter=1), 0.4)
+    election, actions = stimulate(election, heard_peer(level, counter=1), 0.4)
     assert [type(action) for action in actions] == [StepDown]
-    election, _ = stimulate(election, HeardPeer(level, counter=1), 2.3)
+    election, _ = stimulate(election, heard_peer(level, counter=1), 2.3)
     _, actions = stimulate(election, Tick(), 3.0)
     assert actions == [], "it leaves the term to the other"
 
@@ -268,7 +268,7 @@ def test_rivals_that_hear_each_other_converge_on_one_holder(seed: int) -> None:
         for action in actions:
             if isinstance(action, Beat | OpenTerm):
                 mine = elections[name]
-                beat = HeardBeat(name, mine.counter, index=mine.rank.last_index)
+                beat = heard_beat(name, mine.counter, index=mine.rank.last_index)
                 for other in names:
                     if other != name and chance.random() >= loss:
                         act(other, beat, now, loss=loss)
@@ -280,7 +280,7 @@ def test_rivals_that_hear_each_other_converge_on_one_holder(seed: int) -> None:
         for name in names:
             for other in names:
                 if step % 5 == 0 and chance.random() >= loss:
-                    act(other, HeardPeer(elections[name].rank), now, loss=loss)
+                    act(other, heard_peer(elections[name].rank), now, loss=loss)
             act(name, Tick(), now, loss=loss)
     holders = [n for n in names if elections[n].role == "holding"]
     assert len(holders) == 1
@@ -304,15 +304,15 @@ def holding(followers: int, *, counter: int = 4, index: int = 9) -> Election:
 def follower(of: NodeId, followers: int) -> Election:
     election, _ = stimulate(candidate(A), PeersKnown(frozenset({B, C})), 0.0)
     election, _ = stimulate(election, SwitchboardUp(), 0.0)
-    election, _ = stimulate(election, HeardBeat(of, 4, index=9, followers=followers), 1.0)
+    election, _ = stimulate(election, heard_beat(of, 4, index=9, followers=followers), 1.0)
     assert election.holder == of
     return election
 
 
 def test_a_holder_gives_way_to_no_higher_claim_that_fewer_follow_but_goes_above_it() -> None:
-    election, actions = stimulate(holding(2), HeardBeat(B, 7, index=90), 1.1)
+    election, actions = stimulate(holding(2), heard_beat(B, 7, index=90), 1.1)
     assert (election.role, election.counter, actions) == ("holding", 4, [])
-    alone = HeardPeer(LogRank(7, 90, 0, B), counter=7, has_holder=False)
+    alone = heard_peer(LogRank(7, 90, 0, B), counter=7, has_holder=False)
     election, actions = stimulate(election, alone, 1.2)
     assert [type(one) for one in actions] == [StepDown, PersistTerm, OpenTerm, Beat]
     assert (election.role, election.counter) == ("holding", 8)
@@ -320,11 +320,11 @@ def test_a_holder_gives_way_to_no_higher_claim_that_fewer_follow_but_goes_above_
 
 
 def test_a_holder_gives_way_to_a_lower_claim_that_more_follow_and_waits_for_a_higher() -> None:
-    election, actions = stimulate(holding(1, counter=7), HeardBeat(B, 4, followers=2), 1.1)
+    election, actions = stimulate(holding(1, counter=7), heard_beat(B, 4, followers=2), 1.1)
     assert [type(one) for one in actions] == [StepDown]
     assert (election.role, election.holder, election.counter) == ("following", None, 7)
     assert not election.has_holder(1.1), "so that the other hears that it has to go above 7"
-    election, _ = stimulate(election, HeardBeat(B, 8, followers=2), 1.5)
+    election, _ = stimulate(election, heard_beat(B, 8, followers=2), 1.5)
     assert (election.holder, election.counter) == (B, 8)
 
 
@@ -332,14 +332,14 @@ def test_a_holder_gives_way_to_a_lower_claim_that_more_follow_and_waits_for_a_hi
 def test_of_claims_that_as_many_or_more_follow_the_higher_is_followed(
     mine: int, theirs: int
 ) -> None:
-    election, actions = stimulate(holding(mine), HeardBeat(B, 5, followers=theirs), 1.1)
+    election, actions = stimulate(holding(mine), heard_beat(B, 5, followers=theirs), 1.1)
     assert (election.role, election.holder, election.counter) == ("following", B, 5)
     assert actions[-1] == PersistTerm(5, None)
     assert isinstance(actions[0], StepDown)
 
 
 def test_a_follower_stays_with_a_holder_that_more_follow_until_it_is_silent() -> None:
-    lone = HeardBeat(C, 9, followers=0)
+    lone = heard_beat(C, 9, followers=0)
     election, _ = stimulate(follower(B, 2), lone, 1.2)
     assert (election.holder, election.counter) == (B, 4)
     election, _ = stimulate(election, lone, 1.0 + DOUBT_S)
@@ -350,5 +350,5 @@ def test_who_answered_long_ago_follows_no_more() -> None:
     election = holding(2)
     assert election.weight(1.0 + LAPSE_S - 0.01) == 2
     assert election.weight(1.0 + LAPSE_S) == 0
-    election, _ = stimulate(election, HeardBeat(B, 5), 1.0 + LAPSE_S)
+    election, _ = stimulate(election, heard_beat(B, 5), 1.0 + LAPSE_S)
     assert election.holder == B

@@ -37,10 +37,10 @@ from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Decided, Policy, Scene, decide, living
 from master.decisions.observations import Observations
 from master.decisions.planner import follow_up, repairs
-from master.log.sequencer import next_event
 from master.placement.capacity import NodeCapacity, node_capacities
 from master.placement.memory_cost import FIXED_BYTES
-from tests.harness.placement_nodes import GB, MB, node
+from tests.harness.drafts import next_event
+from tests.harness.placement_nodes import GB, MB, carded, node
 
 NAME = InstanceId("t1")
 FEW = [node(1), node(2), node(3)]
@@ -75,7 +75,7 @@ def after(state: ClusterState, *bodies: EventBody) -> ClusterState:
 
 def meshed(*nodes: NodeCapacity) -> list[NodeCapacity]:
     return [
-        replace(one, rdma={o.id: f"rdma_en{o.id[1:]}" for o in nodes if o is not one})
+        carded(one, rdma={o.id: f"rdma_en{o.id[1:]}" for o in nodes if o is not one})
         for one in nodes
     ]
 
@@ -183,7 +183,7 @@ def test_jaccl_is_taken_where_rdma_joins_all_and_refused_with_the_pair_where_not
     assert placed(meshed(*FEW), backend="ring").collectives == "ring"
     found = refused(FEW, backend="jaccl")
     assert found.reason == "unsupported" and "box1 has none to box2" in found.message
-    down = [replace(FEW[0], rdma_ports=(RdmaPort(device="rdma_en2", active=False),)), FEW[1]]
+    down = [carded(FEW[0], rdma_ports=(RdmaPort(device="rdma_en2", active=False),)), FEW[1]]
     assert "rdma_en2" in refused(down, backend="jaccl").message
 
 

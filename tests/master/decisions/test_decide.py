@@ -40,7 +40,7 @@ from master.decisions.planner import (
     repairs,
     wanted_commands,
 )
-from master.log.sequencer import next_event
+from tests.harness.drafts import next_event
 
 N1 = NodeId("n1")
 GB = 10**9

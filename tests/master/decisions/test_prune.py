@@ -9,7 +9,7 @@ from bus.wire.messages.readings import CardReading, NodeReading
 from master.decisions.decide import Policy, Scene
 from master.decisions.observations import Observations
 from master.decisions.prune import SilenceWatch, lost_models, remove_silent
-from master.log.sequencer import next_event
+from tests.harness.drafts import next_event
 
 A, B = NodeId("a"), NodeId("b")
 MODEL = ModelId("m")

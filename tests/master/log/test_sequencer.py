@@ -16,7 +16,8 @@ from bus.wire.messages.events import (
     RunnerReady,
 )
 from master.log.recent_events import RecentEvents
-from master.log.sequencer import fact_event, judge, next_event
+from master.log.sequencer import judge
+from tests.harness.drafts import fact_event, next_event
 
 NODE = NodeId("n1")
 

@@ -17,6 +17,7 @@ from master.placement.place import place as place_over
 from master.placement.preview import plan_of
 from master.placement.search import Placement
 from master.placement.speed import Links
+from tests.harness.placement_nodes import reading
 
 GB = 10**9
 N1, N2 = NodeId("n1"), NodeId("n2")
@@ -40,11 +41,13 @@ def capacity(
     shards: int = 0,
     models: tuple[ModelCard, ...] = (),
 ) -> NodeCapacity:
-    return NodeCapacity(
-        id=node, name=node, memory_bytes=memory, free_bytes=free, reserved_bytes=reserved,
-        loading_bytes=loading, slots=4, shards=shards, backends=("mlx-cpu",),
-        models=models or (card(),),
+    said = NodeCard(
+        node=node, name=node, memory_bytes=memory, slots=4, backends=("mlx-cpu",),
+        models=models or (card(),), weights_addresses=("tcp://10.0.0.1:1",), platform="", cores=1,
+        mlx_version="", shoal_version="", announced_at_s=0.0,
     )  # fmt: skip
+    measured = None if free is None else reading(said, free)
+    return NodeCapacity(said, measured, reserved, loading, shards)
 
 
 def bill(card: ModelCard, context_tokens: int | None) -> MemoryCost:
@@ -84,7 +87,7 @@ def test_what_can_never_fit_is_refused_with_the_arithmetic() -> None:
 def test_what_would_fit_if_others_left_is_crowded_by_so_many_bytes() -> None:
     verdict = place(PlacementSpec(MODEL), [capacity(free=1 * GB)], RunnerSizing())
     assert isinstance(verdict, Crowded)
-    assert verdict.short_bytes == bill(card(), None).total - 1 * GB
+    assert sum(verdict.shortages.values()) == bill(card(), None).total - 1 * GB
     assert verdict.refusal.reason == "no_capacity" and verdict.refusal.retry_after_s
 
 
@@ -102,7 +105,7 @@ def test_a_model_that_is_still_loading_counts_although_its_memory_is_not_taken_y
 def test_without_a_slot_it_is_crowded_though_memory_is_there() -> None:
     verdict = place(PlacementSpec(MODEL), [capacity(shards=4)], RunnerSizing())
     assert isinstance(verdict, Crowded)
-    assert verdict.short_bytes == 0 and "slots" in verdict.refusal.message
+    assert sum(verdict.shortages.values()) == 0 and "slots" in verdict.refusal.message
 
 
 def test_waiting_helps_while_the_cluster_is_still_unknown() -> None:
@@ -204,4 +207,4 @@ def test_a_ready_copy_is_in_the_measurement_and_not_counted_again() -> None:
         one = node_capacities({N1: announced}, {}, {"i": _placed(first, ready=ready)})[0]
         assert one.reserved_bytes == first.lead.reserved_bytes
         assert one.loading_bytes == (0 if ready else first.lead.reserved_bytes)
-        assert resolve_backend(card(), one.backends) == "mlx-cpu"
+        assert resolve_backend(card(), one.card.backends) == "mlx-cpu"

@@ -11,20 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.likeness import FACTS, ClusterReport, NodeReport, report
-from gateway.cli.node.node_state import parse_state
 from gateway.cli.output.errors import FAILED
 from gateway.cli.output.terminal import Output
 
 HEADINGS = {"mlx_lm": "mlx-lm"}
 SIDE_BY_SIDE = 4
 """So many nodes are columns of their table; more are its rows."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add `cluster-info`."""
-    command(app, "cluster-info")(cluster_info)
 
 
 def cluster_info(
@@ -35,7 +29,7 @@ def cluster_info(
 ) -> None:
     """Show what every node is and serves, and whether the nodes are alike; fails when they are
     not, or one is not reached."""
-    found, output = report(parse_state(invocation.api().get("/state"))), invocation.output
+    found, output = report(invocation.state()), invocation.output
     well = is_well(found, strict=strict)
     output.document({"well": well, **as_document(found)})
     if not output.as_json:

@@ -11,7 +11,7 @@ import typer
 
 from bus.hardware.rdma_ports import rdma_ports
 from conf.ports import port_of
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.hostfile_format import (
     BadHostfile,
     Host,
@@ -23,16 +23,12 @@ from gateway.cli.node.hostfile_format import (
     port_problems,
     ring,
 )
+from gateway.cli.node.processes import last_words, ran
 from gateway.cli.output.errors import FAILED, CliError
 
 SSH_S = 5
 PROBE_S = 20.0
 PORT = port_of("ring", None)
-
-
-def register(app: typer.Typer) -> None:
-    """Add `hostfile`."""
-    command(app)(hostfile)
 
 
 def hostfile(
@@ -121,16 +117,9 @@ def _probed(host: Host) -> list[str]:
     asked = "ibv_devinfo" if any(host.rdma) else "true"
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}")
     try:
-        done = subprocess.run(
-            ["ssh", *options, "--", host.ssh, asked],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_S,
-            check=False,
-        )
+        done = ran(PROBE_S, "ssh", *options, "--", host.ssh, asked)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"{host.ssh}: ssh did not get there ({error})"]
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return [f"{host.ssh}: {said}"]
+        return [f"{host.ssh}: {last_words(done)}"]
     return port_problems(host, rdma_ports(done.stdout)) if any(host.rdma) else []

@@ -21,7 +21,7 @@ from bus.process.endpoints import host_of, is_loopback
 from bus.wire.errors import BadKey
 from conf.paths import make_folders
 from conf.settings import Settings
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.output.errors import NOT_FOUND, CliError
 
 INPUT = "-"
@@ -32,15 +32,6 @@ NEXT_STEP = {
     "switched": "when every node has switched, `shoal keys rotate --finish` at each",
 }
 Replace = Annotated[bool, typer.Option("--replace", help="Leave the cluster this node is in.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `keys init|show|join|export|import|rotate`."""
-    group = typer.Typer(no_args_is_help=True, help="The cluster's key, at this node.")
-    for act in (init, show, join, export, rotate):
-        command(group)(act)
-    command(group, "import")(take)
-    app.add_typer(group, name="keys")
 
 
 def init(invocation: Invocation) -> None:

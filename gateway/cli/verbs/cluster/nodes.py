@@ -8,15 +8,10 @@ from urllib.parse import quote
 import typer
 
 from bus.wire.cards import NodeCard
-from gateway.cli.command import Invocation, command
-from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import USAGE, CliError
-
-
-def register(app: typer.Typer) -> None:
-    """Add `nodes`."""
-    command(app)(nodes)
 
 
 def nodes(
@@ -34,7 +29,7 @@ def nodes(
     if act != "list":
         _change(invocation, act, node, name, drain_s)
         return
-    state, output = parse_state(invocation.api().get("/state")), invocation.output
+    state, output = invocation.state(), invocation.output
     rows = [_fields(state, node) for node in everybody(state)]
     output.document({"holder": state.holder, "nodes": rows, "strangers": strangers(state)})
     columns = (

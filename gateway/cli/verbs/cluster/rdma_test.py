@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator
 from typing import Annotated, Any, cast
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import MofNCompleteColumn
 
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
-from gateway.cli.node.node_state import parse_state
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import FAILED, USAGE, CliError
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
-
-
-def register(app: typer.Typer) -> None:
-    """Add `rdma-test`."""
-    command(app, "rdma-test")(rdma_test)
 
 
 def rdma_test(
@@ -49,16 +41,14 @@ def rdma_test(
     if backend not in (None, "ring", "jaccl"):
         raise CliError(f"--backend {backend!r}", remedy="it is `ring` or `jaccl`", code=USAGE)
     named = [] if nodes is None else [one.strip() for one in nodes.split(",") if one.strip()]
-    body: dict[str, Any] = {
+    body = {
         "nodes": named,
         "mode": "quick" if quick else "stress" if stress else "standard",
+        "backend": backend,
+        "memory_bytes": memory_mb and memory_mb * 1_000_000,
     }
-    if backend is not None:
-        body["backend"] = backend
-    if memory_mb is not None:
-        body["memory_bytes"] = memory_mb * 1_000_000
     api, output = invocation.api(), invocation.output
-    names = {str(card.node): card.name for card in parse_state(api.get("/state")).cards}
+    names = api.state().names
     found = _followed(api, str(api.post("/rdma-test", body)["instance"]), output)
     output.document(found)
     _show(output, found, names)
@@ -69,12 +59,14 @@ def rdma_test(
 def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
     """Return the test's last state. An interrupt of the wait ends the test."""
     try:
-        with _progress(output) as show:
+        with output.progress("forming", MofNCompleteColumn()) as show:
             while True:
                 found = cast(dict[str, Any], api.get(f"/rdma-test/{test}"))
                 if found["status"] != "running":
                     return found
-                show(found)
+                phase, done, rounds = found["phase"], found["done"], found["rounds"]
+                words = f"{phase}: {done}/{rounds}"
+                show(words, description=phase, completed=done, total=rounds or None)
                 time.sleep(LOOK_S)
     except KeyboardInterrupt:
         output.note("ending the test")
@@ -93,7 +85,7 @@ def _show(output: Output, found: dict[str, Any], names: dict[str, str]) -> None:
 
 
 def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) -> None:
-    ranks = report["ranks"]
+    ranks, wrong_at = report["ranks"], {wrong["rank"] for wrong in report["wrong"]}
     rows = [
         (
             one["rank"],
@@ -101,7 +93,7 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
             one["device"],
             _time(one["latency_s"]),
             size(one["peak_bytes"]),
-            "ok" if one["passed"] else "not right" if _is_wrong(report, one) else "not done",
+            "ok" if one["passed"] else "not right" if one["rank"] in wrong_at else "not done",
         )
         for one in ranks
     ]
@@ -136,28 +128,7 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
         output.note(f"{beside} was in memory beside the test, which may have slowed it")
 
 
-def _is_wrong(report: dict[str, Any], rank: dict[str, Any]) -> bool:
-    return any(wrong["rank"] == rank["rank"] for wrong in report["wrong"])
-
-
 def _time(seconds: float | None) -> str:
     if seconds is None:
         return ""
     return f"{1e6 * seconds:.0f} us" if seconds < 0.01 else f"{1e3 * seconds:.1f} ms"
-
-
-@contextlib.contextmanager
-def _progress(output: Output) -> Generator[Callable[[dict[str, Any]], None]]:
-    if not output.live:
-        yield lambda found: output.detail(f"{found['phase']}: {found['done']}/{found['rounds']}")
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=output.err, transient=True) as progress:
-        bar = progress.add_task("forming", total=None)
-
-        def show(found: dict[str, Any]) -> None:
-            """Draw how far the test is."""
-            total = found["rounds"] or None
-            progress.update(bar, description=found["phase"], completed=found["done"], total=total)
-
-        yield show

@@ -16,19 +16,13 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bus.process.clock import wall
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
-from gateway.cli.node.node_state import parse_state
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.models.bench_math import Answered, Run, summary
 
 WORDS = ("shoal", "reef", "tide", "current", "school", "silver", "kelp", "drift", "salt", "wave")
-
-
-def register(app: typer.Typer) -> None:
-    """Add `bench`."""
-    command(app)(bench)
 
 
 def bench(
@@ -146,7 +140,7 @@ def _prompt(number: int, words: int) -> str:
 
 
 def _memory(api: NodeApi, model: str) -> dict[str, int]:
-    state = parse_state(api.get("/state"))
+    state = api.state()
     readings = [one for one in state.runners if one.model == model]
     if not readings:
         return {}

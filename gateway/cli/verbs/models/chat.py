@@ -16,10 +16,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
+from gateway.cli.verbs.models.instances import ModelName
 
 HISTORY_FILE = "chat-history"
 HELP = """\
@@ -29,45 +30,33 @@ HELP = """\
 /help         this
 \"\"\"           begins and ends a message of several lines"""
 
-SystemOption = Annotated[str | None, typer.Option("--system", help="How it should behave.")]
-TemperatureOption = Annotated[
-    float | None, typer.Option("--temperature", min=0.0, help="0 is always the likeliest.")
-]
-MaxTokensOption = Annotated[int | None, typer.Option("--max-tokens", min=1)]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="The same again for the same.")]
-ThinkOption = Annotated[
-    bool | None, typer.Option("--think/--no-think", help="Think before answering, or do not.")
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """How answers should be made; what is None is the node's to choose."""
 
-    model: str
-    system: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
-    think: bool | None = None
+    system: Annotated[str | None, typer.Option("--system", help="How it should behave.")] = None
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0.0, help="0 is always the likeliest.")
+    ] = None
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1)] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="The same again for the same.")] = None
+    think: Annotated[
+        bool | None, typer.Option("--think/--no-think", help="Think before answering, or do not.")
+    ] = None
 
-    def body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+    def body(self, model: str, messages: list[dict[str, str]]) -> dict[str, Any]:
         """Return the chat completion request for a conversation."""
-        body: dict[str, Any] = {
-            "model": self.model,
+        return {
+            "model": model,
             "messages": messages,
             "stream": True,
             "stream_options": {"include_usage": True},
-        }
-        wished = {
             "temperature": self.temperature,
             "max_completion_tokens": self.max_tokens,
             "seed": self.seed,
+            "chat_template_kwargs": None if self.think is None else {"enable_thinking": self.think},
         }
-        body.update({key: value for key, value in wished.items() if value is not None})
-        if self.think is not None:
-            body["chat_template_kwargs"] = {"enable_thinking": self.think}
-        return body
 
     def opening(self) -> list[dict[str, str]]:
         """Return the conversation before anything was said."""
@@ -102,36 +91,26 @@ class Said:
         return "text", ""
 
 
-def register(app: typer.Typer) -> None:
-    """Add `run` and `chat`."""
-    command(app)(run)
-    command(app)(chat)
-
-
 def run(
     invocation: Invocation,
-    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    model: ModelName,
     prompt: Annotated[
         list[str] | None, typer.Argument(help="What to say; standard input or a chat without.")
     ] = None,
-    system: SystemOption = None,
-    temperature: TemperatureOption = None,
-    max_tokens: MaxTokensOption = None,
-    seed: SeedOption = None,
-    think: ThinkOption = None,
+    *,
+    wishes: Wishes,
 ) -> None:
     """Ask a model something and stream its answer; without a prompt, chat with it."""
-    wishes = Wishes(model, system, temperature, max_tokens, seed, think)
     text = " ".join(prompt or [])
     if not sys.stdin.isatty() and not text:
         text = sys.stdin.read().strip()
         if not text:
             raise CliError("there is nothing to say", remedy="give a prompt: `shoal run MODEL hi`")
     if not text:
-        converse(invocation, wishes)
+        converse(invocation, model, wishes)
         return
     messages = [*wishes.opening(), {"role": "user", "content": text}]
-    said = answer(invocation.api(), wishes, messages, invocation.output)
+    said = answer(invocation.api(), model, wishes, messages, invocation.output)
     invocation.output.document(_fields(model, said))
     if said.stopped:
         raise KeyboardInterrupt
@@ -140,23 +119,19 @@ def run(
 def chat(
     invocation: Invocation,
     model: Annotated[str | None, typer.Argument(help="A model; the default one without.")] = None,
-    system: SystemOption = None,
-    temperature: TemperatureOption = None,
-    max_tokens: MaxTokensOption = None,
-    seed: SeedOption = None,
-    think: ThinkOption = None,
+    *,
+    wishes: Wishes,
 ) -> None:
     """Talk with a model; /bye leaves, Ctrl-C stops an answer."""
-    name = model or invocation.settings().default_model
-    converse(invocation, Wishes(name, system, temperature, max_tokens, seed, think))
+    converse(invocation, model or invocation.settings().default_model, wishes)
 
 
-def converse(invocation: Invocation, wishes: Wishes) -> None:
+def converse(invocation: Invocation, model: str, wishes: Wishes) -> None:
     """Read, ask, show, until /bye or the end of the input."""
     output, api = invocation.output, invocation.api()
     with _line_editing(invocation):
         if sys.stdin.isatty():
-            output.note(f"{wishes.model} at {api.url}; /bye leaves, /help tells more")
+            output.note(f"{model} at {api.url}; /bye leaves, /help tells more")
         messages = wishes.opening()
         while True:
             try:
@@ -181,32 +156,34 @@ def converse(invocation: Invocation, wishes: Wishes) -> None:
                 continue
             if line:
                 messages.append({"role": "user", "content": line})
-                messages = _turn(api, wishes, messages, output)
+                messages = _turn(api, model, wishes, messages, output)
 
 
 def _turn(
-    api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], output: Output
+    api: NodeApi, model: str, wishes: Wishes, messages: list[dict[str, str]], output: Output
 ) -> list[dict[str, str]]:
     """Return the conversation after one answer; without the question when that failed."""
     try:
-        said = answer(api, wishes, messages, output)
+        said = answer(api, model, wishes, messages, output)
     except CliError as problem:
         output.error(problem)
         return messages[:-1]
     if output.as_json:
-        output.line(_fields(wishes.model, said))
+        output.line(_fields(model, said))
     if said.stopped:
         output.note("(stopped)")
     return [*messages, {"role": "assistant", "content": said.text}]
 
 
-def answer(api: NodeApi, wishes: Wishes, messages: list[dict[str, str]], output: Output) -> Said:
+def answer(
+    api: NodeApi, model: str, wishes: Wishes, messages: list[dict[str, str]], output: Output
+) -> Said:
     """Ask, and show the answer as it comes (reasoning dimmed, on standard error). An interrupt
     ends the answer and is told in `stopped`."""
     said, began = Said(), time.monotonic()
     channel: str | None = None
     try:
-        with api.events("/v1/chat/completions", wishes.body(messages)) as events:
+        with api.events("/v1/chat/completions", wishes.body(model, messages)) as events:
             for event in events:
                 spoken, text = said.take(event)
                 if text and said.ttft_s is None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Generator
 from typing import Annotated, Any, cast
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import DownloadColumn, TimeRemainingColumn
 
 from bus.wire.instances import Instance
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
-from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import NOT_FOUND, REFUSED, CliError
 from gateway.cli.output.terminal import Output
@@ -23,16 +21,17 @@ PLACED_AGAIN_S = 5.0
 """The holder looks for another place twice a second."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add `ps`, `load`, `stop`."""
-    command(app)(ps)
-    command(app)(load)
-    command(app)(stop)
+ModelName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
+Context = Annotated[
+    int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
+]
+Another = Annotated[bool, typer.Option("--another", help="One more copy, even if there is one.")]
+Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")]
 
 
 def ps(invocation: Invocation) -> None:
     """Show the models in memory and what they are doing."""
-    state = parse_state(invocation.api().get("/state"))
+    state = invocation.state()
     output = invocation.output
     output.document({"instances": [_fields(state, one) for one in state.instances]})
     rows = [_row(state, one) for one in state.instances]
@@ -53,30 +52,23 @@ def ps(invocation: Invocation) -> None:
 
 def load(
     invocation: Invocation,
-    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    model: ModelName,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say where it would go and what it needs.")
     ] = False,
-    context: Annotated[
-        int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
-    ] = None,
+    context: Context = None,
     keep_alive_s: Annotated[
         float | None,
         typer.Option("--keep-alive", help="Idle seconds until it leaves; -1 for never."),
     ] = None,
-    another: Annotated[
-        bool, typer.Option("--another", help="One more copy, even if there is one.")
-    ] = False,
-    wait_s: Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")] = 300.0,
+    another: Another = False,
+    wait_s: Wait = 300.0,
 ) -> None:
     """Load a model into memory and wait until it is ready."""
     api, output = invocation.api(), invocation.output
-    body: dict[str, Any] = {"model": model, "dry_run": dry_run, "if_absent": not another}
-    if context is not None:
-        body["context_tokens"] = context
-    if keep_alive_s is not None:
-        body["keep_alive_s"] = keep_alive_s
-    answer = api.post("/place_instance", body)
+    body = {"model": model, "dry_run": dry_run, "if_absent": not another}
+    wishes = {"context_tokens": context, "keep_alive_s": keep_alive_s}
+    answer = api.post("/place_instance", {**body, **wishes})
     if dry_run:
         output.document(answer)
         plan = cast(dict[str, Any], answer.get("plan") or {})
@@ -97,7 +89,7 @@ def stop(
 ) -> None:
     """Unload a model: open requests may finish first."""
     api, output = invocation.api(), invocation.output
-    state = parse_state(api.get("/state"))
+    state = api.state()
     name = model.removesuffix(":latest")
     found = [one for one in state.instances if name in (one.model, one.instance)]
     if not found:
@@ -108,7 +100,7 @@ def stop(
         api.delete(f"/instance/{one.instance}?drain_s={drain_s:g}")
     ids = {one.instance for one in found}
     ends_at = time.monotonic() + drain_s + 30.0
-    while ids & set(parse_state(api.get("/state")).state.instances):
+    while ids & set(api.state().state.instances):
         if time.monotonic() > ends_at:
             raise CliError(f"{model} has not left yet", remedy="see `shoal ps`", code=REFUSED)
         time.sleep(LOOK_S)
@@ -122,9 +114,9 @@ def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) ->
     ends_at = time.monotonic() + wait_s
     patience_at: float | None = None
     model, older = "", frozenset[str]()
-    with _loading(output) as show:
+    with output.progress("loading", DownloadColumn(), TimeRemainingColumn()) as show:
         while True:
-            state = parse_state(api.get("/state"))
+            state = api.state()
             instance = state.state.instances.get(instance_id)
             if instance is not None and not model:
                 model, older = instance.model, frozenset(state.state.instances)
@@ -142,7 +134,13 @@ def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) ->
                 continue
             if instance.status == "ready":
                 return instance
-            show(state, instance)
+            far = state.progress_of(instance)
+            show(
+                f"{instance.model} is {instance.status}",
+                description=f"{instance.model} {far.phase}",
+                completed=far.done_bytes,
+                total=far.total_bytes or None,
+            )
             if time.monotonic() > ends_at:
                 text = f"{instance.model} is not ready after {wait_s:.0f} s"
                 raise CliError(text, remedy="it goes on loading; see `shoal ps`", code=REFUSED)
@@ -165,43 +163,14 @@ def _not_loaded(instance_id: str, instance: Instance | None) -> CliError:
     )
 
 
-@contextlib.contextmanager
-def _loading(output: Output) -> Generator[Callable[[NodeState, Instance], None]]:
-    if not output.live:
-        yield lambda _state, instance: output.detail(f"{instance.model} is {instance.status}")
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=output.err, transient=True) as progress:
-        bar = progress.add_task("loading", total=None)
-
-        def show(state: NodeState, instance: Instance) -> None:
-            """Draw how far the instance is."""
-            far = state.progress_of(instance)
-            text, total = f"{instance.model} {far.phase}", far.total_bytes or None
-            progress.update(bar, description=text, completed=far.done_bytes, total=total)
-
-        yield show
-
-
 def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     reading = state.reading_of(one)
     if reading is None:
-        return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, None))
-    return (
-        one.model,
-        one.status,
-        one.instance,
-        reading.running,
-        reading.waiting,
-        f"{reading.generation_tokens_per_s:.0f}",
-        size(reading.active_bytes),
-        _leaves(one, reading.last_used_ago_s),
-    )
+        return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, 0.0))
+    speed, memory = f"{reading.generation_tokens_per_s:.0f}", size(reading.active_bytes)
+    figures = (reading.running, reading.waiting, speed, memory)
+    leaves = _leaves(one, reading.last_used_ago_s)
+    return (one.model, one.status, one.instance, *figures, leaves)
 
 
 def _status(state: NodeState, one: Instance) -> str:
@@ -211,11 +180,8 @@ def _status(state: NodeState, one: Instance) -> str:
     return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
 
 
-def _leaves(one: Instance, idle_s: float | None) -> str:
-    if one.keep_alive_s < 0:
-        return "never"
-    left_s = one.keep_alive_s - (idle_s or 0.0)
-    return f"in {span(max(0.0, left_s))}"
+def _leaves(one: Instance, idle_s: float) -> str:
+    return "never" if one.keep_alive_s < 0 else f"in {span(max(0.0, one.keep_alive_s - idle_s))}"
 
 
 def _fields(state: NodeState, one: Instance) -> dict[str, Any]:

@@ -10,24 +10,15 @@ import typer
 
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel
-from gateway.cli.command import Invocation, command
-from gateway.cli.node.node_state import parse_state
+from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
-
-ModelName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `ls`, `show`, `rm`."""
-    command(app)(ls)
-    command(app)(show)
-    command(app)(rm)
+from gateway.cli.verbs.models.instances import ModelName
 
 
 def ls(invocation: Invocation) -> None:
     """List the models on disk, and those of which a node has some layers only."""
-    state = parse_state(invocation.api().get("/state"))
+    state = invocation.state()
     output = invocation.output
     models = list(state.models.values())
     output.document(
@@ -57,7 +48,7 @@ def ls(invocation: Invocation) -> None:
 
 def show(invocation: Invocation, model: ModelName) -> None:
     """Show what is known of a model, and where it is loaded."""
-    state = parse_state(invocation.api().get("/state"))
+    state = invocation.state()
     output = invocation.output
     card = state.find_model(model)
     loaded = [one for one in state.instances if one.model == card.model]
@@ -90,7 +81,7 @@ def rm(
 ) -> None:
     """Delete a model, or the part of one, from this node's disk. It has to be unloaded first."""
     settings, output = invocation.settings(), invocation.output
-    state = parse_state(invocation.api().get("/state"))
+    state = invocation.state()
     card = state.on_disk(model)
     if isinstance(card, ModelCard) and card.bundled:
         raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")

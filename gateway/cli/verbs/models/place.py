@@ -8,25 +8,20 @@ from urllib.parse import urlencode
 import typer
 
 from bus.wire.instances import Instance
-from gateway.cli.command import Invocation, command
-from gateway.cli.node.node_state import parse_state
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_api import told
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.models.instances import wait_ready
+from gateway.cli.verbs.models.instances import Another, Context, ModelName, Wait, wait_ready
 
 WIDTH = 96
 """Of a refusal in the table; with --json it is whole."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add `place`."""
-    command(app)(place)
-
-
 def place(
     invocation: Invocation,
-    model: Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")],
+    model: ModelName,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what could be done, and what would be.")
     ] = False,
@@ -43,22 +38,15 @@ def place(
         str | None,
         typer.Option("--layers", help="A split by hand, first layers first: `box1=12,box2=20`."),
     ] = None,
-    context: Annotated[
-        int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
-    ] = None,
-    another: Annotated[
-        bool, typer.Option("--another", help="One more copy, even if there is one.")
-    ] = False,
-    wait_s: Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")] = 300.0,
+    context: Context = None,
+    another: Another = False,
+    wait_s: Wait = 300.0,
 ) -> None:
     """Place a model on one node or over several, and wait until it is ready."""
     if sharding not in (None, "pipeline", "tensor"):
         raise CliError(f"--sharding {sharding!r}", remedy="it is `pipeline` or `tensor`", code=2)
     wish: dict[str, Any] = {"model": model, "min_nodes": nodes, "excluded_nodes": exclude or []}
-    if sharding is not None:
-        wish["sharding"] = sharding
-    if context is not None:
-        wish["context_tokens"] = context
+    wish |= told({"sharding": sharding, "context_tokens": context})
     by_hand = parse_layers(layers) if layers is not None else {}
     if dry_run and not by_hand:
         _preview(invocation, wish)
@@ -72,9 +60,8 @@ def place(
         return
     instance = wait_ready(api, str(answer["instance"]), output, wait_s)
     output.document({**instance.model_dump(mode="json"), "status": "ready"})
-    names = {str(card.node): card.name for card in parse_state(api.get("/state")).cards}
     output.say(f"{instance.model} is ready ({instance.instance})")
-    output.table(("rank", "node", "layers", ">memory"), _seated(instance, names))
+    output.table(("rank", "node", "layers", ">memory"), _seated(instance, api.state().names))
 
 
 def parse_layers(text: str) -> dict[str, int]:
@@ -148,7 +135,7 @@ def _seated(instance: Instance, names: dict[str, str]) -> list[tuple[Any, ...]]:
     return [
         (
             shard.rank,
-            names.get(str(shard.node), shard.node),
+            names.get(shard.node, shard.node),
             f"{shard.first_layer}-{shard.last_layer - 1}",
             size(shard.bytes_reserved),
         )

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import typer
-
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 
 SECRET = "api_keys"
-
-
-def register(app: typer.Typer) -> None:
-    """Add `config show`."""
-    group = typer.Typer(no_args_is_help=True, help="Settings and where they come from.")
-    command(group)(show)
-    app.add_typer(group, name="config")
 
 
 def show(invocation: Invocation) -> None:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import typer
+from dataclasses import asdict, dataclass, field
 
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from conf.paths import Paths
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node import processes
 from gateway.cli.node.processes import Leftover
 from gateway.cli.output.errors import CliError
@@ -39,11 +37,6 @@ class DownReport:
     took_s: float = 0.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add `down`."""
-    command(app)(down)
-
-
 def down(invocation: Invocation) -> None:
     """Stop the node: every process, socket and lock of its home."""
     settings, output = invocation.settings(), invocation.output
@@ -51,12 +44,12 @@ def down(invocation: Invocation) -> None:
     ran = supervisor.is_up() or bool(processes.leftovers(settings.paths))
     with processes.alone(settings.paths):
         ended = bring_down(settings.paths, supervisor, output)
-    output.document({"status": "stopped" if ran else "was not running", **_facts(ended)})
+    facts = {**asdict(ended), "took_s": round(ended.took_s, 2)}
+    output.document({"status": "stopped" if ran else "was not running", **facts})
     if not ran:
         output.say(f"no node runs in {settings.paths.home}")
         return
-    words = f"{settings.node_name} is down ({ended.took_s:.1f} s)"
-    output.say(words)
+    output.say(f"{settings.node_name} is down ({ended.took_s:.1f} s)")
     if ended.killed:
         output.note(f"had to kill: {', '.join(ended.killed)}")
 
@@ -74,19 +67,19 @@ def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownRepo
             output.note(f"supervisord would not: {error}")
     left = _running(paths, known)
     if left:
-        ended.terminated = _names(left)
+        ended.terminated = list(map(str, left))
         output.detail(f"SIGTERM to {', '.join(ended.terminated)}")
         processes.signal_all(left, signal.SIGTERM)
         until(TERM_S, lambda: not _running(paths, known))
     left = _running(paths, known)
     if left:
-        ended.killed = _names(left)
+        ended.killed = list(map(str, left))
         processes.signal_all(left, signal.SIGKILL)
         until(KILL_S, lambda: not _running(paths, known))
     left = _running(paths, known)
     if left:
         raise CliError(
-            f"still running: {', '.join(_names(left))}",
+            f"still running: {processes.named(left)}",
             remedy="they are stuck in the kernel or belong to another user; see `ps -fp PID`",
         )
     processes.sweep(paths)
@@ -109,16 +102,3 @@ def _running(paths: Paths, known: list[Leftover]) -> list[Leftover]:
     found = {one.pid: one for one in known if processes.alive(one)}
     found.update({one.pid: one for one in processes.leftovers(paths)})
     return list(found.values())
-
-
-def _names(those: list[Leftover]) -> list[str]:
-    return [f"{one.role} (pid {one.pid})" for one in those]
-
-
-def _facts(ended: DownReport) -> dict[str, object]:
-    return {
-        "orderly": ended.orderly,
-        "terminated": ended.terminated,
-        "killed": ended.killed,
-        "took_s": round(ended.took_s, 2),
-    }

@@ -24,11 +24,12 @@ from bus.wire.errors import ShoalError
 from conf.paths import HOME_VARIABLE, find_paths
 from conf.ports import HIGHEST_BASE_PORT, SPAN, port_of
 from conf.settings import LAUNCHED_BY, load_settings
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node import processes
-from gateway.cli.node.node_api import NodeApi, api_key
-from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import CliError
+from gateway.cli.output.log_lines import file_of, parse_line
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import wait_ready
 from gateway.cli.verbs.node.down import bring_down
@@ -53,11 +54,6 @@ class LabNode:
     def url(self) -> str:
         """Return the address of the node's HTTP API."""
         return f"http://127.0.0.1:{self.base_port}"
-
-
-def register(app: typer.Typer) -> None:
-    """Add `lab`."""
-    command(app)(lab)
 
 
 def lab(
@@ -186,7 +182,7 @@ def _formed(nodes: list[LabNode]) -> float:
     """Return the seconds from the start of the last switchboard until all know one holder."""
     ends_at = time.time() + FORM_S
     while True:
-        states = [state_of(node.url) for node in nodes]
+        states = [NodeApi(node.url).state_if_it_answers(2.0) for node in nodes]
         if is_formed(states):
             return formation_s(nodes, time.time())
         if time.time() > ends_at:
@@ -195,14 +191,6 @@ def _formed(nodes: list[LabNode]) -> float:
                 remedy=f"see `shoal nodes --url {nodes[0].url}` and the nodes' `bus` logs",
             )
         time.sleep(LOOK_S)
-
-
-def state_of(url: str) -> NodeState | None:
-    """Return a node's state, None while it does not answer."""
-    try:
-        return parse_state(NodeApi(url, api_key()).get("/state", timeout_s=2.0))
-    except CliError:
-        return None
 
 
 def is_formed(states: list[NodeState | None]) -> bool:
@@ -225,40 +213,30 @@ def formation_s(nodes: list[LabNode], now: float) -> float:
 
 def _started_at(node: LabNode) -> float:
     """Return when the node's switchboard was started last, by its own log."""
-    times = [line["at"] for line in _lines(node, "bus") if line.get("message") == "started"]
-    if not times:
+    said_at = _last_said_at(node, "bus", "started")
+    if said_at is None:
         raise CliError(f"{node.name}'s switchboard has logged nothing")
-    return float(times[-1])
+    return said_at
 
 
 def _agreed_at(nodes: list[LabNode], now: float) -> float:
     """Return when the last node's gateway heard of the holder that all know, by their logs; `now`
     where one has not said so."""
-    times: list[float] = []
-    for node in nodes:
-        heard = [
-            line["at"]
-            for line in _lines(node, "gateway")
-            if line.get("message") == "follows a holder"
-        ]
-        times.append(float(heard[-1]) if heard else now)
-    return max(times)
+    heard = [_last_said_at(node, "gateway", "follows a holder") for node in nodes]
+    return max(now if at is None else at for at in heard)
 
 
-def _lines(node: LabNode, process: str) -> list[dict[str, Any]]:
-    path = find_paths(node.home).logs / f"{process}.log"
-    found: list[dict[str, Any]] = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+def _last_said_at(node: LabNode, process: str, message: str) -> float | None:
+    """Return when a process logged this message last."""
+    path = find_paths(node.home).logs / file_of(process)
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    parsed = (parse_line(line, process) for line in reversed(lines))
+    return next((one.at for one in parsed if one.message == message), None)
 
 
 def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
     """Place the model across all nodes and ask it once; return the answer and times (seconds)."""
-    api = NodeApi(nodes[0].url, api_key())
+    api = NodeApi(nodes[0].url)
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})
     instance = wait_ready(api, str(answer["instance"]), output, UP_S)
@@ -270,7 +248,7 @@ def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
         "temperature": 0,
         "stream": True,
     }
-    with NodeApi(nodes[-1].url, api_key()).events("/v1/chat/completions", body) as events:
+    with NodeApi(nodes[-1].url).events("/v1/chat/completions", body) as events:
         for event in events:
             for choice in event["choices"]:
                 text = choice["delta"].get("content") or ""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -16,7 +16,7 @@ from rich.markup import escape
 from bus.process.clock import wall
 from bus.process.supervisor import Supervisor
 from conf.settings import Settings
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.output.errors import NOT_FOUND, CliError
 from gateway.cli.output.log_lines import STYLES, LogLine, file_of, parse_line, process_of
 from gateway.cli.output.terminal import Output
@@ -24,11 +24,6 @@ from gateway.cli.output.terminal import Output
 LOOK_S = 0.2
 TAIL_BYTES = 1 << 20
 QUIET_S = 5.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add `logs`."""
-    command(app)(logs)
 
 
 def logs(
@@ -86,10 +81,6 @@ class _Reader:
     path: Path
     _file: IO[bytes] | None = None
     _rest: bytes = b""
-    _process: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._process = process_of(self.path.name)
 
     def last(self, lines: int) -> list[_Line]:
         """Return the last `lines` lines, oldest first; `fresh` returns those that follow."""
@@ -120,7 +111,8 @@ class _Reader:
     def _split(self, data: bytes) -> list[_Line]:
         *whole, self._rest = (self._rest + data).split(b"\n")
         texts = [line.decode(errors="replace") for line in whole]
-        return [_Line(text, parse_line(text, self._process)) for text in texts if text.strip()]
+        process = process_of(self.path.name)
+        return [_Line(text, parse_line(text, process)) for text in texts if text.strip()]
 
 
 def _by_time(lines: Iterable[_Line]) -> list[_Line]:

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,12 +21,12 @@ from typing import Annotated, Any
 import typer
 
 from conf.paths import find_paths
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node import units
+from gateway.cli.node.processes import ran
 from gateway.cli.node.units import Account, NotAUnit, Plan, Service
 from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, CliError
 
-SHOAL = (sys.executable, "-P", "-m", "gateway.cli.app")
 TOLD_S = 120.0
 """What systemd or launchd may take to start or stop a node."""
 XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
@@ -40,44 +41,43 @@ class Scope(StrEnum):
     user = "user"
 
 
-User = Annotated[str | None, typer.Option("--user", help="Whom the node runs as.", metavar="NAME")]
-ScopeOption = Annotated[
-    Scope | None,
-    typer.Option(help="The machine's service, or (systemd only) your own. [default: by rights]"),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be written and run; do nothing.")
-]
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whose service it is to be, and whether it is only shown."""
 
-
-def register(app: typer.Typer) -> None:
-    """Add `service install|uninstall`."""
-    group = typer.Typer(no_args_is_help=True, help="Let the node start with the machine.")
-    command(group)(install)
-    command(group)(uninstall)
-    app.add_typer(group, name="service")
+    user: Annotated[
+        str | None, typer.Option("--user", help="Whom the node runs as.", metavar="NAME")
+    ] = None
+    scope: Annotated[
+        Scope | None,
+        typer.Option(
+            help="The machine's service, or (systemd only) your own. [default: by rights]"
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be written and run; do nothing.")
+    ] = False
 
 
 def install(
     invocation: Invocation,
-    user: User = None,
-    scope: ScopeOption = None,
-    dry_run: DryRun = False,
+    *,
+    wanted: Wanted,
     start: Annotated[
         bool, typer.Option("--start/--no-start", help="Start it now, and with the machine.")
     ] = True,
 ) -> None:
     """Have the node of this home started with the machine, and again when it fails."""
-    made = _plan(invocation, user, scope)
-    if dry_run:
+    made = _plan(invocation, wanted)
+    if wanted.dry_run:
         _show(invocation, made, "would write", made.start)
         return
-    _check_rights(made, "install", invocation)
+    _check_rights(made, "install")
     path = Path(made.path)
     if path.exists() and not units.is_ours(path.read_text(errors="replace")):
         raise CliError(f"{path} is there already, and not from shoal", remedy="move it away first")
     if start:
-        _check_start(invocation, user, scope)
+        _check_start(made.service)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(made.text)
     path.chmod(0o644)
@@ -92,14 +92,13 @@ def install(
 
 def uninstall(
     invocation: Invocation,
-    user: User = None,
-    scope: ScopeOption = None,
-    dry_run: DryRun = False,
+    *,
+    wanted: Wanted,
     stop: Annotated[bool, typer.Option("--stop/--no-stop", help="Stop the service first.")] = True,
 ) -> None:
     """Stop the service and remove the file that `install` wrote; models and settings stay."""
-    made = _plan(invocation, user, scope)
-    if dry_run:
+    made = _plan(invocation, wanted)
+    if wanted.dry_run:
         _show(invocation, made, "would remove", made.stop)
         return
     path = Path(made.path)
@@ -107,20 +106,21 @@ def uninstall(
         raise CliError(f"no service is installed ({path} is not there)", code=NOT_FOUND)
     if not units.is_ours(path.read_text(errors="replace")):
         raise CliError(f"{path} is not from shoal", remedy="remove it by hand if it has to go")
-    _check_rights(made, "uninstall", invocation)
+    _check_rights(made, "uninstall")
     if stop:
         _tell(made.stop, f"{path} is still there, for the service could not be stopped")
     path.unlink()
     _done(invocation, made, "removed")
 
 
-def _plan(invocation: Invocation, user: str | None, scope: Scope | None) -> Plan:
+def _plan(invocation: Invocation, wanted: Wanted) -> Plan:
     system = sys.platform
     if system not in ("linux", "darwin"):
         raise CliError(f"services are for Linux and macOS, not {system}")
-    chosen: units.Scope = scope.value if scope else _scope(system, user)
+    whole = system == "darwin" or wanted.user is not None or os.geteuid() == 0
+    scope = (wanted.scope or (Scope.system if whole else Scope.user)).value
     paths = find_paths(invocation.home)
-    account = _account(user, chosen)
+    account = _account(wanted.user, scope)
     service = Service(
         name=f"shoal-{paths.runtime.name}" if paths.chosen else "shoal",
         python=sys.executable,
@@ -129,14 +129,9 @@ def _plan(invocation: Invocation, user: str | None, scope: Scope | None) -> Plan
         environment=_environment(account, os.environ),
     )
     try:
-        return units.plan(service, system, chosen)
+        return units.plan(service, system, scope)
     except NotAUnit as error:
         raise CliError(str(error), code=USAGE) from error
-
-
-def _scope(system: str, user: str | None) -> units.Scope:
-    whole = system == "darwin" or user is not None or os.geteuid() == 0
-    return "system" if whole else "user"
 
 
 def _account(user: str | None, scope: units.Scope) -> Account:
@@ -165,16 +160,17 @@ def _account(user: str | None, scope: units.Scope) -> Account:
 
 def _environment(account: Account, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that say where this user's things lie; none for another user."""
-    mine = pwd.getpwuid(os.geteuid()).pw_name == account.name
-    return {name: given[name] for name in KEPT if mine and given.get(name)}
+    return {name: given[name] for name in KEPT if given.get(name) and _is_mine(account)}
 
 
-def _check_rights(made: Plan, act: str, invocation: Invocation) -> None:
+def _is_mine(account: Account) -> bool:
+    return pwd.getpwuid(os.geteuid()).pw_name == account.name
+
+
+def _check_rights(made: Plan, act: str) -> None:
     if made.needs_root and os.geteuid() != 0:
         me = pwd.getpwuid(os.geteuid()).pw_name
-        home = find_paths(invocation.home)
-        where = ["--home", str(home.home)] if home.chosen else []
-        again = shlex.join([*SHOAL, "service", act, *where])
+        again = shlex.join(made.service.shoal("service", act))
         own = "" if sys.platform == "darwin" else ", or without root: `--scope user`"
         raise CliError(
             f"{made.path} belongs to the system, and this is not root",
@@ -183,13 +179,10 @@ def _check_rights(made: Plan, act: str, invocation: Invocation) -> None:
         )
 
 
-def _check_start(invocation: Invocation, user: str | None, scope: Scope | None) -> None:
+def _check_start(service: Service) -> None:
     """Check that the account can run shoal, and that no node of the home runs already, which would
     keep the service from holding it. Asked as that user, whose folders may be its own alone."""
-    paths = find_paths(invocation.home)
-    account = _account(user, scope.value if scope else _scope(sys.platform, user))
-    home = ["--home", str(paths.home)] if paths.chosen else []
-    mine = pwd.getpwuid(os.geteuid()).pw_name == account.name
+    account = service.account
     found = pwd.getpwnam(account.name)
     theirs: dict[str, Any] = {
         "user": found.pw_uid,
@@ -199,14 +192,8 @@ def _check_start(invocation: Invocation, user: str | None, scope: Scope | None) 
         "cwd": "/",
     }
     try:
-        done = subprocess.run(
-            [*SHOAL, "status", *home],
-            capture_output=True,
-            text=True,
-            timeout=TOLD_S,
-            check=False,
-            **({} if mine else theirs),
-        )
+        as_user = {} if _is_mine(account) else theirs
+        done = ran(TOLD_S, *service.shoal("status"), **as_user)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CliError(f"{account.name} cannot run shoal: {error}") from error
     if done.returncode == 0:
@@ -225,9 +212,7 @@ def _tell(commands: Iterable[tuple[str, ...]], trouble: str) -> None:
     waiting = list(commands)
     while waiting:
         try:
-            done = subprocess.run(
-                waiting[0], capture_output=True, text=True, timeout=TOLD_S, check=False
-            )
+            done = ran(TOLD_S, *waiting[0])
             said, bad = (done.stderr or done.stdout).strip(), done.returncode != 0
         except (OSError, subprocess.TimeoutExpired) as error:
             said, bad = str(error), True

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from bus.process.clock import wall
 from bus.process.supervisor import SupervisedProcess, Supervisor
 from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
-from gateway.cli.command import Invocation, command
-from gateway.cli.node.node_state import HealthSummary, NodeState, parse_state
+from gateway.cli.command import Invocation
+from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output.amounts import span
 from gateway.cli.output.errors import NO_NODE, CliError
-
-
-def register(app: typer.Typer) -> None:
-    """Add `status`."""
-    command(app)(status)
 
 
 def status(invocation: Invocation) -> None:
@@ -69,7 +62,7 @@ def status(invocation: Invocation) -> None:
 def _state(invocation: Invocation) -> tuple[NodeState | None, str]:
     """Return the node's state and "", or None and why it could not be had."""
     try:
-        return parse_state(invocation.api().get("/state", timeout_s=5.0)), ""
+        return invocation.api().state(timeout_s=5.0), ""
     except CliError as problem:
         return None, problem.message
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bus.switchboard import Tapped, listen
+from bus.switchboard import Tapped, listen, literal_prefix
 from bus.wire.topics import TABLE
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.output.errors import NO_NODE, NOT_FOUND, CliError
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.2
 TAIL_BYTES = 1 << 20
 MAX_TEXT = 160
-
-
-def register(app: typer.Typer) -> None:
-    """Add `tap`."""
-    command(app)(tap)
 
 
 def tap(
@@ -49,7 +45,7 @@ def tap(
     if not Path(settings.endpoints.tap.removeprefix("ipc://")).exists():
         text = f"no node runs in {settings.paths.home}"
         raise CliError(text, remedy="`shoal up` starts one", code=NO_NODE)
-    ends_at = None if for_s is None else time.monotonic() + for_s
+    ends_at = time.monotonic() + (math.inf if for_s is None else for_s)
     seen = 0
     output.detail(f"listening at {settings.endpoints.tap}; Ctrl-C ends")
     with contextlib.closing(listen(settings.endpoints, pattern, patience_s=LOOK_S)) as tapped:
@@ -57,7 +53,7 @@ def tap(
             if one is not None:
                 _show(output, one, raw=raw)
                 seen += 1
-            if (count is not None and seen >= count) or _over(ends_at):
+            if (count is not None and seen >= count) or time.monotonic() >= ends_at:
                 return
 
 
@@ -92,7 +88,7 @@ def _show(output: Output, one: Tapped, *, raw: bool) -> None:
 
 def _check_pattern(pattern: str) -> None:
     """Raise CliError for a pattern that no topic of the table can ever match."""
-    fixed = pattern.split("*")[0].split("?")[0].split("[")[0]
+    fixed = literal_prefix(pattern)
     prefixes = [row.prefix for row in TABLE]
     if fixed and not any(p.startswith(fixed) or fixed.startswith(p) for p in prefixes):
         raise CliError(
@@ -100,7 +96,3 @@ def _check_pattern(pattern: str) -> None:
             remedy=f"topics begin with {', '.join(prefixes)}",
             code=NOT_FOUND,
         )
-
-
-def _over(ends_at: float | None) -> bool:
-    return ends_at is not None and time.monotonic() >= ends_at

@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TimeElapsedColumn
 
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
@@ -33,14 +34,13 @@ from conf.settings import (
     remember_flags,
 )
 from conf.supervisord import SERVICES, supervisord_command, write_conf
-from gateway.cli.command import Invocation, command
+from gateway.cli.command import Invocation
 from gateway.cli.node import processes
-from gateway.cli.node.node_api import NodeApi, api_key
-from gateway.cli.node.node_state import NodeState, parse_state
+from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import (
     Look,
     ModelLook,
-    ServiceLook,
     Starting,
     StartWatch,
     Stuck,
@@ -62,27 +62,39 @@ TAIL_LINES = 12
 NO_HOLDER = "nobody holds the term yet"
 
 
-def register(app: typer.Typer) -> None:
-    """Add `up`."""
-    command(app)(up)
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Settings that `up` may be given and remembers until `down`; None leaves one as it is."""
+
+    node: Annotated[str | None, typer.Option(help="This node's name.", metavar="NAME")] = None
+    base_port: Annotated[
+        int | None, typer.Option(help="Move every port of this node, HTTP included.")
+    ] = None
+    http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None
+    http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None
+    peers: Annotated[
+        str | None,
+        typer.Option(help="Nodes to join, with commas between.", metavar="HOST:PORT"),
+    ] = None
+    listen: Annotated[
+        str | None, typer.Option(help="On which address other nodes reach this one.")
+    ] = None
+    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None
+
+
+SETTINGS = {
+    "node": "node_name",
+    "peers": "cluster.peers",
+    "listen": "cluster.listen",
+    "namespace": "cluster.namespace",
+}
+"""What flags set whose names are not the setting's own."""
 
 
 def up(
     invocation: Invocation,
-    node: Annotated[str | None, typer.Option(help="This node's name.", metavar="NAME")] = None,
-    base_port: Annotated[
-        int | None, typer.Option(help="Move every port of this node, HTTP included.")
-    ] = None,
-    http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None,
-    http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None,
-    peers: Annotated[
-        str | None,
-        typer.Option(help="Nodes to join, with commas between.", metavar="HOST:PORT"),
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(help="On which address other nodes reach this one.")
-    ] = None,
-    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None,
+    *,
+    flags: Flags,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here; Ctrl-C takes the node down.")
     ] = False,
@@ -102,16 +114,8 @@ def up(
     ] = 180.0,
 ) -> None:
     """Start a node and wait until it answers."""
-    flags: dict[str, Any] = {
-        "node_name": node,
-        "base_port": base_port,
-        "http_port": http_port,
-        "http_host": http_host,
-        "cluster.peers": peers,
-        "cluster.listen": listen,
-        "cluster.namespace": namespace,
-    }
-    settings = load_settings(home=invocation.home, flags=flags, remembered=False)
+    given = {SETTINGS.get(name, name): value for name, value in asdict(flags).items()}
+    settings = load_settings(home=invocation.home, flags=given, remembered=False)
     output = invocation.output
     supervisor = Supervisor(settings.endpoints.supervisor)
     if supervisor.is_up():
@@ -158,9 +162,10 @@ def wait_until_up(
 ) -> None:
     """Look until the node is up. Raises CliError when it is stuck or the deadline has come."""
     watch = StartWatch(SERVICES)
-    api = NodeApi(settings.url, api_key())
+    api = NodeApi(settings.url)
     began = time.monotonic()
-    with _progress(output) as show:
+    said: set[str] = set()
+    with output.progress("starts", TimeElapsedColumn(), before=[SpinnerColumn()]) as show:
         while True:
             look = look_at(settings, supervisor, api)
             verdict = watch.judge(look)
@@ -176,20 +181,29 @@ def wait_until_up(
                 return
             if isinstance(verdict, Stuck):
                 raise _stuck(settings, verdict)
-            show(verdict)
+            if output.live or verdict.text not in said:
+                show(f"{verdict.done}/{verdict.total} {verdict.text}", **_drawn(verdict))
+            said.add(verdict.text)
             time.sleep(LOOK_S)
+
+
+def _drawn(waiting: Starting) -> dict[str, Any]:
+    """Return what a bar shows: how many steps are done, and how much of the model."""
+    text, done, model = waiting.text, float(waiting.done), waiting.model
+    if model is not None and model.total_bytes:
+        text = f"{model.model} {size(model.done_bytes)} of {size(model.total_bytes)}"
+        done += min(1.0, model.done_bytes / model.total_bytes)
+    return {"description": text, "completed": done, "total": float(waiting.total)}
 
 
 def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
     """Look at supervisord and the HTTP API; what does not answer is left out."""
     try:
-        processes = supervisor.list_processes()
+        services = tuple(supervisor.list_processes())
     except ShoalError:
         return Look(services=None)
-    services = tuple(ServiceLook(p.name, p.status, p.pid, p.description) for p in processes)
-    try:
-        state = parse_state(api.get("/state", timeout_s=2.0))
-    except CliError:
+    state = api.state_if_it_answers(2.0)
+    if state is None:
         return Look(services=services)
     models = tuple(model_look(state, model) for model in settings.preload)
     return Look(services=services, http="" if state.live else NO_HOLDER, models=models)
@@ -229,18 +243,14 @@ def _stuck(settings: Settings, verdict: Stuck) -> CliError:
     )
 
 
-def _already(invocation: Invocation, supervisor: Supervisor, flags: dict[str, Any]) -> None:
+def _already(invocation: Invocation, supervisor: Supervisor, flags: Flags) -> None:
     settings, output = invocation.settings(), invocation.output
     output.document(_summary(settings, supervisor, "already running", 0.0))
     output.say(f"{settings.node_name} is already running at {settings.url}")
-    ignored = [name for name, value in flags.items() if value is not None]
+    ignored = [name for name, value in asdict(flags).items() if value is not None]
     if ignored:
-        names = ", ".join(_flag(name) for name in ignored)
+        names = ", ".join("--" + name.replace("_", "-") for name in ignored)
         output.note(f"{names}: takes effect after `shoal down` and `shoal up`")
-
-
-def _flag(key: str) -> str:
-    return "--" + key.removeprefix("cluster.").replace("_name", "").replace("_", "-")
 
 
 def _summary(
@@ -264,11 +274,8 @@ def _clear_the_way(settings: Settings, output: Output) -> None:
         until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
         left = processes.leftovers(settings.paths)
         if left:
-            names = ", ".join(f"{one.role} (pid {one.pid})" for one in left)
-            raise CliError(
-                f"processes of an earlier node of this home still run: {names}",
-                remedy="`shoal down` ends them",
-            )
+            text = "processes of an earlier node of this home still run: "
+            raise CliError(text + processes.named(left), remedy="`shoal down` ends them")
     processes.sweep(settings.paths)
     # A client's outgoing connection may hold an ephemeral port for a moment.
     trouble = processes.port_problem(settings.http_host, settings.http_port)
@@ -313,16 +320,8 @@ def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] |
             umask=0o077,
         )
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SUPERVISORD_START_S,
-            umask=0o077,
-            check=False,
-        )
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment, "umask": 0o077}
+        done = processes.ran(SUPERVISORD_START_S, *command, **how)
     except subprocess.TimeoutExpired as error:
         raise CliError("supervisord did not go into the background in time") from error
     if done.returncode != 0:
@@ -352,33 +351,3 @@ def _ended_with_us(
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(ORDERLY_S)
         bring_down(settings.paths, supervisor, Output(verbosity=QUIET))
-
-
-@contextlib.contextmanager
-def _progress(output: Output) -> Generator[Callable[[Starting], None]]:
-    """Show how far it is: a bar on a terminal, a line for each new step elsewhere."""
-    if not output.live:
-        said: set[str] = set()
-
-        def line(waiting: Starting) -> None:
-            """Write each new step once."""
-            if waiting.text not in said:
-                said.add(waiting.text)
-                output.detail(f"{waiting.done}/{waiting.total} {waiting.text}")
-
-        yield line
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=output.err, transient=True) as progress:
-        steps = progress.add_task("starts", total=None)
-
-        def draw(waiting: Starting) -> None:
-            """Draw how many steps are done, and how much of the model."""
-            text, done, total = waiting.text, float(waiting.done), float(waiting.total)
-            model = waiting.model
-            if model is not None and model.total_bytes:
-                text = f"{model.model} {size(model.done_bytes)} of {size(model.total_bytes)}"
-                done += min(1.0, model.done_bytes / model.total_bytes)
-            progress.update(steps, description=text, completed=done, total=total)
-
-        yield draw

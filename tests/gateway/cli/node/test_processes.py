@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bus.process.supervisor import Supervisor
@@ -71,7 +72,13 @@ def test_a_process_of_the_same_number_but_another_birth_is_not_ours(
     paths: Paths, stubborn: tuple[int, int]
 ) -> None:
     (holder, _) = processes.leftovers(paths)
-    assert not processes.alive(replace(holder, started_at_s=holder.started_at_s - 60.0))
+    earlier = psutil.Process(holder.pid)
+    earlier._ident = (holder.pid, earlier._ident[1] - 60.0)  # pyright: ignore
+    assert processes.alive(holder)
+    assert not processes.alive(replace(holder, process=earlier))
+    processes.signal_all([replace(holder, process=earlier)], signal.SIGKILL)
+    with pytest.raises(psutil.TimeoutExpired):
+        holder.process.wait(0.2)
 
 
 def test_a_lock_file_that_nobody_holds_is_litter_and_no_leftover(paths: Paths) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bus.process.supervisor import SupervisedProcess
 from gateway.cli.node.readiness import (
     MAX_LIVES,
     Look,
     ModelLook,
-    ServiceLook,
     Starting,
     StartWatch,
     Stuck,
@@ -17,11 +17,14 @@ from gateway.cli.node.readiness import (
 )
 
 SERVICES = ("bus", "worker", "gateway")
-RUNNING = tuple(ServiceLook(name, "running", pid) for pid, name in enumerate(SERVICES, 1))
+RUNNING = tuple(
+    SupervisedProcess(name, "running", pid, 0, 0, None, "", "")
+    for pid, name in enumerate(SERVICES, 1)
+)
 ALL = Look(RUNNING, http="", models=(ModelLook("tiny", "ready"),))
 
 
-def with_worker(**changes: object) -> tuple[ServiceLook, ...]:
+def with_worker(**changes: object) -> tuple[SupervisedProcess, ...]:
     return tuple(replace(s, **changes) if s.name == "worker" else s for s in RUNNING)
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gateway.cli.app import app
-from gateway.cli.command import Invocation
 from gateway.cli.node import units
 from gateway.cli.node.units import Account, NotAUnit, Service, plan
 from gateway.cli.output.errors import CliError
-from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.node import service
 from gateway.cli.verbs.node.up import _hold  # pyright: ignore[reportPrivateUsage]
 
@@ -189,14 +188,14 @@ def test_a_dry_run_writes_nothing_and_shows_all(tmp_path: Path) -> None:
 
 
 def test_without_the_right_to_it_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    invocation = Invocation(Path("/srv/my home"), None, Output())
+    at_home = replace(PLAIN, home="/srv/my home")
     monkeypatch.setattr(service.os, "geteuid", lambda: 65534)
     check = service._check_rights  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(CliError) as refused:
-        check(plan(PLAIN, "linux", "system"), "install", invocation)
+        check(plan(at_home, "linux", "system"), "install")
     remedy = refused.value.remedy
     assert "sudo" in remedy and "--scope user" in remedy and "--home '/srv/my home'" in remedy
-    check(plan(PLAIN, "linux", "user"), "install", invocation)
+    check(plan(at_home, "linux", "user"), "install")
 
 
 @pytest.mark.slow
@@ -207,10 +206,13 @@ def test_an_account_that_cannot_start_the_node_is_found_out_first(tmp_path: Path
     (home / "config").mkdir(mode=0o700)
     (home / "config" / "shoal.toml").write_text("slots = 4\n")
     check = service._check_start  # pyright: ignore[reportPrivateUsage]
-    invocation = Invocation(home, None, Output())
-    check(invocation, "root", None)
+    root, nobody = (
+        Service("shoal", sys.executable, str(home), Account(one.pw_name, one.pw_dir), {})
+        for one in map(pwd.getpwnam, ("root", "nobody"))
+    )
+    check(root)
     with pytest.raises(CliError, match="nobody cannot run shoal"):
-        check(invocation, "nobody", None)
+        check(nobody)
 
 
 def test_a_user_that_is_not_there_is_refused() -> None:
