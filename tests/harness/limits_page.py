@@ -14,7 +14,7 @@ from bus.wire import array_frames, codec
 from bus.wire.ids import NodeId
 from conf.settings import Settings, load_settings
 from gateway.cluster.options import Options
-from gateway.dialects import body
+from gateway.dialects import shared_fields
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai import fields
 from gateway.http import middleware
@@ -65,7 +65,12 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
     yield "messages", f"{limits.messages:,}", "", "400"
     yield "prompts of one request", f"{limits.prompts}", "", "400"
     yield "tools", f"{limits.tools}", "", "400"
-    yield "stop texts", f"{limits.stops} of {body.MAX_STOP_CHARACTERS:,} characters", "", "400"
+    yield (
+        "stop texts",
+        f"{limits.stops} of {shared_fields.MAX_STOP_CHARACTERS:,} characters",
+        "",
+        "400",
+    )
     yield "tokens with a bias", f"{fields.MAX_BIASED:,}", "", "400"
     yield "a JSON schema", amount(grammar.SCHEMA_BYTES), "", "400"
     yield "depth of a JSON schema", f"{grammar.SCHEMA_DEPTH}", "", "400"

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.wire.errors import BadRequest
-from gateway.dialects.body import path_of, read_object, temperature_of
+from gateway.dialects.body import path_of, read_object
 from gateway.dialects.dialect import Dialect, Limits, Parsed
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.shared_fields import temperature_of
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -60,7 +61,7 @@ JUNK = st.one_of(
     st.floats(),
     st.text(st.characters(codec="utf-8"), max_size=12),
     st.sampled_from(["", "none", "5m", "m:latest", "9" * 5000, "\u0000", "NaN", "-1", "~text"]),
-    st.lists(st.integers() | st.text(max_size=3), max_size=3),
+    st.lists(st.integers(-(2**63), 2**63) | st.text(max_size=3), max_size=3),
     st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=3), max_size=3),
 )
 
