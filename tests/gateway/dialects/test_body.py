@@ -61,7 +61,7 @@ JUNK = st.one_of(
     st.floats(),
     st.text(st.characters(codec="utf-8"), max_size=12),
     st.sampled_from(["", "none", "5m", "m:latest", "9" * 5000, "\u0000", "NaN", "-1", "~text"]),
-    st.lists(st.integers(-(2**63), 2**63) | st.text(max_size=3), max_size=3),
+    st.lists(st.integers(-(2**63), 2**64 - 1) | st.text(max_size=3), max_size=3),
     st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=3), max_size=3),
 )
 
@@ -137,7 +137,7 @@ def test_paths_are_written_as_clients_write_them() -> None:
 
 JSON_VALUES = st.recursive(
     st.none()
-    | st.integers()
+    | st.integers(-(2**63), 2**64 - 1)
     | st.booleans()
     | st.text(max_size=8)
     | st.sampled_from(['"', "\\\\", '\\",:[{']),
