@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from bus.membership.peer_links import PeerSettings
-from bus.process.identity import node_id
 from bus.service import Shell, run_service
 from bus.switchboard import Switchboard
 from bus.wire.messages.peers import PeerPorts
@@ -48,14 +47,7 @@ def main() -> int:
             shell.keyring,
         )
 
-    return run_service(
-        "bus",
-        node=node_id(settings.paths.state),
-        endpoints=settings.endpoints,
-        log_level=settings.log_level,
-        build=build,
-        keys=settings.key_files,
-    )
+    return run_service("bus", build=build, **settings.process_arguments())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import setproctitle
 
-from bus.client import Speaker
+from bus.client import BusClient, Speaker
 from bus.links.keyring import KeyFiles, Keyring, open_keyring
 from bus.links.reactor import PollReactor
 from bus.links.security import Security
@@ -64,6 +64,17 @@ class Shell:
     log: Log
     keyring: Keyring | None = None
     """The cluster's keys; None on a node that has none, which stays on loopback."""
+
+    def client(self, *, follow: bool = True) -> BusClient:
+        """Return this process's connection to the bus; `follow`: it mirrors the state."""
+        return BusClient(
+            self.speaker,
+            self.endpoints,
+            self.reactor,
+            self.log,
+            follow=follow,
+            security=self.security,
+        )
 
     @property
     def security(self) -> Security | None:

@@ -9,9 +9,10 @@ cores; they spin while they wait, so by default there is one (`runner.blas_threa
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from bus.process.tools import asked
 
 SONAME = "libopenblas.so.0"
 FOLDERS = (
@@ -26,11 +27,8 @@ def find_openblas() -> Path | None:
     """Return the library to preload, or None where there is none or this is not Linux."""
     if not sys.platform.startswith("linux"):
         return None
-    for folder in FOLDERS:
-        path = Path(folder) / SONAME
-        if path.exists():
-            return path
-    return _from_loader()
+    paths = (Path(folder) / SONAME for folder in FOLDERS)
+    return next((path for path in paths if path.exists()), None) or _from_loader()
 
 
 def preload(library: Path | None, threads: int = 1) -> dict[str, str]:
@@ -44,13 +42,7 @@ def _from_loader() -> Path | None:
     ldconfig = shutil.which("ldconfig") or shutil.which("/sbin/ldconfig")
     if ldconfig is None:
         return None
-    try:
-        done = subprocess.run(
-            [ldconfig, "-p"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    for line in done.stdout.splitlines():
+    for line in asked(ldconfig, "-p").splitlines():
         name, _, path = line.strip().partition(" => ")
         if name.split(" ")[0] == SONAME and Path(path).exists():
             return Path(path)

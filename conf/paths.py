@@ -104,24 +104,13 @@ def find_paths(home: Path | None = None) -> Paths:
     """Return the folders of `home`, else of $SHOAL_HOME, else of this system. Makes none."""
     given = str(home) if home is not None else os.environ.get(HOME_VARIABLE, "")
     if given:
-        root = Path(given).expanduser().resolve()
-        return Paths(
-            home=root,
-            chosen=True,
-            config=root / "config",
-            data=root / "data",
-            state=root / "state",
-            runtime=_runtime(root),
-        )
-    state = Path(platformdirs.user_state_dir("shoal", appauthor=False)).resolve()
-    return Paths(
-        home=state,
-        chosen=False,
-        config=Path(platformdirs.user_config_dir("shoal", appauthor=False)).resolve(),
-        data=Path(platformdirs.user_data_dir("shoal", appauthor=False)).resolve(),
-        state=state,
-        runtime=_runtime(state),
-    )
+        home = Path(given).expanduser().resolve()
+        config, data, state = home / "config", home / "data", home / "state"
+    else:
+        system = platformdirs.PlatformDirs("shoal", appauthor=False)
+        config, data = system.user_config_path.resolve(), system.user_data_path.resolve()
+        home = state = system.user_state_path.resolve()
+    return Paths(home, bool(given), config, data, state, _runtime(home))
 
 
 def make_folders(paths: Paths) -> None:

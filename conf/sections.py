@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
-
-Words = Annotated[tuple[str, ...], NoDecode]
-"""A list of words: in TOML an array, in the environment separated by commas (or a JSON array)."""
 
 
 def words(value: Any) -> Any:
@@ -27,6 +24,10 @@ def words(value: Any) -> Any:
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     return value
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
+"""A list of words: in TOML an array, in the environment separated by commas (or a JSON array)."""
 
 
 class RunnerSettings(BaseModel):
@@ -62,11 +63,6 @@ class ClusterSettings(BaseModel):
         if self.discovery == "auto":
             return has_key and bool(self.listen) and not is_loopback(self.listen)
         return self.discovery
-
-    @field_validator("peers", "addresses", mode="before")
-    @classmethod
-    def _words(cls, value: Any) -> Any:
-        return words(value)
 
     @field_validator("peers")
     @classmethod

@@ -17,9 +17,9 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -30,7 +30,9 @@ from pydantic_settings import (
 
 from bus.links.keyring import KeyFiles
 from bus.process.endpoints import Endpoints, is_loopback
+from bus.process.identity import node_id
 from bus.wire.errors import ConfigError
+from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import ClusterSettings, RunnerSettings, Words, words
@@ -47,6 +49,15 @@ FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
 """With fewer no majority survives the loss of one."""
 LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
+
+
+class ProcessArguments(TypedDict):
+    """What every process of a node takes from the settings (`bus.service.run_service`)."""
+
+    node: NodeId
+    endpoints: Endpoints
+    log_level: str
+    keys: KeyFiles
 
 
 class Settings(BaseSettings):
@@ -132,6 +143,15 @@ class Settings(BaseSettings):
         """Return the first port of a use in the table of `conf.ports`."""
         return self.http_port if use == "http" else port_of(use, self.base_port or None)
 
+    def process_arguments(self) -> ProcessArguments:
+        """Return what every process of this node takes. A node without an id gets one."""
+        return ProcessArguments(
+            node=node_id(self._paths.state),
+            endpoints=self.endpoints,
+            log_level=self.log_level,
+            keys=self.key_files,
+        )
+
     def rows(self) -> list[tuple[str, Any, str]]:
         """Return (dotted key, value, source) of every setting, for `shoal config show`."""
         flat = _flat(self.model_dump())
@@ -148,19 +168,6 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the given values alone: `load_settings` merges the layers, with their sources."""
         return (init_settings,)
-
-    @field_validator(
-        "api_keys",
-        "http_names",
-        "cors_origins",
-        "preload",
-        "model_folders",
-        "voters",
-        mode="before",
-    )
-    @classmethod
-    def _words(cls, value: Any) -> Any:
-        return words(value)
 
     @field_validator("api_keys")
     @classmethod
@@ -191,17 +198,11 @@ class Settings(BaseSettings):
     def _counted(cls, count: int) -> int:
         return count or max(1, min(4, (os.cpu_count() or 1) // 2))
 
-    @model_validator(mode="before")
+    @field_validator("preload")
     @classmethod
-    def _default_preloaded(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            given = cast(dict[str, Any], values)
-            listed = words(given.get("preload", ()))
-            default = given.get("default_model")
-            if isinstance(listed, list | tuple):
-                items = cast(list[Any], listed)
-                return {**given, "preload": [default if w == "default" else w for w in items]}
-        return cast(Any, values)
+    def _default_preloaded(cls, preload: tuple[str, ...], found: ValidationInfo) -> tuple[str, ...]:
+        default = found.data.get("default_model", "")
+        return tuple(default if word == "default" else word for word in preload)
 
     @model_validator(mode="after")
     def _guarded(self) -> Settings:
@@ -324,9 +325,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> str:
         hint = f"; did you mean {hint}?" if hint else ""
         return f"{source}: {key} is not a setting{hint}"
     message = str(detail["msg"]).removeprefix("Value error, ")
-    if not key:
-        return message
-    return f"{source}: {key} = {detail['input']!r}: {message}"
+    return f"{source}: {key} = {detail['input']!r}: {message}" if key else message
 
 
 def _meant(word: str, known: set[str]) -> str | None:
@@ -362,10 +361,9 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 def _put(nested: dict[str, Any], key: str, value: Any) -> None:
     *tables, name = key.split(".")
     for table in tables:
-        found = nested.get(table)
-        if not isinstance(found, dict):
-            found = nested[table] = {}
-        nested = cast(dict[str, Any], found)
+        if not isinstance(nested.get(table), dict):
+            nested[table] = {}
+        nested = nested[table]
     nested[name] = value
 
 

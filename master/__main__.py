@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from bus.client import BusClient
-from bus.process.identity import node_id
 from bus.service import Shell, run_service
 from bus.wire.ids import ModelId, NodeId
 from conf.addresses import announced_hosts
@@ -49,28 +47,13 @@ def main() -> int:
     """Run until told to stop."""
     settings = load_settings()
     make_folders(settings.paths)
-    node = node_id(settings.paths.state)
 
     def build(shell: Shell) -> Master:
         """Return the service on what its process was given."""
-        client = BusClient(
-            shell.speaker,
-            shell.endpoints,
-            shell.reactor,
-            shell.log,
-            follow=False,
-            security=shell.security,
-        )
+        client = shell.client(follow=False)
         return Master(client, shell.reactor, shell.log, master_settings(settings))
 
-    return run_service(
-        "master",
-        node=node,
-        endpoints=settings.endpoints,
-        log_level=settings.log_level,
-        build=build,
-        keys=settings.key_files,
-    )
+    return run_service("master", build=build, **settings.process_arguments())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from bus.process.identity import node_id
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.settings import load_settings
 from runner.group.collectives import Exchanges
@@ -69,10 +68,7 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     return run_slot(
         os.environ.get("SHOAL_SLOT", "00"),
-        node=node_id(settings.paths.state),
-        endpoints=settings.endpoints,
-        log_level=settings.log_level,
-        keys=settings.key_files,
+        **settings.process_arguments(),
         factories=Factories(
             load_engine=load_engine,
             load_follower=load_engine,

@@ -128,19 +128,12 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step made, with its costs in seconds, measured by the engine.
-
-    `prefill_s` and `decode_s` are wall-clock of the two parts where they can be told
-    apart (synchronised steps), else the whole step is in `step_s` and the scheduler's cost
-    model splits it.
-    """
+    """What a step made, and its wall-clock seconds, measured by the engine."""
 
     step: int
     tokens: tuple[SampledToken, ...]
     failures: tuple[RowFailure, ...] = ()
     step_s: float = 0.0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +147,6 @@ class EngineFacts:
     A step with a row that follows a grammar is read before the next one is planned.
     """
 
-    model_id: str
     weights_bytes: int
     context_tokens: int
     vocabulary: int
@@ -164,7 +156,6 @@ class EngineFacts:
     trims: bool
     eos_token_ids: frozenset[int]
     memory_limit_bytes: int
-    backend: str
     extra: Mapping[str, str | int | float | bool] = field(
         default_factory=dict[str, str | int | float | bool]
     )
@@ -205,24 +196,15 @@ class EngineStatus:
     busy_since: float | None = None
 
 
-class Engine(Protocol):
-    """Computes plans. Every call is made from the one thread that loaded the model.
-
-    `issue` starts a step and returns before it is done (but waits for the host where a
-    plan's rows need it, such as grammar rows). `read` waits for the oldest unread step. A
-    row's own trouble (a grammar that dead-ends, a sampler that raises) is a
-    `RowFailure`; an exception from either call is fatal to the group.
-    """
+class StepEngine(Protocol):
+    """Computes steps. Every call is made from the one thread that loaded the model. A row's own
+    trouble (a grammar that dead-ends, a sampler that raises) is a `RowFailure`; an exception from
+    any call is fatal to the group."""
 
     facts: EngineFacts
 
-    def issue(self, plan: StepPlan) -> None:
-        """Start step `plan.step`, one more than the step issued before it. Any exception is fatal
-        to the group."""
-        ...
-
     def read(self) -> StepResult:
-        """Return the result of the oldest unread step, waiting for it. Called once per issue."""
+        """Return the result of the oldest unread step, waiting for it. Called once for each."""
         ...
 
     def memory(self) -> EngineMemory:
@@ -238,13 +220,17 @@ class Engine(Protocol):
         ...
 
 
-class FollowingEngine(Protocol):
-    """Computes the plans that its lead tells (`runner.group.lockstep`), as a follower's engine.
+class Engine(StepEngine, Protocol):
+    """Computes the plans of a scheduler: alone, or as the lead of a group."""
 
-    What is not said here is as for an `Engine`. `hears`: its results hold what was sampled.
-    """
+    def issue(self, plan: StepPlan) -> None:
+        """Start step `plan.step`, one more than the step issued before it, and return before it is
+        done (but wait for the host where its rows need it, such as grammar rows)."""
+        ...
 
-    facts: EngineFacts
+
+class FollowingEngine(StepEngine, Protocol):
+    """Computes the plans that its lead tells (`runner.group.lockstep`), as a follower's engine."""
 
     @property
     def hears(self) -> bool:
@@ -253,20 +239,4 @@ class FollowingEngine(Protocol):
 
     def follow(self, plan: StepPlan, barred: tuple[RowId, ...]) -> None:
         """Start a step in which `barred` rows take no part."""
-        ...
-
-    def read(self) -> StepResult:
-        """Return the result of the oldest unread step, waiting for it. Called once per `follow`."""
-        ...
-
-    def memory(self) -> EngineMemory:
-        """Return the bytes in use now; does not wait for the device."""
-        ...
-
-    def rest(self) -> None:
-        """Give back free memory: there has been nothing to do for a moment, no step is unread."""
-        ...
-
-    def close(self) -> None:
-        """End the engine; no other call comes after it."""
         ...

@@ -32,38 +32,26 @@ RecorderPhase = Literal[
 KEPT = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing that happened at `at_s` (wall clock)."""
-
-    at_s: float
-    phase: RecorderPhase
-    request_id: str | None
-    facts: tuple[tuple[str, Any], ...]
-
-
 @dataclass(slots=True)
 class FlightRecorder:
     """The last `KEPT` entries; `count` says how many there ever were."""
 
     count: int = 0
-    _entries: deque[Entry] = field(default_factory=lambda: deque[Entry](maxlen=KEPT))
+    _entries: deque[dict[str, Any]] = field(
+        default_factory=lambda: deque[dict[str, Any]](maxlen=KEPT)
+    )
 
     def note(
         self, at_s: float, phase: RecorderPhase, request_id: str | None = None, **facts: Any
     ) -> None:
-        """Keep one entry; the oldest goes where there are `KEPT`."""
+        """Keep one entry of `at_s` (wall clock); the oldest goes where there are `KEPT`."""
         self.count += 1
-        self._entries.append(Entry(at_s, phase, request_id, tuple(facts.items())))
+        whose = {"request_id": request_id} if request_id else {}
+        self._entries.append({"at_s": at_s, "phase": phase, **whose, **facts})
 
     def report(self) -> tuple[dict[str, Any], ...]:
         """Return the entries as plain data, the oldest first."""
-        return tuple(
-            {"at_s": entry.at_s, "phase": entry.phase}
-            | ({"request_id": entry.request_id} if entry.request_id else {})
-            | dict(entry.facts)
-            for entry in self._entries
-        )
+        return tuple(self._entries)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from bus.client import BusClient
 from bus.links.keyring import KeyFiles
@@ -27,30 +27,21 @@ from bus.wire.messages.control import (
     RunnerSpec,
     SlotDrain,
     SlotEnded,
+    SlotHello,
     SlotRefused,
 )
 from bus.wire.messages.readings import RunnerReading, TokenTap
 from bus.wire.messages.tokens import Entry, TokenDelta
-from bus.wire.messages.wire import Message
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from bus.wire.topics import reading_topic
+from runner import lifecycle
+from runner.engine import EngineStatus
 from runner.group.group_config import CannotForm
-from runner.lifecycle import (
-    EXIT_CODES,
-    GROUP_LOST,
-    LOAD_FAILED,
-    NO_SPEC,
-    SLOT_REFUSED,
-    SPEC_DEADLINE_S,
-    STOPPED,
-    Signal,
-    signalled,
-)
 from runner.recorder import FlightRecorder
 from runner.roles.collective_test import CollectiveTestRole
 from runner.roles.follower import FollowerRole
 from runner.roles.lead import LeadRole
-from runner.roles.reports import runner_report, slot_hello
-from runner.roles.role import Factories, Role, SlotIdentity
+from runner.roles.role import Factories, Role, RoleParts
 
 BEAT_S = 1.0
 WATCH_S = 0.25
@@ -62,7 +53,7 @@ class RunnerService:
     """One slot's process. `exit_code` is what the process is to end with."""
 
     def __init__(self, shell: Shell, *, slot: str, factories: Factories) -> None:
-        self.exit_code = STOPPED
+        self.exit_code = lifecycle.STOPPED
         self.phase: Phase = "idle"
         self._shell = shell
         self._slot = slot
@@ -89,7 +80,7 @@ class RunnerService:
 
     def terminate(self) -> None:
         """End at once, in good order: SIGTERM came."""
-        self.leave(STOPPED, "model_unavailable", "the runner was told to stop")
+        self.leave(lifecycle.STOPPED, "model_unavailable", "the runner was told to stop")
 
     def close(self) -> None:
         """Give the engine a moment, then drop the links; the loop has ended."""
@@ -114,7 +105,7 @@ class RunnerService:
                 self._start_drain(message)
             case SlotRefused():
                 self._log.error("the worker has nothing for this slot", why=message.message)
-                self.leave(SLOT_REFUSED, "model_unavailable", message.message)
+                self.leave(lifecycle.SLOT_REFUSED, "model_unavailable", message.message)
             case AskRunner():
                 self._tell(self._report())
             case _:
@@ -131,23 +122,17 @@ class RunnerService:
         try:
             self._role = self._make_role(spec)
         except CannotForm as error:
-            self.leave(GROUP_LOST, "model_unavailable", str(error))
+            self.leave(lifecycle.GROUP_LOST, "model_unavailable", str(error))
             return
         self.signal("spec")
         self._role.begin()
 
     def _make_role(self, spec: RunnerSpec) -> Role:
         shell = replace(self._shell, log=self._log)
-        factories, recorder = self._factories, self._recorder
+        parts = RoleParts(spec, self, shell, self._factories, self._recorder)
         if spec.test is not None:
-            return CollectiveTestRole(
-                spec, spec.test, self, shell=shell, factories=factories, recorder=recorder
-            )
-        if spec.rank == 0:
-            return LeadRole(
-                spec, self, shell=shell, factories=factories, recorder=recorder, tap=self._tap
-            )
-        return FollowerRole(spec, self, shell=shell, factories=factories, recorder=recorder)
+            return CollectiveTestRole(parts, spec.test)
+        return LeadRole(parts, self._tap) if spec.rank == 0 else FollowerRole(parts)
 
     def _start_drain(self, drain: SlotDrain) -> None:
         spec = self._spec
@@ -157,7 +142,7 @@ class RunnerService:
         self._drain = (self._reactor.now() + drain.deadline_s, drain.why)
         self.signal("drain")
         if self.phase == "ended":
-            self.leave(STOPPED, "model_unavailable", drain.why)
+            self.leave(lifecycle.STOPPED, "model_unavailable", drain.why)
         self._watch()
 
     # --- the clock's word ----------------------------------------------------------------
@@ -168,19 +153,19 @@ class RunnerService:
             return
         spec, role = self._spec, self._role
         if spec is None or role is None:
-            if now - self._since > SPEC_DEADLINE_S:
-                self.leave(NO_SPEC, "model_unavailable", "no worker gave a spec")
+            if now - self._since > lifecycle.SPEC_DEADLINE_S:
+                self.leave(lifecycle.NO_SPEC, "model_unavailable", "no worker gave a spec")
             return
         role.watch(now)
         if self.phase in ("loading", "warming") and now - self._since > spec.load_deadline_s:
             what = f"not ready after {spec.load_deadline_s:g} s"
-            self.leave(LOAD_FAILED, "model_unavailable", what)
+            self.leave(lifecycle.LOAD_FAILED, "model_unavailable", what)
             return
         if self.phase == "draining" and self._drain is not None:
             deadline_at, why = self._drain
             if role.is_empty or now >= deadline_at:
                 self.signal("empty")
-                self.leave(STOPPED, "model_unavailable", why)
+                self.leave(lifecycle.STOPPED, "model_unavailable", why)
 
     def _beat(self) -> None:
         self._say_hello()
@@ -201,7 +186,7 @@ class RunnerService:
         self.exit_code, self._message = code, message
         self.phase = "ended"
         self._recorder.note(wall(), "shutdown_cleanup", exit_code=code, message=message)
-        self._log.info("leaving", exit_code=code, meaning=EXIT_CODES[code], why=message)
+        self._log.info("leaving", exit_code=code, meaning=lifecycle.EXIT_CODES[code], why=message)
         spec, speaker = self._spec, self._shell.speaker
         if self._role is not None:
             self._role.entered("ended")
@@ -225,9 +210,9 @@ class RunnerService:
         if self._role is not None:
             self._role.say_goodbye(message)
 
-    def signal(self, signal: Signal) -> None:
+    def signal(self, signal: lifecycle.Signal) -> None:
         """Take note of what may change the phase, and tell of a change."""
-        phase = signalled(self.phase, signal)
+        phase = lifecycle.signalled(self.phase, signal)
         if phase != self.phase:
             self.phase = phase
             if self._role is not None:
@@ -238,16 +223,42 @@ class RunnerService:
         self._worker.send(self._client.write(message))
 
     def _say_hello(self) -> None:
-        self._tell(slot_hello(self.identity(), self._spec, self._role, message=self._message))
+        spec, role, speaker = self._spec, self._role, self._shell.speaker
+        status = role.status if role else EngineStatus()
+        self._tell(
+            SlotHello(
+                slot=self._slot,
+                pid=os.getpid(),
+                boot=speaker.boot,
+                protocol_min=PROTOCOL_MIN,
+                protocol_max=PROTOCOL_MAX,
+                phase=self.phase,
+                instance=spec.instance if spec else None,
+                generation=spec.generation if spec else 0,
+                rank=spec.rank if spec else 0,
+                addresses=role.addresses if role else (),
+                done_bytes=status.progress.done_bytes,
+                total_bytes=status.progress.total_bytes,
+                open_requests=role.open_requests if role else 0,
+                step=status.steps_done,
+                message=self._message,
+            )
+        )
 
     def _report(self) -> RunnerReport:
-        return runner_report(self.identity(), self._spec, self._role, recorder=self._recorder)
-
-    def identity(self) -> SlotIdentity:
-        """Return who speaks, with the phase of now."""
-        speaker = self._shell.speaker
-        return SlotIdentity(
-            speaker.node, speaker.process, speaker.boot, self._slot, os.getpid(), self.phase
+        """Return what a diagnosis shows of this runner: its last deeds, memory and model."""
+        spec, role = self._spec, self._role
+        facts = role.facts if role else None
+        known = {} if facts is None else {**facts.extra, "context_tokens": facts.context_tokens}
+        return RunnerReport(
+            slot=self._slot,
+            pid=os.getpid(),
+            instance=spec.instance if spec else None,
+            generation=spec.generation if spec else 0,
+            phase=self.phase,
+            recorder=self._recorder.report(),
+            memory=asdict(role.status.memory) if role else {},
+            facts=known,
         )
 
     def _tap(self, step: int, entries: list[Entry]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from bus.process.identity import node_id
 from bus.process.supervisor import Supervisor
 from bus.service import run_service
 from conf.settings import load_settings
@@ -17,11 +16,8 @@ def main() -> int:
     supervisor = Supervisor(settings.endpoints.supervisor)
     return run_service(
         "telemetry",
-        node=node_id(settings.paths.state),
-        endpoints=settings.endpoints,
-        log_level=settings.log_level,
-        keys=settings.key_files,
         build=lambda shell: Telemetry(shell, supervisor.list_processes, settings.paths.data),
+        **settings.process_arguments(),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import HealthFinding, ProcessReading
+from bus.wire.messages.readings import HealthFinding, NodeReading
 
 DISK_FULL_BYTES = 2 << 30
 DISK_LOW_BYTES = 10 << 30
@@ -31,6 +31,8 @@ CODES: dict[str, str] = {
     "thunderbolt_loop": "Thunderbolt bridges of more than two nodes form a ring",
 }
 """Every code that a finding may carry."""
+ERRORS = frozenset({"disk_full", "download_failed", "process_down"})
+"""Those that are errors; all others are warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +46,12 @@ class SilentPeer:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """The facts about one node. `failed_downloads` and `failed_models` are (model, why);
-    `bridge_loops` are rings of Thunderbolt bridges, those of other nodes too."""
+    """The facts about one node: what was measured there, and more. `failed_downloads` and
+    `failed_models` are (model, why); `bridge_loops` are rings of Thunderbolt bridges, those of
+    other nodes too."""
 
-    node: NodeId
-    disk_free_bytes: int
-    memory_total_bytes: int
-    memory_available_bytes: int
+    measured: NodeReading
     wired_bytes: int | None = None
-    processes: tuple[ProcessReading, ...] = ()
     failed_downloads: tuple[tuple[str, str], ...] = ()
     failed_models: tuple[tuple[str, str], ...] = ()
     silent_peers: tuple[SilentPeer, ...] = ()
@@ -66,20 +65,17 @@ def findings(facts: NodeFacts) -> tuple[HealthFinding, ...]:
 
 
 def _disk(facts: NodeFacts) -> Iterable[HealthFinding]:
-    free = facts.disk_free_bytes
+    free = facts.measured.disk_free_bytes
     if free >= DISK_LOW_BYTES:
         return
     left = f"{free / (1 << 30):.1f} GB are free where models and journals are kept"
     way_out = "free some space, or `shoal rm` a model that is not needed"
-    if free < DISK_FULL_BYTES:
-        yield _error(facts, "disk_full", left, way_out)
-    else:
-        yield _warn(facts, "disk_low", left, way_out)
+    yield _finding(facts, "disk_full" if free < DISK_FULL_BYTES else "disk_low", left, way_out)
 
 
 def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
     for model, why in facts.failed_downloads:
-        yield _error(
+        yield _finding(
             facts,
             "download_failed",
             f"{model} could not be fetched: {why}",
@@ -88,18 +84,18 @@ def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 
 def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
-    for process in facts.processes:
+    for process in facts.measured.processes:
         # An empty slot is an unloaded model: what became of a runner is the worker's to say.
         slot = process.name.startswith("runner:")
         if process.status == "fatal" or (process.status == "exited" and not slot):
-            yield _error(
+            yield _finding(
                 facts,
                 "process_down",
                 f"{process.name} is down ({process.status}): {process.description}".rstrip(": "),
                 f"read why with `shoal logs {process.name}`, then `shoal down` and `shoal up`",
             )
         elif process.status == "backoff":
-            yield _warn(
+            yield _finding(
                 facts,
                 "process_restarting",
                 f"{process.name} ended right after its start: {process.description}".rstrip(": "),
@@ -109,7 +105,7 @@ def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 def _models(facts: NodeFacts) -> Iterable[HealthFinding]:
     for model, why in facts.failed_models:
-        yield _warn(
+        yield _finding(
             facts,
             "model_failed",
             f"{model} was given up: {why}",
@@ -118,17 +114,18 @@ def _models(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 
 def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
-    total, available = facts.memory_total_bytes, facts.memory_available_bytes
+    measured = facts.measured
+    total, available = measured.memory_total_bytes, measured.memory_available_bytes
     if total > 0 and available < MEMORY_LOW_RATIO * total:
-        yield _warn(
+        yield _finding(
             facts,
             "memory_low",
             f"{available / (1 << 30):.1f} of {total / (1 << 30):.1f} GB of memory are available",
             "`shoal ps` shows which models are loaded, `shoal stop` unloads one",
         )
-    runners = any(p.name.startswith("runner:") and p.pid for p in facts.processes)
+    runners = any(p.name.startswith("runner:") and p.pid for p in measured.processes)
     if facts.wired_bytes is not None and facts.wired_bytes > WIRED_IDLE_BYTES and not runners:
-        yield _warn(
+        yield _finding(
             facts,
             "memory_wired",
             f"{facts.wired_bytes / (1 << 30):.1f} GB are wired although no runner lives",
@@ -150,8 +147,8 @@ def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 def _bridges(facts: NodeFacts) -> Iterable[HealthFinding]:
     for loop in facts.bridge_loops:
-        if facts.node in loop:
-            yield _warn(
+        if facts.measured.node in loop:
+            yield _finding(
                 facts,
                 "thunderbolt_loop",
                 f"the Thunderbolt bridges of {len(loop)} nodes form a ring ({', '.join(loop)}): "
@@ -161,15 +158,11 @@ def _bridges(facts: NodeFacts) -> Iterable[HealthFinding]:
             )
 
 
-def _error(facts: NodeFacts, code: str, message: str, remediation: str) -> HealthFinding:
+def _finding(facts: NodeFacts, code: str, message: str, remediation: str) -> HealthFinding:
+    level = "error" if code in ERRORS else "warn"
+    node = facts.measured.node
     return HealthFinding(
-        node=facts.node, level="error", code=code, message=message, remediation=remediation
-    )
-
-
-def _warn(facts: NodeFacts, code: str, message: str, remediation: str) -> HealthFinding:
-    return HealthFinding(
-        node=facts.node, level="warn", code=code, message=message, remediation=remediation
+        node=node, level=level, code=code, message=message, remediation=remediation
     )
 
 

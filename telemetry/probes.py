@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from bus.hardware.thunderbolt import reading_of
+from bus.process.tools import asked
 from bus.wire.messages.readings import ThunderboltReading
 
 VM_STAT_TIMEOUT_S = 2.0
@@ -61,7 +62,7 @@ def memory() -> MemoryUse:
     anonymous - compressor, for what macOS calls free leaves out the file cache."""
     seen = psutil.virtual_memory()
     if sys.platform == "darwin":
-        pages = _vm_stat()
+        pages = vm_stat_counts(asked("/usr/bin/vm_stat", timeout_s=VM_STAT_TIMEOUT_S))
         found = macos_available(seen.total, pages)
         if found is not None:
             return found
@@ -85,20 +86,6 @@ def vm_stat_counts(text: str) -> dict[str, int]:
     return {name: int(count) * page_bytes for name, count in found}
 
 
-def _vm_stat() -> dict[str, int]:
-    try:
-        done = subprocess.run(
-            ["/usr/bin/vm_stat"],
-            capture_output=True,
-            text=True,
-            timeout=VM_STAT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return vm_stat_counts(done.stdout)
-
-
 def thunderbolt() -> ThunderboltReading | None:
     """Return the Thunderbolt ports of a Mac, None elsewhere or where its tools do not tell them.
 
@@ -106,20 +93,10 @@ def thunderbolt() -> ThunderboltReading | None:
     """
     if sys.platform != "darwin":
         return None
-    profiler = ("/usr/sbin/system_profiler", "SPThunderboltDataType", "-json")
-    profile = _said(*profiler)
-    order = _said("/usr/sbin/networksetup", "-listnetworkserviceorder")
+    ask = partial(asked, timeout_s=PROFILER_TIMEOUT_S)
+    profile = ask("/usr/sbin/system_profiler", "SPThunderboltDataType", "-json")
+    order = ask("/usr/sbin/networksetup", "-listnetworkserviceorder")
     return reading_of(profile, order) if profile and order else None
-
-
-def _said(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROFILER_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
 
 
 def cores() -> int:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from bus.client import BusClient
 from bus.hardware.thunderbolt import bridge_loops
 from bus.links.transport import Link
 from bus.process.clock import now as clock_now
 from bus.process.clock import wall
-from bus.process.supervisor import ProcessRefused
+from bus.process.supervisor import ProcessRefused, SupervisedProcess
 from bus.service import Shell
 from bus.wire.codec import Envelope, decode
 from bus.wire.errors import BadMessage, ShoalError
@@ -42,51 +41,18 @@ CABLES_FRESH_S = 15.0
 CHILDREN_S = 10.0
 RATE_SPAN_S = 3.0
 GATEWAY = "gateway"
+HTTP_PROCESS = "HTTP process of the gateway"
+"""Said of a gateway's child: it is gunicorn's, so supervisord has no word on it."""
 
 
-class Supervised(Protocol):
-    """A process as supervisord tells of it."""
-
-    @property
-    def name(self) -> str:
-        """Return its name, with its group where it has one (`runner:00`)."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """Return its state in lower case (`running`, `fatal`, ...)."""
-        ...
-
-    @property
-    def pid(self) -> int:
-        """Return its process id, 0 when it does not run."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """Return the words of supervisord on its state."""
-        ...
-
-
-ListProcesses = Callable[[], Sequence[Supervised]]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The figures of one look at the machine."""
-
-    memory: probes.MemoryUse
-    disk: probes.Disk
-    cpu_ratio: float
-    load_1m: float
-    processes: tuple[ProcessReading, ...]
-    thunderbolt: ThunderboltReading | None = None
+ListProcesses = Callable[[], Sequence[SupervisedProcess]]
 
 
 class NodeMeter:
     """The meter of a node: turns probes into ratios over the last seconds. For one thread."""
 
-    def __init__(self, list_processes: ListProcesses, folder: Path) -> None:
+    def __init__(self, node: NodeId, list_processes: ListProcesses, folder: Path) -> None:
+        self._node = node
         self._list_processes = list_processes
         self._folder = folder
         self._rates = probes.Rates(RATE_SPAN_S)
@@ -96,27 +62,37 @@ class NodeMeter:
         self._http_of = 0
         self._http_at = -CHILDREN_S
 
-    def measure(self) -> Measured:
-        """Return every figure as it is now. Waits for supervisord."""
+    def measure(self) -> tuple[NodeReading, int | None]:
+        """Return every figure as it is now, without findings, and the bytes of wired memory where
+        the system tells them. Waits for supervisord."""
         at = clock_now()
         busy = self._rates.rate("cpu", at, probes.cpu_busy_s())
         keys: set[object] = {"cpu"}
         processes: list[ProcessReading] = []
         for supervised in self._list_processes():
-            processes.append(self._process(supervised.name, supervised, keys))
+            processes.append(self._process(supervised, keys))
             if supervised.name == GATEWAY and supervised.pid:
                 for count, pid in enumerate(self._http_processes(supervised.pid, at), 1):
-                    child = _HttpProcess(f"{GATEWAY}/{count}", pid)
-                    processes.append(self._process(child.name, child, keys))
+                    name = f"{GATEWAY}/{count}"
+                    child = replace(
+                        supervised, name=name, pid=pid, status="running", description=HTTP_PROCESS
+                    )
+                    processes.append(self._process(child, keys))
         self._rates.keep(keys)
-        return Measured(
-            memory=probes.memory(),
-            disk=probes.disk(self._folder),
+        memory, disk = probes.memory(), probes.disk(self._folder)
+        reading = NodeReading(
+            node=self._node,
+            memory_total_bytes=memory.total_bytes,
+            memory_available_bytes=memory.available_bytes,
             cpu_ratio=min(1.0, max(0.0, busy / probes.cores())),
             load_1m=probes.load_1m(),
+            disk_total_bytes=disk.total_bytes,
+            disk_free_bytes=disk.free_bytes,
             processes=tuple(processes),
+            measured_at_s=wall(),
             thunderbolt=self._thunderbolt(at),
         )
+        return reading, memory.wired_bytes
 
     def _http_processes(self, gateway: int, at: float) -> tuple[int, ...]:
         """Return a gateway's children. To look for them reads every process of the machine, so
@@ -132,7 +108,7 @@ class NodeMeter:
             self._cables, self._cables_at = probes.thunderbolt(), at
         return self._cables
 
-    def _process(self, name: str, supervised: Supervised, keys: set[object]) -> ProcessReading:
+    def _process(self, supervised: SupervisedProcess, keys: set[object]) -> ProcessReading:
         sample = probes.process(supervised.pid) if supervised.pid else None
         ratio = 0.0
         if sample is not None:
@@ -140,7 +116,7 @@ class NodeMeter:
             keys.add(key)
             ratio = self._rates.rate(key, clock_now(), sample.cpu_s)
         return ProcessReading(
-            name=name,
+            name=supervised.name,
             pid=supervised.pid,
             status=supervised.status,
             cpu_s=sample.cpu_s if sample else 0.0,
@@ -152,27 +128,15 @@ class NodeMeter:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _HttpProcess:
-    """A gateway's child: gunicorn's, so supervisord has no word on it."""
-
-    name: str
-    pid: int
-    status: str = "running"
-    description: str = "HTTP process of the gateway"
-
-
 class Telemetry:
     """The service: publishes a reading each second and answers questions about processes."""
 
     def __init__(self, shell: Shell, list_processes: ListProcesses, folder: Path) -> None:
         self.shell = shell
         self.node: NodeId = shell.speaker.node
-        self.client = BusClient(
-            shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
-        )
+        self.client = shell.client()
         self._list_processes = list_processes
-        self._meter = NodeMeter(self._listed, folder)
+        self._meter = NodeMeter(self.node, self._listed, folder)
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()
         self._peer_heard_at: dict[NodeId, float] = {}
@@ -210,7 +174,7 @@ class Telemetry:
 
     # --- readings -------------------------------------------------------------------------
 
-    def _listed(self) -> Sequence[Supervised]:
+    def _listed(self) -> Sequence[SupervisedProcess]:
         try:
             processes = self._list_processes()
         except ProcessRefused as error:
@@ -232,33 +196,22 @@ class Telemetry:
         while not self._stop.is_set():
             began = clock_now()
             try:
-                measured = self._meter.measure()
+                measured, wired_bytes = self._meter.measure()
             except Exception as error:
                 # Nothing that a probe may meet is worth the end of all readings.
                 self._complain(f"could not measure: {type(error).__name__}: {error}")
             else:
-                self.shell.reactor.call(lambda found=measured: self._publish(found))
+                self.shell.reactor.call(partial(self._publish, measured, wired_bytes))
             self._stop.wait(max(0.05, PERIOD_S - (clock_now() - began)))
 
-    def _publish(self, measured: Measured) -> None:
+    def _publish(self, measured: NodeReading, wired_bytes: int | None) -> None:
         if self._stop.is_set():
             return
-        reading = NodeReading(
-            node=self.node,
-            memory_total_bytes=measured.memory.total_bytes,
-            memory_available_bytes=measured.memory.available_bytes,
-            cpu_ratio=measured.cpu_ratio,
-            load_1m=measured.load_1m,
-            disk_total_bytes=measured.disk.total_bytes,
-            disk_free_bytes=measured.disk.free_bytes,
-            processes=measured.processes,
-            findings=findings(self._facts(measured)),
-            measured_at_s=wall(),
-            thunderbolt=measured.thunderbolt,
-        )
+        found = findings(self._facts(measured, wired_bytes))
+        reading = measured.model_copy(update={"findings": found})
         self.client.publish(reading_topic("node", self.node), reading)
 
-    def _facts(self, measured: Measured) -> NodeFacts:
+    def _facts(self, measured: NodeReading, wired_bytes: int | None) -> NodeFacts:
         failed = tuple(
             (instance.model, instance.why)
             for instance in self.client.state.instances.values()
@@ -267,12 +220,8 @@ class Telemetry:
             and any(s.node == self.node for s in instance.shards)
         )
         return NodeFacts(
-            node=self.node,
-            disk_free_bytes=measured.disk.free_bytes,
-            memory_total_bytes=measured.memory.total_bytes,
-            memory_available_bytes=measured.memory.available_bytes,
-            wired_bytes=measured.memory.wired_bytes,
-            processes=measured.processes,
+            measured=measured,
+            wired_bytes=wired_bytes,
             failed_downloads=tuple(
                 (one.model, one.message.removeprefix(f"{one.model} could not be fetched: "))
                 for one in self._fetches

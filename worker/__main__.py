@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-from bus.client import BusClient
-from bus.process.identity import node_id
 from bus.process.supervisor import Supervisor
 from bus.service import Shell, run_service
 from conf.addresses import announced_hosts
@@ -72,27 +70,15 @@ def main() -> int:
 
     def build(shell: Shell) -> Worker:
         """Return the worker in its process's shell."""
-        client = BusClient(
-            shell.speaker, shell.endpoints, shell.reactor, shell.log, security=shell.security
-        )
         return Worker(
-            client,
-            shell.reactor,
-            shell.log,
+            shell.client(),
             worker_settings(settings),
             Supervisor(shell.endpoints.supervisor),
             Weights(shelf(settings)),
             open_secret if shell.keyring is None else shell.keyring.ring_secret,
         )
 
-    return run_service(
-        "worker",
-        node=node_id(settings.paths.state),
-        endpoints=settings.endpoints,
-        log_level=settings.log_level,
-        build=build,
-        keys=settings.key_files,
-    )
+    return run_service("worker", build=build, **settings.process_arguments())
 
 
 if __name__ == "__main__":

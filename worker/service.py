@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bus.client import BusClient
-from bus.links.reactor import Reactor
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.process.identity import new_boot
-from bus.process.logs import Log
 from bus.process.supervisor import Supervisor
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
@@ -27,20 +25,13 @@ from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
 from worker.models.local_models import LocalModels
 from worker.models.weights import Weights
+from worker.slots import runner_specs
 from worker.slots.admission import USUAL, NodeInventory, SlotTiming
 from worker.slots.control import SlotControl
-from worker.slots.executor import Executor, sender
+from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
-from worker.slots.runner_specs import (
-    DataPorts,
-    RankSeats,
-    RingSecret,
-    RunnerDefaults,
-    RunnerSpecs,
-    open_secret,
-)
-from worker.transfer.downloads import Downloads, NoDownloads, PeerDownloads
-from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
+from worker.transfer.downloads import Downloads
+from worker.transfer.thread import WeightsSettings
 
 TICK_S = 0.25
 LOOK_S = 5.0
@@ -56,12 +47,11 @@ class WorkerSettings:
     node_name: str
     slots: int
     memory_bytes: int
-    runner: RunnerDefaults
-    data: DataPorts
+    runner: runner_specs.RunnerDefaults
+    data: runner_specs.DataPorts
     ring_ports: tuple[int, int]
     plan_ports: tuple[int, int]
-    weights: WeightsSettings | None = None
-    """None: weights are neither fetched from other nodes nor given to them."""
+    weights: WeightsSettings
     launched_by: str = ""
     timing: SlotTiming = USUAL
 
@@ -72,19 +62,17 @@ class Worker:
     def __init__(
         self,
         client: BusClient,
-        reactor: Reactor,
-        log: Log,
         settings: WorkerSettings,
         supervisor: Supervisor,
         weights: Weights,
-        ring_secret: RingSecret = open_secret,
+        ring_secret: runner_specs.RingSecret = runner_specs.open_secret,
     ) -> None:
         self.client = client
-        self._reactor = reactor
-        self._log = log
+        self._reactor = reactor = client.reactor
+        self._log = client.log
         self._settings = settings
-        self._models = LocalModels(weights, settings.weights.models if settings.weights else None)
-        self._downloads = self._found_downloads(settings.weights)
+        self._models = LocalModels(weights, settings.weights.models)
+        self._downloads = Downloads(client, settings.weights)
         self._rdma = RdmaWatch(client)
         self._announced: tuple[object, ...] = ()
         self._announced_at = -CARD_S
@@ -116,49 +104,32 @@ class Worker:
         self._rdma.close()
         self.client.close()
 
-    def _found_downloads(self, weights: WeightsSettings | None) -> Downloads:
-        if weights is None:
-            return NoDownloads(self._log)
-        link = link_maker(self.client.security)
-        thread = WeightsThread(weights, self.client.speaker, self._log, link=link)
-        return PeerDownloads(self.client, thread)
-
     def _slot_control(
-        self, supervisor: Supervisor, seen: RankAddresses, ring_secret: RingSecret
+        self, supervisor: Supervisor, seen: RankAddresses, ring_secret: runner_specs.RingSecret
     ) -> SlotControl:
-        client, settings, log = self.client, self._settings, self._log
-        send = sender(client, self._link)
-        processes = SlotProcesses(supervisor, client.endpoints, log)
-        specs = RunnerSpecs(
+        client, settings = self.client, self._settings
+        processes = SlotProcesses(supervisor, client.endpoints, client.log)
+        specs = runner_specs.RunnerSpecs(
             client.endpoints, settings.runner, settings.data, self._models, ring_secret
         )
-        seats = RankSeats(
+        seats = runner_specs.RankSeats(
             node=client.speaker.node,
             data=settings.data,
             ring_ports=PortPool(*settings.ring_ports),
             plan_ports=PortPool(*settings.plan_ports),
             seen=seen,
             devices=lambda: self._rdma.devices,
-            log=log,
+            log=client.log,
         )
         executor = Executor(
             client=client,
-            send=send,
+            link=self._link,
             processes=processes,
             specs=specs,
             seats=seats,
             downloads=self._downloads,
-            log=log,
         )
-        return SlotControl(
-            client=client,
-            send=send,
-            executor=executor,
-            processes=processes,
-            inventory=self._inventory,
-            log=log,
-            timing=settings.timing,
-        )
+        return SlotControl(executor, self._inventory, settings.timing)
 
     # --- who we are ---
 
@@ -228,7 +199,6 @@ class Worker:
         self._slots.reconcile()
 
     def _inventory(self, settled: bool, now: float) -> NodeInventory:
-        parts = self._models.parts.items()
         return NodeInventory(
             node=self.client.speaker.node,
             settled=settled,
@@ -236,7 +206,7 @@ class Worker:
             paths=frozenset(self._models.cards),
             load_deadline_s=self._settings.runner.load_deadline_s,
             now=now,
-            parts={str(model): frozenset(part.layers) for model, part in parts},
+            parts=self._models.parts,
             elsewhere=self._downloads.elsewhere(now),
             timing=self._settings.timing,
         )

@@ -18,18 +18,9 @@ from bus.links.transport import Link
 from bus.service import Shell
 from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
 from bus.wire.messages.control import GroupSpec, RunnerSpec
+from runner.group import rank_frames
 from runner.group.group_config import CannotForm, greeting
 from runner.group.lockstep import Agreement, Disagreement, RankContext, RankFacts, SharedPlan, agree
-from runner.group.rank_frames import (
-    FormNow,
-    RankBeat,
-    RankGone,
-    RankHello,
-    ToRank,
-    pack_rank,
-    unpack_to_lead,
-    unpack_to_rank,
-)
 from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
 
 TRY_NEXT_S = 2.0
@@ -57,31 +48,6 @@ class PlanListener(Protocol):
         ...
 
 
-class PlanChannel(Protocol):
-    """One rank's end. Of `lost` and `ended` at most one is told, and none after `end`.
-
-    `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
-    last one computed, for beats) and `ready` (it has loaded: silence is borne less long).
-    """
-
-    group: GroupSpec
-    context: RankContext
-    step: int
-    ready: bool
-
-    def formed(self) -> None:
-        """Count silence from now: the ring is there."""
-        ...
-
-    def end(self, why: str, *, is_final: bool = False) -> None:
-        """Tell the others that this rank leaves, and from a follower whether it always would."""
-        ...
-
-    def close(self) -> None:
-        """Drop the link; nothing is told any more."""
-        ...
-
-
 def open_channel(spec: RunnerSpec, shell: Shell, listener: PlanListener) -> PlanChannel:
     """Return this rank's end. CannotForm where the spec's group is no group, or rank 0 cannot
     listen."""
@@ -101,44 +67,84 @@ def group_of(spec: RunnerSpec) -> GroupSpec:
     return group
 
 
-def _context(
-    spec: RunnerSpec,
-    group: GroupSpec,
-    agreed: Callable[[RankFacts], Agreement],
-    tell: Callable[[SharedPlan], None],
-) -> RankContext:
-    return RankContext(
-        rank=spec.rank,
-        size=spec.size,
-        generation=spec.generation,
-        sharding=group.sharding,
-        backend=group.backend,
-        first_layer=spec.first_layer,
-        last_layer=spec.last_layer,
-        secret=group.secret,
-        agree=agreed,
-        tell=tell,
-    )
+class PlanChannel:
+    """One rank's end. Of `lost` and `ended` at most one is told, and none after `end`.
 
+    `group` is the spec's, `context` what the engine's thread is given. The rank keeps `step` (the
+    last one computed, for beats) and `ready` (it has loaded: silence is borne less long).
+    """
 
-class LeadChannel:
-    """Rank 0's `PlanChannel`: it waits for the others, has them form, and sends them its plans."""
-
-    def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
-        self.group = group_of(spec)
-        self.context = _context(spec, self.group, self._agree, self._tell)
+    def __init__(
+        self,
+        spec: RunnerSpec,
+        shell: Shell,
+        listener: PlanListener,
+        *,
+        agree: Callable[[RankFacts], Agreement],
+        tell: Callable[[SharedPlan], None],
+    ) -> None:
+        self.group = group = group_of(spec)
+        self.context = RankContext(
+            rank=spec.rank,
+            size=spec.size,
+            generation=spec.generation,
+            sharding=group.sharding,
+            backend=group.backend,
+            first_layer=spec.first_layer,
+            last_layer=spec.last_layer,
+            secret=group.secret,
+            agree=agree,
+            tell=tell,
+        )
         self.step = 0
         self.ready = False
-        self._reactor = reactor = shell.reactor
+        self._reactor = shell.reactor
         self._log = shell.log
         self._listener = listener
         self._formed = False
         self._over = False
+        self._told = threading.Condition()
+        self._link = Link(
+            "dealer" if spec.rank else "router",
+            identity=f"rank-{spec.rank}/{spec.generation}" if spec.rank else None,
+            security=shell.security,
+        )
+
+    def formed(self) -> None:
+        """Count silence from now: the ring is there."""
+        self._formed = True
+
+    def end(self, why: str, *, is_final: bool = False) -> None:
+        """Tell the others that this rank leaves, and from a follower whether it always would."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Drop the link; nothing is told any more."""
+        self._beats.cancel()
+        self._reactor.unwatch(self._link)
+        self._link.close()
+
+    def _begin(self, received: Callable[[list[bytes]], None], beat: Callable[[], None]) -> None:
+        self._reactor.watch(self._link, received)
+        self._beats = self._reactor.every(RANK_BEAT_S, beat)
+
+    def _lose(self, what: str, *, is_final: bool = False) -> None:
+        if not self._over:
+            self._over = True
+            self._listener.lost(what, is_final)
+
+    def _silence_limit_s(self) -> float:
+        return RANK_LOST_S if self.ready else RANK_LOST_LOADING_S
+
+
+class LeadChannel(PlanChannel):
+    """Rank 0's `PlanChannel`: it waits for the others, has them form, and sends them its plans."""
+
+    def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
+        super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
         self._peers: dict[int, bytes] = {}
         self._heard_at: dict[int, float] = {}
         self._facts: dict[int, RankFacts] = {}
-        self._told = threading.Condition()
-        self._link = Link("router", security=shell.security)
         self._link.is_busy = lambda: True  # a group ends with its connections
         for address in self.group.ranks[0].plans:
             try:
@@ -146,26 +152,18 @@ class LeadChannel:
             except (AlreadyRunning, Exposed, PortTaken) as error:
                 self._link.close()
                 raise CannotForm(f"rank 0 cannot listen for followers: {error}") from error
-        reactor.watch(self._link, self._received)
-        reactor.later(self.group.form_deadline_s, self._too_late)
-        self._beats = reactor.every(RANK_BEAT_S, self._beat)
+        self._reactor.later(self.group.form_deadline_s, self._too_late)
+        self._begin(self._received, self._beat)
 
     def formed(self) -> None:
         """Count silence from now: the ring is there."""
-        now = self._reactor.now()
-        self._heard_at = dict.fromkeys(self._peers, now)
-        self._formed = True
+        self._heard_at = dict.fromkeys(self._peers, self._reactor.now())
+        super().formed()
 
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Have the followers leave; what is final is for the worker to know, not for them."""
         self._over = True
-        self._send_all(RankGone(why, False))
-
-    def close(self) -> None:
-        """Drop the link and the followers' connections."""
-        self._beats.cancel()
-        self._reactor.unwatch(self._link)
-        self._link.close()
+        self._send_all(rank_frames.RankGone(why, False))
 
     # --- the engine's thread ---------------------------------------------------------------
 
@@ -178,7 +176,7 @@ class LeadChannel:
         return agreement
 
     def _tell(self, shared: SharedPlan) -> None:
-        frame = pack_rank(shared)
+        frame = rank_frames.pack_rank(shared)
         self._reactor.call(lambda: self._send_frame(frame))
 
     # --- the main thread -------------------------------------------------------------------
@@ -186,25 +184,25 @@ class LeadChannel:
     def _received(self, frames: Sequence[bytes]) -> None:
         peer = frames[0]
         try:
-            message = unpack_to_lead(frames[-1])
+            message = rank_frames.unpack_to_lead(frames[-1])
         except BadMessage as error:
             self._log.warning("dropped a rank's frame", error=str(error)[:200])
             return
-        if isinstance(message, RankHello):
+        if isinstance(message, rank_frames.RankHello):
             self._welcome(peer, message)
             return
         rank = next((rank for rank, known in self._peers.items() if known == peer), None)
         if rank is None:
             return
         self._heard_at[rank] = self._reactor.now()
-        if isinstance(message, RankGone):
+        if isinstance(message, rank_frames.RankGone):
             self._lose(f"{self._name(rank)} is gone: {message.why}", is_final=message.is_final)
         elif isinstance(message, RankFacts):
             with self._told:
                 self._facts[rank] = message
                 self._told.notify_all()
 
-    def _welcome(self, peer: bytes, hello: RankHello) -> None:
+    def _welcome(self, peer: bytes, hello: rank_frames.RankHello) -> None:
         rank, spec = hello.rank, self.context
         known = 0 < rank < spec.size and hello.generation == spec.generation
         if not known or not hmac.compare_digest(
@@ -216,7 +214,7 @@ class LeadChannel:
             return
         self._peers[rank] = peer
         if len(self._peers) == spec.size - 1:
-            self._send_all(FormNow())
+            self._send_all(rank_frames.FormNow())
             self._listener.form()
 
     def _too_late(self) -> None:
@@ -228,8 +226,8 @@ class LeadChannel:
     def _beat(self) -> None:
         if not self._formed or self._over:
             return
-        self._send_all(RankBeat(self.step))
-        limit_s = RANK_LOST_S if self.ready else RANK_LOST_LOADING_S
+        self._send_all(rank_frames.RankBeat(self.step))
+        limit_s = self._silence_limit_s()
         now = self._reactor.now()
         for rank, heard_at in self._heard_at.items():
             if now - heard_at > limit_s:
@@ -238,13 +236,8 @@ class LeadChannel:
     def _name(self, rank: int) -> str:
         return f"rank {rank} on node {self.group.ranks[rank].node}"
 
-    def _lose(self, what: str, *, is_final: bool = False) -> None:
-        if not self._over:
-            self._over = True
-            self._listener.lost(what, is_final)
-
-    def _send_all(self, message: ToRank) -> None:
-        self._send_frame(pack_rank(message))
+    def _send_all(self, message: rank_frames.ToRank) -> None:
+        self._send_frame(rank_frames.pack_rank(message))
 
     def _send_frame(self, frame: bytes) -> None:
         for rank, peer in self._peers.items():
@@ -252,55 +245,36 @@ class LeadChannel:
                 self._lose(f"{self._name(rank)} cannot be reached")
 
 
-class FollowerChannel:
+class FollowerChannel(PlanChannel):
     """Another rank's `PlanChannel`: it looks for the lead, and hears its plans."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
-        self.group = group_of(spec)
+        super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
         self._lead = self.group.ranks[0]
-        self.context = _context(spec, self.group, self._agree, self._tell)
-        self.step = 0
-        self.ready = False
-        self._reactor = reactor = shell.reactor
-        self._listener = listener
         self._asked = False
-        self._formed = False
-        self._over = False
-        self._began_at = self._heard_at = reactor.now()
         self._agreement: Agreement | None = None
-        self._told = threading.Condition()
-        identity = f"rank-{spec.rank}/{spec.generation}"
-        self._link = Link("dealer", identity=identity, security=shell.security)
+        self._began_at = self._heard_at = self._tried_at = self._reactor.now()
         self._addresses = self._lead.plans
         self._address = 0
-        self._tried_at = self._began_at
         self._link.connect(self._addresses[0], peer=self._lead.node)
-        reactor.watch(self._link, self._received)
-        self._beats = reactor.every(RANK_BEAT_S, self._beat)
+        self._begin(self._received, self._beat)
         self._beat()
 
     def formed(self) -> None:
         """Count silence from now: the ring is there."""
-        self._formed = True
         self._heard_at = self._reactor.now()
+        super().formed()
 
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Tell the lead that this rank leaves, and whether it always would."""
         if not self._over:
             self._over = True
-            self._link.send(pack_rank(RankGone(why, is_final)))
-
-    def close(self) -> None:
-        """Drop the link."""
-        self._beats.cancel()
-        self._reactor.unwatch(self._link)
-        self._link.close()
+            self._send(rank_frames.RankGone(why, is_final))
 
     # --- the engine's thread ---------------------------------------------------------------
 
     def _agree(self, mine: RankFacts) -> Agreement:
-        frame = pack_rank(mine)
-        self._reactor.call(lambda: self._send(frame))
+        self._reactor.call(lambda: self._send(mine))
         with self._told:
             self._told.wait_for(lambda: self._agreement is not None)
             if self._agreement is None:
@@ -314,7 +288,7 @@ class FollowerChannel:
 
     def _received(self, frames: Sequence[bytes]) -> None:
         try:
-            message = unpack_to_rank(frames[-1])
+            message = rank_frames.unpack_to_rank(frames[-1])
         except BadMessage as error:
             self._lose(f"the lead was not understood: {str(error)[:200]}")
             return
@@ -322,7 +296,7 @@ class FollowerChannel:
         match message:
             case SharedPlan():
                 self._listener.plan(message)
-            case FormNow():
+            case rank_frames.FormNow():
                 if not self._asked:
                     self._asked = True
                     self._listener.form()
@@ -330,9 +304,9 @@ class FollowerChannel:
                 with self._told:
                     self._agreement = message
                     self._told.notify_all()
-            case RankBeat():
-                return
-            case RankGone(why, _):
+            case rank_frames.RankBeat():
+                pass
+            case rank_frames.RankGone(why, _):
                 if not self._over:
                     self._over = True
                     self._listener.ended(why)
@@ -344,8 +318,8 @@ class FollowerChannel:
         if not self._asked:
             self._say_hello(now)
             return
-        self._send(pack_rank(RankBeat(self.step)))
-        limit_s = RANK_LOST_S if self.ready else RANK_LOST_LOADING_S
+        self._send(rank_frames.RankBeat(self.step))
+        limit_s = self._silence_limit_s()
         if now - self._heard_at > limit_s:
             self._lose(f"the lead, on node {self._lead.node}, was silent for {limit_s:g} s")
 
@@ -364,12 +338,7 @@ class FollowerChannel:
             self._tried_at = now
         context = self.context
         proof = greeting(context.secret, context.generation, context.rank)
-        self._send(pack_rank(RankHello(context.rank, context.generation, proof)))
+        self._send(rank_frames.RankHello(context.rank, context.generation, proof))
 
-    def _lose(self, what: str) -> None:
-        if not self._over:
-            self._over = True
-            self._listener.lost(what, False)
-
-    def _send(self, frame: bytes) -> None:
-        self._link.send(frame)
+    def _send(self, message: rank_frames.ToLead) -> None:
+        self._link.send(rank_frames.pack_rank(message))

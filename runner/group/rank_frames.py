@@ -13,15 +13,7 @@ from bus.wire.array_frames import ArrayFrame, packer, reader
 from bus.wire.errors import BadMessage
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
-from runner.engine import (
-    EntryId,
-    PrefillGroup,
-    PrefixHit,
-    PrefixInsert,
-    RowId,
-    RowSpec,
-    StepPlan,
-)
+from runner import engine
 from runner.group.lockstep import Agreement, RankFacts, SharedPlan
 
 GREEDY = Sampling(temperature=0.0)
@@ -55,7 +47,7 @@ class RankGone(ArrayFrame, tag="gone", frozen=True):
 class AdmittedRow(ArrayFrame, frozen=True):
     """What a follower needs of a `RowSpec`; `tokens` are int32 in the machine's order."""
 
-    row: RowId
+    row: engine.RowId
     tokens: bytes
     made: int
 
@@ -66,15 +58,15 @@ class PlanFrame(ArrayFrame, tag="plan", frozen=True):
     step: int
     covers: int
     digest: int
-    barred: tuple[RowId, ...]
-    release: tuple[RowId, ...]
-    preempt: tuple[RowId, ...]
-    evict: tuple[EntryId, ...]
+    barred: tuple[engine.RowId, ...]
+    release: tuple[engine.RowId, ...]
+    preempt: tuple[engine.RowId, ...]
+    evict: tuple[engine.EntryId, ...]
     admit: tuple[AdmittedRow, ...]
-    hits: tuple[PrefixHit, ...]
-    prefill: tuple[PrefillGroup, ...]
-    decode: tuple[RowId, ...]
-    insert: tuple[PrefixInsert, ...]
+    hits: tuple[engine.PrefixHit, ...]
+    prefill: tuple[engine.PrefillGroup, ...]
+    decode: tuple[engine.RowId, ...]
+    insert: tuple[engine.PrefixInsert, ...]
 
 
 ToRank = FormNow | Agreement | SharedPlan | RankBeat | RankGone
@@ -123,7 +115,7 @@ def _framed(shared: SharedPlan) -> PlanFrame:
 
 
 def _shared(frame: PlanFrame) -> SharedPlan:
-    plan = StepPlan(
+    plan = engine.StepPlan(
         step=frame.step,
         release=frame.release,
         preempt=frame.preempt,
@@ -138,11 +130,11 @@ def _shared(frame: PlanFrame) -> SharedPlan:
     return SharedPlan(plan, covers=frame.covers, barred=frame.barred)
 
 
-def _spec(admitted: AdmittedRow) -> RowSpec:
+def _spec(admitted: AdmittedRow) -> engine.RowSpec:
     ids = array("i")
     try:
         ids.frombytes(admitted.tokens)
     except ValueError as error:
         raise BadMessage(f"not a plan: {error}") from error
     tokens = tuple(map(TokenId, ids))
-    return RowSpec(admitted.row, tokens, GREEDY, seed=0, made=admitted.made)
+    return engine.RowSpec(admitted.row, tokens, GREEDY, seed=0, made=admitted.made)

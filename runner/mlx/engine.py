@@ -50,7 +50,7 @@ from runner.mlx.model.load import (
     end_tokens,
     load_weights,
 )
-from runner.mlx.ranks.comm import AloneComm, Comm, GroupComm, meet
+from runner.mlx.ranks.comm import Comm, GroupComm, meet
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
 from runner.mlx.ranks.shard import own_part
@@ -79,7 +79,7 @@ def load_engine(
     formed. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
     lower, never raise, what the model was made for.
     """
-    comm: Comm = AloneComm()
+    comm = Comm()
     if rank_context is None:
         loaded = load_weights(path, dtype, progress)
     else:
@@ -111,7 +111,6 @@ class MlxEngine:
         shape, capabilities = _found(loaded, head)
         head.narrows = capabilities.narrows
         self.facts = EngineFacts(
-            model_id=path.name,
             weights_bytes=loaded.weights_bytes,
             context_tokens=context_of(loaded.config, context_tokens),
             vocabulary=shape.vocabulary,
@@ -121,7 +120,6 @@ class MlxEngine:
             trims=shape.trims,
             eos_token_ids=end_tokens(loaded.config),
             memory_limit_bytes=memory_limit_bytes,
-            backend="metal" if mx.metal.is_available() else "cpu",
             extra={
                 "dtype": loaded.precision,
                 "groups_prefill": capabilities.groups,

@@ -13,9 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from runner.engine import EngineStatus
+
 
 class EngineLoop(Protocol):
-    """What a role has its engine do. `load` and then `run` are called once, in the thread."""
+    """What a role has its engine do. `load` and then `run` are called once, in the thread, which
+    writes where it stands to `status`."""
+
+    status: EngineStatus
 
     def load(self) -> None:
         """Load the engine, or meet the other ranks. Raises where that fails."""

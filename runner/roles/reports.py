@@ -1,4 +1,4 @@
-"""What a runner says of itself: to its worker, to the readings, in diagnoses.
+"""What a lead says of itself to the readings.
 
 Pure: it reads what it is given and keeps only what rates are computed from.
 """
@@ -6,82 +6,16 @@ Pure: it reads what it is given and keeps only what rates are computed from.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bus.wire.messages.control import RunnerReport, RunnerSpec, SlotHello
+from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from runner.engine import EngineStatus
-from runner.recorder import FlightRecorder, ServedTotals
-from runner.roles.role import Role, SlotIdentity
+from runner.recorder import ServedTotals
 from runner.schedule import SchedulerLoad
 
-NO_LOAD = SchedulerLoad(
-    running=0,
-    paused=0,
-    waiting_rows=0,
-    waiting_requests=0,
-    best_waiting_priority=None,
-    kv_bytes=0,
-    kv_limit_bytes=0,
-    prefix_bytes=0,
-    prefix_entries=0,
-    preemptions=0,
-)
-
-
-def slot_hello(
-    identity: SlotIdentity, spec: RunnerSpec | None, role: Role | None, *, message: str
-) -> SlotHello:
-    """Return the beat for the worker; `message` says why the runner leaves, if it does."""
-    status = role.status if role else None
-    return SlotHello(
-        slot=identity.slot,
-        pid=identity.pid,
-        boot=identity.boot,
-        protocol_min=PROTOCOL_MIN,
-        protocol_max=PROTOCOL_MAX,
-        phase=identity.phase,
-        instance=spec.instance if spec else None,
-        generation=spec.generation if spec else 0,
-        rank=spec.rank if spec else 0,
-        addresses=role.addresses if role else (),
-        done_bytes=status.progress.done_bytes if status else 0,
-        total_bytes=status.progress.total_bytes if status else 0,
-        open_requests=role.open_requests if role else 0,
-        step=status.steps_done if status else 0,
-        message=message,
-    )
-
-
-def runner_report(
-    identity: SlotIdentity,
-    spec: RunnerSpec | None,
-    role: Role | None,
-    *,
-    recorder: FlightRecorder,
-) -> RunnerReport:
-    """Return what a diagnosis shows of this runner: its last deeds, memory and model."""
-    memory: dict[str, int] = {}
-    facts = None
-    if role is not None:
-        now, facts = role.status.memory, role.facts
-        memory = {
-            "active_bytes": now.active_bytes,
-            "kv_bytes": now.kv_bytes,
-            "prefix_bytes": now.prefix_bytes,
-            "peak_bytes": now.peak_bytes,
-        }
-    known = {} if facts is None else {**facts.extra, "context_tokens": facts.context_tokens}
-    return RunnerReport(
-        slot=identity.slot,
-        pid=identity.pid,
-        instance=spec.instance if spec else None,
-        generation=spec.generation if spec else 0,
-        phase=identity.phase,
-        recorder=recorder.report(),
-        memory=memory,
-        facts=known,
-    )
+if TYPE_CHECKING:
+    from bus.client import Speaker
 
 
 @dataclass(slots=True)
@@ -89,6 +23,7 @@ class RunnerMeter:
     """Makes a lead's readings; rates are over the time since the last one (`measured_at`)."""
 
     spec: RunnerSpec
+    speaker: Speaker
     totals: ServedTotals
     measured_at: float
     _prompt_tokens: int = 0
@@ -96,7 +31,7 @@ class RunnerMeter:
 
     def reading(
         self,
-        identity: SlotIdentity,
+        phase: Phase,
         status: EngineStatus,
         load: SchedulerLoad | None,
         open_requests: int,
@@ -104,19 +39,19 @@ class RunnerMeter:
     ) -> RunnerReading:
         """Return the reading of this instant. `load` is None before the model is loaded."""
         spec, totals = self.spec, self.totals
-        load = load or NO_LOAD
+        load = load or SchedulerLoad()
         seconds = max(now - self.measured_at, 1e-3)
         prompts = totals.prompt_tokens - self._prompt_tokens
         made = totals.generated_tokens - self._generated_tokens
         self.measured_at = now
         self._prompt_tokens, self._generated_tokens = totals.prompt_tokens, totals.generated_tokens
         return RunnerReading(
-            node=identity.node,
-            process=identity.process,
+            node=self.speaker.node,
+            process=self.speaker.process,
             instance=spec.instance,
             model=spec.model,
             generation=spec.generation,
-            phase=identity.phase,
+            phase=phase,
             running=load.running,
             waiting=load.waiting_requests,
             max_running=spec.max_rows,

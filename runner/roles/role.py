@@ -1,8 +1,9 @@
-"""The seam between a runner's shell and the role that it plays: lead (alone or of a group),
-follower, or one rank of a collective test.
+"""Talks to the engine's thread and the other ranks: what every role of a runner is and does alike.
 
-Pure. The shell speaks with the worker and knows the phase; the role has the engine and what it
-serves. A role never ends the process: it asks its `RoleHost` to.
+The shell speaks with the worker and knows the phase; the role (lead, alone or of a group; follower;
+one rank of a collective test) has the engine and what it serves. A role never ends the process: it
+asks its `RoleHost` to, with the code by which a rank leaves when its engine fails, is stuck, or
+has lost the others.
 """
 
 from __future__ import annotations
@@ -11,30 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from bus.process.clock import wall
+from bus.service import Shell
 from bus.wire.errors import FailReason
-from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from runner.engine import Engine, EngineFacts, EngineStatus, FollowingEngine, LoadProgress
+from runner import lifecycle
+from runner.engine import Engine, EngineFacts, FollowingEngine, LoadProgress
 from runner.group.collectives import Exchanges
-from runner.group.lockstep import RankContext
-from runner.lifecycle import Signal
+from runner.group.group_config import CannotForm
+from runner.group.lockstep import RankContext, SharedPlan
+from runner.group.plan_channel import PlanChannel, open_channel
+from runner.recorder import FlightRecorder
+from runner.roles import model_thread
 from runner.text import TextWorks
 
 Progressed = Callable[[LoadProgress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SlotIdentity:
-    """Who speaks, and where in its life it is. `slot` is its two digits, `process` its name."""
-
-    node: NodeId
-    process: str
-    boot: Boot
-    slot: str
-    pid: int
-    phase: Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +52,7 @@ class RoleHost(Protocol):
         """Return where the runner is in its life."""
         ...
 
-    def identity(self) -> SlotIdentity:
-        """Return who speaks, with the phase of now."""
-        ...
-
-    def signal(self, signal: Signal) -> None:
+    def signal(self, signal: lifecycle.Signal) -> None:
         """Tell what happened; the phase changes where `runner.lifecycle.NEXT` says so."""
         ...
 
@@ -71,60 +61,160 @@ class RoleHost(Protocol):
         ...
 
 
-class Role(Protocol):
-    """Called from the main thread alone. `begin` comes first, `stop` last; after `fail_all`
-    nothing is served any more."""
+@dataclass(frozen=True, slots=True)
+class RoleParts:
+    """What every role is made of."""
 
-    @property
-    def facts(self) -> EngineFacts | None:
-        """Return what is true of the loaded model; None before, and in a collective test."""
-        ...
+    spec: RunnerSpec
+    host: RoleHost
+    shell: Shell
+    factories: Factories
+    recorder: FlightRecorder
 
-    @property
-    def status(self) -> EngineStatus:
-        """Return where the engine stands; its thread goes on writing there."""
-        ...
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Return the sockets where gateways find it; none but a lead has any."""
-        ...
+class Role:
+    """One rank: its engine's thread, and its channel to the others (None for a runner alone),
+    whose `PlanListener` it is.
+
+    Called from the main thread alone. `begin` comes first, `stop` last; after `fail_all` nothing
+    is served any more. `addresses` are the sockets where gateways find it; none but a lead has
+    any. `facts` are those of the loaded model; None before, and in a collective test. `status` is
+    where the engine stands; its thread goes on writing there.
+    """
+
+    def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self.facts: EngineFacts | None = None
+        self.status = loop.status
+        self._spec = spec = parts.spec
+        self._host = parts.host
+        self._speaker = parts.shell.speaker
+        self._reactor = reactor = parts.shell.reactor
+        self._log = parts.shell.log
+        self._factories = parts.factories
+        self._recorder = parts.recorder
+        is_alone = spec.size == 1 and spec.rank == 0 and spec.test is None
+        self._channel: PlanChannel | None = None
+        if not is_alone:
+            self._channel = open_channel(spec, parts.shell, self)
+        self._thread = model_thread.ModelThread(
+            loop, lambda news: reactor.call(lambda: self._heard(news))
+        )
 
     @property
     def open_requests(self) -> int:
         """Return how many requests are owed an end or an answer."""
-        ...
+        return 0
 
     @property
     def is_empty(self) -> bool:
         """Return whether nothing keeps a draining runner any longer."""
-        ...
+        return self.open_requests == 0
 
     def begin(self) -> None:
-        """Form the group, where there is one, and load."""
-        ...
+        """Wait until all ranks are here; alone, load."""
+        if self._channel is None:
+            self._start()
+        else:
+            self._recorder.note(wall(), "connect_group", ranks=self._spec.size)
 
     def watch(self, now: float) -> None:
         """Look for what is silent or stuck, and leave where something is. Called four times a
         second with the monotonic instant."""
-        ...
+        if self._channel is not None:
+            self._channel.step = self.status.steps_done
 
     def entered(self, phase: Phase) -> None:
         """Take note of the runner's new phase."""
-        ...
 
     def reading(self, now: float) -> RunnerReading | CollectiveReading | None:
         """Return what to publish this second; None where the role has nothing to tell."""
-        ...
+        return None
 
     def fail_all(self, reason: FailReason, message: str) -> None:
         """Tell every open request, and the other ranks, that the runner ends."""
-        ...
+        if self._channel is not None:
+            self._channel.end(message)
 
     def say_goodbye(self, message: str) -> None:
         """Take leave of gateways, after the last entries were sent."""
-        ...
 
     def stop(self, timeout_s: float) -> None:
         """Give the engine a moment to end its step, then drop the links."""
-        ...
+        self._thread.stop(timeout_s)
+        if self._channel is not None:
+            self._channel.close()
+
+    # --- from the other ranks --------------------------------------------------------------
+
+    @property
+    def _others(self) -> PlanChannel:
+        """Return the channel of a rank that is not alone."""
+        assert self._channel is not None, "a group"
+        return self._channel
+
+    def form(self) -> None:
+        """Join the ring and load, or meet for a test; leave where it does not form."""
+        group = self._others.group
+        try:
+            self._factories.form_group(group, self._spec.rank, group.form_deadline_s)
+        except CannotForm as error:
+            self._host.leave(lifecycle.GROUP_LOST, "model_unavailable", str(error))
+            return
+        self._others.formed()
+        self._start()
+
+    def plan(self, shared: SharedPlan) -> None:
+        """Take the lead's next plan."""
+
+    def lost(self, what: str, is_final: bool) -> None:
+        """Leave: another rank is gone, and where `is_final` it always would be."""
+        self._log.error("the group is over", why=what)
+        code = lifecycle.LOAD_FAILED if is_final else lifecycle.GROUP_LOST
+        self._host.leave(code, "runner_lost", what)
+
+    def ended(self, why: str) -> None:
+        """Leave in good order, as the lead has."""
+        self._host.leave(lifecycle.STOPPED, "model_unavailable", f"the lead has left: {why}")
+
+    # --- the engine's thread ---------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Have the thread load a model, or meet for a test, and go on from there."""
+        if self._spec.test is None:
+            self._recorder.note(wall(), "load_model", model=self._spec.model)
+        self._thread.start()
+
+    def _heard(self, news: model_thread.ThreadNews) -> None:
+        """Take the thread's news; a rank that is lost is another matter than its own trouble."""
+        match news:
+            case model_thread.Loaded():
+                if self._host.phase == "loading":
+                    if self._channel is not None:
+                        self._channel.ready = True
+                    self._loaded()
+            case model_thread.LoadFailed(message):
+                self._recorder.note(wall(), "error", message=message)
+                self._log.error("loading failed", error=message)
+                code = _code_of(message, lifecycle.LOAD_FAILED)
+                self._host.leave(code, "model_unavailable", message)
+            case model_thread.Broken(message, _, story):
+                self._recorder.note(wall(), "error", message=message)
+                self._log.critical("the engine raised", error=story)
+                code = _code_of(message, lifecycle.ENGINE_ERROR)
+                self._host.leave(code, "runner_lost", f"the engine failed: {message}")
+
+    def _loaded(self) -> None:
+        """Be ready: all ranks have agreed, or met."""
+        self._host.signal("loaded")
+        self._host.signal("warmed")
+        self._log.info("ready", rank=self._spec.rank)
+
+    def _stuck(self, what: str) -> None:
+        """Leave: the engine has passed a deadline."""
+        self._log.critical("the engine is stuck", what=what)
+        self._host.leave(lifecycle.WEDGED, "runner_lost", what)
+
+
+def _code_of(message: str, own: int) -> int:
+    return lifecycle.GROUP_LOST if lifecycle.lost_peer(message) else own

@@ -11,12 +11,9 @@ from collections.abc import Callable
 
 from bus.process.clock import wall
 from bus.process.memory import keep
-from bus.service import Shell
-from bus.wire.messages.control import RunnerSpec
 from runner.engine import EngineFacts
 from runner.lifecycle import LOAD_FAILED
-from runner.recorder import FlightRecorder
-from runner.roles.role import RoleHost
+from runner.roles.role import RoleParts
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.warm_up import WarmUp
 from runner.text import TextThread, TextWorks
@@ -25,32 +22,26 @@ from runner.text import TextThread, TextWorks
 class Startup:
     """Begin with `loaded`, then give it every step while the runner warms up.
 
-    `text` is the thread; `load_text` is called in it, and `opened` in the main thread with what
-    it made, before the runner is ready.
+    `text` is the thread; `opened` is called in the main thread with what `load_text` made in it,
+    before the runner is ready.
     """
 
     def __init__(
-        self,
-        spec: RunnerSpec,
-        host: RoleHost,
-        shell: Shell,
-        recorder: FlightRecorder,
-        *,
-        loop: LeadLoop,
-        load_text: Callable[[RunnerSpec], TextWorks],
-        opened: Callable[[TextWorks], None],
+        self, parts: RoleParts, loop: LeadLoop, opened: Callable[[TextWorks], None]
     ) -> None:
-        self._spec = spec
-        self._host = host
-        self._reactor = shell.reactor
-        self._log = shell.log
-        self._recorder = recorder
+        self._spec = spec = parts.spec
+        self._host = parts.host
+        self._reactor = reactor = parts.shell.reactor
+        self._log = parts.shell.log
+        self._recorder = parts.recorder
         self._loop = loop
         self._opened = opened
-        self._since = shell.reactor.now()
+        self._since = reactor.now()
         self._waits_for = {"engine", "text"}
         self._warm_up: WarmUp | None = None
-        self.text = TextThread(lambda: load_text(spec), shell.reactor.call, self._text_loaded)
+        self.text = TextThread(
+            lambda: parts.factories.load_text(spec), reactor.call, self._text_loaded
+        )
 
     def loaded(self, facts: EngineFacts) -> None:
         """Open the tokenizer, and submit the first warm-up prompt."""

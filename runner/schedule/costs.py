@@ -125,11 +125,6 @@ class CostModel:
         return CHUNK_STEP * max(min(steps, most // CHUNK_STEP), least // CHUNK_STEP, 1)
 
     @property
-    def knows_prefill(self) -> bool:
-        """Return whether any prefill was measured."""
-        return self.prefill.known
-
-    @property
     def knows_decode(self) -> bool:
         """Return whether any decode was measured."""
         return bool(self._decode_s)

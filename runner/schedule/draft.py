@@ -1,6 +1,6 @@
 """A plan in the making, and what must be remembered of it until its result is read.
 
-Pure. Deciding is in `schedule_plan` and `schedule_prefill`; both write here.
+Pure. Deciding is in `plan` and `prefill`; both write here.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from runner.engine import EntryId, PrefillGroup, PrefixHit, PrefixInsert, RowId, RowSpec
 from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row, RowEvent
-from runner.schedule.table import RowTable
 
 
 @dataclass(slots=True)
 class Draft:
-    """A plan being made, with what must be remembered until its result is read."""
+    """A plan being made, with what must be remembered until its result is read: who gives a token
+    (`samples`), how far prompts are (`progress`), and what the step was expected to cost."""
 
+    step: int
     now: float
     release: list[RowId] = field(default_factory=list[RowId])
     preempt: list[RowId] = field(default_factory=list[RowId])
@@ -40,32 +41,5 @@ class Draft:
     @property
     def is_empty(self) -> bool:
         """Return whether the step would do nothing."""
-        return not (
-            self.decode
-            or self.prefill
-            or self.release
-            or self.preempt
-            or self.evict
-            or self.admit
-            or self.insert
-        )
-
-
-def keep_prefix(table: RowTable, draft: Draft, row: Row, length: int) -> bool:
-    """Plan to keep the row's first `length` tokens; False where it is not worth it."""
-    if table.prefixes.limit_bytes <= 0 or not 0 < length <= min(row.computed, row.length):
-        return False
-    kept = table.prefixes.keep(
-        row.chain(),
-        length,
-        room_bytes=table.kv_bytes - table.live_bytes(),
-        hit_now=draft.needed,
-    )
-    if kept is None:
-        return False
-    assert row.row_id is not None
-    draft.evict.extend(kept.evict)
-    draft.insert.append(PrefixInsert(kept.entry, row.row_id, length))
-    draft.needed.add(kept.entry)
-    draft.fresh.add(kept.entry)
-    return True
+        does = (self.release, self.preempt, self.evict, self.admit, self.prefill, self.decode)
+        return not any((*does, self.insert))

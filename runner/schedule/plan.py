@@ -10,11 +10,11 @@ preemption by recomputation vLLM's.
 from __future__ import annotations
 
 from runner.engine import PrefixHit, StepPlan
-from runner.schedule.draft import Draft, keep_prefix
-from runner.schedule.prefill import choose_prefill
+from runner.schedule.draft import Draft
+from runner.schedule.prefill import choose_prefill, keep_prefix
 from runner.schedule.prefix import PrefixMatch
 from runner.schedule.rows import Row, RowEvent, RowFailed, RowStarted
-from runner.schedule.table import Issued, RowTable
+from runner.schedule.table import RowTable
 
 
 def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEvent]]:
@@ -22,7 +22,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
 
     A plan returned is taken as issued: its result must be committed.
     """
-    draft = Draft(now)
+    draft = Draft(table.step + 1, now)
     _retire(table, draft)
     _grow(table, draft)
     _admit(table, draft)
@@ -31,7 +31,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     if draft.is_empty:
         return None, draft.events
     plan = StepPlan(
-        step=table.step + 1,
+        step=draft.step,
         release=tuple(draft.release),
         preempt=tuple(draft.preempt),
         evict=tuple(draft.evict),
@@ -42,18 +42,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
         insert=tuple(draft.insert),
         digest=table.digest,
     )
-    table.issue(
-        Issued(
-            step=plan.step,
-            samples=draft.samples,
-            progress=tuple(draft.progress),
-            decode_rows=len(draft.decode),
-            groups=tuple(draft.groups),
-            planned_at=now,
-            decode_s=draft.decode_s,
-            prefill_s=draft.prefill_s,
-        )
-    )
+    table.issue(draft)
     return plan, draft.events
 
 

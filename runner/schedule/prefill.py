@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.engine import PrefillChunk
+from runner.engine import PrefillChunk, PrefixInsert
 from runner.schedule.budget import DEAR, LEAST_CHUNK
 from runner.schedule.costs import GroupSize
-from runner.schedule.draft import Draft, keep_prefix
+from runner.schedule.draft import Draft
 from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
 
@@ -91,7 +91,7 @@ def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
 
 def _tokens_within(table: RowTable, rows: list[Row], limit_s: float) -> int:
     settings, costs = table.settings, table.costs
-    most = settings.prefill_tokens if costs.knows_prefill else settings.first_chunk_tokens
+    most = settings.prefill_tokens if costs.prefill.known else settings.first_chunk_tokens
     return costs.tokens_within(limit_s, least=LEAST_CHUNK, most=most, depth=_depth(rows))
 
 
@@ -196,3 +196,23 @@ def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
         if stop == kept_at and not row.made and row.keeps_prompt:
             keep_prefix(table, draft, row, kept_at)
     draft.prefill.append(tuple(chunks))
+
+
+def keep_prefix(table: RowTable, draft: Draft, row: Row, length: int) -> bool:
+    """Plan to keep the row's first `length` tokens; False where it is not worth it."""
+    if table.prefixes.limit_bytes <= 0 or not 0 < length <= min(row.computed, row.length):
+        return False
+    kept = table.prefixes.keep(
+        row.chain(),
+        length,
+        room_bytes=table.kv_bytes - table.live_bytes(),
+        hit_now=draft.needed,
+    )
+    if kept is None:
+        return False
+    assert row.row_id is not None
+    draft.evict.extend(kept.evict)
+    draft.insert.append(PrefixInsert(kept.entry, row.row_id, length))
+    draft.needed.add(kept.entry)
+    draft.fresh.add(kept.entry)
+    return True

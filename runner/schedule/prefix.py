@@ -123,10 +123,6 @@ class PrefixKept:
     evict: tuple[EntryId, ...]
 
 
-def _no_groups() -> dict[bytes, dict[EntryId, None]]:
-    return {}
-
-
 @dataclass(slots=True)
 class PrefixIndex:
     """The entries of one runner. `limit_bytes` bounds their sum at every moment."""
@@ -141,7 +137,9 @@ class PrefixIndex:
     _kept: OrderedDict[EntryId, PrefixEntry] = field(
         default_factory=OrderedDict[EntryId, PrefixEntry]
     )
-    _by_block: dict[bytes, dict[EntryId, None]] = field(default_factory=_no_groups)
+    _by_block: dict[bytes, dict[EntryId, None]] = field(
+        default_factory=dict[bytes, dict[EntryId, None]]
+    )
     _by_end: dict[bytes, EntryId] = field(default_factory=dict[bytes, EntryId])
     _lengths: Counter[int] = field(default_factory=Counter[int])
 

@@ -46,16 +46,13 @@ class Placed:
 class SchedulerLoad:
     """What a reading tells of a scheduler now."""
 
-    running: int
-    paused: int
-    waiting_rows: int
-    waiting_requests: int
-    best_waiting_priority: int | None
-    kv_bytes: int
-    kv_limit_bytes: int
-    prefix_bytes: int
-    prefix_entries: int
-    preemptions: int
+    running: int = 0
+    waiting_requests: int = 0
+    best_waiting_priority: int | None = None
+    kv_bytes: int = 0
+    kv_limit_bytes: int = 0
+    prefix_bytes: int = 0
+    preemptions: int = 0
 
 
 class Scheduler:
@@ -165,9 +162,9 @@ class Scheduler:
         issued = table.read(result)
         # A step took the time since the one before it was read, or since it was planned where
         # the engine was idle.
-        took_s = now - max(issued.planned_at, self._committed_at)
+        took_s = now - max(issued.now, self._committed_at)
         self._committed_at = now
-        step = StepTime(issued.decode_rows, issued.groups, issued.prefill_s, took_s)
+        step = StepTime(len(issued.decode), tuple(issued.groups), issued.prefill_s, took_s)
         table.timekeeper.took(step, idle_next=not table.issued)
         events: list[RowEvent] = []
         for row, done in issued.progress:
@@ -232,8 +229,6 @@ class Scheduler:
         waiting = [row for row in table.rows.values() if row.status == "waiting"]
         return SchedulerLoad(
             running=len(table.live) - len(table.retiring),
-            paused=sum(row.paused_at is not None for row in table.rows.values()),
-            waiting_rows=len(waiting),
             waiting_requests=len({row.key.request_id for row in waiting}),
             best_waiting_priority=min(
                 (row.prepared.request.priority for row in waiting), default=None
@@ -241,7 +236,6 @@ class Scheduler:
             kv_bytes=table.live_bytes(),
             kv_limit_bytes=table.kv_bytes,
             prefix_bytes=table.prefixes.used_bytes,
-            prefix_entries=len(table.prefixes),
             preemptions=table.preemptions,
         )
 

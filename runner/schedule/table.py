@@ -16,7 +16,8 @@ from bus.wire.ids import RequestId
 from runner.engine import EngineFacts, EntryId, RowId, StepResult
 from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
-from runner.schedule.costs import CostModel, GroupSize
+from runner.schedule.costs import CostModel
+from runner.schedule.draft import Draft
 from runner.schedule.prefix import BLOCK_TOKENS, PrefixIndex
 from runner.schedule.rows import Row, RowKey
 
@@ -47,29 +48,6 @@ class ScheduleSettings:
     kv_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """A plan that the engine has and whose result is not read: who gives a token, and what
-    the step was expected to cost."""
-
-    step: int
-    samples: dict[RowId, Row]
-    progress: tuple[tuple[Row, int], ...]
-    decode_rows: int
-    groups: tuple[GroupSize, ...]
-    planned_at: float
-    decode_s: float
-    prefill_s: float
-
-
-def _rows() -> dict[RowKey, Row]:
-    return {}
-
-
-def _live() -> dict[RowId, Row]:
-    return {}
-
-
 @dataclass(slots=True)
 class RowTable:
     """`rows` holds every row that has not ended, `requests` the same by request; `live` every row
@@ -81,11 +59,11 @@ class RowTable:
 
     facts: EngineFacts
     settings: ScheduleSettings
-    rows: dict[RowKey, Row] = field(default_factory=_rows)
+    rows: dict[RowKey, Row] = field(default_factory=dict[RowKey, Row])
     requests: dict[RequestId, list[Row]] = field(default_factory=dict[RequestId, list[Row]])
-    live: dict[RowId, Row] = field(default_factory=_live)
+    live: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     retiring: list[Row] = field(default_factory=list[Row])
-    issued: deque[Issued] = field(default_factory=deque[Issued])
+    issued: deque[Draft] = field(default_factory=deque[Draft])
     costs: CostModel = field(default_factory=CostModel)
     step: int = 0
     digest: int = 0
@@ -221,13 +199,13 @@ class RowTable:
 
     # --- steps -----------------------------------------------------------------------------
 
-    def issue(self, issued: Issued) -> None:
+    def issue(self, issued: Draft) -> None:
         """Take a plan as given to the engine; steps are numbered without gaps."""
         assert issued.step == self.step + 1
         self.step = issued.step
         self.issued.append(issued)
 
-    def read(self, result: StepResult) -> Issued:
+    def read(self, result: StepResult) -> Draft:
         """Take the result of the oldest unread step into the digest; return what was issued.
 
         ValueError where it is another step's.

@@ -55,6 +55,6 @@ class Clients:
         """Return the peers to be given up now."""
         return [peer for peer, one in self.known.items() if now - one.heard_at > SILENT_S]
 
-    def forget(self, peer: bytes) -> None:
-        """Drop a gateway process; an unknown one is ignored."""
-        self.known.pop(peer, None)
+    def forget(self, peer: bytes) -> Client | None:
+        """Drop a gateway process and return it; None for an unknown one."""
+        return self.known.pop(peer, None)

@@ -111,8 +111,7 @@ class GatewayLink:
         self.send(peer, Welcome(spec.instance, spec.generation, self._boot, client.protocol))
 
     def _give_up(self, peer: bytes, why: str) -> None:
-        client = self._clients.known.get(peer)
-        self._clients.forget(peer)
+        client = self._clients.forget(peer)
         open_requests = self._listener.gone(peer)
         if client is not None:
             self._log.warning("a gateway is gone", gateway=client.name, why=why, open=open_requests)

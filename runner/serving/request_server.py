@@ -29,16 +29,8 @@ from bus.wire.messages.tokens import (
     StepEntries,
     Submit,
 )
+from runner import schedule
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
-from runner.schedule import (
-    Placed,
-    RowEvent,
-    RowFailed,
-    RowFinished,
-    RowPrefilled,
-    RowStarted,
-    RowToken,
-)
 from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
@@ -203,7 +195,9 @@ class RequestServer:
         if pending.cancelled is not None:
             self._cancel(pending.cancelled, now)
 
-    def _place(self, pending: _Pending, prepared: PreparedRequest, now: float) -> Placed | Refusal:
+    def _place(
+        self, pending: _Pending, prepared: PreparedRequest, now: float
+    ) -> schedule.Placed | Refusal:
         works = self.works
         assert works is not None, "ready"
         readers = [works.choice(prepared, choice.choice) for choice in prepared.choices]
@@ -216,7 +210,7 @@ class RequestServer:
             placed = scheduler.submit(
                 prepared, seeds=seeds, now=now, deadline_at=pending.deadline_at
             )
-        if isinstance(placed, Placed):
+        if isinstance(placed, schedule.Placed):
             self._open[prepared.request_id] = request
         return placed
 
@@ -246,7 +240,7 @@ class RequestServer:
             self._happened(event, outs, now)
         self._deliver(outs)
 
-    def _happened(self, event: RowEvent, outs: dict[bytes, Outgoing], now: float) -> None:
+    def _happened(self, event: schedule.RowEvent, outs: dict[bytes, Outgoing], now: float) -> None:
         request = self._open.get(event.key.request_id)
         if request is None:
             return
@@ -256,18 +250,18 @@ class RequestServer:
         choice = event.key.choice
         try:
             match event:
-                case RowToken():
+                case schedule.RowToken():
                     request.token(choice, event.sampled, now, out)
                     self.totals.generated_tokens += 1
-                case RowFinished():
+                case schedule.RowFinished():
                     request.row_finished(choice, event.finish, event.cost, now, out)
-                case RowFailed():
+                case schedule.RowFailed():
                     request.fail(event.reason, event.message, out, event.cost)
                     self._note("error", request.request_id, reason=event.reason)
-                case RowStarted():
+                case schedule.RowStarted():
                     request.started(choice, event.cached_tokens)
                     self._looked_up(event)
-                case RowPrefilled():
+                case schedule.RowPrefilled():
                     request.prefilled(choice, event.done, event.total, out)
                     phase = "decode_wait_first_token" if event.done == event.total else "prefill"
                     self._note(phase, request.request_id, done=event.done, total=event.total)
@@ -277,7 +271,7 @@ class RequestServer:
         if request.is_over:
             self._ended_now(request, now)
 
-    def _looked_up(self, event: RowStarted) -> None:
+    def _looked_up(self, event: schedule.RowStarted) -> None:
         self._note("kv_cache_lookup", event.key.request_id, cached_tokens=event.cached_tokens)
         if event.cached_tokens:
             self.totals.prefix_hits += 1
@@ -287,7 +281,7 @@ class RequestServer:
         """Carry out orders (which may make more entries), then send."""
         now = self._reactor.now()
         while self._loop.scheduler is not None and any(out.orders for out in outs.values()):
-            events: list[RowEvent] = []
+            events: list[schedule.RowEvent] = []
             with self._loop.scheduling() as scheduler:
                 for out in outs.values():
                     for order in out.orders:

@@ -8,16 +8,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from runner.text.prepared import (
+    ChoiceReader,
+    Piece,
+    PreparedChoice,
+    PreparedRequest,
+    TextPiece,
+    TextWorks,
+)
+
 if TYPE_CHECKING:
     from runner.text.grammar import open_matcher
-    from runner.text.prepared import (
-        ChoiceReader,
-        Piece,
-        PreparedChoice,
-        PreparedRequest,
-        TextPiece,
-        TextWorks,
-    )
     from runner.text.text import Text
     from runner.text.thread import Answer, TextThread
     from runner.text.tokenizer import ModelTokenizer
@@ -38,17 +39,12 @@ __all__ = [
 
 _HOMES = {
     "Answer": "runner.text.thread",
-    "ChoiceReader": "runner.text.prepared",
     "ModelTokenizer": "runner.text.tokenizer",
-    "Piece": "runner.text.prepared",
-    "PreparedChoice": "runner.text.prepared",
-    "PreparedRequest": "runner.text.prepared",
     "Text": "runner.text.text",
-    "TextPiece": "runner.text.prepared",
     "TextThread": "runner.text.thread",
-    "TextWorks": "runner.text.prepared",
     "open_matcher": "runner.text.grammar",
 }
+"""What is no pure module, or loads the libraries of tokenizers or grammars."""
 
 
 def __getattr__(name: str) -> object:

@@ -17,24 +17,6 @@ _UTF8 = codecs.getincrementaldecoder("utf-8")
 _SPACE = "▁"
 
 
-class Detokeniser(Protocol):
-    """The text that each token completes. `flush` ends the text; `held` tells whether bytes of
-    an incomplete character are waiting."""
-
-    def add(self, token: int) -> str:
-        """Return the text that this token completes; it may be empty."""
-        ...
-
-    def flush(self) -> str:
-        """Return what is left at the end; incomplete characters are U+FFFD."""
-        ...
-
-    @property
-    def held(self) -> bool:
-        """Return whether bytes of an incomplete character are waiting."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class TokenTable:
     """`bytes_of[id]` is what the token adds to the output; hidden special tokens add nothing.
@@ -124,14 +106,15 @@ class StreamingDecoder(Protocol):
 
 
 class WholeTextDetokeniser:
-    """Detokenises with the model library's own decoder, for vocabularies of other kinds."""
+    """Detokenises with the model library's own decoder, for vocabularies of other kinds. `held`:
+    the last token's text is still to come."""
 
-    __slots__ = ("_decoder", "_hidden", "_waiting")
+    __slots__ = ("_decoder", "_hidden", "held")
 
     def __init__(self, decoder: StreamingDecoder, hidden: frozenset[int]) -> None:
         self._decoder = decoder
         self._hidden = hidden
-        self._waiting = False
+        self.held = False
 
     def add(self, token: int) -> str:
         """Return the text that this token completes."""
@@ -139,19 +122,19 @@ class WholeTextDetokeniser:
             return ""
         self._decoder.add_token(token)
         text = self._decoder.last_segment
-        self._waiting = not text
+        self.held = not text
         return text
 
     def flush(self) -> str:
         """Return what is left at the end."""
         self._decoder.finalize()
-        self._waiting = False
+        self.held = False
         return self._decoder.last_segment
 
-    @property
-    def held(self) -> bool:
-        """Return whether the last token's text is still to come."""
-        return self._waiting
+
+Detokeniser = ByteDetokeniser | WholeTextDetokeniser
+"""The text that each token completes, which may be empty. `flush` ends the text: incomplete
+characters are U+FFFD."""
 
 
 def _kinds(decoder: Mapping[str, Any] | None) -> set[str]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -83,7 +83,7 @@ class Grammars:
         """`token_ids`: added tokens by their text, those of markers at least."""
         self._guide = guide
         self._token_ids = token_ids
-        self._kept: OrderedDict[str, GrammarSpec | str] = OrderedDict()
+        self._compiled = lru_cache(KEPT_GRAMMARS)(self._compile)
 
     def output(
         self, form: OutputFormat, *, think: ThinkFirst | None, calls: Calls | None
@@ -190,20 +190,13 @@ class Grammars:
 
     def _checked(self, lark: str, field: str) -> GrammarSpec:
         """Return the compiled grammar, from those kept or new. Raises BadRequest."""
-        key = hashlib.sha256(lark.encode("utf-8", "surrogatepass")).hexdigest()
-        found = self._kept.get(key)
-        if found is None:
-            found = self._compile(key, lark)
-            self._kept[key] = found
-            if len(self._kept) > KEPT_GRAMMARS:
-                self._kept.popitem(last=False)
-        else:
-            self._kept.move_to_end(key)
+        found = self._compiled(lark)
         if isinstance(found, str):
             raise BadRequest(f"this format cannot be enforced: {found}", field=field)
         return found
 
-    def _compile(self, key: str, lark: str) -> GrammarSpec | str:
+    def _compile(self, lark: str) -> GrammarSpec | str:
+        key = hashlib.sha256(lark.encode("utf-8", "surrogatepass")).hexdigest()
         try:
             spec = GrammarSpec(key, LLMatcher.grammar_from_lark(lark))
             matcher = open_matcher(self._guide, spec)

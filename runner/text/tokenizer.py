@@ -30,7 +30,8 @@ class TokenizerError(ShoalError):
 
 
 class ModelTokenizer:
-    """The tokenizer of one model. `vocabulary` is the width of the model's logits."""
+    """The tokenizer of one model. `vocabulary` is the width of the model's logits, `added_ids` are
+    the ids of added tokens by their text."""
 
     def __init__(self, path: Path, *, vocabulary: int | None = None) -> None:
         """Open `path`. `vocabulary` None means what `config.json` says. Nothing is fetched from
@@ -55,7 +56,7 @@ class ModelTokenizer:
         self._backend: Any = hf.backend_tokenizer
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
         self._contents = {index: str(token.content) for index, token in self._added.items()}
-        self._added_ids = {text: index for index, text in self._contents.items()}
+        self.added_ids = {text: index for index, text in self._contents.items()}
         stated = vocabulary or _vocabulary(config)
         self.vocabulary: int = stated or len(hf)
         self.eos_token_ids: frozenset[int] = frozenset(
@@ -101,12 +102,7 @@ class ModelTokenizer:
 
     def token_id(self, text: str) -> int | None:
         """Return the id of the added token that is exactly `text`, if there is one."""
-        return self._added_ids.get(text)
-
-    @property
-    def added_ids(self) -> Mapping[str, int]:
-        """Return the ids of added tokens by their text."""
-        return self._added_ids
+        return self.added_ids.get(text)
 
     def parse_calls(self, text: str, tools: Sequence[Mapping[str, Any]]) -> object:
         """Return what the model family's own parser makes of the text between the call markers: a

@@ -41,7 +41,6 @@ def facts(
 ) -> EngineFacts:
     """A model of one byte of KV per token, with `kv_bytes` left beside its weights."""
     return EngineFacts(
-        model_id="fake",
         weights_bytes=1000,
         context_tokens=context_tokens,
         vocabulary=64,
@@ -51,7 +50,6 @@ def facts(
         trims=trims,
         eos_token_ids=frozenset({0}),
         memory_limit_bytes=1000 + kv_bytes,
-        backend="fake",
     )
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from bus.client import Speaker
+from bus.client import Letters, Speaker
 from bus.links.reactor import PollReactor
 from bus.process.logs import Log
 from bus.wire.errors import PortTaken
@@ -18,10 +18,10 @@ from bus.wire.ids import Boot, ModelId, NodeId
 from worker.models.file_hashes import Hashes
 from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread
-from worker.transfer.downloader import Downloader, DownloadNews
+from worker.transfer.downloader import Downloader, DownloadNews, Wanted
 from worker.transfer.source import StoreAddress
 from worker.transfer.store import Store
-from worker.transfer.thread import open_link, packer
+from worker.transfer.thread import open_link
 
 
 class StoreNode:
@@ -43,7 +43,7 @@ class StoreNode:
             link.close()
             raise
         self.jobs = DiskThread("hashing", reactor.call)
-        pack = packer(Speaker(NodeId("giver"), "worker", Boot("b")))
+        pack = Letters(Speaker(NodeId("giver"), "worker", Boot("b"))).write
         log = Log(node="giver", process="test", level="error")
         self.store = Store(
             reactor, link, pack, self.jobs, Hashes(state), log, bytes_per_s=bytes_per_s
@@ -62,7 +62,7 @@ class FetchNode:
         self.reactor = reactor
         self.models = models
         self.jobs = DiskThread("disk", reactor.call)
-        pack = packer(Speaker(NodeId("getter"), "worker", Boot("b")))
+        pack = Letters(Speaker(NodeId("getter"), "worker", Boot("b"))).write
         log = Log(node="getter", process="test", level="critical")
         self.fetcher = Downloader(
             reactor, open_link, pack, self.jobs, models, log, margin_bytes=margin_bytes
@@ -72,7 +72,7 @@ class FetchNode:
         self, model: str, *addresses: str, attempt: int = 1, layers: Layers | None = None
     ) -> None:
         sources = [StoreAddress(NodeId(f"n{n}"), address) for n, address in enumerate(addresses)]
-        self.fetcher.want(ModelId(model), attempt, sources, layers)
+        self.fetcher.want(Wanted(ModelId(model), attempt, sources, layers))
 
     def news(self, model: str) -> DownloadNews:
         return self.fetcher.news()[ModelId(model)]

@@ -7,16 +7,21 @@ from dataclasses import replace
 import pytest
 
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import ProcessReading
+from bus.wire.messages.readings import NodeReading, ProcessReading
 from telemetry.health import CODES, NodeFacts, SilentPeer, findings
 
 GB = 1 << 30
-WELL = NodeFacts(
-    node=NodeId("n1"),
-    disk_free_bytes=100 * GB,
-    memory_total_bytes=16 * GB,
-    memory_available_bytes=8 * GB,
-)
+READING = NodeReading(
+    node=NodeId("n1"), disk_free_bytes=100 * GB, memory_total_bytes=16 * GB,
+    memory_available_bytes=8 * GB, cpu_ratio=0.0, load_1m=0.0, disk_total_bytes=200 * GB,
+    measured_at_s=0.0,
+)  # fmt: skip
+WELL = NodeFacts(READING)
+
+
+def measured(**fields: object) -> NodeFacts:
+    """A node that is well but for these fields of its reading."""
+    return NodeFacts(READING.model_copy(update=fields))
 
 
 def process(name: str, status: str, pid: int = 0) -> ProcessReading:
@@ -39,7 +44,7 @@ def codes(facts: NodeFacts) -> list[tuple[str, str]]:
 
 def test_a_node_that_is_well_has_no_findings() -> None:
     running = process("bus", "running", pid=4)
-    assert codes(replace(WELL, processes=(running,))) == []
+    assert codes(measured(processes=(running,))) == []
 
 
 @pytest.mark.parametrize(
@@ -54,7 +59,7 @@ def test_a_node_that_is_well_has_no_findings() -> None:
 def test_disk_is_low_under_ten_gigabytes_and_full_under_two(
     free_bytes: int, expected: list[tuple[str, str]]
 ) -> None:
-    assert codes(replace(WELL, disk_free_bytes=free_bytes)) == expected
+    assert codes(measured(disk_free_bytes=free_bytes)) == expected
 
 
 def test_a_service_that_ended_is_an_error_and_an_empty_slot_is_not() -> None:
@@ -65,7 +70,7 @@ def test_a_service_that_ended_is_an_error_and_an_empty_slot_is_not() -> None:
         process("runner:04", "fatal"),
         process("worker", "backoff"),
     )
-    found = findings(replace(WELL, processes=processes))
+    found = findings(measured(processes=processes))
     assert [(f.level, f.code, f.message.split()[0]) for f in found] == [
         ("error", "process_down", "master"),
         ("error", "process_down", "gateway"),
@@ -76,8 +81,7 @@ def test_a_service_that_ended_is_an_error_and_an_empty_slot_is_not() -> None:
 
 def test_errors_come_before_warnings_whatever_the_rules_order() -> None:
     facts = replace(
-        WELL,
-        disk_free_bytes=5 * GB,
+        measured(disk_free_bytes=5 * GB),
         failed_downloads=(("org/model", "404"),),
         failed_models=(("shoal-tiny", "3 failures in 60 s"),),
     )
@@ -89,14 +93,14 @@ def test_errors_come_before_warnings_whatever_the_rules_order() -> None:
 
 
 def test_memory_is_low_under_a_tenth() -> None:
-    assert codes(replace(WELL, memory_available_bytes=GB)) == [("warn", "memory_low")]
+    assert codes(measured(memory_available_bytes=GB)) == [("warn", "memory_low")]
 
 
 def test_wired_memory_is_told_only_where_no_runner_lives() -> None:
     wired = replace(WELL, wired_bytes=6 * GB)
     assert codes(wired) == [("warn", "memory_wired")]
     runner = process("runner:00", "running", pid=7)
-    assert codes(replace(wired, processes=(runner,))) == []
+    assert codes(replace(measured(processes=(runner,)), wired_bytes=6 * GB)) == []
 
 
 def test_a_peer_is_unreachable_after_fifteen_seconds_and_the_finding_names_it() -> None:
@@ -107,13 +111,10 @@ def test_a_peer_is_unreachable_after_fifteen_seconds_and_the_finding_names_it() 
 
 
 def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
-    facts = NodeFacts(
-        node=NodeId("n1"),
-        disk_free_bytes=0,
-        memory_total_bytes=16 * GB,
-        memory_available_bytes=0,
+    processes = (process("bus", "fatal"), process("worker", "backoff"))
+    facts = replace(
+        measured(disk_free_bytes=0, memory_available_bytes=0, processes=processes),
         wired_bytes=9 * GB,
-        processes=(process("bus", "fatal"), process("worker", "backoff")),
         failed_downloads=(("m", "why"),),
         failed_models=(("m", "why"),),
         silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),
@@ -127,4 +128,4 @@ def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
 def test_a_ring_of_bridges_is_told_by_the_nodes_on_it_alone() -> None:
     ring = (NodeId("n1"), NodeId("n2"), NodeId("n3"))
     assert codes(replace(WELL, bridge_loops=(ring,))) == [("warn", "thunderbolt_loop")]
-    assert codes(replace(WELL, node=NodeId("n4"), bridge_loops=(ring,))) == []
+    assert codes(replace(measured(node=NodeId("n4")), bridge_loops=(ring,))) == []

@@ -6,7 +6,6 @@ import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from bus.process.clock import now
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
 from bus.process.logs import Log
+from bus.process.supervisor import Status, SupervisedProcess
 from bus.service import Shell
 from bus.switchboard.switchboard import Switchboard
 from bus.wire.codec import Envelope, decode, encode
@@ -31,17 +31,13 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
-from telemetry.service import Supervised, Telemetry
+from telemetry.service import Telemetry
 
 NODE = NodeId("n1")
 
 
-@dataclass(frozen=True)
-class Entry:
-    name: str
-    status: str
-    pid: int
-    description: str = ""
+def entry(name: str, status: Status, pid: int, description: str = "") -> SupervisedProcess:
+    return SupervisedProcess(name, status, pid, 0, 0, None, description, "")
 
 
 class Bench:
@@ -51,7 +47,7 @@ class Bench:
         self.log = io.StringIO()
         self.reactor = PollReactor()
         self.endpoints = Endpoints(str(folder))
-        self.entries: list[Supervised] = [Entry("bus", "running", os.getpid())]
+        self.entries: list[SupervisedProcess] = [entry("bus", "running", os.getpid())]
         self.supervised = True
         self.board = Switchboard(self.endpoints, self.reactor, self._log("bus"))
         self.listener = self._client("gateway")
@@ -89,7 +85,7 @@ class Bench:
         link.close()
         return answers[0]
 
-    def _listed(self) -> list[Supervised]:
+    def _listed(self) -> list[SupervisedProcess]:
         if not self.supervised:
             raise Unavailable("supervisord at x: gone")
         return self.entries
@@ -117,7 +113,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_a_reading_tells_of_the_machine_and_of_supervised_processes(bench: Bench) -> None:
-    bench.entries.append(Entry("runner:00", "stopped", 0, "Not started"))
+    bench.entries.append(entry("runner:00", "stopped", 0, "Not started"))
     reading = bench.reading_with(lambda found: len(found.processes) == 2)
     assert 0 < reading.memory_available_bytes <= reading.memory_total_bytes
     assert 0.0 <= reading.cpu_ratio <= 1.0
@@ -128,7 +124,7 @@ def test_a_reading_tells_of_the_machine_and_of_supervised_processes(bench: Bench
 
 def test_the_gateways_children_are_told_of_as_its_http_processes(bench: Bench) -> None:
     # Our own parent stands in for gunicorn: a process with at least one child, us.
-    bench.entries[:] = [Entry("gateway", "running", os.getppid())]
+    bench.entries[:] = [entry("gateway", "running", os.getppid())]
     reading = bench.reading_with(lambda found: found.processes[0].name == "gateway")
     names = {process.name: process.pid for process in reading.processes}
     assert names["gateway"] == os.getppid()
@@ -138,7 +134,7 @@ def test_the_gateways_children_are_told_of_as_its_http_processes(bench: Bench) -
 def test_a_service_that_is_down_is_a_finding_in_the_reading(bench: Bench) -> None:
     before = bench.reading_with(lambda found: found.processes)
     assert "process_down" not in {finding.code for finding in before.findings}
-    bench.entries.append(Entry("worker", "fatal", 0, "no such file"))
+    bench.entries.append(entry("worker", "fatal", 0, "no such file"))
     after = bench.reading_with(lambda found: len(found.processes) == 2)
     assert after.findings[0].code == "process_down"
 

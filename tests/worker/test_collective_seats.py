@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from bus.hardware.collective_test import order_of
 from bus.replica.state import ClusterState
-from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
+from bus.wire.ids import Boot, InstanceId, NodeId
 from bus.wire.instances import Instance, RankSeat, Shard
 from bus.wire.messages.collectives import TEST_MODEL
 from bus.wire.messages.control import SlotHello
 from bus.wire.messages.events import LoadRefused
+from tests.worker.test_fetch_reconcile import card
 from worker.slots.actions import GiveSpec, SeatRank, StartSlot, StopSlot, Tell
 from worker.slots.admission import NodeInventory
 from worker.slots.facts import Reported
@@ -50,9 +51,7 @@ def table() -> SlotTable:
 
 def test_a_rank_needs_no_weights_and_fetches_none() -> None:
     slots, told = table(), Reported()
-    desk = replace(
-        DESK, elsewhere=replace(NOTHING_ELSEWHERE, announced={THERE: frozenset({ModelId("m")})})
-    )
+    desk = replace(DESK, elsewhere=replace(NOTHING_ELSEWHERE, cards={THERE: card(THERE, "m")}))
     (start,) = reconcile(state(instance()), slots, desk, told)
     assert isinstance(start, StartSlot)
     slots.note(start, 1.0)

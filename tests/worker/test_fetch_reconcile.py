@@ -58,9 +58,8 @@ def desk(
 ) -> NodeInventory:
     paths = frozenset({M}) if here else frozenset[str]()
     there = {OTHER: frozenset({M})} if announced is None else announced
-    elsewhere = replace(
-        NOTHING_ELSEWHERE, announced=there, fetches=fetches or {}, has_heard=has_heard
-    )
+    cards = {node: card(node, *models) for node, models in there.items()}
+    elsewhere = replace(NOTHING_ELSEWHERE, cards=cards, fetches=fetches or {}, has_heard=has_heard)
     return NodeInventory(ME, True, None, paths, 30.0, now, elsewhere=elsewhere)
 
 
@@ -153,7 +152,7 @@ LLAMA = ModelCard(
     model=M, path="/x", family="llama", layers=4, weights_bytes=1, size_bytes=1,
     kv_bytes_per_token=1, context_tokens=1, vocabulary=1, fetched_in_parts=True,
 )  # fmt: skip
-ALL, SOME = frozenset({M}), frozenset[ModelId]()
+UNDIVIDED = LLAMA.model_copy(update={"fetched_in_parts": False})
 
 
 def pipeline(sharding: str = "pipeline") -> ClusterState:
@@ -167,18 +166,33 @@ def pipeline(sharding: str = "pipeline") -> ClusterState:
     return ClusterState(instances={"a": made.model_copy(update=update)})
 
 
-def part_desk(held: set[tuple[int, int]], **more: Any) -> NodeInventory:
-    found = desk(announced={OTHER: SOME, THIRD: ALL})
-    elsewhere = replace(found.elsewhere, **{"cards": {M: LLAMA}, **more})
-    return replace(found, parts={M: frozenset(held)}, elsewhere=elsewhere)
+def part(spans: set[tuple[int, int]]) -> PartialModel:
+    return PartialModel(model=M, layers=tuple(spans), have_bytes=1, size_bytes=2)
+
+
+def part_desk(
+    held: set[tuple[int, int]],
+    *,
+    there: set[tuple[int, int]] | None = None,
+    offered: ModelCard = LLAMA,
+    **more: Any,
+) -> NodeInventory:
+    """The third has the whole model; the other what is `there`, if anything."""
+    parts = () if there is None else (part(there),)
+    whole = card(THIRD).model_copy(update={"models": (offered,)})
+    found = desk()
+    elsewhere = replace(
+        found.elsewhere, cards={OTHER: card(OTHER, parts=parts), THIRD: whole}, **more
+    )
+    return replace(found, parts={M: part(held)}, elsewhere=elsewhere)
 
 
 def test_a_stage_fetches_its_layers_alone_and_a_tensor_rank_the_whole() -> None:
     assert reconcile(pipeline(), free_slots(), part_desk(set()), Reported()) == [
         FetchModel(M, Layers(2, 4, 4))
     ]
-    for state, cards in ((pipeline("tensor"), {M: LLAMA}), (pipeline(), {})):
-        found = reconcile(state, free_slots(), part_desk(set(), cards=cards), Reported())
+    for state, offered in ((pipeline("tensor"), LLAMA), (pipeline(), UNDIVIDED)):
+        found = reconcile(state, free_slots(), part_desk(set(), offered=offered), Reported())
         assert found == [FetchModel(M)]
 
 
@@ -186,9 +200,9 @@ def test_a_part_that_covers_a_stage_is_enough_here_and_there() -> None:
     waits = part_desk({(2, 4)})
     assert reconcile(pipeline(), free_slots(), waits, Reported()) == []
     for there in ({(0, 1)}, {(2, 4)}):
-        known = part_desk({(2, 4)}, announced_parts={OTHER: {M: frozenset(there)}})
+        known = part_desk({(2, 4)}, there=there)
         assert reconcile(pipeline(), free_slots(), known, Reported()) == []
-    known = part_desk({(2, 4)}, announced_parts={OTHER: {M: frozenset({(0, 1), (1, 2)})}})
+    known = part_desk({(2, 4)}, there={(0, 1), (1, 2)})
     (started,) = reconcile(pipeline(), free_slots(), known, Reported())
     assert isinstance(started, StartSlot)
 
@@ -209,13 +223,15 @@ def test_other_layers_are_fetched_once_those_under_way_have_come() -> None:
 
 def test_parts_are_announced_and_are_no_source() -> None:
     sources = Sources(ME)
-    part = PartialModel(model=M, layers=((0, 2),), have_bytes=5, size_bytes=10)
-    sources.heard(card(OTHER, parts=(part,), weights_addresses=("tcp://10.0.0.2:1",)), 0.0)
+    half = part({(0, 2)})
+    sources.heard(card(OTHER, parts=(half,), weights_addresses=("tcp://10.0.0.2:1",)), 0.0)
     sources.heard(card(THIRD, "m", weights_addresses=("tcp://10.0.0.3:1",)), 0.0)
-    assert sources.announced_parts(1.0)[OTHER] == {M: frozenset({(0, 2)})}
-    assert sources.announced(1.0)[OTHER] == frozenset()
+    living = sources.living(1.0)
+    assert (living[OTHER].parts, living[OTHER].models) == ((half,), ())
     assert [source.node for source in sources.stores_with(M, 1.0)] == [THIRD]
-    assert sources.cards_of(1.0)[M].model == M
+    elsewhere = replace(NOTHING_ELSEWHERE, cards=living)
+    assert elsewhere.offered(M) == living[THIRD].models[0]
+    assert elsewhere.offered(ModelId("another")) is None
 
 
 def test_an_idle_runner_is_not_given_a_task_whose_weights_are_still_coming() -> None:
@@ -253,12 +269,12 @@ def test_sources_are_other_nodes_whose_living_cards_name_model_and_address() -> 
     sources.heard(card(OTHER, "m", weights_addresses=(address, "ipc:///tmp/x")), 0.0)
     sources.heard(card(THIRD, "m"), 0.0)
     assert sources.stores_with(M, 1.0) == [StoreAddress(OTHER, address)]
-    assert sources.announced(1.0) == {OTHER: frozenset({M}), THIRD: frozenset({M})}
+    assert set(sources.living(1.0)) == {OTHER, THIRD}
     sources.heard(card(OTHER, at_s=0.5, weights_addresses=(address,)), 2.0)
     assert sources.stores_with(M, 2.0), "an older card changes nothing"
     sources.heard(card(OTHER, at_s=2.0, weights_addresses=(address,)), 2.0)
     assert sources.stores_with(M, 2.0) == []
-    assert sources.announced(200.0) == {}
+    assert sources.living(200.0) == {}
 
 
 def test_a_store_is_reached_by_tcp_at_a_host_and_port_and_no_other_way() -> None:

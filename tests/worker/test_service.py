@@ -35,6 +35,7 @@ from worker.models.weights import Shelf, Weights
 from worker.service import Worker, WorkerSettings
 from worker.slots.admission import USUAL, SlotTiming
 from worker.slots.runner_specs import DataPorts, RunnerDefaults
+from worker.transfer.thread import WeightsSettings
 
 pytestmark = pytest.mark.slow
 
@@ -120,12 +121,11 @@ class House:
             data=DataPorts(listen="", port=0, hosts=()),
             ring_ports=(0, 0),
             plan_ports=(0, 0),
+            weights=WeightsSettings(self.folder / "models", self.folder / "hashes"),
             timing=self.timing,
         )
         return Worker(
             self.client("worker"),
-            self.reactor,
-            self.log,
             settings,
             self.supervisor,
             Weights(shelf),

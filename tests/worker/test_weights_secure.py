@@ -16,6 +16,7 @@ from bus.process.logs import Log
 from bus.wire.ids import Boot, ModelId, NodeId
 from tests.worker.transfer.test_store import big_model, content
 from tests.worker.transfer.test_thread import phase, until
+from worker.transfer.downloader import Wanted
 from worker.transfer.source import StoreAddress
 from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 
@@ -71,7 +72,7 @@ def test_members_that_know_each_other_pass_weights_on(town: Town) -> None:
     folder = big_model(town.folder / "big", 16)
     giver, getter = town.node(GIVER, key, GETTER), town.node(GETTER, key, GIVER)
     giver.offers({M: folder})
-    getter.want(M, 1, [StoreAddress(GIVER, giver.addresses[0])])
+    getter.want(Wanted(M, 1, [StoreAddress(GIVER, giver.addresses[0])]))
     until(lambda: phase(getter) == "done", "the model")
     assert content(town.folder / GETTER / "m") == content(folder)
 
@@ -85,8 +86,8 @@ def test_a_stranger_gets_nothing_and_hinders_nobody(town: Town, stranger: str) -
     other = {"no key": None, "another key": new_key(), "another name": key}[stranger]
     outsider = town.node(odd, other, GIVER)
     giver.offers({M: folder})
-    outsider.want(M, 1, [StoreAddress(GIVER, giver.addresses[0])])
-    getter.want(M, 1, [StoreAddress(GIVER, giver.addresses[0])])
+    outsider.want(Wanted(M, 1, [StoreAddress(GIVER, giver.addresses[0])]))
+    getter.want(Wanted(M, 1, [StoreAddress(GIVER, giver.addresses[0])]))
     until(lambda: phase(getter) == "done", "the model")
     assert phase(outsider) in ("", "asking")
     assert not (town.folder / odd / "m").exists()

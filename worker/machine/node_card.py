@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import platform
 import re
-import subprocess
 import sys
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bus.wire.topology import NodeAddress, medium_of, ports_in
+from bus.process.interfaces import addresses_up
+from bus.process.tools import asked
+from bus.wire.topology import NodeAddress
 
-ASK_S = 5.0
-"""What macOS's tools may take to answer."""
 _VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "gif", "stf", "anpi")
 """Interfaces that lead to no other machine."""
 
@@ -106,34 +104,11 @@ def machine() -> str:
 def addresses() -> tuple[NodeAddress, ...]:
     """Return the addresses of interfaces that are up and may lead to other machines, and what each
     lies on. Link-local IPv6 is left out: it means nothing without the interface's name."""
-    ports, stats = _ports(), psutil.net_if_stats()
-    found: list[NodeAddress] = []
-    for name, some in sorted(psutil.net_if_addrs().items()):
-        if name.startswith(_VIRTUAL) or name not in stats or not stats[name].isup:
-            continue
-        port = ports.get(name, "Wi-Fi" if Path(f"/sys/class/net/{name}/wireless").exists() else "")
-        for one in some:
-            if one.family == psutil.AF_LINK or one.address.startswith("fe80"):
-                continue
-            medium = medium_of(one.address, name, port)
-            found.append(NodeAddress(ip=one.address, medium=medium, interface=name))
-    return tuple(found)
-
-
-@functools.cache
-def _ports() -> Mapping[str, str]:
-    if sys.platform != "darwin":
-        return {}
-    return ports_in(asked("/usr/sbin/networksetup", "-listallhardwareports"))
-
-
-def asked(*command: str) -> str:
-    """Return what a tool of the system says; nothing when it fails or takes too long."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
+    return tuple(
+        one
+        for one in addresses_up()
+        if not one.interface.startswith(_VIRTUAL) and not one.ip.startswith("fe80")
+    )
 
 
 def _version(distribution: str) -> str:

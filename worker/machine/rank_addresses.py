@@ -9,7 +9,6 @@ and IPv4 addresses count: MLX's ring has no IPv6.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from bus.hardware.observed_links import reaches
 from bus.wire.ids import NodeId
@@ -22,17 +21,13 @@ PEERS_READING_S = 15.0
 LINK_READING_S = 600.0
 
 
-@dataclass(slots=True)
 class RankAddresses:
     """What other nodes say of how they reach this one, `me`; the latest of each."""
 
-    me: NodeId
-    peers: dict[NodeId, tuple[PeersReading, float]] = field(
-        default_factory=dict[NodeId, tuple[PeersReading, float]]
-    )
-    links: dict[NodeId, tuple[LinkReading, float]] = field(
-        default_factory=dict[NodeId, tuple[LinkReading, float]]
-    )
+    def __init__(self, me: NodeId) -> None:
+        self.me = me
+        self.peers: dict[NodeId, tuple[PeersReading, float]] = {}
+        self.links: dict[NodeId, tuple[LinkReading, float]] = {}
 
     def hear(self, message: Message, now: float) -> None:
         """Take a reading in; others than those two are ignored."""

@@ -11,11 +11,11 @@ import shutil
 import threading
 
 from bus.client import BusClient
+from bus.process.tools import asked
 from bus.wire.codec import Envelope
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import CardReading
 from bus.wire.topology import RdmaPort
-from worker.machine.node_card import asked
 from worker.machine.rdma import devices_to, find_ports
 
 LOOK_S = 20.0
@@ -23,9 +23,14 @@ SYSTEM_PATH = "/usr/bin:/usr/sbin"
 NEEDED = "ibv_devinfo"
 
 
+def find_tool(name: str) -> str | None:
+    """Return where a tool is: on the PATH, or where the system keeps its own."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
+
+
 def ask(name: str, *words: str) -> str:
     """Return what a tool prints; nothing where there is no such tool."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
+    found = find_tool(name)
     return "" if found is None else asked(found, *words)
 
 
@@ -39,7 +44,7 @@ class RdmaWatch:
         self._look_s = look_s
         self._stop = threading.Event()
         client.hear("card", self._heard)
-        if shutil.which(NEEDED, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}") is not None:
+        if find_tool(NEEDED) is not None:
             threading.Thread(target=self._watch, name="rdma", daemon=True).start()
 
     @property

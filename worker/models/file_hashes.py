@@ -11,10 +11,10 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
@@ -44,23 +44,35 @@ class Held:
     def read(self, offset: int, length: int) -> bytes:
         """Return at most `length` bytes from `offset` on. Raises OSError; FileChanged when the file
         is not the one that was looked at."""
-        file = self.open()
-        try:
+        with self.opened() as file:
             return os.pread(file, length, offset)
-        finally:
-            os.close(file)
 
-    def open(self) -> int:
-        """Return a descriptor of this very file. Raises OSError, FileChanged."""
-        file = os.open(self.real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if _mark(os.fstat(file)) != (self.size_bytes, self.changed_ns, self.inode):
-            os.close(file)
-            raise FileChanged(f"{self.path} has changed on the disk")
-        return file
+    @contextlib.contextmanager
+    def opened(self) -> Generator[int]:
+        """Give a descriptor of this very file. Raises OSError, FileChanged."""
+        with opened(self.real, os.O_RDONLY | os.O_NOFOLLOW) as file:
+            if _mark(os.fstat(file)) != (self.size_bytes, self.changed_ns, self.inode):
+                raise FileChanged(f"{self.path} has changed on the disk")
+            yield file
+
+    @property
+    def mark(self) -> list[str | int]:
+        """Return what its hashes are known by."""
+        return [str(self.real), self.size_bytes, self.changed_ns, self.inode]
 
 
 class FileChanged(Exception):
     """A file is not what it was when its model was looked at."""
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Generator[int]:
+    """Give a descriptor of a file or folder, and close it. Raises OSError."""
+    file = os.open(path, flags)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def held_files(folder: Path) -> tuple[Held, ...]:
@@ -90,12 +102,10 @@ class Hashes:
         if known is not None:
             progress(held.size_bytes)
             return known
-        file = held.open()
-        try:
+        with held.opened() as file:
             whole, pieces = hash_pieces(file, held.size_bytes, progress, stopped)
-        finally:
-            os.close(file)
-        os.close(held.open())  # it may have changed while it was read
+        with held.opened():
+            pass  # it has not changed while it was read
         self._keep(held, whole, pieces)
         return _entry(held, whole, pieces)
 
@@ -112,16 +122,14 @@ class Hashes:
             found = _unpacked(self._file(held))
         except OSError:
             return None
-        mark = [str(held.real), held.size_bytes, held.changed_ns, held.inode]
-        if found is None or found[:4] != mark:
+        if found is None or found[:4] != held.mark:
             return None
         return _entry(held, found[4], found[5])
 
     def _keep(self, held: Held, whole: str, pieces: bytes) -> None:
-        mark = [str(held.real), held.size_bytes, held.changed_ns, held.inode]
         path = self._file(held)
         fresh = path.with_suffix(".new")
-        fresh.write_bytes(pack([*mark, whole, pieces]))
+        fresh.write_bytes(pack([*held.mark, whole, pieces]))
         fresh.replace(path)
 
     def _file(self, held: Held) -> Path:
@@ -190,9 +198,8 @@ def _unpacked(path: Path) -> list[Any] | None:
         found = unpack(path.read_bytes(), limit_bytes=MAX_ENTRY_BYTES)
     except BadMessage:
         return None
-    if not isinstance(found, list):
-        return None
-    fields = cast(list[Any], found)
-    right = (str, int, int, int, str, bytes)
-    fits = len(fields) == len(right)
-    return fields if fits and all(map(isinstance, fields, right)) else None
+    match found:
+        case [str(), int(), int(), int(), str(), bytes()]:
+            return list(found)
+        case _:
+            return None

@@ -10,16 +10,15 @@ not read: then the whole file is needed.
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
 
-from bus.wire.cards import ModelCard, covers
+from bus.wire.cards import ModelCard
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.layers import Place, place_of
 from worker.models.manifest import piece_count
+from worker.models.model_card import tensors_in
 
 LENGTH_BYTES = 8
 SUFFIX = ".safetensors"
@@ -34,11 +33,6 @@ class Layers:
     first: int
     last: int
     count: int
-
-
-def is_covered(layers: Layers, held: Iterable[Range]) -> bool:
-    """Return whether these spans of layers hold all of those."""
-    return covers(held, layers.first, layers.last)
 
 
 def part_wanted(card: ModelCard, first: int, last: int) -> Layers | None:
@@ -99,12 +93,7 @@ def tensor_ranges(head: bytes) -> dict[str, Range] | None:
         base = LENGTH_BYTES + length
         if base > len(head):
             return None
-        entries = cast(dict[str, Any], json.loads(head[LENGTH_BYTES:base]))
-        found: dict[str, Range] = {}
-        for name, entry in entries.items():
-            if name != "__metadata__":
-                first, last = cast(list[int], entry["data_offsets"])
-                found[name] = (base + int(first), base + int(last))
+        found = tensors_in(head[LENGTH_BYTES:base])
     except (struct.error, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found
+    return {one.name: (base + one.first, base + one.last) for one in found}

@@ -9,7 +9,8 @@ norm, a vision tower, layers for multi-token prediction) counts with the head.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -51,14 +52,6 @@ _EXPERTS = re.compile(r"\.(?:experts|switch_mlp)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class TensorBytes:
-    """A tensor's name and its bytes in memory."""
-
-    name: str
-    bytes_: int
-
-
-@dataclass(frozen=True, slots=True)
 class PlacedBytes:
     """Weights by place, in bytes. `active` is what one token reads of each layer."""
 
@@ -68,33 +61,30 @@ class PlacedBytes:
     head: int
 
 
-def placed_bytes(tensors: Sequence[TensorBytes], layers: int, expert_share: float) -> PlacedBytes:
-    """Return where the bytes lie. `expert_share` (0..1] of a mixture's experts are read for a
-    token.
+def placed_bytes(
+    tensors: Iterable[tuple[str, int]], layers: int, expert_share: float
+) -> PlacedBytes:
+    """Return where the bytes of tensors (each with its name) lie. `expert_share` (0..1] of a
+    mixture's experts are read for a token.
 
     Empty layers when the names say nothing of them: then it is unknown, and nothing is claimed.
     """
     whole, active = [0.0] * layers, [0.0] * layers
-    embedding = projection = rest = 0
-    for tensor in tensors:
-        place = place_of(tensor.name, layers)
+    outside = Counter[Place]()
+    for name, bytes_ in tensors:
+        place = place_of(name, layers)
         if isinstance(place, int):
-            share = expert_share if _EXPERTS.search(tensor.name) else 1.0
-            whole[place] += tensor.bytes_
-            active[place] += share * tensor.bytes_
-        elif place == "embedding":
-            embedding += tensor.bytes_
-        elif place == "projection":
-            projection += tensor.bytes_
+            whole[place] += bytes_
+            active[place] += bytes_ * (expert_share if _EXPERTS.search(name) else 1.0)
         else:
-            rest += tensor.bytes_
+            outside[place] += bytes_
     if not all(whole):
         return PlacedBytes((), (), 0, 0)
     return PlacedBytes(
         tuple(int(one) for one in whole),
         tuple(int(one) for one in active),
-        embedding,
-        rest + (projection or embedding),
+        outside["embedding"],
+        outside["rest"] + (outside["projection"] or outside["embedding"]),
     )
 
 
@@ -120,8 +110,8 @@ def place_of(name: str, layers: int) -> Place:
 
 def expert_share(text: Mapping[str, Any]) -> float:
     """Return the share of a mixture's experts that one token goes through; 1 without experts."""
-    experts = _first(text, "num_experts", "n_routed_experts", "num_local_experts")
-    chosen = _first(text, "num_experts_per_tok", "experts_per_token", "moe_topk")
+    experts = first_of(text, "num_experts", "n_routed_experts", "num_local_experts")
+    chosen = first_of(text, "num_experts_per_tok", "experts_per_token", "moe_topk")
     return min(1.0, chosen / experts) if experts and chosen else 1.0
 
 
@@ -188,5 +178,6 @@ def _head_dim(text: Mapping[str, Any], heads: int) -> int:
     return int(text.get("head_dim") or int(text["hidden_size"]) // heads)
 
 
-def _first(text: Mapping[str, Any], *names: str) -> int:
+def first_of(text: Mapping[str, Any], *names: str) -> int:
+    """Return the first of these figures that a configuration has and is not 0; else 0."""
     return next((int(text[name]) for name in names if text.get(name)), 0)

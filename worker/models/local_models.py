@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,11 @@ from worker.models.weights import Weights
 FOLDER = ".staging"
 
 
-@dataclass(frozen=True, slots=True)
-class PartHeld:
-    """A part of a model on this disk: which layers' weights lie whole in `folder`, and how many
-    bytes have come of how many that all files have."""
-
-    model: ModelId
-    folder: Path
-    layers: tuple[Range, ...]
-    have_bytes: int
-    size_bytes: int
-
-
 class LocalModels:
     """What lies here as of the last look: `cards` of whole models, `parts` of others. Parts lie in
-    stages below the folder `stages`; None: no parts are kept."""
+    stages below the folder `stages`."""
 
-    def __init__(self, weights: Weights, stages: Path | None) -> None:
+    def __init__(self, weights: Weights, stages: Path) -> None:
         self.cards: dict[ModelId, ModelCard] = {}
         self.parts: dict[ModelId, PartialModel] = {}
         self._part_cards: dict[ModelId, ModelCard] = {}
@@ -59,35 +46,33 @@ class LocalModels:
         """See what lies on the disk now."""
         self.cards = {card.model: card for card in self._weights.look()}
         self.parts, self._part_cards = {}, {}
-        found = () if self._stages is None else parts_held(self._stages)
-        for part in sorted(found, key=lambda part: part.have_bytes):
-            card = None if part.model in self.cards else self._weights.part(part.model, part.folder)
-            if card is not None:
-                self._part_cards[part.model] = card
-                self.parts[part.model] = PartialModel(
-                    model=part.model,
-                    layers=part.layers,
-                    have_bytes=part.have_bytes,
-                    size_bytes=part.size_bytes,
-                    path=str(part.folder.parent),
-                )
+        for part in sorted(parts_held(self._stages), key=lambda part: part.have_bytes):
+            if part.model not in self.cards:
+                card = self._weights.card(part.model, files_of(Path(part.path)))
+                if card is not None:
+                    self._part_cards[part.model], self.parts[part.model] = card, part
 
 
-def parts_held(models: Path) -> tuple[PartHeld, ...]:
+def parts_held(models: Path) -> tuple[PartialModel, ...]:
     """Return the parts of models that lie in stages below `models`, by model."""
-    found: list[PartHeld] = []
+    found: list[PartialModel] = []
     for stage in stages_of(models):
         layers, name = held_layers(stage), staged_model(stage)
         if layers and is_model_id(name):
             with contextlib.suppress(FileNotFoundError):  # it is being completed or removed
                 found.append(_part(stage, ModelId(name), layers))
-    return tuple(sorted(found, key=lambda part: (part.model, part.folder)))
+    return tuple(sorted(found, key=lambda part: (part.model, part.path)))
 
 
 def stages_of(models: Path) -> Iterator[Path]:
     """Yield the folder of each stage below the folder of all models, in order."""
     with contextlib.suppress(FileNotFoundError):
         yield from sorted((models / FOLDER).iterdir())
+
+
+def files_of(stage: Path) -> Path:
+    """Return the folder in a stage from which the model is loaded."""
+    return stage / "files"
 
 
 def staged_model(stage: Path) -> str:
@@ -110,8 +95,10 @@ def _note(stage: Path) -> Any:
     return json.loads((stage / "stage.json").read_text())
 
 
-def _part(stage: Path, model: ModelId, layers: tuple[Range, ...]) -> PartHeld:
-    sizes = [path.stat().st_size for path in (stage / "files").rglob("*") if path.is_file()]
+def _part(stage: Path, model: ModelId, layers: tuple[Range, ...]) -> PartialModel:
+    sizes = [path.stat().st_size for path in files_of(stage).rglob("*") if path.is_file()]
     missing = sum(note.read_bytes()[:-1].count(0) for note in (stage / "have").iterdir())
     have = max(0, sum(sizes) - missing * PIECE_BYTES)
-    return PartHeld(model, stage / "files", layers, have, sum(sizes))
+    return PartialModel(
+        model=model, layers=layers, have_bytes=have, size_bytes=sum(sizes), path=str(stage)
+    )

@@ -8,21 +8,16 @@ per row. What each layer has of it is in `worker.models.layers`.
 
 from __future__ import annotations
 
+import json
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
-from worker.models.layers import (
-    FETCHED_IN_PARTS,
-    TensorBytes,
-    expert_share,
-    layer_kv,
-    placed_bytes,
-    tensor_sizes,
-    why_unsplit,
-)
+from worker.models import layers
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
@@ -31,12 +26,20 @@ DEFAULT_CONTEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor as the file's header gives it: `count` stored values in `bytes_`."""
+    """One tensor as the header of its safetensors file gives it: `count` stored values, which lie
+    from byte `first` behind the header up to, not including, `last`."""
 
     name: str
     dtype: str
     count: int
-    bytes_: int
+    first: int
+    last: int
+
+    def loaded_bytes(self, *, float32: bool) -> int:
+        """Return its bytes in memory, perhaps after the cast; integers (packed quantized weights)
+        stay as they are."""
+        is_cast = float32 and self.dtype in DTYPE_BYTES
+        return self.count * 4 if is_cast else self.last - self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,17 @@ class Notes:
     keep_alive_s: float | None = None
     compatible_backends: tuple[str, ...] = ()
     backend_preference: tuple[str, ...] = ()
+
+
+def tensors_in(header: bytes) -> list[Tensor]:
+    """Return the tensors in the header (JSON) of a safetensors file. Raises ValueError, KeyError,
+    TypeError or AttributeError for anything else."""
+    entries = cast(dict[str, Any], json.loads(header))
+    return [
+        Tensor(name, str(one["dtype"]), math.prod(one["shape"]), *map(int, one["data_offsets"]))
+        for name, one in entries.items()
+        if name != "__metadata__"
+    ]
 
 
 def notes_from(table: Mapping[str, Any]) -> Notes:
@@ -97,24 +111,21 @@ def model_card(
     text = cast(Mapping[str, Any], config.get("text_config") or config)
     stored = _stored_bytes(config, tensors)
     value_bytes = 4 if float32 else stored
-    layers = _layers(text)
-    per_token, fixed = kv_bytes(text, value_bytes)
-    caches = layer_kv(text, layers, value_bytes)
-    parts = placed_bytes(
-        [TensorBytes(one.name, _bytes(one, float32=float32)) for one in tensors],
-        layers,
-        expert_share(text),
-    )
+    count = _layers(text)
+    caches = layers.layer_kv(text, count, value_bytes)
+    grows, fixed = tuple(one for one, _ in caches), tuple(one for _, one in caches)
+    sizes = [(one.name, one.loaded_bytes(float32=float32)) for one in tensors]
+    parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
     family = str(config.get("model_type", "unknown"))
     return ModelCard(
         model=model,
         path=path,
         family=family,
-        layers=layers,
-        weights_bytes=weights_bytes(tensors, float32=float32),
+        layers=count,
+        weights_bytes=sum(size for _, size in sizes),
         size_bytes=size_bytes,
-        kv_bytes_per_token=per_token,
-        kv_bytes_fixed=fixed,
+        kv_bytes_per_token=sum(grows),
+        kv_bytes_fixed=sum(fixed),
         context_tokens=min(_context(text), notes.context_tokens or _context(text)),
         vocabulary=int(text["vocab_size"]),
         quantization=_quantization(config),
@@ -128,28 +139,18 @@ def model_card(
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,
-        layer_kv=tuple(grows for grows, _ in caches),
-        layer_kv_fixed=tuple(fixed for _, fixed in caches),
+        layer_kv=grows,
+        layer_kv_fixed=fixed,
         embedding_bytes=parts.embedding,
         head_bytes=parts.head,
         activation_bytes=int(text.get("hidden_size") or 0) * value_bytes,
-        tensor_sizes=tensor_sizes(family, text, int(_quant(config).get("group_size") or 0)),
+        tensor_sizes=layers.tensor_sizes(family, text, int(_quant(config).get("group_size") or 0)),
         tensor_splits_kv=not text.get("kv_lora_rank"),
-        unsplit_because=why_unsplit(family, text),
-        fetched_in_parts=family in FETCHED_IN_PARTS,
+        unsplit_because=layers.why_unsplit(family, text),
+        fetched_in_parts=family in layers.FETCHED_IN_PARTS,
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
     )
-
-
-def weights_bytes(tensors: Sequence[Tensor], *, float32: bool) -> int:
-    """Return bytes in memory after the cast; integers (packed quantized weights) stay as they
-    are."""
-    return sum(_bytes(tensor, float32=float32) for tensor in tensors)
-
-
-def _bytes(tensor: Tensor, *, float32: bool) -> int:
-    return tensor.count * 4 if float32 and tensor.dtype in DTYPE_BYTES else tensor.bytes_
 
 
 def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -160,12 +161,6 @@ def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(cast(list[str], found))
 
 
-def kv_bytes(text: Mapping[str, Any], value_bytes: int) -> tuple[int, int]:
-    """Return (bytes per token, fixed bytes per row) of the KV cache at `value_bytes` per value."""
-    by_layer = layer_kv(text, _layers(text), value_bytes)
-    return sum(grows for grows, _ in by_layer), sum(fixed for _, fixed in by_layer)
-
-
 def _layers(text: Mapping[str, Any]) -> int:
     for name in ("num_hidden_layers", "n_layers", "n_layer", "num_layers"):
         if name in text:
@@ -174,37 +169,29 @@ def _layers(text: Mapping[str, Any]) -> int:
 
 
 def _context(text: Mapping[str, Any]) -> int:
-    for name in ("max_position_embeddings", "max_seq_len", "n_positions", "max_sequence_length"):
-        if text.get(name):
-            return int(text[name])
-    return DEFAULT_CONTEXT
+    names = ("max_position_embeddings", "max_seq_len", "n_positions", "max_sequence_length")
+    return layers.first_of(text, *names) or DEFAULT_CONTEXT
 
 
 def _stored_bytes(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
     """Return bytes per value as stored: of most floating-point tensors, else the config's word."""
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
     for tensor in tensors:
         if tensor.dtype in DTYPE_BYTES:
-            size = DTYPE_BYTES[tensor.dtype]
-            counts[size] = counts.get(size, 0) + tensor.count
+            counts[DTYPE_BYTES[tensor.dtype]] += tensor.count
     if counts:
-        return max(counts, key=lambda size: counts[size])
+        return counts.most_common(1)[0][0]
     word = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
     return CONFIG_DTYPES.get(word, 2)
 
 
 def _quant(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in ("quantization", "quantization_config"):
-        if config.get(name):
-            return cast(Mapping[str, Any], config[name])
-    return {}
+    return config.get("quantization") or config.get("quantization_config") or {}
 
 
 def _quantization(config: Mapping[str, Any]) -> str:
     quant = _quant(config)
-    if "bits" not in quant:
-        return "none"
-    return f"{int(quant['bits'])}-bit"
+    return f"{int(quant['bits'])}-bit" if "bits" in quant else "none"
 
 
 def _parameters(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:

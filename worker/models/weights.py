@@ -9,6 +9,7 @@ more (`worker.models.model_card.Notes`). Nothing is fetched.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -21,7 +22,7 @@ from zlib import crc32
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId, is_model_id
-from worker.models.model_card import Notes, Tensor, model_card, notes_from
+from worker.models.model_card import Notes, Tensor, model_card, notes_from, tensors_in
 
 MAX_HEADER_BYTES = 100 << 20
 NOTES_FILE = "card.toml"
@@ -56,16 +57,11 @@ class Weights:
             seen.add(folder)
             if name in found or not is_model_id(name):
                 continue
-            card = self._card(ModelId(name), folder, bundled=bundled)
+            card = self.card(ModelId(name), folder, bundled=bundled)
             if card is not None:
                 found[card.model] = card
         self._known = {path: known for path, known in self._known.items() if path in seen}
         return tuple(found[name] for name in sorted(found))
-
-    def part(self, model: ModelId, folder: Path) -> ModelCard | None:
-        """Return the card of a model of which `folder` holds some layers; None where it cannot be
-        read."""
-        return self._card(model, folder, bundled=False)
 
     def _candidates(self) -> Iterator[tuple[str, Path, bool]]:
         for name, folder in self._shelf.bundled.items():
@@ -77,7 +73,9 @@ class Weights:
             for name, path in _snapshots(self._shelf.hugging_face):
                 yield name, path, False
 
-    def _card(self, model: ModelId, folder: Path, *, bundled: bool) -> ModelCard | None:
+    def card(self, model: ModelId, folder: Path, *, bundled: bool = False) -> ModelCard | None:
+        """Return the card of the model in a folder, which may hold only some of its layers; None
+        where it cannot be read."""
         try:
             files = sorted(folder.glob("*.safetensors"))
             if not files or not (folder / "config.json").exists():
@@ -100,7 +98,7 @@ class Weights:
         for path in files:
             header = _header(path)
             digest = crc32(header, digest)
-            tensors += _tensors(header)
+            tensors += tensors_in(header)
         return model_card(
             model,
             path=str(folder),
@@ -146,12 +144,10 @@ def _snapshots(hub: Path) -> Iterator[tuple[str, Path]]:
 
 def _snapshot(repository: Path) -> Path | None:
     """Return the snapshot that `refs/main` names, else the newest that there is."""
-    try:
+    with contextlib.suppress(OSError):
         named = repository / "snapshots" / (repository / "refs" / "main").read_text().strip()
         if (named / "config.json").exists():
             return named
-    except OSError:
-        pass
     found = [p for p in _folders(repository / "snapshots") if (p / "config.json").exists()]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
@@ -196,17 +192,6 @@ def _header(path: Path) -> bytes:
     return header
 
 
-def _tensors(header: bytes) -> Iterator[Tensor]:
-    for name, entry in cast(dict[str, Any], json.loads(header)).items():
-        if name == "__metadata__":
-            continue
-        first, last = cast(list[int], entry["data_offsets"])
-        count = 1
-        for side in cast(list[int], entry["shape"]):
-            count *= side
-        yield Tensor(name, str(entry["dtype"]), count, last - first)
-
-
 def _notes(folder: Path) -> Notes:
     """Return what `card.toml` says, no notes where there is none."""
     try:
@@ -218,10 +203,8 @@ def _notes(folder: Path) -> Notes:
 
 def _template(folder: Path) -> str:
     """Return the chat template's text, "" without one."""
-    try:
+    with contextlib.suppress(OSError):
         return (folder / TEMPLATE_FILES[0]).read_text()
-    except OSError:
-        pass
     try:
         found: object = _json(folder / TEMPLATE_FILES[1]).get("chat_template", "")
     except (OSError, ValueError):

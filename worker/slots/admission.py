@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bus.wire.cards import PartialModel
 from bus.wire.errors import Refusal
-from bus.wire.ids import NodeId
+from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance, Shard
-from worker.models.layer_bytes import Layers, Range, is_covered, part_wanted
+from worker.models.layer_bytes import part_wanted
 from worker.slots.actions import FetchModel
 from worker.slots.table import Slot, SlotTable
 from worker.transfer.sources import NOTHING_ELSEWHERE, WeightsElsewhere
@@ -57,7 +58,7 @@ class NodeInventory:
     """What the worker knows beside state and slots.
 
     `free_bytes` is measured now; None when it cannot be (then nothing is refused for it).
-    `paths` are the models on this disk, `parts` the spans of layers of models that lie here in
+    `paths` are the models on this disk, `parts` the models that lie here in
     part, `elsewhere` what is known of all that does not lie here. `settled`: the inventory is
     complete.
     """
@@ -68,35 +69,28 @@ class NodeInventory:
     paths: frozenset[str]
     load_deadline_s: float
     now: float
-    parts: Mapping[str, frozenset[Range]] = field(default_factory=dict[str, frozenset[Range]])
+    parts: Mapping[ModelId, PartialModel] = field(default_factory=dict[ModelId, PartialModel])
     elsewhere: WeightsElsewhere = NOTHING_ELSEWHERE
     timing: SlotTiming = USUAL
 
     def has(self, instance: Instance, shard: Shard) -> bool:
         """Return whether what a rank loads lies on this disk."""
-        return instance.model in self.paths or _in_parts(instance, shard, self.parts)
+        part = self.parts.get(instance.model)
+        return instance.model in self.paths or _in_part(instance, shard, part)
 
     def other_lacks(self, instance: Instance, shard: Shard) -> bool:
         """Return whether another rank's node is known not to have what it loads."""
-        there = self.elsewhere.announced.get(shard.node)
-        if there is None or instance.model in there:
+        card = self.elsewhere.cards.get(shard.node)
+        if card is None or any(one.model == instance.model for one in card.models):
             return False
-        return not _in_parts(instance, shard, self.elsewhere.announced_parts.get(shard.node, {}))
+        part = next((one for one in card.parts if one.model == instance.model), None)
+        return not _in_part(instance, shard, part)
 
 
-def _in_parts(instance: Instance, shard: Shard, parts: Mapping[str, frozenset[Range]]) -> bool:
-    if instance.sharding != "pipeline":
+def _in_part(instance: Instance, shard: Shard, part: PartialModel | None) -> bool:
+    if part is None or instance.sharding != "pipeline":
         return False
-    layers = Layers(shard.first_layer, shard.last_layer, shard.last_layer)
-    return is_covered(layers, parts.get(instance.model, ()))
-
-
-def part_to_fetch(instance: Instance, shard: Shard, here: NodeInventory) -> Layers | None:
-    """Return the layers of the model that a rank's node has to fetch; None: all of them."""
-    card = here.elsewhere.cards.get(instance.model)
-    if card is None or instance.sharding != "pipeline":
-        return None
-    return part_wanted(card, shard.first_layer, shard.last_layer)
+    return part.holds(shard.first_layer, shard.last_layer)
 
 
 def admitted(
@@ -152,8 +146,10 @@ def supplied(
             return refusal
         if model in elsewhere.fetches and model not in elsewhere.arrived:
             return []
-        if any(model in models for models in elsewhere.announced.values()):
-            return [FetchModel(model, part_to_fetch(instance, shard, here))]
+        if (card := elsewhere.offered(model)) is not None:
+            in_part = instance.sharding == "pipeline"
+            first, last = shard.first_layer, shard.last_layer
+            return [FetchModel(model, part_wanted(card, first, last) if in_part else None)]
         text = f"{model} is no longer on this node's disk or any other's"
         return Refusal(reason="unknown_model", message=text) if elsewhere.has_heard else []
     others = [other for other in instance.shards if other.node != here.node]

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bus.client import BusClient
 from bus.links.transport import Change
-from bus.process.logs import Log
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage
 from bus.wire.ids import InstanceId
@@ -28,9 +26,8 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from worker.slots.actions import Action, SeatRank, Tell
 from worker.slots.admission import NodeInventory, SlotTiming
 from worker.slots.diagnoses import OpenQuestions
-from worker.slots.executor import Executor, Send, identity_of
+from worker.slots.executor import Executor, identity_of
 from worker.slots.facts import Reported, exit_fact
-from worker.slots.processes import SlotProcesses
 from worker.slots.reconcile import instance_slot, is_settled, reconcile, silent_ones
 from worker.slots.table import Gone, SlotTable
 
@@ -41,18 +38,17 @@ STALL_S = 3.0
 @dataclass
 class SlotControl:
     """This node's slots. `inventory` is asked for what is known beside them, given whether every
-    running slot has said what it is and the time; `send` reaches those whom the ROUTER knows."""
+    running slot has said what it is and the time."""
 
-    client: BusClient
-    send: Send
     executor: Executor
-    processes: SlotProcesses
     inventory: Callable[[bool, float], NodeInventory]
-    log: Log
     timing: SlotTiming
 
     def __post_init__(self) -> None:
         self.table = SlotTable()
+        self.client = self.executor.client
+        self.processes = self.executor.processes
+        self.log = self.client.log
         self._reactor = self.client.reactor
         self._reported = Reported()
         self._questions = OpenQuestions()
@@ -88,7 +84,7 @@ class SlotControl:
             case RunnerReport():
                 if message.instance is not None:
                     for asker in self._questions.answered(message.instance):
-                        self.send(asker, message)
+                        self.executor.send(asker, message)
             case AskRunner(instance=instance):
                 self._ask_runner(instance, identity)
             case _:
@@ -101,7 +97,7 @@ class SlotControl:
                 f"this worker {PROTOCOL_MIN} to {PROTOCOL_MAX}"
             )
             self.log.error("refused a runner", slot=hello.slot, why=text)
-            self.send(identity, SlotRefused(message=text))
+            self.executor.send(identity, SlotRefused(message=text))
             return
         gone = self.table.heard(hello, self._reactor.now())
         if gone is not None:
@@ -112,10 +108,10 @@ class SlotControl:
         slot = instance_slot(self.table, instance)
         if slot is None or slot.boot is None:
             text = f"no runner of {instance} is on this node"
-            self.send(asker, DiagnosisRefused(status=404, message=text))
+            self.executor.send(asker, DiagnosisRefused(status=404, message=text))
             return
         self._questions.ask(instance, asker, self._reactor.now())
-        self.send(identity_of(slot.name, slot.boot), AskRunner(instance=instance))
+        self.executor.send(identity_of(slot.name, slot.boot), AskRunner(instance=instance))
 
     # --- what supervisord says ---
 
@@ -172,7 +168,7 @@ class SlotControl:
         self._ticked_at = now
         for asker in self._questions.expired(now):
             text = "the runner did not answer in time"
-            self.send(asker, DiagnosisRefused(status=504, message=text))
+            self.executor.send(asker, DiagnosisRefused(status=504, message=text))
         silent = {
             name
             for name, slot in self.table.slots.items()

@@ -6,20 +6,16 @@ time is told so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from bus.wire.ids import InstanceId
 
 PATIENCE_S = 3.0
 
 
-@dataclass(slots=True)
 class OpenQuestions:
     """Askers (as the ROUTER names them) by instance, with their deadlines."""
 
-    waiting: dict[InstanceId, list[tuple[bytes, float]]] = field(
-        default_factory=dict[InstanceId, list[tuple[bytes, float]]]
-    )
+    def __init__(self) -> None:
+        self.waiting: dict[InstanceId, list[tuple[bytes, float]]] = {}
 
     def ask(self, instance: InstanceId, asker: bytes, now: float) -> None:
         """Note that an asker waits for a report of this instance."""
@@ -34,9 +30,6 @@ class OpenQuestions:
         late: list[bytes] = []
         for instance, askers in list(self.waiting.items()):
             late += [asker for asker, deadline_at in askers if now >= deadline_at]
-            rest = [one for one in askers if now < one[1]]
-            if rest:
-                self.waiting[instance] = rest
-            else:
-                del self.waiting[instance]
+            self.waiting[instance] = [one for one in askers if now < one[1]]
+        self.waiting = {instance: askers for instance, askers in self.waiting.items() if askers}
         return late

@@ -6,7 +6,7 @@ not returned to be noted, so that it is asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -26,26 +26,27 @@ from worker.slots.table import Slot
 from worker.transfer.downloads import Downloads
 
 Noted = SlotAction | SeatRank | Tell
-Send = Callable[[bytes, Message], bool]
-"""Send to the peer that the ROUTER knows by that name; False when it knows none."""
-
-
-def sender(client: BusClient, link: Link) -> Send:
-    """Return what sends a message in the client's envelope over `link`, a ROUTER."""
-    return lambda identity, message: link.send(identity, client.write(message))
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """The worker's way to act."""
+    """The worker's way to act. `link` is the ROUTER of its slots."""
 
     client: BusClient
-    send: Send
+    link: Link
     processes: SlotProcesses
     specs: RunnerSpecs
     seats: RankSeats
     downloads: Downloads
-    log: Log
+
+    @property
+    def log(self) -> Log:
+        """Return the worker's log."""
+        return self.client.log
+
+    def send(self, peer: bytes, message: Message) -> bool:
+        """Send to the peer that the ROUTER knows by that name; False when it knows none."""
+        return self.link.send(peer, self.client.write(message))
 
     def do(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
         """Do one action and return what is to be noted: the action where it was done, and what was

@@ -66,20 +66,21 @@ def exit_fact(
 
 def unloaded(task: Task, node: NodeId) -> Tell:
     """Return the fact that a rank has left as it was asked to."""
-    return Tell(RunnerUnloaded(**_rank(task, node)), task)
+    return Tell(RunnerUnloaded(**rank_fields(task, node)), task)
 
 
 def ended(task: Task, node: NodeId, message: str, exit_code: int | None = None) -> Tell:
     """Return the fact that a rank's process is gone, or could not be started, and why."""
-    return Tell(RunnerEnded(**_rank(task, node), exit_code=exit_code, message=message), task)
+    return Tell(RunnerEnded(**rank_fields(task, node), exit_code=exit_code, message=message), task)
 
 
 def refused(task: Task, node: NodeId, refusal: Refusal) -> Tell:
     """Return the fact that a rank is not loaded on this node, and why."""
-    return Tell(LoadRefused(**_rank(task, node), refusal=refusal), task)
+    return Tell(LoadRefused(**rank_fields(task, node), refusal=refusal), task)
 
 
-def _rank(task: Task, node: NodeId) -> dict[str, Any]:
+def rank_fields(task: Task, node: NodeId) -> dict[str, Any]:
+    """Return the fields by which every fact about a rank says which one it is."""
     return {**asdict(task), "node": node}
 
 

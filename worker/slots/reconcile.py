@@ -18,22 +18,10 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.events import RunnerReady
-from worker.slots.actions import (
-    Action,
-    AssignSlot,
-    CancelFetch,
-    DrainSlot,
-    GiveSpec,
-    KillSlot,
-    RefuseSlot,
-    SeatRank,
-    StartSlot,
-    StopSlot,
-    Task,
-    Tell,
-)
+from worker.slots import actions
+from worker.slots.actions import Action, KillSlot, StopSlot, Task, Tell
 from worker.slots.admission import NodeInventory, SlotTiming, admitted, vanished
-from worker.slots.facts import Reported, ended, refused, unloaded
+from worker.slots.facts import Reported, ended, rank_fields, refused, unloaded
 from worker.slots.table import Slot, SlotTable
 
 Desired = Mapping[Task, tuple[Instance, Shard]]
@@ -60,25 +48,25 @@ def reconcile(
     """Return the next actions, in order. The shell does them and notes those that it did, in
     `table` and `reported`; neither is written here."""
     wanted, leaving = _desired(state, here.node)
-    present = {task: found for task, found in wanted.items() if vanished(*found, here) is None}
+    present = {task: rank for task, rank in wanted.items() if vanished(*rank, here) is None}
     table = SlotTable(dict(table.slots))
-    actions: list[Action] = [*_assign_idle(present, table, here, told)]
+    found: list[Action] = [*_assign_idle(present, table, here, told)]
     for name in sorted(table.slots):
         slot = table.slots[name]
         if slot.life != "free":
-            actions += _watched(slot, here) or _guided(slot, wanted, leaving, here, told)
-    for task, (instance, shard) in sorted(wanted.items(), key=lambda found: found[0]):
-        actions += _missing(task, instance, shard, table, here, told, actions)
+            found += _watched(slot, here) or _guided(slot, wanted, leaving, here, told)
+    for task in sorted(wanted):
+        found += _missing(task, *wanted[task], table, here, told, found)
     for task in leaving:
         if table.of(task) is None and here.settled:
-            actions += _again(task, here, told)
-    left = {*told.left, *(action.task for action in actions if isinstance(action, Tell))}
-    return [*actions, *_unneeded(wanted, table, here, left)]
+            found += _again(task, here, told)
+    left = {*told.left, *(action.task for action in found if isinstance(action, Tell))}
+    return [*found, *_unneeded(wanted, table, here, left)]
 
 
 def _assign_idle(
     wanted: Desired, table: SlotTable, here: NodeInventory, told: Reported
-) -> Iterator[AssignSlot]:
+) -> Iterator[actions.AssignSlot]:
     """Give runners that wait for a task (the first one was dropped, or given by a worker that is
     no more) a task that no slot is; each is noted in `table`, a copy of this turn."""
     if not here.settled:
@@ -86,11 +74,10 @@ def _assign_idle(
     for slot in list(table.slots.values()):
         if slot.life != "idle" or slot.task in wanted:
             continue
-        open_tasks = [t for t in wanted if table.of(t) is None and t not in told.left]
-        lost_ones = {t for t in open_tasks if _is_ready(t, wanted[t][0])}
-        task = next((t for t in sorted(open_tasks) if t not in lost_ones), None)
+        unheld = [t for t in wanted if table.of(t) is None and t not in told.left]
+        task = min((t for t in unheld if not _is_ready(t, wanted[t][0])), default=None)
         if task != slot.task:
-            assign = AssignSlot(slot.name, task)
+            assign = actions.AssignSlot(slot.name, task)
             table.note(assign, here.now)
             yield assign
 
@@ -123,10 +110,9 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
     age_s, silent_s = here.now - slot.since_at, here.now - slot.heard_at
     timing = here.timing
     match slot.life:
-        case "killed":
-            return [KillSlot(slot.name, slot.doom)] if age_s >= timing.repeat_kill_s else []
-        case "stopping":
-            return [KillSlot(slot.name, slot.doom)] if age_s >= timing.term_s else []
+        case "killed" | "stopping":
+            limit_s = timing.term_s if slot.life == "stopping" else timing.repeat_kill_s
+            return [KillSlot(slot.name, slot.doom)] if age_s >= limit_s else []
         case "starting" if silent_s >= timing.first_report_s:
             return [
                 KillSlot(slot.name, f"said nothing for {timing.first_report_s:g} s after its start")
@@ -183,19 +169,16 @@ def _given(
         return [StopSlot(slot.name, text)] if waited_s >= seat_s else []
     refusal = vanished(instance, shard, here)
     if refusal is None:
-        return [GiveSpec(slot.name, task, instance, shard)]
-    actions: list[Action] = [RefuseSlot(slot.name, refusal.message)]
-    if task not in told.left:
-        actions.append(refused(task, here.node, refusal))
-    return actions
+        return [actions.GiveSpec(slot.name, task, instance, shard)]
+    told_now = [] if task in told.left else [refused(task, here.node, refusal)]
+    return [actions.RefuseSlot(slot.name, refusal.message), *told_now]
 
 
 def _seated(task: Task, instance: Instance, shard: Shard, told: Reported) -> list[Action]:
     """Tell of a rank of a group as soon as it has a slot, for all wait for it."""
-    known = any(seat.rank == task.rank for seat in instance.seats)
-    if len(instance.shards) == 1 or task in told.seated or known:
+    if task in told.seated or shard not in _unseated(instance):
         return []
-    return [SeatRank(task, instance, shard)]
+    return [actions.SeatRank(task, instance, shard)]
 
 
 def _unseated(instance: Instance) -> list[Shard]:
@@ -212,14 +195,10 @@ def _is_stray(
     """Return whether a rank runs whose seat this worker has not told and the state does not know:
     a log that is no more gave its spec, and the others will never hear of its ports. Once all
     ranks are ready they have found each other, and its seat is needed no more."""
-    if len(instance.shards) == 1 or task in told.seated or slot.life not in ("loading", "ready"):
+    waits = instance.status == "placed" and slot.life in ("loading", "ready")
+    if not waits or task in told.seated or here.now - slot.since_at < here.timing.stray_s:
         return False
-    if instance.status != "placed":
-        return False
-    waited_s = here.now - slot.since_at
-    return waited_s >= here.timing.stray_s and all(
-        seat.rank != task.rank for seat in instance.seats
-    )
+    return any(shard.rank == task.rank for shard in _unseated(instance))
 
 
 def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
@@ -233,13 +212,12 @@ def _unwanted(slot: Slot, here: NodeInventory) -> list[Action]:
     if not here.settled:
         return []
     if slot.life == "idle":
-        return [RefuseSlot(slot.name, "nothing is to be loaded in this slot")]
+        return [actions.RefuseSlot(slot.name, "nothing is to be loaded in this slot")]
     if slot.life == "draining":
         return []
-    task = slot.task
-    if task is None:
+    if slot.task is None:
         return [StopSlot(slot.name, "is of no instance")]
-    return _drained(slot, task, 0.0, "its generation is over")
+    return _drained(slot, slot.task, 0.0, "its generation is over")
 
 
 def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action]:
@@ -250,7 +228,7 @@ def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action
     told_s = slot.drain_deadline_s
     if slot.life == "draining" and told_s is not None and told_s <= deadline_s:
         return []
-    return [DrainSlot(slot.name, task, deadline_s, why)]
+    return [actions.DrainSlot(slot.name, task, deadline_s, why)]
 
 
 def _announced(
@@ -263,10 +241,7 @@ def _announced(
     if known is not None and (known.pid, known.addresses) == (slot.pid, hello.addresses):
         return []
     fact = RunnerReady(
-        instance=task.instance,
-        generation=task.generation,
-        rank=task.rank,
-        node=here.node,
+        **rank_fields(task, here.node),
         process=f"runner:{slot.name}",
         pid=slot.pid,
         addresses=hello.addresses,
@@ -298,9 +273,9 @@ def _missing(
         return [refused(task, here.node, verdict)]
     if verdict is not None:
         return [action for action in verdict if action not in planned]
-    taken = {action.slot for action in planned if isinstance(action, StartSlot)}
+    taken = {action.slot for action in planned if isinstance(action, actions.StartSlot)}
     name = _free_slot(table, taken)
-    return [] if name is None else [StartSlot(name, task)]
+    return [] if name is None else [actions.StartSlot(name, task)]
 
 
 def _elder_here(task: Task, table: SlotTable) -> bool:
@@ -316,13 +291,13 @@ def _elder_here(task: Task, table: SlotTable) -> bool:
 
 def _unneeded(
     wanted: Desired, table: SlotTable, here: NodeInventory, left: Set[Task]
-) -> Iterable[CancelFetch]:
+) -> Iterable[actions.CancelFetch]:
     """Return an end to each fetch that nothing waits for (any more)."""
     if not here.settled:
         return []
     open_tasks = [task for task in wanted if table.of(task) is None and task not in left]
     needed = {wanted[task][0].model for task in open_tasks}
-    return [CancelFetch(model) for model in sorted(set(here.elsewhere.fetches) - needed)]
+    return [actions.CancelFetch(model) for model in sorted(set(here.elsewhere.fetches) - needed)]
 
 
 def _again(task: Task, here: NodeInventory, told: Reported) -> list[Action]:
@@ -334,12 +309,12 @@ def _again(task: Task, here: NodeInventory, told: Reported) -> list[Action]:
 
 
 def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
-    names = sorted(n for n, s in table.slots.items() if s.life == "free" and n not in taken)
-    return names[0] if names else None
+    free = (n for n, s in table.slots.items() if s.life == "free" and n not in taken)
+    return min(free, default=None)
 
 
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
     """Return the slot that leads an instance (its lowest rank here); None without one."""
-    mine = [s for s in table.slots.values() if s.task is not None and s.life != "free"]
-    found = sorted((s.task, s.name) for s in mine if s.task and s.task.instance == instance)
-    return table.slots[found[-1][1]] if found else None
+    living = [slot for slot in table.slots.values() if slot.life != "free"]
+    found = [(s.task, s.name) for s in living if s.task and s.task.instance == instance]
+    return table.slots[max(found)[1]] if found else None

@@ -79,7 +79,7 @@ class RankSeats:
         data, task, shard, nodes = self.data, action.task, action.shard, action.nodes
         if not data.listen or not data.hosts:
             raise CannotSeat("this node does not listen for others (`cluster.listen`)")
-        rdma = self._device_row(action.instance)
+        rdma = self._device_row(action)
         ring = self.ring_ports.fresh(data.listen)
         plans = self.plan_ports.fresh(data.listen) if task.rank == 0 else None
         ips, left = addresses(), nodes[task.rank - 1]
@@ -102,13 +102,12 @@ class RankSeats:
         )
         return RankSeated(instance=task.instance, generation=task.generation, seat=seat)
 
-    def _device_row(self, instance: Instance) -> tuple[str, ...]:
+    def _device_row(self, action: SeatRank) -> tuple[str, ...]:
         """Return a JACCL rank's row of the device matrix, "" for itself; () for a ring. Raises
         CannotSeat where a device is missing (its port went down after the placement)."""
-        if instance.collectives != "jaccl":
+        if action.instance.collectives != "jaccl":
             return ()
-        order = [shard.node for shard in instance.shards]
-        row = device_row(order, self.node, self.devices())
+        row = device_row(action.nodes, self.node, self.devices())
         if isinstance(row, str):
             raise CannotSeat(f"no active RDMA port leads from this node to {row}")
         return row

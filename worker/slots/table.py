@@ -45,13 +45,8 @@ SAID: Mapping[str, Life] = {
 STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
 """Lives that last until somebody wants something."""
 
-FORWARD: Mapping[Life, int] = {
-    life: place
-    for place, life in enumerate(
-        ("free", "starting", "idle", "loading", "ready", "draining", "stopping", "killed")
-    )
-}
-"""A runner's life goes one way: what a hello says late is not believed."""
+FORWARD: Mapping[Life, int] = {life: place for place, life in enumerate(AFTER)}
+"""A runner's life goes one way, that of `AFTER`: what a hello says late is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +129,7 @@ class SlotTable:
         if known.boot not in (None, hello.boot):
             gone = Gone(known, None) if known.task is not None else None
             known = Slot(hello.slot)
-        task = _task_of(hello)
-        said = SAID[hello.phase]
-        life = known.life
+        said, life = SAID[hello.phase], known.life
         told_to_go = life in ("stopping", "killed")
         if not told_to_go and (known.boot is None or FORWARD[said] >= FORWARD[life]):
             life = said
@@ -145,7 +138,7 @@ class SlotTable:
             life=life,
             pid=hello.pid,
             boot=hello.boot,
-            task=task or known.task,
+            task=_task_of(hello) or known.task,
             hello=hello,
             heard_at=now,
             since_at=now if life != known.life else known.since_at,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -46,7 +47,4 @@ class DiskThread:
             except Exception as error:
                 result = error
             if not self._stopped.is_set():
-                self._tell(then, result)
-
-    def _tell(self, then: Callable[[Any], None], result: Any) -> None:
-        self._post(lambda: then(result))
+                self._post(partial(then, result))

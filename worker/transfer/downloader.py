@@ -1,6 +1,6 @@
 """Talks to other nodes' stores and to the disk: gets the models that this node is to hold.
 
-The shell around `worker.transfer.download.Fetch`, one for each model that is wanted. Pieces are
+The shell around `worker.transfer.download.Download`, one for each model that is wanted. Pieces are
 written by the loop itself, whole files are hashed and put in place in a thread. Cancelling leaves
 the stage as it is, and the next attempt goes on with it.
 """
@@ -8,7 +8,7 @@ the stage as it is, and the next attempt goes on with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread, Result, Work
 from worker.transfer.download import Download, DownloadAction, OpenStage, PublishModel, WritePiece
 from worker.transfer.file_checks import CheckFile, broken_disk
-from worker.transfer.pieces import Staged
 from worker.transfer.source import AskSource, StoreAddress
 from worker.transfer.staging import Stage, begun
 
@@ -39,6 +38,17 @@ OpenLink = Callable[[Literal["dealer", "router"], NodeId | None], Link]
 """Makes the sockets of stores and downloaders; the node is whom a DEALER is to reach."""
 Pack = Callable[[Message], bytes]
 """Puts a message into this node's next envelope, as one frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model to get, or what some of its `layers` need, and who has it. A repeat of an `attempt`
+    only tells of more sources."""
+
+    model: ModelId
+    attempt: int
+    sources: Sequence[StoreAddress]
+    layers: Layers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,8 @@ class _Run:
 
 
 class Downloader:
-    """All fetches of one node. `models` is the folder that they end in."""
+    """All fetches of one node. `models` is the folder that they end in. `latest` is how each stood
+    at most a quarter of a second ago, for other threads to read."""
 
     def __init__(
         self,
@@ -93,34 +104,28 @@ class Downloader:
         self._runs: dict[ModelId, _Run] = {}
         self._inbox: deque[tuple[_Run, StoreAddress, Frames]] = deque()
         self._timer: Timer | None = None
+        self.latest: Mapping[ModelId, DownloadNews] = {}
 
-    def want(
-        self,
-        model: ModelId,
-        attempt: int,
-        sources: Iterable[StoreAddress],
-        layers: Layers | None = None,
-    ) -> None:
-        """Get this model, or what some of its layers need; a repeat of an attempt only tells of
-        more sources."""
+    def want(self, wanted: Wanted) -> None:
+        """Begin this attempt, or tell it of more sources; one before it is given up."""
+        model, layers = wanted.model, wanted.layers
         run = self._runs.get(model)
-        if run is not None and run.attempt == attempt:
-            run.download.sources.add(sources)
+        if run is not None and run.attempt == wanted.attempt:
+            run.download.sources.add(wanted.sources)
             return
         self.cancel(model)
-        known = list(sources)
-        names = ", ".join(sorted({str(source.node) for source in known}))
+        names = ", ".join(sorted({str(source.node) for source in wanted.sources}))
         part = f"layers {layers.first} to {layers.last}" if layers else "all"
         self._log.info("fetches a model", model=model, sources=names, part=part)
         download = Download(
             model,
-            known,
+            wanted.sources,
             self._reactor.now(),
             begun=begun(self._models, model),
             margin_bytes=self._margin_bytes,
             layers=layers,
         )
-        self._runs[model] = run = _Run(attempt, download)
+        self._runs[model] = run = _Run(wanted.attempt, download)
         if self._timer is None:
             self._timer = self._reactor.every(TICK_S, self._tick)
         self._do(run, download.tick(self._reactor.now()))
@@ -136,6 +141,7 @@ class Downloader:
         if self._timer is not None and not self._runs:
             self._timer.cancel()
             self._timer = None
+            self.latest = {}
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
         """Return how each attempt stands; those that are over stay until cancelled."""
@@ -153,6 +159,7 @@ class Downloader:
         now = self._reactor.now()
         for run in list(self._runs.values()):
             self._do(run, run.download.tick(now))
+        self.latest = self.news()
 
     def _received(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
         """Queue a message: a few are taken in at a time, so that no source blocks the loop."""
@@ -204,7 +211,8 @@ class Downloader:
                 self._link(run, source).send(self._pack(message))
             case OpenStage(manifest=manifest):
                 run.stage = stage = Stage(self._models, manifest)
-                self._work(run, stage.open, partial(self._staged, run))
+                then = run.download.staged
+                self._work(run, stage.open, lambda staged: then(staged, self._reactor.now()))
             case WritePiece(piece=piece, content=content) if run.stage is not None:
                 run.stage.write(piece, content)
             case CheckFile(path=path, wanted=wanted) if run.stage is not None:
@@ -233,9 +241,6 @@ class Downloader:
                 self._do(run, then(result))
 
         self._jobs.add(work, done)
-
-    def _staged(self, run: _Run, staged: Staged) -> list[DownloadAction]:
-        return run.download.staged(staged, self._reactor.now())
 
     def _checked(
         self, run: _Run, stage: Stage, check: CheckFile, bad: tuple[int, ...] | None

@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from bus.client import BusClient
-from bus.process.logs import Log
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId
 from bus.wire.messages.readings import CardReading, FetchReading, WeightsReading
 from bus.wire.topics import reading_topic
-from worker.models.layer_bytes import Layers, is_covered
+from worker.models.layer_bytes import Layers
 from worker.models.local_models import LocalModels
-from worker.transfer.downloader import DownloadNews
-from worker.transfer.sources import NOTHING_ELSEWHERE, Sources, WeightsElsewhere
-from worker.transfer.thread import WeightsThread
+from worker.transfer.downloader import DownloadNews, Wanted
+from worker.transfer.sources import Sources, WeightsElsewhere
+from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 
 PUBLISH_S = 1.0
 FAILED_S = 300.0
@@ -44,69 +42,6 @@ class _Attempt:
     def arrived(self) -> bool:
         """Return whether what was fetched has come and was found on the disk."""
         return self.looked and self.unreadable is None
-
-
-class Downloads(Protocol):
-    """The weights of one node, as its worker sees them. `now` of the loop is passed in."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Return where others reach the store; none where this node gives nothing."""
-        ...
-
-    def elsewhere(self, now: float) -> WeightsElsewhere:
-        """Return what is known of weights that do not lie here."""
-        ...
-
-    def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
-        """Get a model, or what some of its layers need, from the nodes that announce it, unless
-        a fetch of that model is under way."""
-
-    def cancel(self, model: ModelId) -> None:
-        """Give up, or forget how it ended; what was fetched so far stays for another time."""
-
-    def looked(self, here: LocalModels) -> None:
-        """Take in what was seen on the disk: whole models may be given to others, and what came
-        has to be among the models, or parts, now."""
-
-    def tick(self, now: float) -> bool:
-        """Tell of more sources and publish how far each fetch is; return whether a model came since
-        `looked` was called last."""
-        ...
-
-    def close(self) -> None:
-        """End the thread; stages stay."""
-
-
-class NoDownloads:
-    """Downloads of a node that neither fetches weights nor gives them."""
-
-    addresses: tuple[str, ...] = ()
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def elsewhere(self, now: float) -> WeightsElsewhere:
-        """Return that nothing is known."""
-        return NOTHING_ELSEWHERE
-
-    def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
-        """Log that nothing is fetched."""
-        self._log.error("this worker fetches no weights", model=model)
-
-    def cancel(self, model: ModelId) -> None:
-        """Log that nothing is fetched."""
-        self.fetch(model, 0.0)
-
-    def looked(self, here: LocalModels) -> None:
-        """Ignore the disk."""
-
-    def tick(self, now: float) -> bool:
-        """Publish nothing; no model comes."""
-        return False
-
-    def close(self) -> None:
-        """End nothing."""
 
 
 class _Readings:
@@ -141,12 +76,14 @@ class _Readings:
             self._client.publish(reading_topic("weights", node), reading)
 
 
-class PeerDownloads:
-    """Downloads from other nodes, through the weights thread."""
+class Downloads:
+    """The weights of one node, as its worker sees them: from and to other nodes, through the
+    weights thread. `now` of the loop is passed in."""
 
-    def __init__(self, client: BusClient, thread: WeightsThread) -> None:
+    def __init__(self, client: BusClient, settings: WeightsSettings) -> None:
         self._reactor = client.reactor
-        self._thread = thread
+        link = link_maker(client.security)
+        self._thread = WeightsThread(settings, client.speaker, client.log, link=link)
         self._sources = Sources(client.speaker.node)
         self._attempts: dict[ModelId, _Attempt] = {}
         self._count = 0
@@ -157,16 +94,14 @@ class PeerDownloads:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Return where others reach the store."""
+        """Return where others reach the store; none where this node gives nothing."""
         return self._thread.addresses
 
     def elsewhere(self, now: float) -> WeightsElsewhere:
         """Return what other nodes' cards say and how each fetch stands."""
         news = self._news()
         return WeightsElsewhere(
-            announced=self._sources.announced(now),
-            announced_parts=self._sources.announced_parts(now),
-            cards=self._sources.cards_of(now),
+            cards=self._sources.living(now),
             has_heard=now - self._began_at >= HEARING_S,
             fetches={
                 model: attempt.unreadable or (news[model].refusal if model in news else None)
@@ -176,7 +111,8 @@ class PeerDownloads:
         )
 
     def fetch(self, model: ModelId, now: float, layers: Layers | None = None) -> None:
-        """Begin an attempt, unless one is under way."""
+        """Get a model, or what some of its layers need, from the nodes that announce it, unless a
+        fetch of that model is under way."""
         known = self._attempts.get(model)
         if known is None or known.arrived:
             self._count += 1
@@ -197,13 +133,13 @@ class PeerDownloads:
         self._thread.cancel(model)
 
     def looked(self, here: LocalModels) -> None:
-        """Give away what lies here whole; judge what came by it."""
+        """Take in what was seen on the disk: whole models may be given to others, and what came
+        has to be among the models, or parts, now."""
         for model in self._unlooked():
             attempt = self._attempts[model]
             attempt.looked = True
-            part = here.parts.get(model)
-            layers, held = attempt.layers, () if part is None else part.layers
-            in_part = layers is not None and is_covered(layers, held)
+            layers, part = attempt.layers, here.parts.get(model)
+            in_part = layers and part and part.holds(layers.first, layers.last)
             if model not in here.cards and not in_part:
                 troubles = here.troubles.items()
                 said = "; ".join(why for folder, why in troubles if folder.endswith(model))
@@ -228,7 +164,7 @@ class PeerDownloads:
 
     def _want(self, model: ModelId, now: float) -> None:
         attempt, sources = self._attempts[model], self._sources.stores_with(model, now)
-        self._thread.want(model, attempt.number, sources, attempt.layers)
+        self._thread.want(Wanted(model, attempt.number, sources, attempt.layers))
 
     def _news(self) -> dict[ModelId, DownloadNews]:
         """Return news of present attempts alone: a cancelled one may be told of for a moment."""

@@ -113,9 +113,8 @@ class Pieces:
 
     def _unfinished(self, suffix: str = "") -> list[str]:
         """Return the files that lack something, small ones first."""
-        found = [e for e in self._entries.values() if self._missing[e.path]]
-        found.sort(key=lambda entry: (entry.size_bytes, entry.path))
-        return [entry.path for entry in found if entry.path.endswith(suffix)]
+        found = [path for path, count in self._missing.items() if count and path.endswith(suffix)]
+        return sorted(found, key=lambda path: (self._entries[path].size_bytes, path))
 
     @property
     def complete(self) -> bool:

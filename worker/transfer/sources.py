@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
-from worker.models.layer_bytes import Range
 from worker.transfer.source import StoreAddress
 
 _ADDRESS = re.compile(
@@ -24,73 +23,50 @@ _ADDRESS = re.compile(
 class WeightsElsewhere:
     """What is known of weights that do not lie here.
 
-    `announced` are the models on other nodes' disks, `announced_parts` the spans of layers that
-    they have of others, `cards` what they say of theirs: complete once `has_heard`. `fetches` are
-    under way, or have failed for the reason given; of those that `arrived` more layers may be
-    wanted.
+    `cards` are those of other nodes: complete once `has_heard`. `fetches` are under way, or have
+    failed for the reason given; of those that `arrived` more layers may be wanted.
     """
 
-    announced: Mapping[NodeId, frozenset[ModelId]]
-    announced_parts: Mapping[NodeId, Mapping[str, frozenset[Range]]]
-    cards: Mapping[ModelId, ModelCard]
+    cards: Mapping[NodeId, NodeCard]
     has_heard: bool
     fetches: Mapping[ModelId, Refusal | None]
     arrived: frozenset[ModelId]
 
+    def offered(self, model: ModelId) -> ModelCard | None:
+        """Return what other nodes say of a model on their disks, the first of them; None where no
+        node has the whole of it."""
+        cards = (one for _, card in sorted(self.cards.items()) for one in card.models)
+        return next((one for one in cards if one.model == model), None)
 
-NOTHING_ELSEWHERE = WeightsElsewhere({}, {}, {}, True, {}, frozenset())
+
+NOTHING_ELSEWHERE = WeightsElsewhere({}, True, {}, frozenset())
 
 
-@dataclass(slots=True)
 class Sources:
     """Other nodes' cards as `me` heard them."""
 
-    me: NodeId
-    cards: dict[NodeId, tuple[NodeCard, float]] = field(
-        default_factory=dict[NodeId, tuple[NodeCard, float]]
-    )
+    def __init__(self, me: NodeId) -> None:
+        self.me = me
+        self.cards: dict[NodeId, tuple[NodeCard, float]] = {}
 
     def heard(self, card: NodeCard, now: float) -> None:
         """Take in a card; one's own and older ones change nothing."""
-        known = self.cards.get(card.node)
-        if card.node != self.me and (
-            known is None or card.announced_at_s >= known[0].announced_at_s
-        ):
+        known, _ = self.cards.get(card.node, (card, now))
+        if card.node != self.me and card.announced_at_s >= known.announced_at_s:
             self.cards[card.node] = (card, now)
-
-    def announced(self, now: float) -> Mapping[NodeId, frozenset[ModelId]]:
-        """Return the models on each other node's disk."""
-        return {
-            node: frozenset(model.model for model in card.models)
-            for node, card in self._living(now).items()
-        }
-
-    def announced_parts(self, now: float) -> Mapping[NodeId, Mapping[str, frozenset[Range]]]:
-        """Return the spans of layers on each other node's disk, of models that it has in part."""
-        return {
-            node: {str(part.model): frozenset(part.layers) for part in card.parts}
-            for node, card in self._living(now).items()
-        }
-
-    def cards_of(self, now: float) -> Mapping[ModelId, ModelCard]:
-        """Return what other nodes say of the models on their disks; of several the first node's."""
-        found: dict[ModelId, ModelCard] = {}
-        for _, card in sorted(self._living(now).items()):
-            for model in card.models:
-                found.setdefault(model.model, model)
-        return found
 
     def stores_with(self, model: ModelId, now: float) -> list[StoreAddress]:
         """Return where the model can be fetched, by node; each node's addresses best first."""
         return [
             StoreAddress(node, address)
-            for node, card in sorted(self._living(now).items())
+            for node, card in sorted(self.living(now).items())
             if any(one.model == model for one in card.models)
             for address in card.weights_addresses
             if is_store_address(address)
         ]
 
-    def _living(self, now: float) -> dict[NodeId, NodeCard]:
+    def living(self, now: float) -> dict[NodeId, NodeCard]:
+        """Return the cards that count now."""
         return {node: card for node, (card, at) in self.cards.items() if now - at <= card.ttl_s}
 
 

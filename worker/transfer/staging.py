@@ -25,9 +25,9 @@ from pathlib import Path
 
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
-from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole
+from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole, opened
 from worker.models.layer_bytes import SUFFIX, Layers, Range
-from worker.models.local_models import FOLDER, held_layers, staged_model, stages_of
+from worker.models.local_models import FOLDER, files_of, held_layers, staged_model, stages_of
 from worker.models.manifest import piece_count, piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 
@@ -46,12 +46,12 @@ class Stage:
         self._models = models
         self._manifest = manifest
         self._folder = models / FOLDER / manifest.digest
+        self._files = files_of(self._folder)
         self._entries = {entry.path: entry for entry in manifest.files}
         self._numbers = {entry.path: n for n, entry in enumerate(manifest.files)}
 
     def open(self, _stopped: Stopped) -> Staged:
         """Make it, or find what it holds already. Raises OSError."""
-        files = self._folder / "files"
         (self._folder / "have").mkdir(parents=True, exist_ok=True)
         intact = all(self._fits(entry) for entry in self._manifest.files)
         self._note(held_layers(self._folder) if intact else ())
@@ -59,7 +59,7 @@ class Stage:
         heads: dict[str, bytes] = {}
         checked: set[str] = set()
         for entry in self._manifest.files:
-            path = files / entry.path
+            path = self._files / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
             found = self._begin(entry, path)
             have[entry.path] = found[:-1]
@@ -72,7 +72,7 @@ class Stage:
 
     def write(self, piece: Piece, content: bytes) -> None:
         """Write a piece whose hash was found right. Raises OSError."""
-        _put(self._folder / "files" / piece.path, content, piece.offset)
+        _put(self._files / piece.path, content, piece.offset)
         _put(self._have(piece.path), b"\1", piece.index)
 
     def check(
@@ -82,8 +82,7 @@ class Stage:
         now synced), else the pieces that are not; None when only the whole is wrong. Raises
         OSError, FileChanged, Interrupted."""
         entry = self._entries[path]
-        file = os.open(self._folder / "files" / path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with opened(self._files / path, os.O_RDWR) as file:
             if wanted is not None:
                 bad = tuple(_spoilt(file, entry, wanted, stopped))
                 os.fsync(file)
@@ -93,8 +92,6 @@ class Stage:
                 _put(self._have(path), b"\1", piece_count(entry.size_bytes))
                 return ()
             _, pieces = hash_pieces(file, entry.size_bytes, _unheard, stopped)
-        finally:
-            os.close(file)
         return tuple(_differing(pieces, entry.piece_hashes)) or None
 
     def spoil(self, path: str, bad: tuple[int, ...]) -> None:
@@ -106,13 +103,11 @@ class Stage:
     def keep(self, layers: Layers, _stopped: Stopped) -> Path:
         """Note durably that what these layers need is here; returns the folder to load from.
         Raises OSError."""
-        files = self._folder / "files"
-        for folder in {files, *((files / path).parent for path in self._entries)}:
-            _sync(folder)
+        self._sync_folders()
         spans = {*held_layers(self._folder), (layers.first, layers.last)}
         self._note(tuple(sorted(spans)))
         _sync(self._folder)
-        return files
+        return self._files
 
     def publish(self, _stopped: Stopped) -> Path:
         """Move the model into its place, durably; returns it. A whole model that came there
@@ -122,15 +117,17 @@ class Stage:
         if not _is_model(target):
             if target.exists():
                 raise PlaceTaken(f"{target} is in the way: move it, for it holds no model")
-            files = self._folder / "files"
-            for folder in {files, *((files / path).parent for path in self._entries)}:
-                _sync(folder)
-            files.rename(target)
+            self._sync_folders()
+            self._files.rename(target)
             _sync(target.parent)
             _sync(self._models)
         for digest in begun(self._models, self._manifest.model):
             shutil.rmtree(self._models / FOLDER / digest, ignore_errors=True)
         return target
+
+    def _sync_folders(self) -> None:
+        for folder in {self._files, *((self._files / path).parent for path in self._entries)}:
+            _sync(folder)
 
     def _begin(self, entry: FileEntry, path: Path) -> bytes:
         """Return the bytes of `have`, all 0 where file and note do not fit each other."""
@@ -145,7 +142,7 @@ class Stage:
 
     def _fits(self, entry: FileEntry) -> bool:
         try:
-            size = (self._folder / "files" / entry.path).stat().st_size
+            size = (self._files / entry.path).stat().st_size
             noted = self._have(entry.path).stat().st_size
         except FileNotFoundError:
             return False
@@ -178,7 +175,7 @@ def sweep(models: Path, now_wall: float) -> None:
     for stage in stages_of(models):
         with contextlib.suppress(OSError):
             note = stage / "stage.json"
-            lives = note.exists() and (stage / "files").exists()
+            lives = note.exists() and files_of(stage).exists()
             old = lives and now_wall - note.stat().st_mtime > KEPT_S
             if not lives or (old and not held_layers(stage)):
                 shutil.rmtree(stage, ignore_errors=True)
@@ -194,21 +191,14 @@ def _is_model(folder: Path) -> bool:
 
 
 def _put(path: Path, content: bytes, offset: int) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        done = 0
-        while done < len(content):
-            done += os.pwrite(file, content[done:], offset + done)
-    finally:
-        os.close(file)
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(content)
 
 
 def _sync(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(folder, os.O_RDONLY) as file:
         os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _differing(found: bytes, right: bytes) -> Iterator[int]:

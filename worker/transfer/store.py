@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from bus.links.reactor import Reactor
 from bus.links.transport import Frames, Link
@@ -42,6 +43,8 @@ MAX_OPEN = 16
 SLICE = 4
 """Pieces read before the loop turns to whatever else there is."""
 PENDING_S = 1.0
+Reason = Literal["unknown_digest", "unreadable", "busy", "bad_request"]
+"""Why a piece is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,6 @@ class _Hashing:
     held: tuple[Held, ...]
     waiting: set[bytes] = field(default_factory=set[bytes])
     done_bytes: int = 0
-
-    @property
-    def total_bytes(self) -> int:
-        """Return the bytes of all files together."""
-        return sum(one.size_bytes for one in self.held)
 
 
 class Store:
@@ -99,8 +97,7 @@ class Store:
     def offers(self, models: Mapping[ModelId, Path]) -> None:
         """Take in which models lie here, each in its folder."""
         self._models = dict(models)
-        kept = {d: one for d, one in self._shown.items() if one.manifest.model in models}
-        self._shown = kept
+        self._shown = {d: s for d, s in self._shown.items() if s.manifest.model in models}
 
     def close(self) -> None:
         """Give nothing more."""
@@ -187,7 +184,7 @@ class Store:
                 self._pending(asker, model, hashing)
 
     def _pending(self, asker: bytes, model: ModelId, hashing: _Hashing) -> None:
-        done, total = hashing.done_bytes, hashing.total_bytes
+        done, total = hashing.done_bytes, sum(one.size_bytes for one in hashing.held)
         self._send(asker, ManifestPending(model=model, done_bytes=done, total_bytes=total))
 
     def _cannot_read(self, asker: bytes, model: ModelId, error: Exception) -> None:
@@ -253,9 +250,6 @@ class Store:
         self._pace.sent(len(content), self._reactor.now())
         self._send(asker, PieceSent(digest=ask.digest, path=ask.path, offset=ask.offset), content)
 
-    def _refuse(self, asker: bytes, ask: AskPiece, reason: str, message: str) -> None:
-        refused = WeightsRefused.model_validate(
-            {"reason": reason, "message": message, "digest": ask.digest, "path": ask.path,
-             "offset": ask.offset}
-        )  # fmt: skip
-        self._send(asker, refused)
+    def _refuse(self, asker: bytes, ask: AskPiece, reason: Reason, message: str) -> None:
+        where = ask.model_dump(include={"digest", "path", "offset"})
+        self._send(asker, WeightsRefused(reason=reason, message=message, **where))

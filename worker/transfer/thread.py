@@ -12,28 +12,23 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from bus.client import Speaker
-from bus.links.reactor import PollReactor, Timer
+from bus.client import Letters, Speaker
+from bus.links.reactor import PollReactor
 from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.process.logs import Log
-from bus.wire.codec import Envelope, encode
 from bus.wire.errors import Exposed, PortTaken
 from bus.wire.ids import ModelId, NodeId
 from worker.models.file_hashes import Hashes
-from worker.models.layer_bytes import Layers
 from worker.transfer.disk_thread import DiskThread
-from worker.transfer.downloader import Downloader, DownloadNews, OpenLink, Pack
-from worker.transfer.source import StoreAddress
+from worker.transfer.downloader import Downloader, DownloadNews, OpenLink, Wanted
 from worker.transfer.staging import sweep
 from worker.transfer.store import Store
 
-NEWS_S = 0.25
 BIND_AGAIN_S = 5.0
 HIGH_WATER = 64
 """Messages kept for one peer: no more than so many pieces wait in memory for a slow reader."""
@@ -72,14 +67,6 @@ def link_maker(security: Security | None) -> OpenLink:
 open_link = link_maker(None)
 
 
-def packer(speaker: Speaker) -> Pack:
-    """Return what puts messages into numbered envelopes of this speaker. Not shared between
-    threads."""
-    numbers = count(1)
-    who = (speaker.node, speaker.process, speaker.boot)
-    return lambda message: encode(Envelope(*who, next(numbers), message))
-
-
 class WeightsThread:
     """Started by its constructor; every method may be called from the worker's thread."""
 
@@ -90,7 +77,7 @@ class WeightsThread:
         self._settings = settings
         self._log = log
         self._link = link
-        self._pack = packer(speaker)
+        self._pack = Letters(speaker).write
         self._reactor = PollReactor()
         self._hashing = DiskThread("weights-hashing", self._reactor.call)
         self._disk = DiskThread("weights-disk", self._reactor.call)
@@ -100,10 +87,8 @@ class WeightsThread:
         )
         self._store: Store | None = None
         self._models: Mapping[ModelId, Path] = {}
-        self._news: Mapping[ModelId, DownloadNews] = {}
         self._defect = ""
         self._trouble = ""
-        self._teller: Timer | None = None
         self._hashing.add(lambda _stopped: self._hashes.sweep(), self._swept)
         self._disk.add(lambda _stopped: sweep(settings.models, wall()), self._swept)
         self._bind()
@@ -114,15 +99,9 @@ class WeightsThread:
         """Take in what lies here, and may be given to others."""
         self._reactor.call(partial(self._offers, dict(models)))
 
-    def want(
-        self,
-        model: ModelId,
-        attempt: int,
-        sources: list[StoreAddress],
-        layers: Layers | None = None,
-    ) -> None:
+    def want(self, wanted: Wanted) -> None:
         """Have a model fetched; see `Downloader.want`."""
-        self._reactor.call(partial(self._want, model, attempt, sources, layers))
+        self._reactor.call(partial(self._fetcher.want, wanted))
 
     def cancel(self, model: ModelId) -> None:
         """Give a fetch up, or forget its end."""
@@ -133,7 +112,7 @@ class WeightsThread:
         the thread has ended."""
         if self._defect:
             raise RuntimeError(self._defect)
-        return self._news
+        return self._fetcher.latest
 
     def close(self) -> None:
         """End the thread, its jobs and its sockets."""
@@ -153,19 +132,6 @@ class WeightsThread:
             self._reactor.run()
         except Exception:
             self._defect = traceback.format_exc()
-
-    def _want(
-        self, model: ModelId, attempt: int, sources: list[StoreAddress], layers: Layers | None
-    ) -> None:
-        self._fetcher.want(model, attempt, sources, layers)
-        if self._teller is None:
-            self._teller = self._reactor.every(NEWS_S, self._tell)
-
-    def _tell(self) -> None:
-        self._news = self._fetcher.news()
-        if not self._news and self._teller is not None:
-            self._teller.cancel()
-            self._teller = None
 
     def _offers(self, models: Mapping[ModelId, Path]) -> None:
         self._models = models

@@ -12,16 +12,14 @@ import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-
-import psutil
 
 from bus.links.cluster_key import ClusterKeys
 from bus.links.keyring import read_keys
 from bus.process.endpoints import WILDCARDS, host_of, is_loopback
+from bus.process.interfaces import addresses_up
 from bus.wire.errors import BadKey
 from bus.wire.messages.peers import PeerReading, PeersReading
-from bus.wire.topology import NodeAddress, medium_of, ports_in
+from bus.wire.topology import NodeAddress
 from conf.ports import PORTS
 from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
@@ -42,8 +40,6 @@ from gateway.cli.node.node_state import NodeState
 
 DIAL_S = 3.0
 GREETING_S = 2.0
-TOOL_S = 5.0
-HARDWARE_PORTS = ("/usr/sbin/networksetup", "-listallhardwareports")
 UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
@@ -155,25 +151,4 @@ def _outcome(error: OSError) -> Outcome:
 
 def own_addresses() -> tuple[NodeAddress, ...]:
     """Return the IPv4 addresses of interfaces that are up, as a running node announces them."""
-    ports = _hardware_ports()
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    return tuple(
-        NodeAddress(
-            ip=one.address,
-            interface=name,
-            medium=medium_of(one.address, name, ports.get(name, _wireless(name))),
-        )
-        for name, addresses in sorted(psutil.net_if_addrs().items())
-        for one in addresses
-        if name in up and one.family == socket.AF_INET
-    )
-
-
-def _wireless(interface: str) -> str:
-    return "Wi-Fi" if Path(f"/sys/class/net/{interface}/wireless").exists() else ""
-
-
-def _hardware_ports() -> dict[str, str]:
-    if sys.platform != "darwin":
-        return {}
-    return ports_in(processes.tool_says(*HARDWARE_PORTS, timeout_s=TOOL_S))
+    return tuple(one for one in addresses_up() if ":" not in one.ip)

@@ -12,11 +12,10 @@ nor a leave copies the KV of rows that it does not concern.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 
-from runner.mlx.kv.row_kv import RowKV
+from runner.mlx.kv.row_kv import LayerKV, RowKV
 
 SLACK_TOKENS = 64
 
@@ -73,13 +72,12 @@ class SlabShape:
         return self._masks[window]
 
 
-class SlabKV:
+class SlabKV(LayerKV):
     """One attention layer of the decode batch: what the model calls a cache."""
 
     def __init__(self, shape: SlabShape) -> None:
+        super().__init__()
         self.shape = shape
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
 
     @property
     def offset(self) -> int | mx.array:
@@ -108,10 +106,6 @@ class SlabKV:
     def size(self) -> int:
         """Return the tokens of the window."""
         return self.shape.width
-
-    def empty(self) -> bool:
-        """Return whether the slab holds no rows."""
-        return self.keys is None
 
     # What the batch calls.
 
@@ -147,18 +141,6 @@ class SlabKV:
     def clear(self) -> None:
         """Let the slab go."""
         self.keys = self.values = None
-
-    @property
-    def state(self) -> tuple[Any, ...]:
-        """Return the slab's arrays, for evaluation."""
-        return (self.keys, self.values)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of the slab, spare room included."""
-        if self.keys is None or self.values is None:
-            return 0
-        return self.keys.nbytes + self.values.nbytes
 
     def _fresh(self, like: mx.array) -> mx.array:
         _, heads, _, width = like.shape

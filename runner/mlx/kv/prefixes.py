@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
 
 from runner.engine import EntryId
 from runner.mlx.kv.row_kv import RowKV
@@ -83,42 +84,20 @@ def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
     copies: list[Any] = []
     for cache in caches:
         if isinstance(cache, RowKV):
-            keys, values = cache.past(length)
-            copies.append(RowKV.holding(_own(keys), _own(values)))
+            copies.append(RowKV.holding(*map(_own, cache.past(length))))
             continue
         twin = copy.deepcopy(cache)
-        _own_state(twin)
+        twin.state = tree_map(_own, twin.state)
         copies.append(twin)
     return copies
 
 
 def evaluated(caches: Sequence[Any]) -> list[mx.array]:
     """Return the arrays of caches, to be evaluated."""
-    arrays: list[mx.array] = []
-    _collect([cache.state for cache in caches], arrays)
-    return arrays
+    leaves = tree_flatten([cache.state for cache in caches])
+    return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 
 
-def _collect(tree: Any, arrays: list[mx.array]) -> None:
-    if isinstance(tree, mx.array):
-        arrays.append(tree)
-    elif isinstance(tree, (list, tuple)):
-        for branch in tree:
-            _collect(branch, arrays)
-
-
-def _own(array: mx.array) -> mx.array:
-    """Return a copy that keeps no larger buffer alive."""
-    return mx.contiguous(array)
-
-
-def _own_state(cache: Any) -> None:
-    def owned(tree: Any) -> Any:
-        """Return the tree with copies in the place of its arrays; scalars stay."""
-        if isinstance(tree, mx.array):
-            return _own(tree) if tree.ndim else tree
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(owned(branch) for branch in tree)
-        return tree
-
-    cache.state = owned(cache.state)
+def _own(leaf: Any) -> Any:
+    """Return a copy of an array that keeps no larger buffer alive; scalars stay."""
+    return mx.contiguous(leaf) if isinstance(leaf, mx.array) and leaf.ndim else leaf

@@ -14,7 +14,31 @@ import mlx.core as mx
 GROWTH_TOKENS = 256
 
 
-class RowKV:
+class LayerKV:
+    """Keys and values of one attention layer: both None where nothing is held."""
+
+    def __init__(self) -> None:
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    def empty(self) -> bool:
+        """Return whether nothing is held."""
+        return self.keys is None
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """Return the arrays, for evaluation."""
+        return (self.keys, self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the arrays, spare room included."""
+        if self.keys is None or self.values is None:
+            return 0
+        return self.keys.nbytes + self.values.nbytes
+
+
+class RowKV(LayerKV):
     """One attention layer's keys and values of one row: (1, heads, room, width) each.
 
     `reserve` tokens are allocated when the first part of a longer prompt arrives, so that a
@@ -22,8 +46,7 @@ class RowKV:
     """
 
     def __init__(self, reserve: int = 0) -> None:
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        super().__init__()
         self.offset = 0
         self.reserve = reserve
 
@@ -79,22 +102,6 @@ class RowKV:
     def size(self) -> int:
         """Return the tokens held."""
         return self.offset
-
-    def empty(self) -> bool:
-        """Return whether nothing was appended yet."""
-        return self.keys is None
-
-    @property
-    def state(self) -> tuple[Any, ...]:
-        """Return the row's arrays, for evaluation."""
-        return (self.keys, self.values)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of the row, reserved room included."""
-        if self.keys is None or self.values is None:
-            return 0
-        return self.keys.nbytes + self.values.nbytes
 
 
 def causal_mask(count: int, offset: int, window: int | None) -> mx.array:

@@ -56,16 +56,11 @@ class CollectiveChecks:
         self.mlx_version = metadata.version("mlx")
         self.device = "metal" if mx.metal.is_available() else "cpu"
         self._rank = comm.context.rank
-        self._size = comm.context.size
+        self.size = comm.context.size
         self._group: Any = comm.group
         self._given: mx.array | None = None
         self._got: mx.array | None = None
         self._elements = 0
-
-    @property
-    def size(self) -> int:
-        """Return how many ranks the group has."""
-        return self._size
 
     @property
     def peak_bytes(self) -> int:
@@ -75,7 +70,7 @@ class CollectiveChecks:
     def barrier(self) -> Check:
         """Return whether ones add up to the count of ranks; no rank goes on before all are here."""
         here = mx.distributed.all_sum(mx.ones((1,)), group=self._group)
-        return look("barrier", here, lambda start, stop: mx.full((1,), float(self._size)))
+        return look("barrier", here, lambda start, stop: mx.full((1,), float(self.size)))
 
     def check_sum(self, elements: int) -> Check:
         """Return what is wrong in a sum of (elements,) patterns over all ranks."""
@@ -104,7 +99,7 @@ class CollectiveChecks:
 
     def check_relay(self, elements: int) -> Check:
         """Return what is wrong in patterns passed once up and once down the ring."""
-        rank, size = self._rank, self._size
+        rank, size = self._rank, self.size
         up, down = (rank + 1) % size, (rank - 1) % size
         there = self._passed(elements, source=down, target=up)
         back = self._passed(elements, source=up, target=down)
@@ -135,7 +130,7 @@ class CollectiveChecks:
         return look(
             f"all_sum {self._elements}",
             self._got,
-            lambda start, stop: pattern_sum(self._size, start, stop),
+            lambda start, stop: pattern_sum(self.size, start, stop),
         )
 
     def release(self) -> None:

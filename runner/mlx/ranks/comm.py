@@ -19,22 +19,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import mlx.core as mx
 
 from bus.wire.messages.control import GroupSpec
 from runner.engine import RowId, StepPlan
-from runner.group.group_config import (
-    GREETING_BYTES,
-    CannotForm,
-    greeting,
-    jaccl_devices,
-    jaccl_environment,
-    ring_environment,
-    ring_hostfile,
-    stranger,
-)
+from runner.group import group_config
+from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
 from runner.mlx.ranks.exchange_order import ExchangeOrder, OutOfOrder, Submission
 from runner.mlx.ranks.ring_wait import RingWait, ring_sockets
@@ -82,144 +74,98 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]:
     if group.backend == "ring":
         path = folder / "hosts.json"
-        path.write_text(ring_hostfile(group))
-        return ring_environment(rank, str(path))
+        path.write_text(group_config.ring_hostfile(group))
+        return group_config.ring_environment(rank, str(path))
     path = folder / "devices.json"
-    path.write_text(jaccl_devices(group))
-    return jaccl_environment(rank, str(path), group.coordinator)
+    path.write_text(group_config.jaccl_devices(group))
+    return group_config.jaccl_environment(rank, str(path), group.coordinator)
 
 
 def meet(context: RankContext) -> GroupComm:
     """Return this rank's comm, made in the engine's thread, after `form`. Its first exchange is a
     proof by every rank that it belongs to the group: CannotForm names one that does not."""
     comm = GroupComm(context)
-    mine = mx.array(list(greeting(context.secret, context.generation, context.rank)), mx.uint8)
+    mine = mx.array(
+        list(group_config.greeting(context.secret, context.generation, context.rank)), mx.uint8
+    )
     said: list[int] = mx.distributed.all_gather(mine, group=comm.group).tolist()  # pyright: ignore[reportAssignmentType]
     greetings = [
-        bytes(said[at : at + GREETING_BYTES]) for at in range(0, len(said), GREETING_BYTES)
+        bytes(said[at : at + group_config.GREETING_BYTES])
+        for at in range(0, len(said), group_config.GREETING_BYTES)
     ]
-    rank = stranger(context.secret, context.generation, greetings)
+    rank = group_config.stranger(context.secret, context.generation, greetings)
     if rank is not None:
         raise CannotForm(f"rank {rank} of the ring is not the group's")
     return comm
 
 
-class Comm(Protocol):
+class Comm:
     """What an engine says to the other ranks of its group, in the engine's thread.
 
+    This one is of a rank that holds the whole model: nothing is held or due, nothing exchanged.
     What was built is given to the device by `submit`, `submit_or_hold` and `submit_prompt` alone,
     which do not wait for it (but see `GroupComm`), and what the host waits for was submitted
     before. `exchange_order` decides what goes when; OutOfOrder is a slip of the caller's.
     """
 
-    size: int
+    size = 1
     """Ranks, this one included."""
-    leads: bool
+    leads = True
     """Whether plans and tokens are made here."""
-    hears: bool
+    hears = True
     """Whether sampled tokens reach this rank."""
-    microbatches: int
+    microbatches = 1
     """How many parts of a step can be under way at once."""
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
         """Send the followers a plan, as `SharedPlan` has it, and do not wait."""
-        ...
 
     def least(self, mine: int) -> int:
         """Return the least of what all ranks say, each between the same two steps. It waits for
         all that was built. OutOfOrder while something is being built."""
-        ...
+        return mine
 
     def submit(self, arrays: list[mx.array]) -> None:
         """Give the device what is held, then `arrays` with what arrives for them."""
-        ...
+        mx.async_eval(arrays)
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
         """Give the device the end of a step, or hold it until `flush` where the ranks that
         follow would wait meanwhile for their next plan."""
-        ...
+        mx.async_eval(arrays)
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
         """Give the device, or hold, a part of a prompt. Return the arrays to wait for it by."""
-        ...
-
-    def flush(self) -> None:
-        """Give the device what is held, in order. It must come before anything else does."""
-        ...
-
-    def await_tokens(self, tokens: mx.array) -> None:
-        """Have the device receive tokens that are due up to `tokens`, in order, so that they can
-        be waited for."""
-        ...
-
-    def settle(self) -> None:
-        """Give the device all that is held or due. OutOfOrder while something is being built."""
-        ...
-
-    def must_evaluate(self, out: mx.array) -> list[mx.array]:
-        """Return what of a forward's output must be evaluated although no token comes of it."""
-        ...
-
-    def send_tokens(self, tokens: mx.array) -> mx.array:
-        """Return the lead's (rows,) int32 sampled tokens, on their way to the other ranks once
-        what is returned is evaluated."""
-        ...
-
-    def recv_tokens(self, count: int, out: mx.array) -> mx.array:
-        """Return (count,) int32: a follower's tokens, sampled by the lead from the forward that
-        ended in `out`. Where they do not reach it they are zeros, there when `out` is."""
-        ...
-
-
-class AloneComm:
-    """The comm of a rank that holds the whole model: nothing is held, nothing exchanged."""
-
-    size = 1
-    leads = True
-    hears = True
-    microbatches = 1
-
-    def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
-        """Do nothing: there are no followers."""
-
-    def least(self, mine: int) -> int:
-        """Return `mine`."""
-        return mine
-
-    def submit(self, arrays: list[mx.array]) -> None:
-        """Give the device `arrays`."""
-        mx.async_eval(arrays)
-
-    submit_or_hold = submit
-
-    def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """Give the device all of it. Return all of it."""
         everything = [*drawn, *caches]
         mx.async_eval(everything)
         return everything
 
     def flush(self) -> None:
-        """Do nothing: nothing is held."""
+        """Give the device what is held, in order. It must come before anything else does."""
 
     def await_tokens(self, tokens: mx.array) -> None:
-        """Do nothing: nothing is due."""
+        """Have the device receive tokens that are due up to `tokens`, in order, so that they can
+        be waited for."""
 
-    settle = flush
+    def settle(self) -> None:
+        """Give the device all that is held or due. OutOfOrder while something is being built."""
 
     def must_evaluate(self, out: mx.array) -> list[mx.array]:
-        """Return nothing: caches are enough."""
+        """Return what of a forward's output must be evaluated although no token comes of it."""
         return []
 
     def send_tokens(self, tokens: mx.array) -> mx.array:
-        """Return `tokens`."""
+        """Return the lead's (rows,) int32 sampled tokens, on their way to the other ranks once
+        what is returned is evaluated."""
         return tokens
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
-        """Raise OutOfOrder: a rank alone samples its own."""
+        """Return (count,) int32: a follower's tokens, sampled by the lead from the forward that
+        ended in `out`. Where they do not reach it they are zeros, there when `out` is."""
         raise OutOfOrder("a rank alone has no lead to hear tokens from")
 
 
-class GroupComm:
+class GroupComm(Comm):
     """The comm of one rank among others. Made in the engine's thread, after `form`.
 
     Without Metal the device's queue is short, and who gives it a step waits until most of that

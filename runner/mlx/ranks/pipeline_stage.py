@@ -21,16 +21,8 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
+from runner.mlx.ranks import layer_probe
 from runner.mlx.ranks.comm import GroupComm
-from runner.mlx.ranks.layer_probe import (
-    MORE,
-    HiddenPath,
-    Unsplittable,
-    asks_tokens,
-    flow_of,
-    looks_elsewhere,
-    retype,
-)
 
 
 class StageModel:
@@ -49,19 +41,21 @@ class StageModel:
         self._comm = comm
         layers = _layers(module)
         if not 0 <= first < last <= len(layers):
-            raise Unsplittable(f"layers {first} to {last} of {len(layers)}")
+            raise layer_probe.Unsplittable(f"layers {first} to {last} of {len(layers)}")
         kinds = [_kind(cache) for cache in make_prompt_cache(module)]
         self._caches = tuple(range(len(kinds)))
-        path = HiddenPath(0)
+        path = layer_probe.HiddenPath(0)
         if comm.pipes:
-            flow = flow_of(module, layers)
+            flow = layer_probe.flow_of(module, layers)
             self._caches, path = flow.caches_of(first, last), flow.path
         stand_ins = _stand_ins(kinds, self._caches)
         own = slice(first, last)
-        if None in stand_ins and looks_elsewhere(module, layers, own, stand_ins):
-            raise Unsplittable(f"layers {first} to {last} ask caches of layers of other kinds")
-        if comm.pipes and not comm.hears and asks_tokens(module, layers, own, path):
-            raise Unsplittable(
+        if None in stand_ins and layer_probe.looks_elsewhere(module, layers, own, stand_ins):
+            raise layer_probe.Unsplittable(
+                f"layers {first} to {last} ask caches of layers of other kinds"
+            )
+        if comm.pipes and not comm.hears and layer_probe.asks_tokens(module, layers, own, path):
+            raise layer_probe.Unsplittable(
                 f"layers {first} to {last} look at the tokens, which a stage that is neither the "
                 "first nor the last does not hear; take two ranks"
             )
@@ -133,7 +127,7 @@ class StageModel:
 
     def _arrive(self, hidden: mx.array) -> mx.array:
         if not isinstance(hidden, mx.array):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise Unsplittable(MORE)
+            raise layer_probe.Unsplittable(layer_probe.MORE)
         if self._is_inner:
             assert self._given is not None
             return self._given
@@ -146,7 +140,7 @@ class StageModel:
     def _depart(self, hidden: Any) -> Any:
         if not isinstance(hidden, mx.array):
             if self._comm.pipes:
-                raise Unsplittable(MORE)
+                raise layer_probe.Unsplittable(layer_probe.MORE)
             return hidden
         if not self._is_inner:
             hidden = self.hand_on(hidden)
@@ -162,7 +156,7 @@ def _made_up(inputs: mx.array, width: int, dtype: mx.Dtype) -> mx.array:
 def _layers(module: nn.Module) -> list[Any]:
     layers = getattr(module, "layers", None)
     if not isinstance(layers, list) or not all(isinstance(one, nn.Module) for one in layers):
-        raise Unsplittable("it has no plain list of layers")
+        raise layer_probe.Unsplittable("it has no plain list of layers")
     return layers
 
 
@@ -179,7 +173,7 @@ def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int
     return [at if at in own else first_of.get(kind) for at, kind in enumerate(kinds)]
 
 
-def _empty(layer: Any, path: HiddenPath) -> None:
+def _empty(layer: Any, path: layer_probe.HiddenPath) -> None:
     """Let go of a layer's weights; it returns the hidden states it is given, and keeps what else
     is known of it, for forwards look there."""
     for module in layer.modules():
@@ -190,12 +184,12 @@ def _empty(layer: Any, path: HiddenPath) -> None:
         """Return the hidden states among the arguments, as a layer would."""
         return path.returning(path.given(args, kwargs))
 
-    retype(layer, "Elsewhere", passed_on)
+    layer_probe.retype(layer, "Elsewhere", passed_on)
 
 
 def _wrap(
     layer: Any,
-    path: HiddenPath,
+    path: layer_probe.HiddenPath,
     before: Callable[[mx.array], mx.array] | None,
     after: Callable[[mx.array], mx.array] | None,
 ) -> None:
@@ -208,4 +202,4 @@ def _wrap(
         out = inner(self, *args, **kwargs)
         return out if after is None else path.returning(after(path.returned(out)), out)
 
-    retype(layer, "Edge", called)
+    layer_probe.retype(layer, "Edge", called)

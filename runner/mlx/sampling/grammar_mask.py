@@ -9,7 +9,7 @@ and after that one nothing matters.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +69,7 @@ class GrammarMasks:
     def __init__(self, path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> None:
         self._vocabulary = vocabulary
         self._ends = eos_token_ids
-        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._compiled = lru_cache(KEPT_GRAMMARS)(self._compile)
         self._tokenizer: LLTokenizer | None = None
         file = path / "tokenizer.json"
         if file.is_file() and eos_token_ids:
@@ -81,24 +81,18 @@ class GrammarMasks:
 
     def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
         """Return a matcher that has already consumed `made`. BadGrammar, DeadEnd."""
-        fresh = self._compile(spec).deep_copy()
+        fresh = self._compiled(spec).deep_copy()
         row = RowMatcher(fresh, self._vocabulary, self._ends)
         for token in made:
             row.consume(token)
         return row
 
     def _compile(self, spec: GrammarSpec) -> LLMatcher:
-        if spec.key in self._compiled:
-            self._compiled.move_to_end(spec.key)
-            return self._compiled[spec.key]
         if self._tokenizer is None:
             raise BadGrammar("this model has no tokenizer.json to compile a grammar for")
         matcher = open_matcher(self._tokenizer, spec)
         if matcher.is_error():
             raise BadGrammar(matcher.get_error())
-        self._compiled[spec.key] = matcher
-        if len(self._compiled) > KEPT_GRAMMARS:
-            self._compiled.popitem(last=False)
         return matcher
 
 

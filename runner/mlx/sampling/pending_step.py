@@ -13,9 +13,6 @@ from bus.wire.ids import TokenId
 from runner.engine import RowFailure, RowId, SampledToken, StepResult
 from runner.mlx.sampling.batch_sampler import Drawn
 
-TOO_SHORT_S = 50e-6
-"""A wait this short found the work done: when it was done is not known."""
-
 
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
@@ -47,17 +44,9 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
     whichever is later.
     """
     began = max(pending.issued_at, last_done)
-    waited_from = time.perf_counter()
-    first_done = _wait(pending.prefilled, waited_from)
-    done = _wait([a for one in pending.decoded for a in one.drawn.arrays()], first_done)
-    both = bool(pending.prefilled) and bool(pending.decoded)
-    told_apart = both and first_done - waited_from > TOO_SHORT_S
-    prefill_s = decode_s = 0.0
-    if told_apart:
-        prefill_s, decode_s = max(first_done - began, 0.0), done - first_done
-    elif not both:
-        whole = max(done - began, 0.0)
-        prefill_s, decode_s = (whole, 0.0) if pending.prefilled else (0.0, whole)
+    mx.eval(pending.prefilled)
+    mx.eval([array for one in pending.decoded for array in one.drawn.arrays()])
+    done = time.perf_counter()
     lost = {failure.row for failure in pending.failures}
     result = StepResult(
         step=pending.step,
@@ -69,17 +58,8 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
         ),
         failures=tuple(pending.failures),
         step_s=max(done - began, 0.0),
-        prefill_s=prefill_s,
-        decode_s=decode_s,
     )
     return result, done
-
-
-def _wait(arrays: list[mx.array], now: float) -> float:
-    if not arrays:
-        return now
-    mx.eval(arrays)
-    return time.perf_counter()
 
 
 def _tokens(drawn_rows: DrawnRows) -> list[SampledToken]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -25,24 +24,6 @@ from runner.mlx.sampling.pending_step import PendingStep
 from runner.mlx.sampling.row import EngineRow
 
 Rows = Sequence[EngineRow | None]
-
-
-class TokenSource(Protocol):
-    """Gives one token per row, unevaluated, from a forward's output `out`: (rows, vocabulary)
-    logits where tokens are sampled, else what the forward ended in. None among the rows is a hole,
-    whose token is not read."""
-
-    def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return the tokens of rows that may be others next time."""
-        ...
-
-    def draw_again(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return the tokens of the same rows as last time, until `write_back`."""
-        ...
-
-    def write_back(self) -> None:
-        """Give the rows their own state back: they are about to change."""
-        ...
 
 
 class SamplingSource:
@@ -157,3 +138,10 @@ class ReceivingSource:
 
     def write_back(self) -> None:
         """Do nothing: a follower's rows have no state to sample by."""
+
+
+TokenSource = SamplingSource | ReceivingSource
+"""Gives one token per row, unevaluated, from a forward's output `out`: (rows, vocabulary) logits
+where tokens are sampled, else what the forward ended in. None among the rows is a hole, whose token
+is not read. `draw` is for rows that may be others next time, `draw_again` for the same rows as last
+time, until `write_back` gives them their own state back: they are about to change."""

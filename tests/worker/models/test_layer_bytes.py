@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.wire.cards import ModelCard
+from bus.wire.cards import ModelCard, covers
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES, Manifest
 from tests.worker.models.test_weights import CONFIG
@@ -22,14 +22,13 @@ from tests.worker.transfer.test_download import entry
 from tests.worker.transfer.test_store import Lan, content
 from worker.models.layer_bytes import (
     Layers,
-    is_covered,
     needs,
     part_wanted,
     tensor_ranges,
     wanted_pieces,
 )
 from worker.models.layers import Place
-from worker.models.local_models import FOLDER, held_layers, parts_held
+from worker.models.local_models import FOLDER, files_of, held_layers, parts_held
 from worker.models.manifest import manifest_of, piece_count
 from worker.models.weights import Shelf, Weights
 from worker.transfer.pieces import Piece, Pieces, Staged
@@ -140,9 +139,9 @@ def test_the_embedding_is_the_projection_unless_some_file_has_one(
 
 
 def test_spans_cover_layers_together_and_gaps_do_not() -> None:
-    assert is_covered(Layers(1, 5, 8), [(0, 3), (3, 6)])
-    assert not is_covered(Layers(1, 5, 8), [(0, 3), (4, 6)])
-    assert not is_covered(Layers(0, 1, 8), [])
+    assert covers([(0, 3), (3, 6)], 1, 5)
+    assert not covers([(0, 3), (4, 6)], 1, 5)
+    assert not covers([], 0, 1)
 
 
 def test_only_families_that_were_shown_and_true_parts_are_fetched_in_part() -> None:
@@ -256,9 +255,9 @@ def test_a_part_is_no_model_of_this_node_and_says_what_it_is(tmp_path: Path) -> 
     assert (part.model, part.layers) == (M, ((2, 4),))
     assert part.size_bytes == sum(map(len, files.values()))
     assert 0 < part.have_bytes < 0.6 * part.size_bytes
-    card = Weights(Shelf({}, (), None, float32=True)).part(M, part.folder)
+    card = Weights(Shelf({}, (), None, float32=True)).card(M, files_of(Path(part.path)))
     assert card is not None and card.layers == COUNT
-    used = sum(os.stat(path).st_blocks * 512 for path in part.folder.rglob("*"))
+    used = sum(os.stat(path).st_blocks * 512 for path in files_of(Path(part.path)).rglob("*"))
     assert used < 0.7 * part.size_bytes, "what did not come takes no room"
 
 
@@ -267,7 +266,7 @@ def test_a_part_whose_bytes_went_bad_is_found_and_is_one_no_more(tmp_path: Path)
     stage = part_on_disk(tmp_path, files, Layers(2, 4, COUNT))
     (part,) = parts_held(tmp_path)
     path = "model-0.safetensors"
-    with open(part.folder / path, "r+b") as file:
+    with open(files_of(Path(part.path)) / path, "r+b") as file:
         file.write(b"\xff" * 64)
     wanted = b"\1" + bytes(piece_count(len(files[path])) - 1)
     assert stage.check(path, never, wanted) == (0,)
@@ -288,7 +287,7 @@ def test_a_file_that_was_cut_short_makes_a_part_none(tmp_path: Path) -> None:
     files = shards()
     stage = part_on_disk(tmp_path, files, Layers(2, 4, COUNT))
     (part,) = parts_held(tmp_path)
-    os.truncate(part.folder / "model-1.safetensors", 10)
+    os.truncate(files_of(Path(part.path)) / "model-1.safetensors", 10)
     stage.open(never)
     assert parts_held(tmp_path) == ()
 

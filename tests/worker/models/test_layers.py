@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from conf.paths import bundled_models
 from worker.models.layers import (
-    TensorBytes,
     expert_share,
     layer_kinds,
     layer_kv,
@@ -31,11 +30,11 @@ QWEN: dict[str, Any] = {
 def test_bytes_lie_with_their_layer_the_embedding_first_and_the_head_last() -> None:
     parts = placed_bytes(
         [
-            TensorBytes("model.embed_tokens.weight", 100),
-            TensorBytes("model.layers.0.self_attn.q_proj.weight", 10),
-            TensorBytes("model.layers.1.mlp.up_proj.weight", 20),
-            TensorBytes("model.norm.weight", 3),
-            TensorBytes("lm_head.weight", 70),
+            ("model.embed_tokens.weight", 100),
+            ("model.layers.0.self_attn.q_proj.weight", 10),
+            ("model.layers.1.mlp.up_proj.weight", 20),
+            ("model.norm.weight", 3),
+            ("lm_head.weight", 70),
         ],
         2,
         1.0,
@@ -44,7 +43,7 @@ def test_bytes_lie_with_their_layer_the_embedding_first_and_the_head_last() -> N
 
 
 def test_a_tied_embedding_is_the_head_again() -> None:
-    tensors = [TensorBytes("model.embed_tokens.weight", 100), TensorBytes("model.layers.0.w", 10)]
+    tensors = [("model.embed_tokens.weight", 100), ("model.layers.0.w", 10)]
     parts = placed_bytes(tensors, 1, 1.0)
     assert (parts.embedding, parts.head) == (100, 100)
 
@@ -53,9 +52,9 @@ def test_a_token_reads_only_its_experts_and_all_of_the_rest() -> None:
     share = expert_share({"num_experts": 8, "num_experts_per_tok": 2})
     parts = placed_bytes(
         [
-            TensorBytes("model.layers.0.self_attn.q_proj.weight", 100),
-            TensorBytes("model.layers.0.mlp.experts.3.up_proj.weight", 400),
-            TensorBytes("model.layers.0.mlp.switch_mlp.up_proj.weight", 400),
+            ("model.layers.0.self_attn.q_proj.weight", 100),
+            ("model.layers.0.mlp.experts.3.up_proj.weight", 400),
+            ("model.layers.0.mlp.switch_mlp.up_proj.weight", 400),
         ],
         1,
         share,
@@ -67,9 +66,9 @@ def test_a_token_reads_only_its_experts_and_all_of_the_rest() -> None:
 def test_what_is_of_no_language_layer_counts_with_the_head() -> None:
     parts = placed_bytes(
         [
-            TensorBytes("language_model.model.layers.0.w", 10),
-            TensorBytes("vision_tower.encoder.layers.0.w", 7),
-            TensorBytes("model.layers.1.eh_proj.weight", 5),
+            ("language_model.model.layers.0.w", 10),
+            ("vision_tower.encoder.layers.0.w", 7),
+            ("model.layers.1.eh_proj.weight", 5),
         ],
         1,
         1.0,
@@ -78,7 +77,7 @@ def test_what_is_of_no_language_layer_counts_with_the_head() -> None:
 
 
 def test_names_that_say_nothing_of_layers_claim_nothing() -> None:
-    assert placed_bytes([TensorBytes("a", 10), TensorBytes("b", 20)], 2, 1.0).layers == ()
+    assert placed_bytes([("a", 10), ("b", 20)], 2, 1.0).layers == ()
 
 
 @given(
@@ -89,14 +88,14 @@ def test_names_that_say_nothing_of_layers_claim_nothing() -> None:
 def test_the_parts_of_an_untied_model_add_up_to_the_whole(
     sizes: list[int], embedding: int, rest: int
 ) -> None:
-    tensors = [TensorBytes(f"model.layers.{i}.w", size) for i, size in enumerate(sizes)]
+    tensors = [(f"model.layers.{i}.w", size) for i, size in enumerate(sizes)]
     tensors += [
-        TensorBytes("model.embed_tokens.weight", embedding),
-        TensorBytes("lm_head.weight", embedding),
+        ("model.embed_tokens.weight", embedding),
+        ("lm_head.weight", embedding),
     ]
-    tensors += [TensorBytes("model.norm.weight", rest)]
+    tensors += [("model.norm.weight", rest)]
     parts = placed_bytes(tensors, len(sizes), 1.0)
-    assert sum(parts.layers) + parts.embedding + parts.head == sum(one.bytes_ for one in tensors)
+    assert sum(parts.layers) + parts.embedding + parts.head == sum(size for _, size in tensors)
 
 
 def test_layers_remember_in_their_own_ways() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bus.wire.ids import ModelId
-from worker.models.model_card import Tensor, kv_bytes, weights_bytes
+from worker.models.layers import layer_kv
+from worker.models.model_card import Tensor
 from worker.models.weights import Shelf, Weights, hugging_face_cache
 
 CONFIG: dict[str, Any] = {
@@ -174,10 +175,11 @@ def test_unreadable_models_are_named_with_their_trouble_and_harm_no_other(tmp_pa
     ],
 )
 def test_kv_bytes_count_only_what_grows(extra: dict[str, Any], expected: tuple[int, int]) -> None:
-    assert kv_bytes({**CONFIG, **extra}, 2) == expected
+    caches = layer_kv({**CONFIG, **extra}, CONFIG["num_hidden_layers"], 2)
+    assert (sum(grows for grows, _ in caches), sum(fixed for _, fixed in caches)) == expected
 
 
 def test_integers_are_not_cast() -> None:
-    tensors = [Tensor("w", "U32", 10, 40), Tensor("s", "BF16", 10, 20)]
-    assert weights_bytes(tensors, float32=True) == 80
-    assert weights_bytes(tensors, float32=False) == 60
+    tensors = [Tensor("w", "U32", 10, 0, 40), Tensor("s", "BF16", 10, 40, 60)]
+    assert sum(tensor.loaded_bytes(float32=True) for tensor in tensors) == 80
+    assert sum(tensor.loaded_bytes(float32=False) for tensor in tensors) == 60

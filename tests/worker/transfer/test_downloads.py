@@ -47,7 +47,7 @@ class Household(House):
         )
         shelf = Weights(Shelf({}, (models,), None, float32=True))
         client = self.client("worker")
-        return Worker(client, self.reactor, self.log, settings, self.supervisor, shelf)
+        return Worker(client, settings, self.supervisor, shelf)
 
     def listen(self) -> None:
         self.cards: dict[NodeId, NodeCard] = {}

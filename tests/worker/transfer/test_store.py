@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.client import Speaker
+from bus.client import Letters, Speaker
 from bus.links.reactor import PollReactor
 from bus.links.transport import Link
 from bus.wire.codec import decode
@@ -38,7 +38,6 @@ from worker.models.manifest import manifest_of
 from worker.models.weights import Shelf, Weights
 from worker.transfer.source import MAX_WINDOW
 from worker.transfer.store import MAX_OPEN
-from worker.transfer.thread import packer
 
 pytestmark = pytest.mark.slow
 
@@ -379,7 +378,7 @@ class Fake:
     def __init__(self, lan: Lan, answer: Callable[[Message], list[bytes | Message]]) -> None:
         self.link = Link("router")
         self.address = self.link.bind("tcp://127.0.0.1:*")
-        self.pack = packer(Speaker(NodeId("fake"), "worker", Boot("b")))
+        self.pack = Letters(Speaker(NodeId("fake"), "worker", Boot("b"))).write
         self.lan, self.answer = lan, answer
         lan.reactor.watch(self.link, self.received)
         lan.nodes.append(self)  # type: ignore[arg-type]
@@ -431,7 +430,7 @@ def test_garbage_from_a_source_is_passed_over(lan: Lan) -> None:
 def test_a_store_passes_garbage_over_and_bounds_what_one_asker_may_have_open(lan: Lan) -> None:
     folder = big_model(lan.folder / "big", 24)
     store = lan.store(folder)
-    pack = packer(Speaker(NodeId("asker"), "worker", Boot("b")))
+    pack = Letters(Speaker(NodeId("asker"), "worker", Boot("b"))).write
     heard: list[tuple[Message, bytes]] = []
     link = Link("dealer")
     lan.reactor.watch(link, lambda f: heard.append((decode(f[0]).message, b"".join(f[1:]))))

@@ -15,6 +15,7 @@ from bus.links.transport import Link
 from bus.process.logs import Log
 from bus.wire.ids import Boot, ModelId, NodeId
 from tests.worker.transfer.test_store import big_model, content
+from worker.transfer.downloader import Wanted
 from worker.transfer.source import StoreAddress
 from worker.transfer.thread import WeightsSettings, WeightsThread, open_link
 
@@ -56,15 +57,14 @@ def test_two_nodes_pass_a_model_on_to_a_third_and_it_gives_it_too(tmp_path: Path
     try:
         first, second, third = threads
         first.offers({M: folder})
-        second.want(M, 1, [StoreAddress(NodeId("a"), first.addresses[0])])
+        second.want(Wanted(M, 1, [StoreAddress(NodeId("a"), first.addresses[0])]))
         until(lambda: phase(second) == "done", "the second")
         first.offers({})
         second.offers({M: tmp_path / "b" / "m"})
-        third.want(
-            M,
-            1,
-            [StoreAddress(NodeId(n), t.addresses[0]) for n, t in zip("ab", threads, strict=False)],
-        )
+        both = [
+            StoreAddress(NodeId(n), t.addresses[0]) for n, t in zip("ab", threads, strict=False)
+        ]
+        third.want(Wanted(M, 1, both))
         until(lambda: phase(third) == "done", "the third")
         assert content(tmp_path / "c" / "m") == content(folder)
         third.cancel(M)
@@ -81,7 +81,7 @@ def test_an_address_that_is_taken_is_said_once_and_the_node_still_fetches(tmp_pa
     try:
         assert second.addresses == () and "gives no weights to other nodes yet" in log.getvalue()
         first.offers({M: big_model(tmp_path / "big", 4)})
-        second.want(M, 1, [StoreAddress(NodeId("a"), first.addresses[0])])
+        second.want(Wanted(M, 1, [StoreAddress(NodeId("a"), first.addresses[0])]))
         until(lambda: phase(second) == "done", "the model")
     finally:
         first.close()
@@ -94,7 +94,7 @@ def test_a_defect_in_the_thread_is_raised_where_news_are_read(tmp_path: Path) ->
 
     one = thread(tmp_path, "a", (), link=broken)
     try:
-        one.want(M, 1, [StoreAddress(NodeId("b"), "tcp://127.0.0.1:1")])
+        one.want(Wanted(M, 1, [StoreAddress(NodeId("b"), "tcp://127.0.0.1:1")]))
         with pytest.raises(RuntimeError, match="no link"):
             until(lambda: one.news(), "news")
     finally:

@@ -42,7 +42,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ServiceOptions:
     """Whose service it is to be, and whether it is only shown."""
 
     user: Annotated[
@@ -62,7 +62,7 @@ class Wanted:
 def install(
     invocation: Invocation,
     *,
-    wanted: Wanted,
+    wanted: ServiceOptions,
     start: Annotated[
         bool, typer.Option("--start/--no-start", help="Start it now, and with the machine.")
     ] = True,
@@ -93,7 +93,7 @@ def install(
 def uninstall(
     invocation: Invocation,
     *,
-    wanted: Wanted,
+    wanted: ServiceOptions,
     stop: Annotated[bool, typer.Option("--stop/--no-stop", help="Stop the service first.")] = True,
 ) -> None:
     """Stop the service and remove the file that `install` wrote; models and settings stay."""
@@ -113,7 +113,7 @@ def uninstall(
     _done(invocation, made, "removed")
 
 
-def _plan(invocation: Invocation, wanted: Wanted) -> Plan:
+def _plan(invocation: Invocation, wanted: ServiceOptions) -> Plan:
     system = sys.platform
     if system not in ("linux", "darwin"):
         raise CliError(f"services are for Linux and macOS, not {system}")

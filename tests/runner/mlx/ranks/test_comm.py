@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from runner.mlx.ranks.comm import AloneComm, GroupComm
+from runner.mlx.ranks.comm import Comm, GroupComm
 from runner.mlx.ranks.exchange_order import OutOfOrder
 
 
@@ -83,7 +83,7 @@ def test_a_first_stage_takes_tokens_only_when_they_are_awaited(
 
 
 def test_a_rank_alone_gives_everything_at_once_and_has_no_lead(given: list[Any]) -> None:
-    comm, arrays = AloneComm(), [mx.array(1)]
+    comm, arrays = Comm(), [mx.array(1)]
     comm.submit_or_hold(arrays)
     comm.flush()
     comm.settle()

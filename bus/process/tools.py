@@ -1,0 +1,19 @@
+"""Talks to the operating system: asks its tools, and takes silence for an answer."""
+
+from __future__ import annotations
+
+import subprocess
+
+ASK_S = 5.0
+"""What a tool may take to answer, unless it is known to be slow."""
+
+
+def asked(*command: str, timeout_s: float = ASK_S) -> str:
+    """Return what a tool of the system prints; nothing where there is none or it takes too long."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
