@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bus.client import BusClient, Speaker
@@ -20,6 +21,7 @@ from bus.process.clock import wall
 from bus.process.identity import new_boot, new_name
 from bus.process.logs import Log
 from bus.process.memory import keep, tidy
+from bus.process.stalls import StallMeter
 from bus.service import stack_sampler
 from bus.wire.codec import Envelope
 from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, request_id
@@ -83,6 +85,7 @@ class HttpService:
             stack_sampler(options.endpoints, Speaker(options.node, "gateway", self.boot))
         )
         self.reactor.every(FLUSH_S, self.metrics.flush)
+        self.reactor.measure(StallMeter(Path(options.endpoints.folder), self.process))
         self._was_busy = False
         self.reactor.every(TIDY_S, self._tidy)
         keep()

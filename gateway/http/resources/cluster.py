@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from falcon.asgi import Request, Response
 from pydantic import BaseModel
 
+from bus.process.stalls import read_stalls
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
@@ -145,7 +147,8 @@ class MetricsResource(Resource):
         """Answer with Prometheus's text, of all HTTP processes."""
         service = self.service
         demands = service.readings.demands(service.reactor.now())
-        resp.data = service.metrics.render(service.catalog.serving(), demands)
+        stalls = read_stalls(Path(service.options.endpoints.folder))
+        resp.data = service.metrics.render(service.catalog.serving(), demands, stalls)
         resp.content_type = metrics.CONTENT_TYPE
 
 
