@@ -25,7 +25,7 @@ from bus.process.supervisor import Supervisor
 from conf.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
-TREE = Path(os.environ.get("SHOAL_TREE", ROOT))
+TREE = Path(os.environ.get("INSPECTED_TREE", ROOT))
 """The checkout whose code the nodes run; another one when an older tree is inspected."""
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
 MODEL = "shoal-tiny"
