@@ -37,7 +37,7 @@ class OpenApiRequests:
     def __init__(
         self, document: dict[str, Any], chance: random.Random, known: dict[str, tuple[Any, ...]]
     ) -> None:
-        """`known` gives values by the name of a field or parameter; two in three are taken there."""
+        """`known` gives values by the name of a field or parameter, for two in three of them."""
         self._document, self._chance, self._known = document, chance, known
         self._operations = [
             (method.upper(), path, operation)
