@@ -45,6 +45,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
 	$(BIN)/ruff check $(PACKAGES) tests
 	$(BIN)/pyright
+	$(BIN)/python -m tests.harness.limits_page --check
 	$(BIN)/python -m tests.harness.protocol_page --check
 	$(BIN)/python -m tests.harness.reference_page --check
 	$(BIN)/python -m tests.harness.tour_page --check
@@ -60,6 +61,7 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix $(PACKAGES) tests
 
 docs: $(READY)
+	$(BIN)/python -m tests.harness.limits_page
 	$(BIN)/python -m tests.harness.protocol_page
 	$(BIN)/python -m tests.harness.reference_page
 	$(BIN)/python -m tests.harness.tour_page
@@ -79,12 +81,12 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-clients prove-faults prove-cluster prove-parity prove-soak prove-latency prove-bench bench-cluster prove-table
+prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-parity prove-soak prove-latency prove-bench bench-cluster prove-table
 
-.PHONY: prove-properties prove-sim prove-cluster prove-parity prove-latency bench-cluster
+.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-parity prove-latency bench-cluster
 
 prove-properties: $(READY)
-	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim \
+	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
 		--ignore-glob='tests/runner/test_group*'
 
 prove-sim: $(READY)
@@ -92,6 +94,9 @@ prove-sim: $(READY)
 
 prove-clients: $(READY)
 	$(PROVE) tests/clients
+
+prove-fuzz: $(READY)
+	$(PROVE) tests/inspection
 
 prove-faults: $(READY)
 	rm -f prove-results/faults.jsonl

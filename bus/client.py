@@ -110,10 +110,11 @@ class HolderLink:
         return self._link is not None
 
     def ask(self, question: Message) -> None:
-        """Ask the holder; nothing is asked before one was heard of."""
+        """Ask the holder; nothing is asked before one was heard of. Raises what packing raises."""
+        said = self._letters.write(question)
         if self._link is None:
             return
-        self._link.send(self._letters.write(question))
+        self._link.send(said)
         if self._asked_at is None:
             self._asked_at = self._reactor.now()
 
@@ -229,9 +230,9 @@ class BusClient:
         """Ask the holder; `on_answer` is called exactly once, with a refusal of reason
         `pending` when no holder answered within `deadline_s`."""
         now = self.reactor.now()
-        open_command = _OpenCommand(command, on_answer, now + deadline_s, now)
-        self._commands[command.command_id] = open_command
+        # Asked before it is kept: what cannot be packed is the caller's error, not to be repeated.
         self._holder.ask(AskCommand(command=command))
+        self._commands[command.command_id] = _OpenCommand(command, on_answer, now + deadline_s, now)
 
     def close(self) -> None:
         """Close every link."""

@@ -33,6 +33,7 @@ from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
 from bus.process.logs import Log
+from bus.process.stalls import StallMeter
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import AlreadyRunning, BadKey, BadMessage, Exposed
 from bus.wire.ids import NodeId
@@ -105,6 +106,7 @@ def run_service(
             shell = Shell(speaker, endpoints, reactor, log, keyring)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
+                reactor.measure(StallMeter(Path(endpoints.folder), process))
                 log.info("started", pid=os.getpid(), boot=shell.speaker.boot)
                 try:
                     reactor.run()

@@ -13,8 +13,6 @@ from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
 
-LOOPBACK = ("127.", "localhost", "::1")
-
 
 def words(value: Any) -> Any:
     """Return a list from text with commas or from a JSON array; any other value as it is."""

@@ -29,18 +29,20 @@ from pydantic_settings import (
 )
 
 from bus.links.keyring import KeyFiles
-from bus.process.endpoints import Endpoints
+from bus.process.endpoints import Endpoints, is_loopback
 from bus.process.identity import node_id
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
-from conf.sections import LOOPBACK, ClusterSettings, RunnerSettings, Words
+from conf.sections import ClusterSettings, RunnerSettings, Words, words
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 PREFIX = "SHOAL_"
 LAUNCHED_BY = "SHOAL_LAUNCHED_BY"
-NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_API_KEY", LAUNCHED_BY})
+API_KEY, API_KEYS = "SHOAL_API_KEY", f"{PREFIX}API_KEYS"
+"""The key that a command presents, and those that a node knows."""
+NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", API_KEY, LAUNCHED_BY})
 """Variables with our prefix that say something else: home, slot of a runner, CLI's target, who
 started the node."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
@@ -204,7 +206,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _guarded(self) -> Settings:
-        if not self.http_host.startswith(LOOPBACK) and not self.api_keys:
+        if not is_loopback(self.http_host) and not self.api_keys:
             raise ValueError(
                 f"http_host {self.http_host!r} is reachable from other machines, so api_keys "
                 "needs at least one key (or listen on 127.0.0.1)"
@@ -215,6 +217,18 @@ class Settings(BaseSettings):
 def hash_key(key: str) -> str:
     """Return an API key as it is kept: `sha256:<hex>`."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+def readable_key(path: Path) -> str | None:
+    """Return what is wrong where a settings file holds an API key in plain text and others than
+    its owner may read it, else None."""
+    keys = words(_read_toml(path).get("api_keys", ()))
+    is_plain = isinstance(keys, list | tuple) and not all(
+        isinstance(key, str) and _is_hash(key) for key in cast(list[Any], keys)
+    )
+    if not is_plain or not path.stat().st_mode & 0o077:
+        return None
+    return f"{path} holds an API key in plain text and other users may read it"
 
 
 def load_settings(
@@ -293,6 +307,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 def remember_flags(settings: Settings) -> None:
     """Keep the flags of this `shoal up` for later commands."""
     path = settings.paths.up_file
+    path.touch(mode=0o600)
+    path.chmod(0o600)
     path.write_text(json.dumps(dict(settings.flags), default=str))
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bus.client import BusClient, Speaker
@@ -20,6 +21,7 @@ from bus.process.clock import wall
 from bus.process.identity import new_boot, new_name
 from bus.process.logs import Log
 from bus.process.memory import keep, tidy
+from bus.process.stalls import StallMeter
 from bus.service import stack_sampler
 from bus.wire.codec import Envelope
 from bus.wire.ids import CommandId, ModelId, NodeId, RequestId, request_id
@@ -33,6 +35,7 @@ from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
+from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher, Exchange
 from gateway.runners.pool import RunnerClients
@@ -63,6 +66,7 @@ class HttpService:
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
         self.catalog = ModelCatalog(self.bus, self.readings, self._clients)
+        self.bodies = BodyBudget()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self._own_cancels = RememberedCancels(self.dispatcher)
         self.cancels = CancelRouter(
@@ -81,6 +85,7 @@ class HttpService:
             stack_sampler(options.endpoints, Speaker(options.node, "gateway", self.boot))
         )
         self.reactor.every(FLUSH_S, self.metrics.flush)
+        self.reactor.measure(StallMeter(Path(options.endpoints.folder), self.process))
         self._was_busy = False
         self.reactor.every(TIDY_S, self._tidy)
         keep()

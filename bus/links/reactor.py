@@ -17,6 +17,7 @@ from typing import Any
 
 from bus.links.transport import READABLE, Change, Frames, Link, Poller, fileno_of
 from bus.process.clock import now as clock_now
+from bus.process.stalls import StallMeter
 from bus.wire.ids import NodeId
 
 OnFrames = Callable[[Frames], None]
@@ -24,6 +25,7 @@ OnMessage = Callable[[NodeId | None, Frames], None]
 BUDGET = 256
 """Messages drained from one link before others get their turn."""
 RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
+TICK_S = 0.1
 SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
 """How early a periodic timer of `PollReactor` may fire, of its period and at most: one that is
 nearly due goes with what woke the loop, for on an idle node waking is what costs."""
@@ -94,6 +96,10 @@ class Reactor(ABC):
             _keep_renewed(self, link)
 
     @abstractmethod
+    def measure(self, stalls: StallMeter) -> None:
+        """Have the loop's stalls counted from now on; in the loop's own thread."""
+
+    @abstractmethod
     def _drain(self, link: Link, take: Callable[[], bool]) -> None:
         """Call `take` until it has nothing more, whenever there may be a message."""
 
@@ -121,6 +127,7 @@ class PollReactor(Reactor):
         os.set_blocking(self._wake_w, False)
         self._calls: list[Callable[[], None]] = []
         self._closed = False
+        self._stalls: StallMeter | None = None
         self._pipe_lock = threading.RLock()  # a signal handler may come in between
         self._poller.register(self._wake_r, READABLE)
 
@@ -173,6 +180,8 @@ class PollReactor(Reactor):
         """Take one turn: wait at most `timeout_s` (None: until something happens)."""
         wait = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
         ready = dict(self._poller.poll(0 if self._more else wait))
+        if self._stalls is not None:
+            self._stalls.woke()
         self._more = False
         if self._wake_r in ready:
             self._run_calls()
@@ -181,6 +190,12 @@ class PollReactor(Reactor):
             if drain is not None and drain():
                 self._more = True
         self._run_timers()
+        if self._stalls is not None:
+            self._stalls.done()
+
+    def measure(self, stalls: StallMeter) -> None:
+        """Time each turn, from waking to the next wait."""
+        self._stalls = stalls
 
     def close(self) -> None:
         """Give up the wake-up pipe; the links are their owners' to close."""
@@ -256,6 +271,20 @@ class AsyncioReactor(Reactor):
     def _read_changes(self, link: Link) -> None:
         self._add(fileno_of(link.monitor()), link.read_changes)
 
+    def measure(self, stalls: StallMeter) -> None:
+        """Take for a stall how late a timer of `TICK_S` fires: such a loop shows no turns, so up to
+        as much of each stall is not seen."""
+        due_at = self.now() + TICK_S
+
+        def tick() -> None:
+            """Count how late it is, and wait for the next."""
+            nonlocal due_at
+            stalls.late(self.now() - due_at)
+            due_at = self.now() + TICK_S
+            self.later(TICK_S, tick)
+
+        self.later(TICK_S, tick)
+
     def unwatch(self, link: Link) -> None:
         """Stop calling back; to be called before the link is closed."""
         link.on_sent = None
@@ -277,10 +306,12 @@ class AsyncioReactor(Reactor):
     def _fire(self, timer: Timer) -> None:
         if timer.cancelled:
             return
-        timer.action()
-        if timer.period_s is not None and not timer.cancelled:
-            timer.at = self.now() + timer.period_s
-            self._start(timer)
+        try:
+            timer.action()
+        finally:  # what one turn of it raised is the loop's to tell; the next is still due
+            if timer.period_s is not None and not timer.cancelled:
+                timer.at = self.now() + timer.period_s
+                self._start(timer)
 
 
 def _pass_on(link: Link, on_frames: OnFrames) -> bool:

@@ -42,7 +42,9 @@ def _row(entry: Entry) -> Entry | tuple[str | int, ...]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return value.model_dump(exclude_defaults=not isinstance(value, GenerationRequest))
+        if isinstance(value, GenerationRequest):
+            return value.model_dump(exclude=None if value.key_id else {"key_id"})
+        return value.model_dump(exclude_defaults=True)
     raise TypeError(f"{type(value).__name__} is nothing that travels in a frame")
 
 

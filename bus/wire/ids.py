@@ -22,7 +22,7 @@ CommandId = NewType("CommandId", str)
 TokenId = NewType("TokenId", int)
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-MODEL_ID_PATTERN = re.compile(rf"^{_NAME}(?:/{_NAME})?(?::[A-Za-z0-9._-]+)?$")
+MODEL_ID_PATTERN = re.compile(rf"{_NAME}(?:/{_NAME})?(?::[A-Za-z0-9._-]+)?")
 
 
 def request_id(node: NodeId, http_process: str, boot: Boot, count: int) -> RequestId:
@@ -40,4 +40,4 @@ def owner_of(request: RequestId) -> tuple[NodeId, str] | None:
 
 def is_model_id(text: str) -> bool:
     """Return whether `text` may name a model: no path tricks, at most 200 characters."""
-    return len(text) <= 200 and ".." not in text and MODEL_ID_PATTERN.match(text) is not None
+    return len(text) <= 200 and ".." not in text and MODEL_ID_PATTERN.fullmatch(text) is not None

@@ -140,7 +140,7 @@ class CancelRouter:
         Raises OwnerSilent when the process or node that its id names does not answer.
         """
         owner = owner_of(request_id)
-        if owner is None or not owner[1][1:].isdigit():
+        if owner is None or not (owner[1].isascii() and owner[1][1:].isdigit()):
             return False
         node, number = owner[0], int(owner[1][1:])
         if node != self._remote.node:

@@ -9,16 +9,23 @@ does). What a runner knows is told from its readings at the time of the scrape.
 # (prometheus_client's collectors are not typed throughout)
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.messages.readings import DemandReading, RunnerReading
 from gateway.cluster.counters import ITL_BOUNDS_S, Counters
 
@@ -90,13 +97,41 @@ class Metrics:
             self._generated.labels(model).inc(counters.tokens)
             self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
 
-    def render(self, runners: list[RunnerReading], demands: list[DemandReading]) -> bytes:
-        """Return the metrics text of all HTTP processes and of the runners."""
+    def render(
+        self,
+        runners: list[RunnerReading],
+        demands: list[DemandReading],
+        stalls: Mapping[str, StallCounts],
+    ) -> bytes:
+        """Return the metrics text of all HTTP processes, of the runners, and of this node's loops
+        by the names of their processes."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
         scraped.register(_Readings(runners, demands))
+        scraped.register(_Loops(stalls))
         return generate_latest(scraped)
+
+
+@dataclass(frozen=True, eq=False)
+class _Loops(Collector):
+    """How long the loops of this node's processes stood still."""
+
+    stalls: Mapping[str, StallCounts]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a histogram of all processes, and the longest stall of each."""
+        said = "Turns of a process's loop of 10 ms and more, without waits for a core."
+        family = HistogramMetricFamily("shoal_loop_stall_seconds", said, labels=("process",))
+        longest = GaugeMetricFamily(
+            "shoal_loop_stall_longest_seconds", "The longest of them.", labels=("process",)
+        )
+        bounds = (*map(str, BOUNDS_S), "+Inf")
+        for process, found in self.stalls.items():
+            up_to = zip(bounds, accumulate(found.counts), strict=True)
+            family.add_metric((process,), [*up_to], found.sum_s)
+            longest.add_metric((process,), found.longest_s)
+        yield from (family, longest)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,9 @@ class Options:
     `request_timeout_s` bounds the time without progress from a request's submission on (0:
     none); loading has `load_timeout_s` to itself. `keys` are hashes
     (`gateway.http.auth`); `names` are further Host names, `origins` further web origins that
-    may call. `drain_s` is how long open answers may go on after SIGTERM before they end
+    may call. `headers_s` is the time from a connection to its first request's complete headers,
+    `body_s` that for a whole body, however steadily it trickles; `max_connections` are those of one
+    HTTP process. `drain_s` is how long open answers may go on after SIGTERM before they end
     with an error. `cluster_keys` are for what goes to other nodes.
     """
 
@@ -37,6 +39,9 @@ class Options:
     load_timeout_s: float = 300.0
     body_limit_bytes: int = 32 << 20
     body_depth: int = 64
+    body_s: float = 120.0
+    headers_s: float = 10.0
+    max_connections: int = 1024
     max_waiting: int = 256
     max_open: int = 2048
     keys: tuple[str, ...] = ()

@@ -31,9 +31,17 @@ Intent = Literal["generate", "load", "unload"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one body may ask for, beside its size in bytes."""
+    """How much one body may ask for, beside its size in bytes.
+
+    `values` are those of all arrays and objects, `keys` all names in objects, `objects` all arrays
+    and objects; a prompt as token numbers takes a value each. Reading a body of that many holds
+    the interpreter for less than 0.25 s.
+    """
 
     depth: int = 64
+    values: int = 300_000
+    keys: int = 24_000
+    objects: int = 24_000
     messages: int = 4096
     prompts: int = 128
     tools: int = 512

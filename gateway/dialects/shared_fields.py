@@ -15,6 +15,14 @@ from gateway.dialects.dialect import Limits
 MAX_STOP_CHARACTERS = 1000
 LEAST_TOP_P = 1e-9
 """A nucleus this small holds the likeliest token alone, which is what `top_p: 0` asks for."""
+LEAST_TEMPERATURE = 1e-3
+"""Below it every draw is the likeliest token, and its inverse would soon leave float32."""
+LEAST_REPETITION = 0.01
+
+
+def temperature_of(asked: float) -> float:
+    """Return the temperature to draw with: 0, the likeliest token, for all that amount to it."""
+    return asked if asked >= LEAST_TEMPERATURE else 0.0
 
 
 def stops_of(field: str, stops: str | Sequence[str] | None, limits: Limits) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Collection
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from bus.process.endpoints import is_loopback
 from bus.wire.errors import ConfigError
@@ -56,7 +56,8 @@ def host_allowed(host: str | None, names: Collection[str]) -> bool:
     """
     if not host:
         return True
-    name = urlsplit(f"//{host}").hostname or ""
+    parts = _split(f"//{host}")
+    name = (parts and parts.hostname) or ""
     if is_loopback(name) or name in {one.casefold() for one in names}:
         return True
     try:
@@ -72,7 +73,15 @@ def origin_allowed(origin: str | None, host: str | None, origins: Collection[str
         return True
     if origin in origins or "*" in origins:
         return True
-    parts = urlsplit(origin)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = _split(origin)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         return False
     return is_loopback(parts.hostname) or parts.netloc == host
+
+
+def _split(url: str) -> SplitResult | None:
+    """Return the parts of a URL, None for one whose host is none (`//[::1`)."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None

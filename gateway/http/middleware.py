@@ -17,6 +17,7 @@ from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
 from bus.wire.errors import BadRequest, ContextOverflow
+from gateway.cluster.options import Options
 from gateway.dialects import body as bodies
 from gateway.dialects import faults
 from gateway.dialects.body import Model
@@ -24,12 +25,23 @@ from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import envelope_of
-from gateway.http.auth import OPEN_PATHS, host_allowed, is_known_key, offered_key, origin_allowed
+from gateway.http.auth import (
+    OPEN_PATHS,
+    hashed,
+    host_allowed,
+    is_known_key,
+    offered_key,
+    origin_allowed,
+)
+from gateway.requests.body_budget import BodyBudget
 from gateway.service import HttpService, ServiceHandle
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Asgi = Callable[[dict[str, Any], Receive, Callable[..., Awaitable[None]]], Awaitable[None]]
 BODY_SILENCE_S = 30.0
+KEY_ID_DIGITS = 16
+COMMAND_BYTES = 1 << 20
+"""Of a body that asks for something to be done; what asks for text may be larger."""
 _RECEIVE = "shoal.receive"
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
@@ -47,7 +59,20 @@ class ReceiveTap:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
         if scope["type"] == "http":
             scope[_RECEIVE] = receive
+            if not scope["path"].startswith("/"):
+                _make_relative(scope)
         await self._app(scope, receive, send)
+
+
+def _make_relative(scope: dict[str, Any]) -> None:
+    """Turn a target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) into path and Host;
+    what is no such target stays, and is not found."""
+    scheme, _, rest = scope["path"].partition("://")
+    host, slash, path = rest.partition("/")
+    if scheme.casefold() in ("http", "https") and host:
+        scope["path"], scope["raw_path"] = f"/{path}", (slash + path).encode() or b"/"
+        others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+        scope["headers"] = [(b"host", host.encode()), *others]
 
 
 def receive_of(req: Request) -> Receive:
@@ -67,12 +92,13 @@ class Resource:
         return self.handle.service
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
-        """Return the request's body as `body`; `x_*` fields say nothing, no bytes mean `empty`.
+        """Return the request's body, of at most `COMMAND_BYTES`, as `body`; `x_*` fields say
+        nothing, no bytes mean `empty`.
 
         Raises HttpFaultRaised (408, 413), BadRequest.
         """
         options = self.service.options
-        read = await read_body(req, options.body_limit_bytes)
+        read = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
         limits = Limits(depth=options.body_depth)
         asked, _ = bodies.read_body(body, read or empty, limits)
         return asked
@@ -83,25 +109,39 @@ def answer_json(resp: Response, value: Any) -> None:
     resp.data = json_bytes(value)
 
 
-async def read_body(req: Request, limit_bytes: int) -> bytes:
-    """Return the whole body. Raises HttpFaultRaised as soon as it is known to be too large (413),
-    or when nothing more of it comes (408)."""
+async def read_body(
+    req: Request, limit_bytes: int, whole_s: float, budget: BodyBudget | None = None
+) -> bytes:
+    """Return the whole body, which is to come within `whole_s`; its bytes stay taken from `budget`.
+
+    Raises HttpFaultRaised as soon as it is known to be too large (413), when nothing more of it
+    comes (408), or when the budget has no room (503); then nothing stays taken.
+    """
     length = req.content_length
     if length is not None and length > limit_bytes:
         raise HttpFaultRaised(faults.too_large(limit_bytes))
     pieces: list[bytes] = []
     size = 0
     loop = asyncio.get_running_loop()
+    end_at = loop.time() + whole_s
     try:
         async with asyncio.timeout(BODY_SILENCE_S) as patience:
             async for piece in req.stream:
-                size += len(piece)
-                if size > limit_bytes:
+                if size + len(piece) > limit_bytes:
                     raise HttpFaultRaised(faults.too_large(limit_bytes))
+                if budget is not None:
+                    budget.take(len(piece))
+                size += len(piece)
                 pieces.append(piece)
-                patience.reschedule(loop.time() + BODY_SILENCE_S)
-    except TimeoutError:
+                patience.reschedule(min(loop.time() + BODY_SILENCE_S, end_at))
+    except BaseException as error:
+        if budget is not None:
+            budget.give_back(size)
+        if not isinstance(error, TimeoutError):
+            raise
         text = f"nothing more of the request body came for {BODY_SILENCE_S:.0f} s"
+        if loop.time() >= end_at:
+            text = f"the request body was not complete after {whole_s:.0f} s"
         raise HttpFaultRaised(HttpFault(408, "body_incomplete", text)) from None
     return b"".join(pieces)
 
@@ -129,6 +169,9 @@ class AccessControl:
         """Refuse strangers before anything is read."""
         options = self._handle.options
         host, origin = req.get_header("host"), req.get_header("origin")
+        foreign = origin is None and req.get_header("sec-fetch-site") == "cross-site"
+        if foreign and (req.method != "GET" or req.path not in OPEN_PATHS):
+            raise HttpFaultRaised(faults.forbidden("pages of other sites may not call"))
         if not host_allowed(host, options.names):
             raise HttpFaultRaised(
                 faults.forbidden(f"the Host name {host!r} is not ours; list it in http_names")
@@ -155,13 +198,28 @@ class AccessControl:
             resp.set_header("connection", "close")
 
     def _check_key(self, req: Request) -> None:
-        key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
-        if key is None:
+        if _key_of(req) is None:
             raise HttpFaultRaised(
                 faults.unauthorized("an API key is needed: Authorization: Bearer <key>")
             )
-        if not is_known_key(key, self._handle.options.keys):
+        if not has_key(req, self._handle.options):
             raise HttpFaultRaised(faults.unauthorized("this API key is not known here"))
+
+
+def has_key(req: Request, options: Options) -> bool:
+    """Return whether a request carries a key that is known here, or none is needed."""
+    key = _key_of(req)
+    return not options.keys or (key is not None and is_known_key(key, options.keys))
+
+
+def key_id(req: Request, options: Options) -> str | None:
+    """Return the id of the API key that a request carries, None where fewer than two are known."""
+    key = _key_of(req)
+    return hashed(key)[-KEY_ID_DIGITS:] if key is not None and len(options.keys) > 1 else None
+
+
+def _key_of(req: Request) -> str | None:
+    return offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
 
 
 class ErrorHandlers:

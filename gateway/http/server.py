@@ -24,11 +24,12 @@ from typing import Any, cast
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.glogging import Logger
-from gunicorn.workers.gasgi import ASGIWorker
+from gunicorn.workers import gasgi
 
 from bus.process.logs import Log
 from bus.service import die_with_supervisor
 from gateway.cluster.options import Options
+from gateway.http.connection import Connection
 from gateway.http.listener import BACKLOG, open_listener, prepare
 
 GRACE_S = 3.0
@@ -37,7 +38,10 @@ LINGER_S = 0.3
 """Last bytes in a socket have this long once no request is open."""
 
 
-class HttpProcess(ASGIWorker):
+setattr(gasgi, "ASGIProtocol", Connection)  # noqa: B010 - what a worker makes of each connection; there is no setting
+
+
+class HttpProcess(gasgi.ASGIWorker):
     """gunicorn's ASGI worker with a backlog, a drain, and an end."""
 
     def notify(self) -> None:
@@ -128,13 +132,13 @@ class _Gunicorn(BaseApplication):
     """gunicorn with our settings; the application is built in each HTTP process."""
 
     def __init__(self, options: Options, listener: socket.socket) -> None:
-        self._options = options
+        self.options = options
         self._listener = listener
         super().__init__()
 
     def load_config(self) -> None:
         """Set what we need; the rest stays gunicorn's default."""
-        options = self._options
+        options = self.options
         settings: dict[str, Any] = {
             "bind": [f"fd://{self._listener.fileno()}"],
             "workers": options.processes,
@@ -161,7 +165,7 @@ class _Gunicorn(BaseApplication):
         for its folder when it is imported and because no socket may be older than the fork."""
         from gateway.http.app import build_app
 
-        return build_app(self._options)
+        return build_app(self.options)
 
 
 def serve(options: Options) -> None:

@@ -80,14 +80,16 @@ class Dispatcher:
 
     # --- what resources ask ------------------------------------------------------------------
 
-    def start(self, parsed: Parsed) -> Exchange:
-        """Submit the requests of a body, or let them wait.
+    def start(self, parsed: Parsed, *, key_id: str | None = None) -> Exchange:
+        """Submit the requests of a body, asked with the API key of that id, or let them wait.
 
         Raises HttpFaultRaised when they cannot even wait, or name no model that is here.
         """
         self._check_room()
         model = self._catalog.named(parsed.model)
-        wires = tuple(one.model_copy(update={"model": model}) for one in parsed.requests)
+        wires = tuple(
+            one.model_copy(update={"model": model, "key_id": key_id}) for one in parsed.requests
+        )
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(
             ClientRequest(

@@ -24,12 +24,23 @@ BLOCK_TOKENS = 64
 
 
 class TokenChain:
-    """Tokens with the chained hashes of their full blocks; grows at its end only."""
+    """Tokens with the chained hashes of their full blocks; grows at its end only.
 
-    __slots__ = ("_packed", "block_tokens", "hashes", "length")
+    Chains of different `seed` have no hash in common, be their tokens equal: what is kept of one
+    serves none of the other.
+    """
 
-    def __init__(self, tokens: Iterable[TokenId] = (), block_tokens: int = BLOCK_TOKENS) -> None:
+    __slots__ = ("_packed", "_seed", "block_tokens", "hashes", "length")
+
+    def __init__(
+        self,
+        tokens: Iterable[TokenId] = (),
+        block_tokens: int = BLOCK_TOKENS,
+        *,
+        seed: bytes = b"",
+    ) -> None:
         self.block_tokens = block_tokens
+        self._seed = seed
         self.hashes: list[bytes] = []
         self.length = 0
         self._packed = array("i")
@@ -45,7 +56,7 @@ class TokenChain:
 
     def copy(self) -> TokenChain:
         """Return a chain that grows apart from this one."""
-        twin = TokenChain(block_tokens=self.block_tokens)
+        twin = TokenChain(block_tokens=self.block_tokens, seed=self._seed)
         twin.hashes = list(self.hashes)
         twin._packed = self._packed[:]
         twin.length = self.length
@@ -74,7 +85,7 @@ class TokenChain:
         return stop
 
     def _hash(self, blocks: int, stop: int) -> bytes:
-        before = self.hashes[blocks - 1] if blocks else b""
+        before = self.hashes[blocks - 1] if blocks else self._seed
         block = self._packed[blocks * self.block_tokens : stop].tobytes()
         return blake2b(before + block, digest_size=16).digest()
 

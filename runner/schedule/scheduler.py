@@ -79,7 +79,8 @@ class Scheduler:
         refusal = self._intake.refusal(prepared, now)
         if refusal is not None:
             return refusal
-        prompt = TokenChain(prepared.tokens, table.settings.block_tokens)
+        seed = (prepared.request.key_id or "").encode()
+        prompt = TokenChain(prepared.tokens, table.settings.block_tokens, seed=seed)
         rows: list[Row] = []
         for choice, seed in zip(prepared.choices, seeds, strict=True):
             self._serial += 1

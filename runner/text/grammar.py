@@ -260,8 +260,10 @@ def narrowed(schema: Any) -> Any:
     ):
         found |= {"minimum": -EXACT_INTEGER, "maximum": EXACT_INTEGER}
     if node.get("type") == "object" and isinstance(node.get("properties"), dict):
-        strangers = set(node.get("required", ())) - set(node["properties"])
-        if not strangers and not any(key in node for key in _OTHER_PROPERTIES):
+        required = node.get("required", [])
+        names = cast(list[Any], required) if isinstance(required, list) else [None]
+        known = all(isinstance(name, str) and name in node["properties"] for name in names)
+        if known and not any(key in node for key in _OTHER_PROPERTIES):
             found["additionalProperties"] = False
     return found
 

@@ -25,6 +25,8 @@ from bus.process.supervisor import Supervisor
 from conf.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
+TREE = Path(os.environ.get("INSPECTED_TREE", ROOT))
+"""The checkout whose code the nodes run; another one when an older tree is inspected."""
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
 MODEL = "shoal-tiny"
 
@@ -65,7 +67,7 @@ def shoal(
     return subprocess.run(
         [*inside, sys.executable, "-P", "-c", code, *words],
         cwd=tempfile.gettempdir(),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **(env or {})},
+        env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", **(env or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

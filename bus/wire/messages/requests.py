@@ -130,7 +130,8 @@ class GenerationRequest(Message):
     `max_tokens` None means the runner's default (4,096 or what fits). `top_logprobs` None
     means no log-probabilities; 0..20 asks for the chosen token's and that many others.
     `thinking` None leaves the decision to the model's card. `priority`: lower goes first
-    (urgent 1, high 5, normal 10, low 20, batch 50).
+    (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
+    there are several: prefixes are shared only by requests of one key.
     """
 
     request_id: RequestId
@@ -148,6 +149,7 @@ class GenerationRequest(Message):
     ignore_eos: bool = False
     priority: int = 10
     client_id: str | None = None
+    key_id: str | None = None
     trace: bool = False
 
 

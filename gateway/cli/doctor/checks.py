@@ -22,7 +22,7 @@ import psutil
 
 from bus.process.supervisor import Supervisor
 from conf.openblas import INSTALL_HINT, find_openblas
-from conf.settings import Settings
+from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
 from gateway.cli.node import processes
@@ -147,6 +147,15 @@ def folders(settings: Settings, _running: bool) -> Finding:
     return Finding("folders", "ok", f"state in {paths.state}")
 
 
+def api_keys(settings: Settings, _running: bool) -> Finding:
+    """Check that no API key lies in plain text where other users of this machine may read it."""
+    path = settings.paths.config_file
+    trouble = readable_key(path)
+    if trouble is not None:
+        return Finding("api keys", "warn", trouble, f"`chmod 600 {path}`")
+    return Finding("api keys", "ok", f"{len(settings.api_keys) or 'none'} known")
+
+
 def _ports(settings: Settings, running: bool) -> Finding:
     where = f"{settings.http_host}:{settings.http_port}"
     if running:
@@ -229,6 +238,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _memory,
     _limits,
     folders,
+    api_keys,
     _ports,
     _supervisord,
     _locks,

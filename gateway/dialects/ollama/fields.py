@@ -17,7 +17,7 @@ from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
 from gateway.dialects.body import bad_field, validate
 from gateway.dialects.dialect import ParseContext
 from gateway.dialects.ollama.bodies import NEUTRAL_OPTIONS, OllamaOptionsBody, SharedBody
-from gateway.dialects.shared_fields import LEAST_TOP_P
+from gateway.dialects.shared_fields import LEAST_REPETITION, LEAST_TOP_P, temperature_of
 
 DEFAULT_TEMPERATURE = 0.8
 DEFAULT_TOP_K = 40
@@ -50,14 +50,18 @@ def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:
     if options.repeat_last_n not in (None, -1, 0):
         text = "only -1 (prompt and output) and 0 (off) are offered"
         raise bad_field("options.repeat_last_n", text)
+    if options.repeat_penalty and options.repeat_penalty < LEAST_REPETITION:
+        text = f"must be 0 (off) or from {LEAST_REPETITION:g} to 10"
+        raise bad_field("options.repeat_penalty", text)
     return options
 
 
 def sampling_of(options: OllamaOptionsBody) -> Sampling:
     """Return how tokens are chosen; options left out take Ollama's defaults."""
     penalised = options.repeat_last_n != 0 and options.repeat_penalty
+    asked = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
     return Sampling(
-        temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,
+        temperature=temperature_of(asked),
         top_p=DEFAULT_TOP_P if options.top_p is None else max(LEAST_TOP_P, options.top_p),
         top_k=DEFAULT_TOP_K if options.top_k is None else max(0, options.top_k),
         min_p=options.min_p or 0.0,

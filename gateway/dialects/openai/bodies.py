@@ -13,6 +13,7 @@ from pydantic import Field, Tag
 
 from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape, by_type
 from gateway.dialects.openai.messages import MessageBody
+from gateway.dialects.shared_fields import LEAST_REPETITION
 
 HARMLESS = {
     "metadata": "labels for the provider's own storage; we store nothing",
@@ -187,7 +188,7 @@ class SharedBody(Closed):
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=LEAST_REPETITION, le=10.0)] | None = None
     logit_bias: dict[str, float] | None = None
     ignore_eos: bool | None = None
     user: str | None = None

@@ -11,7 +11,7 @@ from bus.wire.messages.requests import Sampling
 from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Extras
 from gateway.dialects.openai.bodies import SharedBody
-from gateway.dialects.shared_fields import LEAST_TOP_P
+from gateway.dialects.shared_fields import LEAST_TOP_P, temperature_of
 
 MAX_BIASED = 1024
 NO_EFFECT_TIERS = ("auto", "default")
@@ -45,7 +45,7 @@ def includes_usage(body: SharedBody) -> bool:
 def sampling_of(body: SharedBody) -> Sampling:
     """Return how tokens are chosen; what is left out or null takes OpenAI's default."""
     return Sampling(
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=temperature_of(1.0 if body.temperature is None else body.temperature),
         top_p=1.0 if body.top_p is None else max(LEAST_TOP_P, body.top_p),
         top_k=max(0, body.top_k or 0),
         min_p=body.min_p or 0.0,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from falcon.asgi import Request, Response
 from pydantic import BaseModel
 
+from bus.process.stalls import read_stalls
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.middleware import Resource, answer_json
+from gateway.http.middleware import Resource, answer_json, has_key
 from gateway.http.node_health import node_health
 from gateway.service import HttpService
 
@@ -90,13 +92,18 @@ class HealthResource(Resource):
     """`GET /health`: how this process is, from memory alone."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer 200 while it serves at all; the words say how well."""
+        """Answer 200 while it serves at all; the words say how well, the rest only to who has a
+        key where keys are needed."""
         service = self.service
         problems = _problems(service)
+        status = "degraded" if problems else "ok"
+        if not has_key(req, service.options):
+            answer_json(resp, {"status": status})
+            return
         answer_json(
             resp,
             {
-                "status": "degraded" if problems else "ok",
+                "status": status,
                 "problems": problems,
                 "node": service.options.node,
                 "name": service.options.node_name,
@@ -140,7 +147,8 @@ class MetricsResource(Resource):
         """Answer with Prometheus's text, of all HTTP processes."""
         service = self.service
         demands = service.readings.demands(service.reactor.now())
-        resp.data = service.metrics.render(service.catalog.serving(), demands)
+        stalls = read_stalls(Path(service.options.endpoints.folder))
+        resp.data = service.metrics.render(service.catalog.serving(), demands, stalls)
         resp.content_type = metrics.CONTENT_TYPE
 
 

@@ -131,7 +131,7 @@ class ProcessProfile(_Diagnosing):
 
     async def on_post(self, req: Request, resp: Response, name: str, part: str = "") -> None:
         """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""
-        body = await read_body(req, MAX_BODY_BYTES)
+        body = await read_body(req, MAX_BODY_BYTES, self.service.options.body_s)
         try:
             order = ProfileOrder.model_validate_json(body or b"{}")
         except ValidationError as error:

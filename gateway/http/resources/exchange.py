@@ -18,7 +18,7 @@ from gateway.dialects import sse
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
-from gateway.http.middleware import Resource, read_body, receive_of
+from gateway.http.middleware import Resource, key_id, read_body, receive_of
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
 from gateway.service import HttpService
@@ -72,7 +72,7 @@ class GenerateResource(Resource):
         if parsed.intent != "generate":
             resp.data = await load_or_unload(service, self.dialect, parsed)
             return
-        exchange = service.dispatcher.start(parsed)
+        exchange = service.dispatcher.start(parsed, key_id=key_id(req, service.options))
         inbox = exchange.inbox
         watcher = asyncio.ensure_future(_watch(req, service, exchange))
         service.running += 1
@@ -104,12 +104,16 @@ class GenerateResource(Resource):
             raise
 
     async def _parse(self, service: HttpService, req: Request) -> Parsed:
-        body = await read_body(req, service.options.body_limit_bytes)
+        options = service.options
+        body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
         context = service.parse_context()
-        if len(body) < PARSE_ASIDE_BYTES:
-            return self.dialect.parse(body, context)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self.dialect.parse, body, context)
+        try:
+            if len(body) < PARSE_ASIDE_BYTES:
+                return self.dialect.parse(body, context)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(None, self.dialect.parse, body, context)
+        finally:
+            service.bodies.give_back(len(body))
 
 
 async def _watch(req: Request, service: HttpService, exchange: Exchange) -> None:

@@ -5,6 +5,7 @@ A refusal keeps its reason and its numbers; an impossible placement is never a 2
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from falcon.asgi import Request, Response
@@ -21,18 +22,20 @@ from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
 MAX_DRAIN_S = 3600.0
+MOST = 1 << 31
+"""Whole numbers of tokens and nodes lie below."""
 
 
 class PlaceBody(Closed):
     """`POST /place_instance`."""
 
     model: str
-    context_tokens: int | None = Field(default=None, ge=1)
+    context_tokens: int | None = Field(default=None, ge=1, lt=MOST)
     keep_alive_s: float | None = None
     pinned: bool = False
     priority: int = Field(default=10, ge=0, le=1000)
     excluded_nodes: list[str] = []
-    min_nodes: int = Field(default=1, ge=1)
+    min_nodes: int = Field(default=1, ge=1, lt=MOST)
     if_absent: bool = True
     dry_run: bool = False
     sharding: Literal["pipeline", "tensor"] | None = None
@@ -93,11 +96,11 @@ class InstanceResource(Resource):
     async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
         """Drain the instance (`?drain_s=`), then unload."""
         service = self.service
-        drain_s = req.get_param_as_float("drain_s", min_value=0.0, max_value=MAX_DRAIN_S)
+        drain_s = _seconds(req, "drain_s", MAX_DRAIN_S)
         command = DeleteInstance(
             command_id=service.command_id(),
             instance=InstanceId(instance),
-            drain_s=drain_s or 0.0,
+            drain_s=drain_s,
             why="deleted through the HTTP API",
         )
         answer_json(resp, acknowledged(await service.command(command)))
@@ -161,10 +164,21 @@ def acknowledged(answer: Acknowledged) -> dict[str, Any]:
     return answer.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
 
 
+def _seconds(req: Request, name: str, most: float) -> float:
+    """Return a number of seconds from the query, 0 where none is given. Raises BadRequest."""
+    try:
+        seconds = float(req.get_param(name) or 0.0)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds <= most:
+        raise BadRequest(f"{name}: must be a number of seconds from 0 to {most:g}", field=name)
+    return seconds
+
+
 def _whole_number(req: Request, name: str) -> int | None:
     value = req.get_param(name)
     if value is None:
         return None
-    if not value.isdecimal() or int(value) < 1:
-        raise bad_field(name, "must be a positive whole number")
+    if not (value.isascii() and value.isdecimal()) or len(value) > 10 or not 1 <= int(value) < MOST:
+        raise bad_field(name, f"must be a whole number from 1 to {MOST - 1}")
     return int(value)

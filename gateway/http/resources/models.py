@@ -13,7 +13,7 @@ from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import RunnerReading
 from gateway.dialects import dialect
-from gateway.http.middleware import Resource, read_body
+from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
 from gateway.service import HttpService
 
 
@@ -54,7 +54,7 @@ class ModelOfBody(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with one model."""
         options = self.service.options
-        body = await read_body(req, options.body_limit_bytes)
+        body = await read_body(req, COMMAND_BYTES, options.body_s)
         name = self.endpoint.parse(body, dialect.Limits(depth=options.body_depth))
         resp.data = await _shown(self.service, self.endpoint.render, name)
 

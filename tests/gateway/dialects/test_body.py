@@ -16,6 +16,7 @@ from gateway.dialects.dialect import Dialect, Limits, Parsed
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.shared_fields import temperature_of
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -60,7 +61,7 @@ JUNK = st.one_of(
     st.floats(),
     st.text(st.characters(codec="utf-8"), max_size=12),
     st.sampled_from(["", "none", "5m", "m:latest", "9" * 5000, "\u0000", "NaN", "-1", "~text"]),
-    st.lists(st.integers() | st.text(max_size=3), max_size=3),
+    st.lists(st.integers(-(2**63), 2**64 - 1) | st.text(max_size=3), max_size=3),
     st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=3), max_size=3),
 )
 
@@ -132,3 +133,56 @@ def test_paths_are_written_as_clients_write_them() -> None:
     assert path_of(("", "model")) == "model"
     assert path_of(("options", "stop", 1)) == "options.stop[1]"
     assert path_of(()) == ""
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.booleans()
+    | st.text(max_size=8)
+    | st.sampled_from(['"', "\\\\", '\\",:[{']),
+    lambda inner: (
+        st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=6), inner, max_size=6)
+    ),
+    max_leaves=40,
+)
+
+
+def _counted(value: Any) -> tuple[int, int]:
+    """Return the names and the arrays and objects in a value."""
+    if isinstance(value, dict):
+        inner = [_counted(one) for one in value.values()]
+        return len(value) + sum(n for n, _ in inner), 1 + sum(o for _, o in inner)
+    if isinstance(value, list):
+        inner = [_counted(one) for one in value]
+        return sum(n for n, _ in inner), 1 + sum(o for _, o in inner)
+    return 0, 0
+
+
+@given(st.dictionaries(st.text(max_size=6), JSON_VALUES, max_size=6), st.booleans())
+def test_a_body_is_refused_by_its_keys_and_objects_and_not_by_what_its_texts_say(
+    value: dict[str, Any], escaped: bool
+) -> None:
+    body = json.dumps(value, ensure_ascii=escaped).encode(errors="surrogatepass")
+    keys, objects = _counted(value)
+    assert read_object(body, Limits(keys=keys, objects=objects)) == json.loads(body)
+    if keys:
+        with pytest.raises(BadRequest, match=f"has {keys} keys"):
+            read_object(body, Limits(keys=keys - 1, objects=objects))
+    with pytest.raises(BadRequest, match=f"has {objects} arrays and objects"):
+        read_object(body, Limits(keys=keys, objects=objects - 1))
+
+
+def test_a_body_of_too_many_values_or_texts_is_refused() -> None:
+    limits = Limits(values=10, keys=10)
+    assert len(read_object(b'{"a":[1,2,3,4,5,6,7,8,9]}', limits)["a"]) == 9
+    for one in (b"1", b'"x"', b"[]"):
+        with pytest.raises(BadRequest, match="values"):
+            read_object(b'{"a":[' + b",".join([one] * 30) + b"]}", limits)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given_"), [(1e-320, 0.0), (9e-4, 0.0), (1e-3, 1e-3), (2.0, 2.0)]
+)
+def test_a_temperature_that_leaves_float32_draws_the_likeliest(asked: float, given_: float) -> None:
+    assert temperature_of(asked) == given_

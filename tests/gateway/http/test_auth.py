@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bus.wire.errors import ConfigError
 from conf.settings import hash_key
@@ -62,3 +64,14 @@ def test_pages_of_this_machine_and_listed_ones_may_call() -> None:
     for origin in ("https://evil.example", "null", "file://", "http://192.168.1.6"):
         assert not origin_allowed(origin, host, ())
     assert origin_allowed("https://chat.example", host, ("https://chat.example",))
+
+
+@given(st.text(max_size=40))
+@example("[::1")
+@example("]")
+@example("[zz]:1")
+@example("localhost:99999999")
+def test_any_text_for_a_host_or_origin_is_judged_and_raises_nothing(text: str) -> None:
+    assert host_allowed(text, ()) in (True, False)
+    assert origin_allowed(text, text, ()) in (True, False)
+    assert origin_allowed(f"http://{text}", text, ()) in (True, False)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
+import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -356,3 +360,60 @@ def test_ollama_loads_and_unloads_by_empty_requests(shared: GatewayTestbed) -> N
     unloaded = httpx.post(url, json={"model": MODEL, "keep_alive": 0})
     assert unloaded.json()["done_reason"] == "unload"
     assert shared.holder.commands[-1].kind == "delete_instance"
+
+
+# --- connections ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[GatewayTestbed]:
+    """One gateway with little patience, and room for few connections."""
+    with gateway_testbed(headers_s=0.5, body_s=1.0, max_connections=6) as made:
+        made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
+        yield made
+
+
+def _until_closed(connection: socket.socket) -> bytes:
+    said = b""
+    while piece := connection.recv(4096):
+        said += piece
+    return said
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: loc"])
+def test_a_connection_without_complete_headers_is_closed_in_words(
+    strict: GatewayTestbed, sent: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", strict.port), timeout=5) as connection:
+        connection.sendall(sent)
+        assert _until_closed(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_body_that_trickles_ends_in_a_timeout_of_its_own(strict: GatewayTestbed) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", strict.port), timeout=5) as connection:
+        connection.sendall(head)
+        for _ in range(20):
+            connection.sendall(b" ")
+            time.sleep(0.1)
+            if select.select([connection], [], [], 0)[0]:
+                break
+        said = _until_closed(connection)
+    assert said.startswith(b"HTTP/1.1 408 ") and b"not complete after 1 s" in said
+
+
+def test_connections_beyond_the_limit_are_refused_and_the_others_served(
+    strict: GatewayTestbed,
+) -> None:
+    with contextlib.ExitStack() as opened:
+        held = []
+        for _ in range(6):
+            connection = socket.create_connection(("127.0.0.1", strict.port), timeout=5)
+            held.append(opened.enter_context(connection))
+        with socket.create_connection(("127.0.0.1", strict.port), timeout=5) as one:
+            said = _until_closed(one)
+        assert said.startswith(b"HTTP/1.1 503 ") and b"Retry-After" in said
+        held[0].sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert _until_closed(held[0]).startswith(b"HTTP/1.1 200 ")
+    eventually(lambda: ready(strict), 10, "connections are taken again")

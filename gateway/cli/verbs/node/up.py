@@ -24,7 +24,15 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
-from conf.settings import LAUNCHED_BY, Settings, load_settings, remember_flags
+from conf.settings import (
+    API_KEY,
+    API_KEYS,
+    LAUNCHED_BY,
+    Settings,
+    load_settings,
+    readable_key,
+    remember_flags,
+)
 from conf.supervisord import SERVICES, supervisord_command, write_conf
 from gateway.cli.command import Invocation
 from gateway.cli.node import processes
@@ -114,6 +122,9 @@ def up(
         _already(invocation, supervisor, flags)
         return
     check_reach(settings)
+    trouble = readable_key(settings.paths.config_file)
+    if trouble is not None:
+        output.note(f"{trouble}: `chmod 600 {settings.paths.config_file}`")
     began = time.monotonic()
     with processes.alone(settings.paths):
         _clear_the_way(settings, output)
@@ -286,9 +297,19 @@ def _beside_python(settings: Settings, *, asked: bool) -> bool:
     return in_venv and has_supervisorctl and (asked or not settings.paths.chosen)
 
 
+def _environment(settings: Settings) -> dict[str, str]:
+    """Return this command's environment for the node, without keys in plain text: it stays readable
+    in all of the node's processes."""
+    environment = {LAUNCHED_BY: "shoal up", **os.environ}
+    environment.pop(API_KEY, None)
+    if API_KEYS in environment:
+        environment[API_KEYS] = ",".join(settings.api_keys)
+    return environment
+
+
 def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] | None:
     command = supervisord_command(settings, *(["-n"] if foreground else []))
-    environment = {LAUNCHED_BY: "shoal up", **os.environ}
+    environment = _environment(settings)
     if foreground:
         return subprocess.Popen(
             command,
@@ -296,9 +317,10 @@ def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] |
             stdout=subprocess.DEVNULL,
             env=environment,
             start_new_session=True,
+            umask=0o077,
         )
     try:
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment}
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment, "umask": 0o077}
         done = processes.ran(SUPERVISORD_START_S, *command, **how)
     except subprocess.TimeoutExpired as error:
         raise CliError("supervisord did not go into the background in time") from error

@@ -1,0 +1,76 @@
+"""Talks to gunicorn: a client's connection, from its first byte to complete headers.
+
+What stock gunicorn lacks (27.0): a deadline for headers, a limit on connections, an answer to a
+Content-Length of thousands of digits. None of it asks who is there, for all of it comes before
+a key can be read.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedBaseClass=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportMissingSuperCall=false
+# pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
+# (gunicorn carries no type information)
+from __future__ import annotations
+
+from typing import Any
+
+from gunicorn.asgi.protocol import ASGIProtocol
+
+from gateway.cluster.options import Options
+
+
+class Connection(ASGIProtocol):
+    """One connection, closed in words when it says nothing, or when there are too many.
+
+    Later requests of a connection have the time of its keep-alive for their headers.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        super().__init__(worker)
+        self._options: Options = worker.app.options
+        self._headers_due: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Take the connection, or refuse it where `max_connections` are open."""
+        super().connection_made(transport)
+        most = self._options.max_connections
+        if self.worker.nr_conns > most:
+            self._refuse(503, f"{most} connections are open here", ("Retry-After", "1"))
+            return
+        due_s = self._options.headers_s
+        self._headers_due = self.worker.loop.call_later(due_s, self._headers_overdue)
+
+    def connection_lost(self, exc: Any) -> None:
+        """Forget the connection."""
+        self._headers_came()
+        super().connection_lost(exc)
+
+    def _on_headers_complete(self) -> Any:
+        self._headers_came()
+        return super()._on_headers_complete()
+
+    def _feed_callback_parser(self, data: bytes) -> Any:
+        try:
+            return super()._feed_callback_parser(data)
+        except ValueError as error:  # of int(), for numbers that nobody means
+            self._refuse(400, f"a number in the request's head is none: {str(error)[:100]}")
+            return False
+
+    async def _handle_websocket(self, request: Any, sockname: Any, peername: Any) -> None:
+        self._refuse(400, "WebSocket is not offered here; ask by HTTP")
+
+    def _headers_came(self) -> None:
+        if self._headers_due is not None:
+            self._headers_due.cancel()
+            self._headers_due = None
+
+    def _headers_overdue(self) -> None:
+        self._headers_due = None
+        due_s = self._options.headers_s
+        self._refuse(408, f"the request's headers did not come within {due_s:g} s")
+
+    def _refuse(self, status: int, message: str, *headers: tuple[str, str]) -> None:
+        self._send_error_response(status, message, headers)
+        self._close_transport()
+        self._request_ready.set()  # wakes the connection's task, which sees that it is closed

@@ -1,0 +1,132 @@
+"""Write docs/operations/limits.md from the code: what a stranger can make a node do, at most.
+
+Every row takes its number from the constant that holds it. `--check` only compares.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from bus.links import keyring, transport
+from bus.wire import array_frames, codec
+from bus.wire.ids import NodeId
+from conf.settings import Settings, load_settings
+from gateway.cluster.options import Options
+from gateway.dialects import shared_fields
+from gateway.dialects.dialect import Limits
+from gateway.dialects.openai import fields
+from gateway.http import middleware
+from gateway.http.resources import diagnostics, instances
+from gateway.requests import body_budget
+from runner.text import grammar
+from worker.transfer import store, thread
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "limits.md"
+HEAD = """# Limits
+
+Generated from the code by `make docs`; do not edit.
+
+What anybody who reaches a port can make a node do, at most, and what is answered beyond it. A
+limit without a setting is fixed. Numbers of the HTTP API hold for each HTTP process of a gateway
+(`http_processes`).
+"""
+Row = tuple[str, str, str, str]
+
+
+def amount(count: int) -> str:
+    """Return a number of bytes in the unit that divides it."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size and count % size == 0:
+            return f"{count // size} {unit}"
+    return f"{count:,} bytes"
+
+
+def http_rows(options: Options, limits: Limits) -> Iterator[Row]:
+    """Give what holds before a request is understood."""
+    yield "connections", f"{options.max_connections:,}", "", "503, closed"
+    yield "connection to complete headers", f"{options.headers_s:g} s", "", "408, closed"
+    yield "a request's body, without a byte", f"{middleware.BODY_SILENCE_S:g} s", "", "408, closed"
+    yield "a request's body, in all", f"{options.body_s:g} s", "", "408, closed"
+    yield "a body that asks for text", amount(options.body_limit_bytes), "", "413"
+    yield "a body that asks for anything else", amount(middleware.COMMAND_BYTES), "", "413"
+    yield "a body of the diagnostics", amount(diagnostics.MAX_BODY_BYTES), "", "413"
+    yield "bodies being read, together", amount(body_budget.LIMIT_BYTES), "", "503"
+    yield "depth of a body", f"{options.body_depth}", "", "400"
+    yield "values in a body", f"{limits.values:,}", "", "400"
+    yield "keys in a body", f"{limits.keys:,}", "", "400"
+    yield "arrays and objects in a body", f"{limits.objects:,}", "", "400"
+
+
+def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterator[Row]:
+    """Give what holds of a request that was understood."""
+    runner = settings.runner
+    yield "messages", f"{limits.messages:,}", "", "400"
+    yield "prompts of one request", f"{limits.prompts}", "", "400"
+    yield "tools", f"{limits.tools}", "", "400"
+    yield (
+        "stop texts",
+        f"{limits.stops} of {shared_fields.MAX_STOP_CHARACTERS:,} characters",
+        "",
+        "400",
+    )
+    yield "tokens with a bias", f"{fields.MAX_BIASED:,}", "", "400"
+    yield "a JSON schema", amount(grammar.SCHEMA_BYTES), "", "400"
+    yield "depth of a JSON schema", f"{grammar.SCHEMA_DEPTH}", "", "400"
+    yield "whole numbers about placement", f"{instances.MOST - 1:,}", "", "400"
+    yield "requests open", f"{options.max_open:,}", "", "429"
+    yield "requests that wait for a model", f"{options.max_waiting}", "", "429"
+    yield "rows of a model", f"{runner.max_rows}", "`runner.max_rows`", "waits"
+    yield "requests that wait for a row", f"{runner.max_waiting}", "`runner.max_waiting`", "429"
+    yield "time without progress", f"{settings.request_timeout_s:g} s", "`request_timeout_s`", "504"
+    yield "time to load a model", f"{runner.load_deadline_s:g} s", "`runner.load_deadline_s`", "504"
+
+
+def bus_rows() -> Iterator[Row]:
+    """Give what holds on the ports between nodes, and on the sockets of one."""
+    closed = "the connection is closed"
+    yield "an envelope", amount(codec.MAX_CONTROL_BYTES), "", "dropped, a line in the log"
+    yield "a data frame", amount(array_frames.MAX_FRAME_BYTES), "", "dropped, a line in the log"
+    yield "any message", amount(transport.MAX_MESSAGE_BYTES), "", closed
+    yield "a message at the door of new nodes", amount(keyring.DOOR_MAX_BYTES), "", closed
+    yield "nodes known", f"{keyring.MAX_KNOWN:,}", "", "refused"
+    yield "a message to the store of weights", amount(thread.MAX_QUESTION_BYTES), "", closed
+    yield "a question to it", amount(store.MAX_ASK_BYTES), "", "dropped"
+    yield "pieces that one asker has open", f"{store.MAX_OPEN}", "", "refused as `busy`"
+
+
+def section(title: str, rows: Iterator[Row]) -> str:
+    """Return a heading and a table."""
+    lines = [f"## {title}", "", "| what | at most | setting | beyond it |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """Return the whole page."""
+    settings, limits = load_settings(home=Path("/nowhere")), Limits()
+    options = Options(NodeId("n1"), "n1", settings.endpoints, "")
+    parts = [
+        HEAD,
+        section("HTTP, before a request is understood", http_rows(options, limits)),
+        section("Requests", request_rows(settings, options, limits)),
+        section("Sockets of the bus", bus_rows()),
+    ]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or with `--check` return 1 where it is out of date."""
+    wanted = page()
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text() != wanted:
+            sys.stderr.write("docs/operations/limits.md is out of date: run `make docs`\n")
+            return 1
+        return 0
+    PAGE.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Thousands of requests that no client means, while streams run: nobody else notices (A2, A7).
+
+`make prove-fuzz` runs it at full size; the seed of a failing run is in its output.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections import Counter
+
+import httpx
+import psutil
+import pytest
+
+from tests.harness.nodes import MODEL, Node, Stream, eventually, running_node
+from tests.harness.openapi_requests import GeneratedRequest, OpenApiRequests
+
+FULL = os.environ.get("SHOAL_PROVE") == "1"
+GENERATED = 20_000 if FULL else 400
+MALFORMED = 5_000 if FULL else 60
+LARGEST_BYTES = 32 << 20 if FULL else 8 << 20
+STREAMS = 8
+STALL_S = 0.25
+LONGEST = re.compile(r'shoal_loop_stall_longest_seconds\{process="([^"]+)"\} ([0-9.e+-]+)')
+KNOWN = {
+    "model": (MODEL, MODEL, "nobody/knows"),
+    "name": (MODEL, "bus", "gateway"),
+    "max_tokens": (1, 2, 3),
+    "max_completion_tokens": (1, 2),
+    "num_predict": (1, 2),
+    "n": (1, 2),
+    "keep_alive": ("5m", 300),
+    "x_stay_warm": (60,),
+    "dry_run": (True,),
+    "seconds": (0.1,),
+    "drain_s": ("nan", "5", "-1"),
+}
+SKIPPED = re.compile(r"/nodes/|/rdma|/instance/\{|/place_instance|/v1/diagnostics|/collective")
+"""What changes the node on purpose, or takes seconds on purpose."""
+
+
+@pytest.fixture(scope="module")
+def own() -> Node:
+    """Start a node of its own: what it is sent is not for others to share."""
+    with running_node() as made:
+        yield made
+
+
+def _largest(node: Node, seen: Counter[str]) -> None:
+    for process in node.all_processes():
+        try:
+            name = " ".join(process.name().split()[:2])
+            seen[name] = max(seen[name], process.memory_info().rss)
+        except psutil.Error:
+            continue
+
+
+def _kept_running(node: Node, streams: list[Stream], ended: list[Stream]) -> None:
+    for stream in [one for one in streams if one.ended_at is not None]:
+        streams.remove(stream)
+        ended.append(stream)
+    while len(streams) < STREAMS:
+        streams.append(node.stream("Count from 1 to 200.", max_tokens=300, ignore_eos=True))
+
+
+def _sent(client: httpx.Client, asked: GeneratedRequest) -> httpx.Response | None:
+    headers = {"Content-Type": "application/json"}
+    try:
+        return client.request(
+            asked.method, asked.path, params=asked.query, content=asked.body, headers=headers
+        )
+    except (httpx.InvalidURL, httpx.LocalProtocolError):
+        return None
+
+
+def test_a_requests_that_nobody_means_disturb_no_stream(own: Node) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print("seed", seed)
+    document = own.http.get("/openapi.json").json()
+    document["paths"] = {p: o for p, o in document["paths"].items() if not SKIPPED.search(p)}
+    requests = OpenApiRequests(document, random.Random(seed), KNOWN)
+    streams: list[Stream] = []
+    ended: list[Stream] = []
+    statuses: Counter[int] = Counter()
+    largest: Counter[str] = Counter()
+    wrong: list[str] = []
+    with httpx.Client(base_url=own.url, timeout=60.0) as client:
+        for number in range(GENERATED + MALFORMED):
+            if number % 20 == 0:
+                _kept_running(own, streams, ended)
+                _largest(own, largest)
+            if number < GENERATED:
+                asked = requests.one()
+            else:
+                path = ("/v1/chat/completions", "/api/chat", "/v1/completions")[number % 3]
+                body = requests.malformed(LARGEST_BYTES)
+                known = frozenset({400, 404, 413, 429, 503})
+                asked = GeneratedRequest("POST", path, {}, body, known)
+            answer = _sent(client, asked)
+            if answer is None:
+                continue
+            statuses[answer.status_code] += 1
+            if answer.status_code >= 500 and answer.status_code not in asked.documented:
+                wrong.append(f"{answer.status_code} {asked} {answer.text[:200]}"[:600])
+            if answer.status_code == 500:
+                wrong.append(f"500 {asked} {answer.text[:200]}"[:600])
+    found = dict(LONGEST.findall(own.http.get("/metrics").text))
+    for stream in streams:
+        stream.wait(120.0)
+    broken = [one for one in (*ended, *streams) if one.error or one.broken]
+    print("statuses", dict(statuses), "streams", len(ended) + len(streams))
+    print("longest stalls, s", found)
+    print("largest, MiB", {name: size >> 20 for name, size in largest.items()})
+    assert not wrong, "\n".join(wrong[:10])
+    assert not broken, [(one.error, one.broken) for one in broken][:5]
+    assert float(found["gateway:0"]) < 3 * STALL_S
+    eventually(own.ready, 10, "the node serves")

@@ -1,0 +1,75 @@
+"""What a node gives away, and to whom: keys, files, words without a key (A8 of the inspection)."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.harness.nodes import Node, eventually, running_node, shoal
+
+KEY = "sk-inspection-3f9a"
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[Node]:
+    """Start a node that needs a key, given in the environment of `shoal up`."""
+    with running_node(SHOAL_API_KEYS=KEY, SHOAL_API_KEY=KEY) as made:
+        yield made
+
+
+def test_a8_a_name_that_only_begins_like_loopback_is_refused_by_the_settings(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    env = {"SHOAL_HOME": str(tmp_path), "SHOAL_HTTP_HOST": "127.evil.example"}
+    said = shoal("config", "show", env=env)
+    assert said.returncode != 0, said.stdout
+    assert "127.evil.example" in said.stderr and "api_keys" in said.stderr
+
+
+def test_a8_health_without_a_key_says_only_that_somebody_is_here(keyed: Node) -> None:
+    stranger = httpx.get(keyed.url + "/health")
+    assert stranger.status_code == 200
+    assert set(stranger.json()) == {"status"}, stranger.json()
+    known = httpx.get(keyed.url + "/health", headers={"Authorization": f"Bearer {KEY}"})
+    assert known.json()["node"] == keyed.node_id()
+
+
+def test_a8_no_process_of_a_node_keeps_a_key_in_its_environment(keyed: Node) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    eventually(
+        lambda: httpx.get(keyed.url + "/readyz", headers=headers).status_code == 200, 30, "ready"
+    )
+    found = {
+        process.name(): [name for name, value in process.environ().items() if KEY in value]
+        for process in keyed.all_processes()
+    }
+    assert found and not any(found.values()), found
+
+
+def test_a8_files_of_a_node_are_its_users_alone(keyed: Node) -> None:
+    modes = {
+        str(path.relative_to(keyed.home)): stat.filemode(path.stat().st_mode)
+        for path in keyed.home.rglob("*")
+        if path.is_file()
+        and path.suffix in (".log", ".json", ".conf")
+        and "models" not in path.parts
+    }
+    assert any(name.endswith("supervisord.log") for name in modes), modes
+    assert {mode[4:] for mode in modes.values()} == {"------"}, modes
+
+
+def test_a8_a_readable_key_in_the_settings_is_told_at_the_start_and_by_doctor() -> None:
+    node = Node()
+    try:
+        config = node.home / "config" / "shoal.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(f'api_keys = ["{KEY}"]\n')
+        config.chmod(0o644)
+        said = node.shoal("doctor")
+        assert f"chmod 600 {config}" in said.stdout.replace("\n", ""), said.stdout
+        config.chmod(0o600)
+        said = node.shoal("doctor")
+        assert "chmod 600" not in said.stdout, said.stdout
+    finally:
+        node.close()
