@@ -106,12 +106,14 @@ def run_service(
             shell = Shell(speaker, endpoints, reactor, log, keyring)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
-                reactor.measure(StallMeter(Path(endpoints.folder), process))
+                stalls = StallMeter(Path(endpoints.folder), process)
+                reactor.measure(stalls)
                 log.info("started", pid=os.getpid(), boot=shell.speaker.boot)
                 try:
                     reactor.run()
                 finally:
                     service.close()
+                    stalls.close()
     except AlreadyRunning as error:
         log.error(str(error))
         return EXIT_ROLE_TAKEN

@@ -85,7 +85,8 @@ class HttpService:
             stack_sampler(options.endpoints, Speaker(options.node, "gateway", self.boot))
         )
         self.reactor.every(FLUSH_S, self.metrics.flush)
-        self.reactor.measure(StallMeter(Path(options.endpoints.folder), self.process))
+        self._stalls = StallMeter(Path(options.endpoints.folder), self.process)
+        self.reactor.measure(self._stalls)
         self._was_busy = False
         self.reactor.every(TIDY_S, self._tidy)
         keep()
@@ -113,6 +114,7 @@ class HttpService:
         self._clients.close()
         self.http_processes.close()
         self.bus.close()
+        self._stalls.close()
         self._stack.close()
 
     def _tidy(self) -> None:

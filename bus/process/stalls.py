@@ -22,8 +22,8 @@ BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LEAST_S = 0.01
 LOOK_AGAIN_S = 0.05
 """How old what is known of waiting for a core may be when a turn begins."""
-FOLDER = "stalls"
-_FORM = struct.Struct(f"<{len(BOUNDS_S) + 1}Qdd")
+_ENDING = ".stalls"
+_FORM = struct.Struct(f"<64s{len(BOUNDS_S) + 1}Qdd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +46,16 @@ class StallMeter:
     """Times the turns of one loop, all in one thread: `woke`, then `done`, once a turn."""
 
     def __init__(self, folder: Path, process: str) -> None:
-        """Count from nothing in `<folder>/stalls/<process>`."""
-        path = folder / FOLDER / process
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        """Count from nothing in `<folder>/<process>.stalls`, which lies there until `close`."""
+        self._path = folder / f"{process.replace(':', '-')}{_ENDING}"
+        self._process = process.encode()
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             os.ftruncate(file, _FORM.size)
             self._shared = mmap.mmap(file, _FORM.size)
         finally:
             os.close(file)
-        self._counts = StallCounts()
+        self._keep(StallCounts())
         self._wait = _CoreWait()
         self._woke_at = now()
         self._waited_s = 0.0
@@ -87,11 +87,19 @@ class StallMeter:
         self.add(seconds - (self._waited_s - before_s))
 
     def add(self, seconds: float) -> None:
-        """Count a stall, unless it is short."""
-        if seconds >= LEAST_S:
-            self._counts = self._counts.with_one(seconds)
-            counts = self._counts
-            _FORM.pack_into(self._shared, 0, *counts.counts, counts.sum_s, counts.longest_s)
+        """Count a stall, unless it is short, or the file is gone."""
+        if seconds >= LEAST_S and not self._shared.closed:
+            self._keep(self._counts.with_one(seconds))
+
+    def close(self) -> None:
+        """Take the file away."""
+        self._shared.close()
+        self._path.unlink(missing_ok=True)
+
+    def _keep(self, found: StallCounts) -> None:
+        self._counts = found
+        fields = (self._process, *found.counts, found.sum_s, found.longest_s)
+        _FORM.pack_into(self._shared, 0, *fields)
 
     def _look(self) -> None:
         self._waited_s, self._looked_at = self._wait.seconds(), now()
@@ -117,9 +125,9 @@ class _CoreWait:
 def read_stalls(folder: Path) -> dict[str, StallCounts]:
     """Return the stalls of the processes of a runtime folder, by name."""
     found: dict[str, StallCounts] = {}
-    with contextlib.suppress(OSError):
-        for path in sorted((folder / FOLDER).iterdir()):
-            with contextlib.suppress(OSError, struct.error):
-                *counts, sum_s, longest_s = _FORM.unpack(path.read_bytes())
-                found[path.name] = StallCounts(tuple(counts), sum_s, longest_s)
+    for path in sorted(folder.glob(f"*{_ENDING}")):
+        with contextlib.suppress(OSError, struct.error, UnicodeDecodeError):
+            name, *counts, sum_s, longest_s = _FORM.unpack(path.read_bytes())
+            process = name.rstrip(b"\0").decode()
+            found[process] = StallCounts(tuple(counts), sum_s, longest_s)
     return found

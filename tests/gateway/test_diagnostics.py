@@ -86,7 +86,8 @@ class Desk:
             readings = SimpleNamespace(
                 nodes=lambda _: self.readings, runners=lambda _: self.runners
             )
-            service = SimpleNamespace(bus=bus, readings=readings, reactor=reactor)
+            options = SimpleNamespace(body_s=5.0)
+            service = SimpleNamespace(bus=bus, readings=readings, reactor=reactor, options=options)
             app: App[Any, Any] = App()
             for kind in (HttpFaultRaised, BadRequest):
                 app.add_error_handler(kind, _told)

@@ -101,5 +101,5 @@ def test_waiting_for_a_core_is_no_stall(tmp_path: Path) -> None:
 def test_a_file_that_is_none_of_ours_is_passed_over(tmp_path: Path) -> None:
     assert read_stalls(tmp_path) == {}
     StallMeter(tmp_path, "bus").add(0.5)
-    (tmp_path / "stalls" / "other").write_bytes(b"short")
+    (tmp_path / "other.stalls").write_bytes(b"short")
     assert list(read_stalls(tmp_path)) == ["bus"]
