@@ -81,9 +81,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-parity prove-soak prove-latency prove-bench bench-cluster prove-table
+prove: prove-properties prove-sim prove-clients prove-fuzz prove-faults prove-cluster prove-parity prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-parity prove-latency bench-cluster
+.PHONY: prove-properties prove-sim prove-fuzz prove-cluster prove-parity prove-latency prove-figures bench-cluster
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/inspection --ignore=tests/clients --ignore=tests/sim \
@@ -122,8 +122,13 @@ prove-soak: $(READY)
 prove-latency: $(READY)
 	$(BIN)/python -m tests.bench.latency
 	$(BIN)/python -m tests.bench.mirror
+	$(BIN)/python -m tests.bench.planes
+	$(BIN)/python -m tests.bench.gateway_flat_out --json bench-results/gateway.json
 
 prove-bench: bench
 
 prove-table: $(READY)
 	@$(BIN)/python -m tests.harness.prove_table
+
+prove-figures: $(READY)
+	$(BIN)/python -m tests.harness.figures_page

@@ -47,6 +47,7 @@ def main() -> int:
             f"{row['most']:>9,.0f} {row['cpu_us_per_token']:>21.2f}"
         )
     if given.json:
+        given.json.parent.mkdir(exist_ok=True)
         given.json.write_text(json.dumps(rows, indent=2))
     return 0
 

@@ -1,0 +1,175 @@
+"""Write `docs/operations/figures.md` from what `make prove` left behind:
+
+    python -m tests.harness.figures_page
+
+Formation and failover with their bounds, latency of each plane, cost per token, percentiles of
+waits; with the machine, the day and the commit. A part that was not run is named as such.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.harness.nodes import ROOT
+
+PAGE = ROOT / "docs" / "operations" / "figures.md"
+PROVED, MEASURED = ROOT / "prove-results", ROOT / "bench-results"
+PARTS = ("p50", "p95", "p99")
+INTRODUCTION = """# Figures
+
+Written by `make prove` (`tests/harness/figures_page.py`) from its own runs; do not edit.
+Figures are of the machine named here, which other programs may have used at the same time:
+ratios within one run say more than milliseconds. [proving.md](proving.md) says what is run, and
+where figures fall short of their aims.
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [INTRODUCTION, *_machine(), *_faults(), *_planes(), *_costs(), *_serving(), *_groups()]
+    return "\n".join(parts) + "\n"
+
+
+def _machine() -> Iterator[str]:
+    commit = _asked("git", "rev-parse", "--short=12", "HEAD") or "unknown"
+    changed = " with changes" if _asked("git", "status", "--porcelain") else ""
+    yield "## Machine\n"
+    yield from _table(
+        ("what", "value"),
+        [
+            ("commit", f"`{commit}`{changed}"),
+            ("day", time.strftime("%Y-%m-%d", time.gmtime())),
+            ("system", f"{platform.system()} {platform.machine()}, Python {_python()}"),
+            ("processor", f"{_processor()}, {os.cpu_count()} cores"),
+            ("memory", f"{_memory_gib()} GiB"),
+            ("mlx, mlx-lm, pyzmq", ", ".join(version(one) for one in ("mlx", "mlx-lm", "pyzmq"))),
+        ],
+    )
+
+
+def _faults() -> Iterator[str]:
+    yield "## Formation and failover\n"
+    rows: list[tuple[str, ...]] = []
+    for name, how in (("cluster", "make prove-cluster"), ("faults", "make prove-faults")):
+        found = _lines(PROVED / f"{name}.jsonl")
+        rows += [
+            (one["fault"], one["client saw"], f"{one['seconds']}", f"{one['bound']}")
+            for one in found
+        ] or [(f"not run: `{how}`", "", "", "")]
+    yield from _table(("what", "a client saw", "seconds", "at most"), rows)
+
+
+def _planes() -> Iterator[str]:
+    yield "## Latency of each plane, one node\n"
+    found = _document("planes")
+    if found is None:
+        yield "Not run: `make prove-latency`.\n"
+        return
+    rows = [(name, *(f"{one[f'ms_{part}']:.2f}" for part in PARTS)) for name, one in found.items()]
+    yield from _table(("plane", "p50, ms", "p95, ms", "p99, ms"), rows)
+
+
+def _costs() -> Iterator[str]:
+    yield "## Cost per token in the gateway\n"
+    found = _document("gateway")
+    if found is None:
+        yield "Not run: `make prove-latency`.\n"
+        return
+    rows = [
+        (f"{one['streams']}", f"{one['tokens_per_s']:,.0f}", f"{one['cpu_us_per_token']:.2f}")
+        for one in found
+    ]
+    yield from _table(("streams", "tokens/s flat out", "processor, us a token"), rows)
+
+
+def _serving() -> Iterator[str]:
+    yield "## Waits and speed, one node\n"
+    found = _document("serve")
+    if found is None:
+        yield "Not run: `make bench`.\n"
+        return
+    yield (
+        "Milliseconds until the first token (TTFT) and between tokens (ITL), medians of the runs; "
+        "model a is the size of the bundled one, b about 30 M parameters.\n"
+    )
+    rows = [
+        (
+            row["model"], f"{row['level']} {row['mix']}", row["who"], f"{row['tok_s']:.0f}",
+            *(f"{row[f'{kind}_ms_{part}']:.1f}" for kind in ("ttft", "itl") for part in PARTS),
+        )
+        for row in found
+    ]  # fmt: skip
+    heads = [f"{kind} {part}" for kind in ("TTFT", "ITL") for part in PARTS]
+    yield from _table(("model", "streams", "who", "tokens/s", *heads), rows)
+
+
+def _groups() -> Iterator[str]:
+    yield "## Groups of two ranks, three nodes' control plane\n"
+    found = _document("cluster")
+    if found is None:
+        yield "Not run: `make bench-cluster`.\n"
+        return
+    rows: list[tuple[str, ...]] = []
+    for weights, kinds in found["groups"].items():
+        for sharding, part in kinds.items():
+            ours, theirs = part["load"].values()
+            for level in ours:
+                mine, rival = ours[level]["tok_s"], theirs[level]["tok_s"]
+                ratio = f"{mine / rival:.2f}" if rival else "-"
+                rows.append((sharding, weights, level, f"{mine:.0f}", f"{rival:.0f}", ratio))
+    heads = ("2 ranks", "weights", "streams", "tokens/s", "mlx_lm.server's", "ratio")
+    yield from _table(heads, rows)
+    control = found["control"]
+    yield (
+        f"A command until three nodes have applied it: p50 {control['applied_ms_p50']:.1f} ms, p99 "
+        f"{control['applied_ms_p99']:.1f} ms; {control['events_per_s']:.0f} events a second.\n"
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{' --- |' * len(heads)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+    yield ""
+
+
+def _document(name: str) -> Any:
+    path = MEASURED / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _asked(*words: str) -> str:
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
+def _python() -> str:
+    return platform.python_version()
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or _asked("sysctl", "-n", "machdep.cpu.brand_string") or "unknown"
+
+
+def _memory_gib() -> int:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
