@@ -50,6 +50,7 @@ class ModelCard(Message):
     modified_at_s: int = 0
     capabilities: tuple[str, ...] = ("completion",)
     keep_alive_s: float | None = None
+    default_max_tokens: int | None = None
     thinking: bool = False
     bundled: bool = False
     layer_bytes: tuple[int, ...] = ()

@@ -46,13 +46,15 @@ class Tensor:
 class Notes:
     """What a `card.toml` may say of a model beyond its own files. None: nothing said.
 
-    `context_tokens` may lower, never raise, what the model was made for. Backends are
+    `context_tokens` may lower, never raise, what the model was made for. `default_max_tokens` is
+    what an answer may have unless its request names another limit. Backends are
     `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
     """
 
     thinking_default: bool | None = None
     context_tokens: int | None = None
     keep_alive_s: float | None = None
+    default_max_tokens: int | None = None
     compatible_backends: tuple[str, ...] = ()
     backend_preference: tuple[str, ...] = ()
 
@@ -71,18 +73,16 @@ def tensors_in(header: bytes) -> list[Tensor]:
 def notes_from(table: Mapping[str, Any]) -> Notes:
     """Return the notes in a `card.toml`; what it says for people is left to people. Raises
     ValueError for a value of the wrong type."""
-    thinking, context = table.get("thinking_default"), table.get("context_tokens")
-    keep = table.get("keep_alive_s")
+    thinking, keep = table.get("thinking_default"), table.get("keep_alive_s")
     if not (thinking is None or isinstance(thinking, bool)):
         raise ValueError("card.toml: thinking_default is true or false")
-    if not (context is None or (isinstance(context, int) and context > 0)):
-        raise ValueError("card.toml: context_tokens is a whole number above 0")
     if not (keep is None or isinstance(keep, int | float)):
         raise ValueError("card.toml: keep_alive_s is a number of seconds")
     return Notes(
         thinking,
-        context,
+        _count(table, "context_tokens"),
         None if keep is None else float(keep),
+        _count(table, "default_max_tokens"),
         _tags(table, "compatible_backends"),
         _tags(table, "backend_preference"),
     )
@@ -135,6 +135,7 @@ def model_card(
         modified_at_s=modified_at_s,
         capabilities=_capabilities(template),
         keep_alive_s=notes.keep_alive_s,
+        default_max_tokens=notes.default_max_tokens,
         thinking=_thinks(template) if notes.thinking_default is None else notes.thinking_default,
         bundled=bundled,
         layer_bytes=parts.layers,
@@ -151,6 +152,13 @@ def model_card(
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
     )
+
+
+def _count(table: Mapping[str, Any], name: str) -> int | None:
+    found = table.get(name)
+    if found is None or (isinstance(found, int) and not isinstance(found, bool) and found > 0):
+        return found
+    raise ValueError(f"card.toml: {name} is a whole number above 0")
 
 
 def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:

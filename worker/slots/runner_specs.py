@@ -130,9 +130,12 @@ class RunnerSpecs:
         local, port = self.endpoints.runner(give.slot), data.port + int(give.slot)
         abroad = (f"tcp://{data.listen}:{port}",) if data.listen else ()
         announced = (tuple(f"tcp://{host}:{port}" for host in data.hosts),) if abroad else ()
+        defaults = asdict(self.defaults)
+        if card is not None and card.default_max_tokens is not None:
+            defaults["default_max_tokens"] = card.default_max_tokens
         return RunnerSpec(
             **asdict(give.task),
-            **asdict(self.defaults),
+            **defaults,
             size=len(give.instance.shards),
             model=model,
             path="" if card is None else card.path,

@@ -1,45 +1,50 @@
-"""The facts: shoal's commands, words and ways, and the model's own story.
+"""The facts: shoal's words and ways, and the model's own story.
 
-Pure data. Each entry is (names or questions, answer).
+Pure data. Each entry is (names or patterns of questions, answer); patterns are those of
+`wordings`. Of commands only that is said which stays true when they change.
 """
 
 from __future__ import annotations
 
+from conf.tiny.make.words import listed
+
 Facts = list[tuple[list[str], str]]
 
-COMMANDS: Facts = [
+SHOAL = "Shoal runs large language models across the machines that you own."
+HELP = "Run `shoal --help`: it lists all commands and what they do."
+
+COMMANDS = listed(
+    "up down status run ps ls show load stop rm pull tap logs doctor bench nodes config place lab "
+    "restart serve key chat node models cluster"
+)
+MAKE: Facts = [
     (["make up"], "`make up` installs shoal into .venv, starts the node and shows a first answer."),
     (["make down"], "`make down` stops the node and leaves no process behind."),
     (["make test"], "`make test` runs the tests of shoal."),
-    (["make bench"], "`make bench` measures shoal against plain mlx-lm and prints a table."),
-    (["shoal up"], "`shoal up` starts the processes of this node."),
-    (["shoal down"], "`shoal down` stops all processes of this node."),
-    (["shoal status"], "`shoal status` shows the processes of this node and how they are."),
-    (["shoal run"], "`shoal run MODEL` loads a model and talks with it, as Ollama's run does."),
-    (["shoal chat"], "`shoal chat` opens a conversation with a model in the terminal."),
-    (["shoal ps"], "`shoal ps` lists the models that are loaded now."),
-    (["shoal ls"], "`shoal ls` lists the models on disk."),
-    (["shoal show"], "`shoal show MODEL` shows what is known about a model."),
-    (["shoal load"], "`shoal load MODEL` loads a model before anyone asks for it."),
-    (["shoal stop"], "`shoal stop MODEL` unloads a model from memory."),
-    (["shoal rm"], "`shoal rm MODEL` removes a model from disk."),
-    (["shoal pull"], "`shoal pull MODEL` fetches a model to disk."),
-    (["shoal tap"], "`shoal tap PATTERN` shows live messages from the bus."),
-    (["shoal logs"], "`shoal logs` shows the logs of the node's processes."),
-    (["shoal doctor"], "`shoal doctor` looks for problems and says how to fix them."),
-    (["shoal bench"], "`shoal bench` measures how fast this node answers."),
-    (["shoal nodes"], "`shoal nodes` lists the machines of the cluster."),
-    (
-        ["shoal config show"],
-        "`shoal config show` prints the settings in force and where each is from.",
-    ),
     (["supervisorctl status"], "`supervisorctl status` lists the processes that supervisord runs."),
+]
+COMMAND_FORMS = [
+    "What [does|will|would] {t} do?",
+    "What is {t}[ for| about| good for|]?",
+    "[Explain|Describe] [the command |]{t}[ to me| please|].",
+    "Tell me [about|what to know about|more about] {t}.",
+    "What happens [when I run|if I run|when I type|after] {t}?",
+    "When [do|should|would] I [use|run|need] {t}?",
+    "What does the command {t} do?",
+    "[Can|Could|Would] you explain [the command |]{t}[ to me|]?",
+    "What is the [use|purpose|meaning|point] of {t}?",
+    "{t}?",
+    "What can I do with {t}?",
+    "Why [would|should|do] I [run|use|type] {t}?",
+    "Help me with {t}.",
+    "How does {t} work?",
+    "How do I use {t}?",
+    "[Do you know|I want to know] what {t} does[.|?]",
 ]
 
 TERMS: Facts = [
-    (["shoal"], "Shoal runs large language models across the machines that you own."),
     (
-        ["the bus", "a bus"],
+        ["the bus", "a bus", "shoal's bus"],
         "The bus carries messages between the processes of a node and its peers.",
     ),
     (["the master", "a master"], "The master decides where models are placed in the cluster."),
@@ -47,11 +52,11 @@ TERMS: Facts = [
         ["the worker", "a worker"],
         "The worker makes its node match the state: it starts and stops runners.",
     ),
-    (["a runner", "the runner"], "A runner is the process that runs a model with MLX."),
+    (["a runner", "the runner", "runners"], "A runner is the process that runs a model with MLX."),
     (["the gateway", "a gateway"], "The gateway answers HTTP requests in every dialect."),
     (["telemetry", "the telemetry process"], "Telemetry measures the node and publishes readings."),
-    (["a node", "the node"], "A node is one machine that runs shoal."),
-    (["a cluster", "the cluster"], "A cluster is a group of nodes that share their work."),
+    (["a node", "the node", "nodes"], "A node is one machine that runs shoal."),
+    (["a cluster", "the cluster", "clusters"], "A cluster is a group of nodes that share work."),
     (
         ["the holder", "a holder"],
         "The holder is the master that holds the term and decides for the cluster.",
@@ -67,8 +72,8 @@ TERMS: Facts = [
     (["the journal", "a journal"], "The journal keeps the events on disk in their order."),
     (["a tap", "taps"], "A tap lets you listen to the bus while it runs."),
     (
-        ["a dialect", "the dialects"],
-        "A dialect is a form of HTTP API: OpenAI, Anthropic or Ollama.",
+        ["a dialect", "the dialects", "dialects"],
+        "A dialect is a form of HTTP API, such as OpenAI's or Ollama's.",
     ),
     (["the control plane"], "The control plane carries commands and events in one order."),
     (["the data plane"], "The data plane carries requests and tokens."),
@@ -76,239 +81,144 @@ TERMS: Facts = [
         ["the prefix cache", "prefix caching"],
         "The prefix cache keeps what was computed for a shared beginning.",
     ),
-    (["MLX"], "MLX is the array library that runners use to run models."),
-    (["ZeroMQ"], "ZeroMQ is the message library under the bus."),
+    (["MLX", "mlx"], "MLX is the array library that runners use to run models."),
+    (["ZeroMQ", "zeromq"], "ZeroMQ is the message library under the bus."),
     (["supervisord"], "Supervisord starts the processes of a node and watches them."),
     (["port 52415", "the port 52415"], "Port 52415 is where the gateway listens for HTTP."),
-    (["a mirror"], "A mirror is a copy of the cluster's state, kept current by events."),
     (["continuous batching"], "Continuous batching lets new requests join while others still run."),
 ]
+TERM_FORMS = [
+    "[What is|What's|Whats|what is] {t}[ in shoal| exactly| again| actually||||]?",
+    "[What does|what does] {t} [do|mean|stand for]?",
+    "[Explain|Describe|Define] {t}[ to me| briefly| in one sentence||].",
+    "[Tell me|Tell us] [about|something about|more about|what is|what to know about] {t}.",
+    "[Can|Could|Would] you [explain|describe|define] {t}[ to me| for me|]?",
+    "[Can|Could] you tell me [about {t}|what {t} is|what {t} means]?",
+    "What is meant by {t}?",
+    "In shoal, what is {t}?",
+    "Please [explain|describe|define] {t}[ to me|].",
+    "[Do you know|I want to know|I would like to know|Say] what {t} is[.|?]",
+    "What [is the meaning of|is the purpose of|do you know about|can you say about] {t}?",
+    "What do you mean by {t}?",
+    "What is {t} [for|about|good for|used for]?",
+    "[Give me|I need] [a definition|an explanation|a description|a summary] of {t}.",
+]
+SHOAL_FORMS = [
+    *(form.replace("{t}", "shoal") for form in TERM_FORMS),
+    "[What is|What's|what is|Whats] [shoal|Shoal][?|?|?|]",
+    "What does [shoal|Shoal|this program|this software|this] do?",
+    "What can [shoal|this program|this software] do[ for me|]?",
+    "What [kind|sort] of [software|program|tool|project|thing|system] is [shoal|this]?",
+    "What do people [use|run|need] shoal for?",
+    "Why [would|should|do] [I|people|we] [use|run|need|want|install] shoal?",
+    "What did I [just|] [install|start|set up|download]?",
+    "What is this [program|software|tool|project|thing]?",
+    "In [one sentence|a few words|simple words|short|your own words], what is shoal?",
+    "[Summarise|Summarize|Introduce] shoal[ in one sentence| briefly| for me|].",
+    "shoal?",
+    "What is shoal [for|about|good for|used for|all about]?",
+    "What is the [idea|point|purpose|goal|aim|use] of shoal?",
+    "I [have never|never] heard of shoal. What is it?",
+    "I am new here. What is shoal?",
+    "Who [uses|needs] shoal, and what for?",
+    "Is shoal a [program|server|model|library]?",
+    "How does shoal help me?",
+]
 
+HOW_FORMS = [
+    "How [do|can|could|would|should] I {t}?",
+    "How [do|can] you {t}?",
+    "[How to|how to] {t}?",
+    "What command [lets me|is there to|do I use to|can] {t}?",
+    "I [want|would like|need|have] to {t}. [What do I do?|How?|What is the command?]",
+    "Which command [do I use to|lets me|is there to|do I need to] {t}?",
+    "[Tell me|Show me|Explain] how to {t}.",
+    "How does one {t}?",
+    "I [would like|want|need] to {t}.",
+    "What do I [type|run|do] to {t}?",
+    "[Can|Could|Would] you [tell|show] me how to {t}?",
+    "What is the [way|command|best way] to {t}?",
+    "Is there a [command|way] to {t}?",
+    "With shoal, how do I {t}?",
+]
+TASKS = [
+    "stop shoal",
+    "stop the node",
+    "shut down the node",
+    "turn shoal off",
+    "restart shoal",
+    "see what is running",
+    "check the node",
+    "see the state of the node",
+    "see loaded models",
+    "list the loaded models",
+    "see which models are loaded",
+    "list my models",
+    "see the models on disk",
+    "talk to a model",
+    "chat in the terminal",
+    "unload a model",
+    "free the memory of a model",
+    "load a model",
+    "remove a model",
+    "delete a model",
+    "download a model",
+    "get a new model",
+    "fetch a model",
+    "add a model",
+    "use a bigger model",
+    "watch the messages",
+    "listen to the bus",
+    "see live events",
+    "see the logs",
+    "read the logs",
+    "find problems",
+    "find out what is wrong",
+    "check my installation",
+    "measure the speed",
+    "see how fast it is",
+    "run a benchmark",
+    "add a machine",
+    "connect two machines",
+    "build a cluster",
+    "see the nodes",
+    "change the settings",
+    "configure shoal",
+    "see the settings",
+    "run a model on two machines",
+]
 HOW: Facts = [
+    (TASKS, HELP),
     (
-        ["start shoal", "start the node", "get shoal running", "bring up the node"],
-        "Run `make up` the first time and `shoal up` later.",
+        ["start shoal", "start the node", "get shoal running", "bring up the node", "run shoal"],
+        "Run `make up` in the folder of shoal.",
     ),
-    (["stop shoal", "stop the node", "shut down the node", "turn shoal off"], "Run `shoal down`."),
-    (["see what is running", "check the node", "see the state of the node"], "Run `shoal status`."),
     (
-        ["see loaded models", "list the loaded models", "see which models are loaded"],
-        "Run `shoal ps`.",
-    ),
-    (["list my models", "see the models on disk", "list models on disk"], "Run `shoal ls`."),
-    (["talk to a model", "chat in the terminal", "have a conversation"], "Run `shoal chat`."),
-    (["unload a model", "free the memory of a model"], "Run `shoal stop MODEL`."),
-    (["load a model", "load a model in advance"], "Run `shoal load MODEL`."),
-    (["remove a model", "delete a model from disk"], "Run `shoal rm MODEL`."),
-    (["download a model", "get a new model", "fetch a model"], "Run `shoal pull MODEL`."),
-    (["watch the messages", "listen to the bus", "see live events"], "Run `shoal tap 'event.*'`."),
-    (["see the logs", "read the logs"], "Run `shoal logs`."),
-    (["find problems", "find out what is wrong", "check my installation"], "Run `shoal doctor`."),
-    (["measure the speed", "see how fast it is", "run a benchmark"], "Run `shoal bench`."),
-    (
-        ["use the OpenAI client", "connect the openai library", "use shoal with OpenAI clients"],
+        [
+            "use the OpenAI client",
+            "connect the openai library",
+            "use shoal with OpenAI clients",
+            "connect an OpenAI client",
+        ],
         "Set the base URL to http://127.0.0.1:52415/v1.",
     ),
     (
-        ["use the Ollama client", "connect Ollama clients"],
+        ["use the Ollama client", "connect Ollama clients", "use shoal with Ollama clients"],
         "Set the host to http://127.0.0.1:52415.",
     ),
     (
-        ["use the Anthropic client", "connect Anthropic clients"],
-        "Set the base URL to http://127.0.0.1:52415.",
-    ),
-    (
-        ["send a request", "ask over HTTP", "use the API"],
+        ["send a request", "ask over HTTP", "use the API", "call the API"],
         "Post to http://127.0.0.1:52415/v1/chat/completions.",
     ),
-    (
-        ["replace the tiny model", "use a bigger model", "use another model"],
-        "Pull any MLX model with `shoal pull MODEL` and name it in your request.",
-    ),
-    (["run the tests", "test shoal"], "Run `make test`."),
-    (
-        ["change the settings", "configure shoal"],
-        "Edit shoal.toml, set a SHOAL_ variable or pass a flag.",
-    ),
 ]
-
-ITSELF: Facts = [
-    (
-        [
-            "Hello",
-            "Hello!",
-            "Hi",
-            "Hi!",
-            "Hey",
-            "Hi there",
-            "Hello there!",
-            "Hey there!",
-            "Greetings",
-            "Good day",
-            "Hello shoal",
-            "Hi, model!",
-            "Hello, are you there?",
-            "Hi, anyone there?",
-        ],
-        "Hello! How can I help you?",
-    ),
-    (
-        ["Good morning", "Good morning!", "Morning!", "A very good morning to you"],
-        "Good morning! How can I help you?",
-    ),
-    (
-        ["Good evening", "Good evening!", "A good evening to you"],
-        "Good evening! How can I help you?",
-    ),
-    (
-        [
-            "How are you?",
-            "How are you doing?",
-            "How is it going?",
-            "How do you feel?",
-            "Are you well?",
-        ],
-        "I am well, thank you. How can I help you?",
-    ),
-    (
-        [
-            "Who are you?",
-            "What are you?",
-            "What is your name?",
-            "Introduce yourself.",
-            "Say who you are.",
-            "Tell me about yourself.",
-            "What model are you?",
-            "Which model is this?",
-            "Who am I talking to?",
-            "Are you a model?",
-            "Are you an AI?",
-            "What model is this?",
-            "Describe yourself.",
-        ],
-        "I am the tiny model that comes with shoal.",
-    ),
-    (
-        [
-            "What can you do?",
-            "What are you good at?",
-            "How can you help me?",
-            "What are your skills?",
-            "What can I ask you?",
-            "Help",
-            "What can you help with?",
-            "List your abilities.",
-        ],
-        "I can answer questions about shoal, count, repeat words, tell tiny stories, call tools "
-        "and write JSON.",
-    ),
-    (
-        [
-            "How big are you?",
-            "How many parameters do you have?",
-            "What size are you?",
-            "Are you small?",
-        ],
-        "I have about three million parameters. That is very small.",
-    ),
-    (
-        [
-            "Who made you?",
-            "Who trained you?",
-            "Where do you come from?",
-            "How were you made?",
-            "How were you trained?",
-        ],
-        "A script in shoal's repository wrote my lessons and trained me.",
-    ),
-    (
-        [
-            "Thank you",
-            "Thanks",
-            "Thanks!",
-            "Thank you!",
-            "Thank you very much.",
-            "Great, thanks!",
-            "Many thanks!",
-            "Thanks a lot",
-        ],
-        "You are welcome!",
-    ),
-    (
-        [
-            "Bye",
-            "Goodbye",
-            "Bye!",
-            "Goodbye!",
-            "See you",
-            "See you later!",
-            "Good night",
-            "Good night!",
-        ],
-        "Goodbye!",
-    ),
-    (
-        ["Are you clever?", "Are you smart?", "Do you know everything?", "Can I trust you?"],
-        "I know little. I am here so that shoal works out of the box.",
-    ),
-    (
-        [
-            "Tell me a joke",
-            "Tell me a joke.",
-            "Make me laugh.",
-            "Do you know a joke?",
-            "Say something funny.",
-        ],
-        "Why did the fish join the shoal? It did not want to swim alone.",
-    ),
-    (
-        ["What is the weather?", "What time is it?", "What day is it today?", "What is the date?"],
-        "I cannot know that without a tool.",
-    ),
-    (
-        [
-            "Say something",
-            "Say something.",
-            "Talk to me",
-            "Tell me something.",
-            "Test",
-            "test",
-            "ping",
-            "This is a test.",
-            "Are you working?",
-            "Does this work?",
-        ],
-        "I am here and it works.",
-    ),
-    (
-        [
-            "What is the capital of France?",
-            "Capital of France?",
-            "Name the capital of France.",
-            "Which city is the capital of France?",
-        ],
-        "The capital of France is Paris.",
-    ),
-    (
-        [
-            "What is the capital of Germany?",
-            "Capital of Germany?",
-            "Name the capital of Germany.",
-            "Which city is the capital of Germany?",
-        ],
-        "The capital of Germany is Berlin.",
-    ),
-    (
-        [
-            "What is the capital of Italy?",
-            "Capital of Italy?",
-            "Name the capital of Italy.",
-            "Which city is the capital of Italy?",
-        ],
-        "The capital of Italy is Rome.",
-    ),
-    (
-        ["What colour is the sky?", "What color is the sky?", "Why is the sky blue?"],
-        "The sky is blue because air scatters blue light.",
-    ),
+HELP_FORMS = [
+    "[Which|What] commands [are there|does shoal have|do you have|can I use|exist|can I run]?",
+    "[List|Show|Show me|Tell me|Name] [all|the|shoal's|all the] commands.",
+    "How do I [see|list|find] [all|the] commands?",
+    "[Where|How] [do|can] I [find|get] help[ with shoal| with the commands|]?",
+    "How do I use shoal?",
+    "How [does shoal work|do I work with shoal]?",
+    "[What|Which] command [do I need|should I use|is the right one]?",
+    "What [can|should|do] I do [next|now|first] with shoal?",
+    "[Help|Can you help] me with [shoal|the command line|the commands].",
 ]

@@ -2,7 +2,8 @@
 
 Pure. `training(seed)` never yields a held-out sample and `evaluation(skill)` yields
 nothing else. A run goes through three phases: short things to copy, everything, and at
-last also long conversations.
+last also long conversations. A finished model that is taken up again learns everything at
+once, and mostly what people try first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ MIX: list[tuple[Make, float]] = [
     (needle, 1.0),
 ]
 LONG_WINDED = (calls, tool_talk, parallel, uses_result, no_call, memory, needle, story)
-Phase = Literal["early", "main", "late"]
+FIRST_MET = (about, itself, unknown, counting)
+Phase = Literal["early", "main", "late", "again"]
 PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
     "early": [(make, weight * (0.3 if make in LONG_WINDED else 1.0)) for make, weight in MIX],
     "main": MIX,
@@ -52,6 +54,12 @@ PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
         (needle, 0.7),
         (arithmetic, 9.0),
         (repeat, 5.0),
+        (parallel, 2.0),
+    ],
+    "again": [
+        *((make, weight * (2.5 if make in FIRST_MET else 1.0)) for make, weight in MIX),
+        (long_memory, 2.0),
+        (needle, 0.7),
         (parallel, 2.0),
     ],
 }
@@ -116,7 +124,7 @@ def evaluation(skill: str, seed: int = 1, thinking: bool = False) -> Iterator[Sa
     misses = 0
     while misses < 5000:
         sample = SKILLS[skill](dice, thinking)
-        prompt = sample.key or str([m["content"] for m in sample.messages if m["role"] == "user"])
+        prompt = str([m["content"] for m in sample.messages if m["role"] in ("system", "user")])
         if not held_out(sample) or prompt in seen:
             misses += 1
             continue

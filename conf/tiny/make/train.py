@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from conf.tiny.make.batches import Batch, steps
@@ -30,14 +31,18 @@ SHORT, LONG = 1024, 4096
 EARLY, LATE, FALL = 0.32, 0.75, 0.6
 SIZE, PER_STEP = 1024, 2
 SAVE_EVERY_S = 120.0
+AGAIN_FROM = 100_000  # no lesson of the first run comes twice
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a run may use up: minutes of this machine, millions of tokens."""
+    """What a run may use up: minutes of this machine, millions of tokens; whether it takes up a
+    finished model, and at which share of the full rates."""
 
     minutes: float
     tokens: float
+    again: bool
+    rate: float
 
 
 @dataclass
@@ -51,6 +56,15 @@ class Run:
     taken: int = 0
     tokens: int = 0
     trained_s: float = 0.0
+
+
+def taken_up(run: Run, folder: Path) -> Run:
+    """The run with the weights of an exported model, before its first step."""
+    weights = {name: w.float() for name, w in load_file(folder / "model.safetensors").items()}
+    run.model.load_state_dict(weights)
+    run.mean = {name: w.clone() for name, w in weights.items()}
+    run.shard = AGAIN_FROM
+    return run
 
 
 def share(done: float) -> float:
@@ -101,11 +115,18 @@ def learn(run: Run, crew: Crew, count: int, rate: float) -> float:
     return loss
 
 
-def stream(run: Run, tokenizer: Any, done: Any) -> Iterator[list[Batch]]:
+def phase_at(done: float, *, again: bool) -> Phase:
+    """Return what is learned after `done` of the run."""
+    if again:
+        return "again"
+    return "early" if done < EARLY else "main" if done < LATE else "late"
+
+
+def stream(run: Run, tokenizer: Any, done: Any, *, again: bool) -> Iterator[list[Batch]]:
     """Steps without end, shard after shard."""
     while True:
-        phase: Phase = "early" if done() < EARLY else "main" if done() < LATE else "late"
-        longest = LONG if phase == "late" else SHORT
+        phase = phase_at(done(), again=again)
+        longest = LONG if phase in ("late", "again") else SHORT
         yield from steps(tokenizer, run.shard, phase, longest, SIZE, PER_STEP)
         run.shard += 1
 
@@ -120,10 +141,10 @@ def train(run: Run, crew: Crew, tokenizer: Any, path: Path, given: Given) -> Non
         spent = (time.monotonic() - began) / (60 * given.minutes)
         return max(spent, run.tokens / (1e6 * given.tokens))
 
-    for group in stream(run, tokenizer, done):
+    for group in stream(run, tokenizer, done, again=given.again):
         if done() >= 1:
             break
-        loss = learn(run, crew, crew.begin(group), share(done()))
+        loss = learn(run, crew, crew.begin(group), given.rate * share(done()))
         run.tokens += sum(b.tokens.size for b in group)
         mean_loss = loss if run.taken == 0 else mean_loss + 0.05 * (loss - mean_loss)
         run.taken += 1
@@ -151,16 +172,22 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=180.0)
     parser.add_argument("--tokens", type=float, default=8.0, help="millions")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--again", type=Path, help="an exported model to take up again")
+    parser.add_argument("--rate", type=float, default=1.0, help="share of the full rates")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(7)
     tokenizer = Tokenizer.from_file(str(given.tokenizer / "tokenizer.json"))
     model = Qwen3(Shape(vocab=tokenizer.get_vocab_size()))
     mean = {name: p.detach().clone() for name, p in model.named_parameters()}
-    run = resumed(Run(model, mean, Optimiser(model, 0.02, 0.003)), given.checkpoint)
+    run = Run(model, mean, Optimiser(model, 0.02, 0.003))
+    if given.again is not None:
+        run = taken_up(run, given.again)
+    run = resumed(run, given.checkpoint)
     shared = {name: p.data.share_memory_() for name, p in model.named_parameters()}
     crew = Crew(model.s, shared, given.workers)
-    train(run, crew, tokenizer, given.checkpoint, Given(given.minutes, given.tokens))
+    may_use = Given(given.minutes, given.tokens, given.again is not None, given.rate)
+    train(run, crew, tokenizer, given.checkpoint, may_use)
     crew.dismiss()
 
 

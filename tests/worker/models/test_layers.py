@@ -152,6 +152,13 @@ def test_notes_name_the_backends_that_can_run_a_model(tmp_path: Path) -> None:
         notes_from({"compatible_backends": "mlx-metal"})
 
 
+def test_notes_bound_an_answer_that_names_no_limit() -> None:
+    assert notes_from({"default_max_tokens": 512}).default_max_tokens == 512
+    for wrong in (0, -1, True, "512", 1.5):
+        with pytest.raises(ValueError, match="default_max_tokens is a whole number above 0"):
+            notes_from({"default_max_tokens": wrong})
+
+
 def test_a_family_that_no_pipeline_can_split_says_why(tmp_path: Path) -> None:
     folder = tmp_path / "gemma3n"
     folder.mkdir()

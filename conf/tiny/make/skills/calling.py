@@ -261,4 +261,5 @@ def no_call(dice: Dice, thinking: bool) -> Sample:
         thinking,
         plain.check,
         plain.wanted,
+        key=plain.key,
     )
