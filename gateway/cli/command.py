@@ -21,7 +21,7 @@ import typer
 
 from bus.wire.errors import ConfigError, ShoalError
 from conf.settings import Settings, load_settings
-from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_api import NodeApi, check_is_of
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import FAILED, INTERRUPTED, CliError
 from gateway.cli.output.terminal import DEBUG, QUIET, Output
@@ -46,8 +46,12 @@ class Invocation:
         return (self.url or self.settings().url).rstrip("/")
 
     def api(self) -> NodeApi:
-        """Return the node's HTTP API."""
-        return NodeApi(self.address())
+        """Return the HTTP API of the node at `--url`, else of the home's own node. Raises CliError
+        where the home has none that runs, whoever else answers at its address."""
+        api = NodeApi(self.address())
+        if not self.url:
+            check_is_of(api, self.settings().paths)
+        return api
 
     def state(self) -> NodeState:
         """Return the cluster as the node sees it."""

@@ -6,6 +6,8 @@ Pure. Exit codes: 0 well, 1 a problem was found or something failed, 2 the comma
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bus.wire.errors import ShoalError
 
 FAILED = 1
@@ -44,6 +46,12 @@ def no_node(url: str, why: str) -> CliError:
         remedy="start one with `shoal up`, or see what is wrong with `shoal doctor`",
         code=NO_NODE,
     )
+
+
+def no_node_in(home: Path, why: str = "") -> CliError:
+    """Return the error for a home whose node does not run; `why` says what is there instead."""
+    text = f"no node runs in {home}" + (f": {why}" if why else "")
+    return CliError(text, remedy="`shoal up` starts one", code=NO_NODE)
 
 
 def refusal(status: int, message: str) -> CliError:

@@ -12,7 +12,7 @@ from bus.wire.instances import Instance
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output.amounts import span
-from gateway.cli.output.errors import NO_NODE, CliError
+from gateway.cli.output.errors import CliError, no_node_in
 
 
 def status(invocation: Invocation) -> None:
@@ -22,9 +22,7 @@ def status(invocation: Invocation) -> None:
         processes = Supervisor(settings.endpoints.supervisor).list_processes()
     except ShoalError as error:
         output.detail(str(error))
-        raise CliError(
-            f"no node runs in {settings.paths.home}", remedy="`shoal up` starts one", code=NO_NODE
-        ) from error
+        raise no_node_in(settings.paths.home) from error
     state, trouble = _state(invocation)
     instances: list[Instance] = [] if state is None else state.instances
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
