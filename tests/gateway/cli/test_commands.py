@@ -403,3 +403,8 @@ def test_a_node_of_another_version_is_named_not_guessed(shoal: Shoal) -> None:
     with serving(answer) as url:
         found = shoal("ps", url=url)
     assert found.exit_code == 1 and "moon_phase" in found.stderr
+
+
+def test_run_takes_a_prompt_and_what_is_piped_in(shoal: Shoal) -> None:
+    assert shoal("run", "shoal-tiny", "sum", "up:", say=" notes\n").exit_code == 0
+    assert shoal.desk.asked[-1][2]["messages"][-1]["content"] == "sum up:\n\nnotes"
