@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from bus.wire.errors import ConfigError, ShoalError
-from conf.settings import Settings, load_settings
+from conf.settings import DEFAULTS_FILE, Settings, load_settings
 from gateway.cli.node.node_api import NodeApi, check_is_of
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import FAILED, INTERRUPTED, CliError
@@ -38,8 +38,12 @@ class Invocation:
     output: Output
 
     def settings(self) -> Settings:
-        """Return the settings of the node's home. Raises ConfigError for a wrong one."""
-        return load_settings(home=self.home)
+        """Return the settings of the node's home. Raises ConfigError for a wrong one, unless a
+        node is up there: then those it was started with, and a warning."""
+        settings = load_settings(home=self.home)
+        if settings.trouble:
+            self.output.warn(f"{settings.trouble} (what the node was started with counts)")
+        return settings
 
     def address(self) -> str:
         """Return the URL of the node's HTTP API, without a slash at its end."""
@@ -167,5 +171,5 @@ def _in_words(error: ShoalError) -> CliError:
     if isinstance(error, CliError):
         return error
     config = isinstance(error, ConfigError)
-    remedy = "`shoal config show` tells each setting and its source" if config else ""
+    remedy = f"mend it there; {DEFAULTS_FILE} tells of every setting" if config else ""
     return CliError(str(error), remedy=remedy)

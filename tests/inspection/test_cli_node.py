@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.harness.node_server import instance, serving
-from tests.harness.nodes import shoal
+from tests.harness.nodes import running_node, shoal
 from tests.inspection.test_cli_words import told
 
 
@@ -50,3 +51,26 @@ def test_c2_a_home_without_a_node_reaches_no_other_homes_node(
     assert desk.changes == []
     assert f"no node runs in {tmp_path / 'home'}" in found.stderr
     assert not was_up or "n1" in found.stderr
+
+
+def test_c3_a_typo_in_the_settings_leaves_a_running_node_in_hand() -> None:
+    with running_node() as node:
+        config = node.home / "config" / "shoal.toml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text("keep_alive_s = 300\nslotz = 3\n")
+        try:
+            for words in (("status",), ("ps",), ("logs",), ("config", "show"), ("nodes",)):
+                found = node.shoal(*words)
+                assert found.returncode == 0, (words, found.stderr)
+                said = found.stderr.replace("\n", " ")
+                assert f"{config}, line 2" in said and "did you mean slots" in said, said
+            checks = json.loads(node.shoal("doctor", "--json").stdout)["checks"]
+            settings = next(one for one in checks if one["name"] == "settings")
+            assert settings["level"] == "error" and "line 2" in settings["found"]
+            down = node.shoal("down")
+            assert down.returncode == 0, down.stderr
+            assert not node.all_processes()
+            again = node.shoal("up")
+            assert again.returncode == 1 and f"{config}, line 2" in again.stderr.replace("\n", " ")
+        finally:
+            config.unlink()

@@ -147,6 +147,16 @@ def folders(settings: Settings, _running: bool) -> Finding:
     return Finding("folders", "ok", f"state in {paths.state}")
 
 
+def _settings(settings: Settings, _running: bool) -> Finding:
+    file = settings.paths.config_file
+    if settings.trouble:
+        remedy = f"mend {file} before the next `shoal up`"
+        return Finding("settings", "error", settings.trouble, remedy)
+    return Finding(
+        "settings", "ok", str(file) if file.exists() else f"defaults; {file} is not there"
+    )
+
+
 def api_keys(settings: Settings, _running: bool) -> Finding:
     """Check that no API key lies in plain text where other users of this machine may read it."""
     path = settings.paths.config_file
@@ -237,6 +247,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _disk,
     _memory,
     _limits,
+    _settings,
     folders,
     api_keys,
     _ports,

@@ -119,9 +119,9 @@ def signal_all(those: Iterable[Leftover], number: int) -> None:
 
 def sweep(paths: Paths) -> None:
     """Remove what only live processes need: the runtime folder (sockets, locks), the pid file,
-    the flags of the last `up`. To be called when nothing of this home runs."""
+    the flags and settings of the last `up`. To be called when nothing of this home runs."""
     shutil.rmtree(paths.runtime, ignore_errors=True)
-    for path in (paths.supervisord_pid, paths.up_file):
+    for path in (paths.supervisord_pid, paths.up_file, paths.up_config):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         paths.runtime.parent.rmdir()

@@ -38,6 +38,7 @@ class Output:
     verbosity: int = NORMAL
     out: Console = field(default_factory=lambda: _console(sys.stdout))
     err: Console = field(default_factory=lambda: _console(sys.stderr))
+    warned: set[str] = field(default_factory=set[str])
 
     @property
     def live(self) -> bool:
@@ -53,6 +54,12 @@ class Output:
         """Write a remark on the way; not when quiet."""
         if self.verbosity >= NORMAL and not self.as_json:
             self.err.print(escape(text), style="dim")
+
+    def warn(self, text: str) -> None:
+        """Write a warning, once, whatever else is kept quiet."""
+        if text not in self.warned:
+            self.warned.add(text)
+            self.err.print(f"[bold yellow]warning:[/] {escape(text)}")
 
     def detail(self, text: str) -> None:
         """Write a remark for those who gave -v."""

@@ -31,9 +31,8 @@ from conf.settings import (
     Settings,
     load_settings,
     readable_key,
-    remember_flags,
 )
-from conf.supervisord import SERVICES, supervisord_command, write_conf
+from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf
 from gateway.cli.command import Invocation
 from gateway.cli.node import processes
 from gateway.cli.node.node_api import NodeApi
@@ -129,7 +128,7 @@ def up(
     with processes.alone(settings.paths):
         _clear_the_way(settings, output)
         write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
-        remember_flags(settings)
+        remember_start(settings)
         child = _start(settings, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
         try:
