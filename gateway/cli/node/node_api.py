@@ -144,7 +144,8 @@ def check_is_of(api: NodeApi, paths: Paths) -> None:
         raise no_node_in(paths.home)
     found = api.node_id()
     if found != own:
-        raise no_node_in(paths.home, f"{api.url} is answered by {found or 'something else'}")
+        answers = f"node {found}" if found else "something else"
+        raise no_node(api.url, f"{answers} is there, which is not the node of {paths.home}")
 
 
 def told(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,10 +48,9 @@ def no_node(url: str, why: str) -> CliError:
     )
 
 
-def no_node_in(home: Path, why: str = "") -> CliError:
-    """Return the error for a home whose node does not run; `why` says what is there instead."""
-    text = f"no node runs in {home}" + (f": {why}" if why else "")
-    return CliError(text, remedy="`shoal up` starts one", code=NO_NODE)
+def no_node_in(home: Path) -> CliError:
+    """Return the error for a home whose node does not run."""
+    return CliError(f"no node runs in {home}", remedy="`shoal up` starts one", code=NO_NODE)
 
 
 def refusal(status: int, message: str) -> CliError:

@@ -48,7 +48,7 @@ def test_another_node_or_server_is_told_from_the_homes_own(
 ) -> None:
     problem = checked(tmp_path, "n1", health, state)
     assert problem is not None and problem.code == NO_NODE
-    assert f"no node runs in {tmp_path}" in problem.message and answers in problem.message
+    assert f"not the node of {tmp_path}" in problem.message and answers in problem.message
 
 
 def test_a_node_that_asks_for_a_key_is_said_to(tmp_path: Path) -> None:
