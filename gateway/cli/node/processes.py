@@ -192,7 +192,7 @@ def taken_ports(settings: Settings) -> dict[str, str]:
 
 def closed_ports(settings: Settings) -> dict[str, str]:
     """Return the ports at which the node of this home has to listen and does not: use to who has
-    them. The process that answers there may be anybody's, whatever it says."""
+    them. What answers at such a port may be of another node, and speak as this one would."""
     found: dict[str, str] = {}
     for use, row in PORTS.items():
         if not row.process or not (use == "http" or settings.cluster.listen):

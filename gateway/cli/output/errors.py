@@ -15,12 +15,6 @@ USAGE = 2
 NO_NODE = 3
 NOT_FOUND = 4
 REFUSED = 5
-INTERRUPTED = 130
-
-EXIT_CODES = (
-    "Exit codes: 0 well, 1 failed or problems found, 2 wrong command line, 3 no node answers, "
-    "4 no such thing, 5 refused for now, 130 interrupted."
-)
 
 
 class CliError(ShoalError):

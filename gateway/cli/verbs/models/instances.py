@@ -32,7 +32,7 @@ Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class AcknowledgedPlacement:
     """A placement that was acknowledged: the instance, and its place in the cluster's log."""
 
     instance: str
@@ -40,7 +40,7 @@ class Placed:
     index: int = 0
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Placed:
+    def of(cls, answer: Mapping[str, Any]) -> AcknowledgedPlacement:
         """Return what a node's answer to a placement says."""
         return cls(str(answer["instance"]), answer.get("term", 0), answer.get("index", 0))
 
@@ -90,7 +90,7 @@ def load(
         plan = cast(dict[str, Any], answer.get("plan") or {})
         output.table(("", ""), [(key, _word(key, value)) for key, value in plan.items()])
         return
-    instance = wait_ready(api, Placed.of(answer), output, wait_s)
+    instance = wait_ready(api, AcknowledgedPlacement.of(answer), output, wait_s)
     output.document({"model": instance.model, "instance": instance.instance, "status": "ready"})
     output.say(f"{instance.model} is ready ({instance.instance})")
 
@@ -124,7 +124,9 @@ def stop(
     output.say(f"unloaded {found[0].model} ({', '.join(sorted(ids))})")
 
 
-def wait_ready(api: NodeApi, placed: Placed, output: Output, wait_s: float) -> Instance:
+def wait_ready(
+    api: NodeApi, placed: AcknowledgedPlacement, output: Output, wait_s: float
+) -> Instance:
     """Wait until an instance is ready, showing how far it is. One that a worker refused is
     followed to where it is placed next. Raises CliError if it fails.
 
