@@ -91,9 +91,13 @@ def run_service(
     log_level: str,
     build: Callable[[Shell], Closeable],
     keys: KeyFiles | None = None,
+    trouble: str = "",
 ) -> int:
-    """Run a service until it is told to stop; returns the exit code."""
+    """Run a service until it is told to stop; returns the exit code. `trouble` is logged: what is
+    wrong with its settings."""
     log = Log(node=node, process=process, level=log_level)
+    if trouble:
+        log.warning(trouble)
     setproctitle.setproctitle(f"shoal {process} {node}")
     reactor = PollReactor()
     try:

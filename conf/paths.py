@@ -90,6 +90,12 @@ class Paths:
         return self.state / "up.json"
 
     @property
+    def up_config(self) -> Path:
+        """Return the copy of `shoal.toml` that the node was started with, for when that file cannot
+        be read any more."""
+        return self.state / "up.toml"
+
+    @property
     def supervisord_conf(self) -> Path:
         """Return the configuration that supervisord was started with."""
         return self.state / "supervisord.conf"

@@ -20,20 +20,24 @@ HIGHEST_BASE_PORT = 32768 - SPAN
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """A row of the table: `count` ports from `offset` on."""
+    """A row of the table: `count` ports from `offset` on. `process` listens there as long as it
+    runs; empty: ports that are taken up when there is a use for them."""
 
     offset: int
     count: int
     use: str
+    process: str = ""
 
 
 PORTS: Mapping[str, Ports] = {
-    "http": Ports(0, 1, "the HTTP API and the dashboard (52415 unless a base port is given)"),
-    "control": Ports(1, 1, "switchboard, control plane, beyond this machine"),
-    "telemetry": Ports(2, 1, "switchboard, telemetry plane, beyond this machine"),
-    "candidate": Ports(3, 1, "the master candidate, beyond this machine"),
-    "peers": Ports(4, 1, "membership: hellos and presence of other nodes' switchboards"),
-    "weights": Ports(5, 1, "the worker's store: weights for nodes that lack them"),
+    "http": Ports(
+        0, 1, "the HTTP API and the dashboard (52415 unless a base port is given)", "gateway"
+    ),
+    "control": Ports(1, 1, "switchboard, control plane, beyond this machine", "bus"),
+    "telemetry": Ports(2, 1, "switchboard, telemetry plane, beyond this machine", "bus"),
+    "candidate": Ports(3, 1, "the master candidate, beyond this machine", "master"),
+    "peers": Ports(4, 1, "membership: hellos and presence of other nodes' switchboards", "bus"),
+    "weights": Ports(5, 1, "the worker's store: weights for nodes that lack them", "worker"),
     "data": Ports(10, 16, "runners' data sockets, one per slot, beyond this machine"),
     "ring": Ports(32, 48, "MLX's ring: ranks of a group, fresh ones for each generation"),
     "plans": Ports(80, 16, "step plans: a lead runner's socket for its followers, one per slot"),

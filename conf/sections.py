@@ -1,4 +1,4 @@
-"""The tables of the settings: what `[runner]` and `[cluster]` hold.
+"""The tables of the settings: what `[runner]` and `[cluster]` hold, and how a key names its place.
 
 Pure. Meanings are in default.toml.
 """
@@ -6,7 +6,8 @@ Pure. Meanings are in default.toml.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_settings import NoDecode
@@ -74,3 +75,46 @@ class ClusterSettings(BaseModel):
                     f"{peer!r} is not host:port (the port of `peers`, 24154 by default)"
                 )
         return peers
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return tables within tables as one, by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found.update(flat(cast(dict[str, Any], value), f"{prefix}{key}."))
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def nested(by_key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted key as tables within tables."""
+    found: dict[str, Any] = {}
+    for key, value in by_key.items():
+        put(found, key, value)
+    return found
+
+
+def put(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a value by its dotted key, in tables that are made where they are missing."""
+    *tables, name = key.split(".")
+    for word in tables:
+        if not isinstance(table.get(word), dict):
+            table[word] = {}
+        table = table[word]
+    table[name] = value
+
+
+def line_of(text: str, key: str) -> int | None:
+    """Return the number of the line of a file that sets a dotted key; None where none is found."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        word, is_set, _ = line.partition("=")
+        if line.startswith("["):
+            word = table = line.partition("#")[0].strip("[] ")
+        elif is_set and table:
+            word = f"{table}.{word}"
+        if word.strip() == key:
+            return number
+    return None

@@ -3,7 +3,8 @@
 In rising order: `conf/default.toml` (which documents every key), `<config>/shoal.toml`, what
 `shoal up` was told (so that later commands agree with the running node), `SHOAL_*` variables
 (`SHOAL_RUNNER__MAX_ROWS` reaches into a table), flags. A key that is not known is refused
-with the one that was probably meant. Only composition roots call `load_settings`.
+with the one that was probably meant. Only composition roots call `load_settings`. A node goes on
+with the file that it was started with while that cannot be read.
 """
 
 from __future__ import annotations
@@ -35,7 +36,16 @@ from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
-from conf.sections import ClusterSettings, RunnerSettings, Words, words
+from conf.sections import (
+    ClusterSettings,
+    RunnerSettings,
+    Words,
+    flat,
+    line_of,
+    nested,
+    put,
+    words,
+)
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 PREFIX = "SHOAL_"
@@ -58,6 +68,7 @@ class ProcessArguments(TypedDict):
     endpoints: Endpoints
     log_level: str
     keys: KeyFiles
+    trouble: str
 
 
 class Settings(BaseSettings):
@@ -100,6 +111,7 @@ class Settings(BaseSettings):
     _paths: Paths
     _sources: dict[str, str]
     _flags: dict[str, Any]
+    _trouble: str = ""
 
     @property
     def paths(self) -> Paths:
@@ -133,6 +145,12 @@ class Settings(BaseSettings):
         return self._flags
 
     @property
+    def trouble(self) -> str:
+        """Return what is wrong with `shoal.toml`, where these are settings of the running node's
+        start instead; "" for nothing."""
+        return self._trouble
+
+    @property
     def url(self) -> str:
         """Return the URL at which a client on this machine reaches the HTTP API."""
         host = "127.0.0.1" if self.http_host in ("0.0.0.0", "") else self.http_host
@@ -150,12 +168,13 @@ class Settings(BaseSettings):
             endpoints=self.endpoints,
             log_level=self.log_level,
             keys=self.key_files,
+            trouble=self._trouble,
         )
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """Return (dotted key, value, source) of every setting, for `shoal config show`."""
-        flat = _flat(self.model_dump())
-        return [(key, value, self._sources.get(key, "derived")) for key, value in flat.items()]
+        found = flat(self.model_dump())
+        return [(key, value, self._sources.get(key, "derived")) for key, value in found.items()]
 
     @classmethod
     def settings_customise_sources(
@@ -241,23 +260,35 @@ def load_settings(
 
     `flags` by dotted key; those that are None were not given. `remembered` False leaves out
     what `shoal up` was told last (for `shoal up` itself). Raises ConfigError, which names the
-    setting, its source and what it accepts.
+    setting, its source and what it accepts; while a node is up that was started with a sound file,
+    that file counts, and `trouble` says what is wrong with today's.
     """
     paths = find_paths(home)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
+    try:
+        return _load(paths, given, paths.config_file, remembered=remembered)
+    except ConfigError as error:
+        if not remembered or not paths.up_file.exists():
+            raise
+        settings = _load(paths, given, paths.up_config, remembered=True)
+        settings._trouble = str(error)  # pyright: ignore[reportPrivateUsage] - its own factory
+        return settings
+
+
+def _load(paths: Paths, given: dict[str, Any], file: Path, *, remembered: bool) -> Settings:
     layers: list[tuple[str, dict[str, Any]]] = [
         ("default", _read_toml(DEFAULTS_FILE)),
-        (f"file {paths.config_file}", _read_toml(paths.config_file)),
-        ("shoal up", _nested(_read_json(paths.up_file)) if remembered else {}),
+        (f"file {file}", _read_toml(file)),
+        ("shoal up", nested(_read_json(paths.up_file)) if remembered else {}),
         ("environment", _environment()),
-        ("flag", _nested(given)),
+        ("flag", nested(given)),
     ]
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for label, values in layers:
-        for key, value in _flat(values).items():
+        for key, value in flat(values).items():
             sources[key] = f"environment {_variable(key)}" if label == "environment" else label
-            _put(merged, key, value)
+            put(merged, key, value)
     base_port = _as_int(merged.get("base_port"))
     if base_port and sources.get("http_port") == "default":
         merged["http_port"] = port_of("http", base_port)
@@ -265,8 +296,8 @@ def load_settings(
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(_explained(error, sources)) from None
-    settings._paths = paths  # pyright: ignore[reportPrivateUsage] - its own factory
+        raise ConfigError(_explained(error, sources, file)) from None
+    settings._paths = paths  # pyright: ignore[reportPrivateUsage]
     settings._sources = sources  # pyright: ignore[reportPrivateUsage]
     settings._flags = given  # pyright: ignore[reportPrivateUsage]
     return settings
@@ -293,7 +324,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
@@ -304,20 +335,15 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
 
 
-def remember_flags(settings: Settings) -> None:
-    """Keep the flags of this `shoal up` for later commands."""
-    path = settings.paths.up_file
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(json.dumps(dict(settings.flags), default=str))
-
-
-def _explained(error: ValidationError, sources: Mapping[str, str]) -> str:
+def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -> str:
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"] if isinstance(part, str))
     source = sources.get(key) or next(
         (label for name, label in sources.items() if name.startswith(key + ".")), "default"
     )
+    if source == f"file {file}":
+        line = line_of(file.read_text(), key)
+        source += f", line {line}" if line else ""
     if detail["type"] == "extra_forbidden":
         table, _, name = key.rpartition(".")
         fields = {"runner": RunnerSettings, "cluster": ClusterSettings}.get(table, Settings)
@@ -339,32 +365,6 @@ def _variable(key: str) -> str:
 def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return flags as the environment variables that mean the same."""
     return {_variable(key): _word(value) for key, value in flags.items()}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat.update(_flat(cast(dict[str, Any], value), f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        _put(nested, key, value)
-    return nested
-
-
-def _put(nested: dict[str, Any], key: str, value: Any) -> None:
-    *tables, name = key.split(".")
-    for table in tables:
-        if not isinstance(nested.get(table), dict):
-            nested[table] = {}
-        nested = nested[table]
-    nested[name] = value
 
 
 def _word(value: Any) -> str:

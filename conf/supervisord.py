@@ -9,6 +9,7 @@ them. Every `%` of a path is doubled, for supervisord expands single ones.
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shlex
@@ -109,6 +110,14 @@ def write_conf(settings: Settings, *, beside_python: bool = False) -> Path:
         folder.mkdir(exist_ok=True)
         _write(folder / "supervisord.conf", text)
     return path
+
+
+def remember_start(settings: Settings) -> None:
+    """Keep the flags of this `shoal up`, and the file of its settings, for later commands."""
+    paths = settings.paths
+    file = paths.config_file
+    _write(paths.up_config, file.read_text() if file.exists() else "")
+    _write(paths.up_file, json.dumps(dict(settings.flags), default=str))
 
 
 def supervisord_command(settings: Settings, *extra: str) -> list[str]:

@@ -38,8 +38,11 @@ def main() -> int:
     """Serve until told to stop; the exit codes are those of `bus.service`."""
     log = Log(node="", process="gateway")
     try:
-        options = options_of(load_settings())
+        settings = load_settings()
+        options = options_of(settings)
         log = Log(node=options.node, process="gateway", level=options.log_level)
+        if settings.trouble:
+            log.warning(settings.trouble)
         check_exposure(options.host, options.keys)
         with role_lock(options.endpoints, "gateway"):
             serve(options)

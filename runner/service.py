@@ -286,10 +286,12 @@ def run_slot(
     log_level: str,
     factories: Factories,
     keys: KeyFiles | None = None,
+    trouble: str = "",
 ) -> int:
     """Serve one slot from start to end; the exit code is of the table in `runner.lifecycle`.
 
-    `keys` are the cluster's, for what gateways and other ranks on other nodes say.
+    `keys` are the cluster's, for what gateways and other ranks on other nodes say; `trouble` is
+    logged.
     """
     services: list[RunnerService] = []
 
@@ -308,5 +310,6 @@ def run_slot(
         log_level=log_level,
         build=build,
         keys=keys,
+        trouble=trouble,
     )
     return code or (services[0].exit_code if services else 0)

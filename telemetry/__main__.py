@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 
 from bus.process.supervisor import Supervisor
 from bus.service import run_service
-from conf.settings import load_settings
+from conf.ports import PORTS
+from conf.settings import Settings, load_settings
 from telemetry.service import Telemetry
+
+
+def doors(settings: Settings) -> Mapping[str, Sequence[int]]:
+    """Return the ports, beside HTTP's, at which each process has to listen."""
+    found: dict[str, list[int]] = {}
+    for use, row in PORTS.items() if settings.cluster.listen else ():
+        if row.process and use != "http":
+            found.setdefault(row.process, []).append(settings.port_of(use))
+    return found
 
 
 def main() -> int:
@@ -16,7 +27,9 @@ def main() -> int:
     supervisor = Supervisor(settings.endpoints.supervisor)
     return run_service(
         "telemetry",
-        build=lambda shell: Telemetry(shell, supervisor.list_processes, settings.paths.data),
+        build=lambda shell: Telemetry(
+            shell, supervisor.list_processes, settings.paths.data, doors(settings)
+        ),
         **settings.process_arguments(),
     )
 

@@ -25,13 +25,14 @@ CODES: dict[str, str] = {
     "model_failed": "a model was given up after repeated failures",
     "process_down": "a supervised process is not running",
     "process_restarting": "a supervised process keeps ending",
+    "port_taken": "another program has a port at which this node has to listen",
     "memory_low": "under a tenth of the memory is available",
     "memory_wired": "much memory is wired although no runner lives",
     "unreachable": "a node has been silent for 15 s",
     "thunderbolt_loop": "Thunderbolt bridges of more than two nodes form a ring",
 }
 """Every code that a finding may carry."""
-ERRORS = frozenset({"disk_full", "download_failed", "process_down"})
+ERRORS = frozenset({"disk_full", "download_failed", "process_down", "port_taken"})
 """Those that are errors; all others are warnings."""
 
 
@@ -45,6 +46,15 @@ class SilentPeer:
 
 
 @dataclass(frozen=True, slots=True)
+class ClosedPort:
+    """A port at which `process` has to listen and does not; `owner` is who has it."""
+
+    port: int
+    process: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """The facts about one node: what was measured there, and more. `failed_downloads` and
     `failed_models` are (model, why); `bridge_loops` are rings of Thunderbolt bridges, those of
@@ -52,6 +62,7 @@ class NodeFacts:
 
     measured: NodeReading
     wired_bytes: int | None = None
+    closed_ports: tuple[ClosedPort, ...] = ()
     failed_downloads: tuple[tuple[str, str], ...] = ()
     failed_models: tuple[tuple[str, str], ...] = ()
     silent_peers: tuple[SilentPeer, ...] = ()
@@ -101,6 +112,16 @@ def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
                 f"{process.name} ended right after its start: {process.description}".rstrip(": "),
                 f"read why with `shoal logs {process.name}`",
             )
+
+
+def _ports(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for one in facts.closed_ports:
+        yield _finding(
+            facts,
+            "port_taken",
+            f"{one.process} does not listen at port {one.port}, which has {one.owner}",
+            "end its owner, or move this node: `shoal down`, then `shoal up --base-port PORT`",
+        )
 
 
 def _models(facts: NodeFacts) -> Iterable[HealthFinding]:
@@ -166,4 +187,4 @@ def _finding(facts: NodeFacts, code: str, message: str, remediation: str) -> Hea
     )
 
 
-_RULES = (_disk, _downloads, _processes, _models, _memory, _peers, _bridges)
+_RULES = (_disk, _downloads, _processes, _ports, _models, _memory, _peers, _bridges)

@@ -17,6 +17,7 @@ from bus.hardware.thunderbolt import bridge_loops
 from bus.links.transport import Link
 from bus.process.clock import now as clock_now
 from bus.process.clock import wall
+from bus.process.ports import listening, port_owner
 from bus.process.supervisor import ProcessRefused, SupervisedProcess
 from bus.service import Shell
 from bus.wire.codec import Envelope, decode
@@ -33,12 +34,14 @@ from bus.wire.messages.readings import (
 from bus.wire.topics import reading_topic
 from telemetry import diagnose, probes
 from telemetry.examine import Examiner, ProcessTarget
-from telemetry.health import UNREACHABLE_S, NodeFacts, SilentPeer, findings
+from telemetry.health import UNREACHABLE_S, ClosedPort, NodeFacts, SilentPeer, findings
 
 PERIOD_S = 1.0
 CABLES_S = 60.0
 CABLES_FRESH_S = 15.0
 CHILDREN_S = 10.0
+DOORS_S = 15.0
+"""How often it is looked whether processes listen; one that is younger may still be at it."""
 RATE_SPAN_S = 3.0
 GATEWAY = "gateway"
 HTTP_PROCESS = "HTTP process of the gateway"
@@ -51,10 +54,19 @@ ListProcesses = Callable[[], Sequence[SupervisedProcess]]
 class NodeMeter:
     """The meter of a node: turns probes into ratios over the last seconds. For one thread."""
 
-    def __init__(self, node: NodeId, list_processes: ListProcesses, folder: Path) -> None:
+    def __init__(
+        self,
+        node: NodeId,
+        list_processes: ListProcesses,
+        folder: Path,
+        doors: Mapping[str, Sequence[int]],
+    ) -> None:
         self._node = node
         self._list_processes = list_processes
         self._folder = folder
+        self._doors = doors
+        self._closed: tuple[ClosedPort, ...] = ()
+        self._doors_at = clock_now()
         self._rates = probes.Rates(RATE_SPAN_S)
         self._cables: ThunderboltReading | None = None
         self._cables_at = -CABLES_S
@@ -62,9 +74,8 @@ class NodeMeter:
         self._http_of = 0
         self._http_at = -CHILDREN_S
 
-    def measure(self) -> tuple[NodeReading, int | None]:
-        """Return every figure as it is now, without findings, and the bytes of wired memory where
-        the system tells them. Waits for supervisord."""
+    def measure(self) -> NodeFacts:
+        """Return every figure as it is now. Waits for supervisord."""
         at = clock_now()
         busy = self._rates.rate("cpu", at, probes.cpu_busy_s())
         keys: set[object] = {"cpu"}
@@ -92,7 +103,26 @@ class NodeMeter:
             measured_at_s=wall(),
             thunderbolt=self._thunderbolt(at),
         )
-        return reading, memory.wired_bytes
+        return NodeFacts(reading, memory.wired_bytes, self._closed_ports(processes, at))
+
+    def _closed_ports(
+        self, processes: Sequence[ProcessReading], at: float
+    ) -> tuple[ClosedPort, ...]:
+        """Return the doors at which their processes do not listen; looked at now and then."""
+        if at - self._doors_at >= DOORS_S:
+            self._doors_at = at
+            settled = [one for one in processes if one.pid and one.uptime_s >= DOORS_S]
+            self._closed = tuple(
+                ClosedPort(port, one.name, port_owner(port) or "nobody that the system tells of")
+                for one in settled
+                for port in self._missing(one)
+            )
+        return self._closed
+
+    def _missing(self, process: ProcessReading) -> Sequence[int]:
+        doors = self._doors.get(process.name, ())
+        heard = listening(process.pid) if doors else frozenset[int]()
+        return [port for port in doors if port not in heard]
 
     def _http_processes(self, gateway: int, at: float) -> tuple[int, ...]:
         """Return a gateway's children. To look for them reads every process of the machine, so
@@ -131,12 +161,20 @@ class NodeMeter:
 class Telemetry:
     """The service: publishes a reading each second and answers questions about processes."""
 
-    def __init__(self, shell: Shell, list_processes: ListProcesses, folder: Path) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        list_processes: ListProcesses,
+        folder: Path,
+        doors: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Measure a node whose data lies in `folder`; `doors` are the ports at which each of its
+        processes has to listen."""
         self.shell = shell
         self.node: NodeId = shell.speaker.node
         self.client = shell.client()
         self._list_processes = list_processes
-        self._meter = NodeMeter(self.node, self._listed, folder)
+        self._meter = NodeMeter(self.node, self._listed, folder, {} if doors is None else doors)
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()
         self._peer_heard_at: dict[NodeId, float] = {}
@@ -196,22 +234,22 @@ class Telemetry:
         while not self._stop.is_set():
             began = clock_now()
             try:
-                measured, wired_bytes = self._meter.measure()
+                measured = self._meter.measure()
             except Exception as error:
                 # Nothing that a probe may meet is worth the end of all readings.
                 self._complain(f"could not measure: {type(error).__name__}: {error}")
             else:
-                self.shell.reactor.call(partial(self._publish, measured, wired_bytes))
+                self.shell.reactor.call(partial(self._publish, measured))
             self._stop.wait(max(0.05, PERIOD_S - (clock_now() - began)))
 
-    def _publish(self, measured: NodeReading, wired_bytes: int | None) -> None:
+    def _publish(self, measured: NodeFacts) -> None:
         if self._stop.is_set():
             return
-        found = findings(self._facts(measured, wired_bytes))
-        reading = measured.model_copy(update={"findings": found})
+        found = findings(self._facts(measured))
+        reading = measured.measured.model_copy(update={"findings": found})
         self.client.publish(reading_topic("node", self.node), reading)
 
-    def _facts(self, measured: NodeReading, wired_bytes: int | None) -> NodeFacts:
+    def _facts(self, measured: NodeFacts) -> NodeFacts:
         failed = tuple(
             (instance.model, instance.why)
             for instance in self.client.state.instances.values()
@@ -219,9 +257,8 @@ class Telemetry:
             and instance.test is None
             and any(s.node == self.node for s in instance.shards)
         )
-        return NodeFacts(
-            measured=measured,
-            wired_bytes=wired_bytes,
+        return replace(
+            measured,
             failed_downloads=tuple(
                 (one.model, one.message.removeprefix(f"{one.model} could not be fetched: "))
                 for one in self._fetches
@@ -229,7 +266,7 @@ class Telemetry:
             ),
             failed_models=failed,
             silent_peers=self._silent_peers(),
-            bridge_loops=self._bridge_loops(measured.thunderbolt),
+            bridge_loops=self._bridge_loops(measured.measured.thunderbolt),
         )
 
     def _bridge_loops(self, mine: ThunderboltReading | None) -> tuple[tuple[NodeId, ...], ...]:

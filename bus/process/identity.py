@@ -36,7 +36,7 @@ def node_id(state: Path) -> NodeId:
     state.mkdir(parents=True, exist_ok=True)
     with open(state / f"{FILE}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = path.read_text().strip() if path.exists() else ""
+        known = known_node_id(state)
         if not known:
             known = f"n{secrets.token_hex(5)}"
             draft = path.with_name(f"{FILE}.draft")
@@ -46,3 +46,9 @@ def node_id(state: Path) -> NodeId:
                 os.fsync(file.fileno())
             os.replace(draft, path)
     return NodeId(known)
+
+
+def known_node_id(state: Path) -> NodeId | None:
+    """Return the id of the node whose state this is; None where no node was ever started."""
+    path = state / FILE
+    return NodeId(path.read_text().strip()) or None if path.exists() else None

@@ -1,21 +1,93 @@
-"""Talks to typer: the root of the command line, `shoal VERB`, every verb in its place."""
+"""Talks to typer: the root of the command line, `shoal VERB`, every verb in its place.
+
+A verb's module is loaded when the verb is asked for, and no other's: what a list of verbs says of
+each stands here, in the table.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
+from gateway.cli.interrupts import INTERRUPTED, silent_interrupts
 
-from gateway.cli.command import add_verb, options
-from gateway.cli.doctor import doctor
-from gateway.cli.output.errors import EXIT_CODES
-from gateway.cli.verbs.cluster import cluster_info, hostfile, keys, nodes, rdma_test
-from gateway.cli.verbs.models import bench, chat, instances, models, place
-from gateway.cli.verbs.node import config, down, lab, logs, service, status, tap, up
+with silent_interrupts():
+    import typer
+    from typer.core import TyperGroup
 
+    from gateway.cli.command import command_of, options
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A row of the table: a line about the verb, the module of its function under `gateway.cli`,
+    and the function's name where it is not the verb's. One that is `here` is about this machine's
+    own files and processes, so that it has no use for the address of a node."""
+
+    about: str
+    module: str
+    function: str = ""
+    here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A row of the table that has verbs of its own."""
+
+    about: str
+    verbs: Mapping[str, Verb]
+
+
+# fmt: off
+VERBS: Mapping[str, Verb | Group] = {
+    "up": Verb("Start a node and wait until it answers.", "verbs.node.up", here=True),
+    "down": Verb("Stop the node: all processes of its home.", "verbs.node.down", here=True),
+    "status": Verb("Show the node's processes, models and address.", "verbs.node.status"),
+    "nodes": Verb("Show the nodes of the cluster, or change one.", "verbs.cluster.nodes"),
+    "cluster-info": Verb("Show what every node is, and whether all are alike.",
+                         "verbs.cluster.cluster_info"),
+    "lab": Verb("Start N nodes on this machine as one cluster.", "verbs.node.lab", here=True),
+    "run": Verb("Ask a model something; without a prompt, chat.", "verbs.models.chat"),
+    "chat": Verb("Talk with a model.", "verbs.models.chat"),
+    "ps": Verb("Show the models in memory and what they do.", "verbs.models.instances"),
+    "load": Verb("Load a model and wait until it is ready.", "verbs.models.instances"),
+    "stop": Verb("Unload a model: open requests may finish.", "verbs.models.instances"),
+    "place": Verb("Place a model on one node or over several.", "verbs.models.place"),
+    "ls": Verb("List the models on disk.", "verbs.models.models"),
+    "show": Verb("Show what is known of a model.", "verbs.models.models"),
+    "rm": Verb("Delete a model from this node's disk.", "verbs.models.models"),
+    "tap": Verb("Listen to the bus: events, readings, tokens.", "verbs.node.tap", here=True),
+    "logs": Verb("Read what the processes have logged.", "verbs.node.logs", here=True),
+    "doctor": Verb("Look for what keeps a node from running well.", "doctor.doctor", here=True),
+    "bench": Verb("Measure tokens per second and latencies.", "verbs.models.bench"),
+    "rdma-test": Verb("Test what joins the nodes: right, and how fast.",
+                      "verbs.cluster.rdma_test"),
+    "hostfile": Verb("Check a hostfile of mlx.launch.", "verbs.cluster.hostfile", here=True),
+    "version": Verb("Tell the version of this program.", "verbs.node.version", here=True),
+    "service": Group("Let the node start with the machine.", {
+        "install": Verb("Have the system start the node.", "verbs.node.service", here=True),
+        "uninstall": Verb("Stop that, and remove what install wrote.", "verbs.node.service",
+                          here=True),
+    }),
+    "config": Group("Settings and where they come from.", {
+        "show": Verb("Show every setting with its value and source.", "verbs.node.config",
+                     here=True),
+    }),
+    "keys": Group("The cluster's key, at this node.", {
+        "init": Verb("Make a cluster key at a first node.", "verbs.cluster.keys", here=True),
+        "show": Verb("Tell which key this node has.", "verbs.cluster.keys", here=True),
+        "join": Verb("Take a cluster's key.", "verbs.cluster.keys", here=True),
+        "export": Verb("Write this node's keys to a file.", "verbs.cluster.keys", here=True),
+        "rotate": Verb("Change the key in three steps.", "verbs.cluster.keys", here=True),
+        "import": Verb("Take what another node exported.", "verbs.cluster.keys", "take",
+                       here=True),
+    }),
+}
+# fmt: on
+"""Every verb, in the order of the list."""
 MEANT = {
     "start": "up",
     "quit": "down",
@@ -38,15 +110,69 @@ LATER = {
     "drain": "a node is drained with `shoal nodes drain NODE`",
     "leases": "leases are not in this version",
 }
+EPILOG = (
+    "Options of every verb may stand before or after it; `shoal help VERB` explains one.\n\n"
+    "Exit codes: 0 well, 1 failed or problems found, 2 wrong command line, 3 no node answers, "
+    "4 no such thing, 5 refused for now, 130 interrupted."
+)
+
+
+class Commands(Mapping[str, Any]):
+    """The commands of a table, each made, with its module, when it is first asked for."""
+
+    def __init__(self, rows: Mapping[str, Verb | Group]) -> None:
+        self.rows = rows
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """Return typer's command or group of that name. Raises KeyError."""
+        if name not in self._made:
+            self._made[name] = _made(name, self.rows[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names, in the order of the table."""
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.rows)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a verb; loads nothing."""
+        return name in self.rows
 
 
 class Verbs(TyperGroup):
-    """A group of verbs that answers a verb it lacks with the one that is meant."""
+    """A group of verbs, of which none is loaded to list them; a word that is none is answered with
+    the verb that is meant."""
+
+    def __init__(self, *, commands: Any = None, **more: Any) -> None:
+        super().__init__(**more)
+        self.table = commands if isinstance(commands, Commands) else Commands(VERBS)
+        self.commands = self.table  # pyright: ignore[reportAttributeAccessIssue] - nothing is added
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the verbs, in their order."""
+        return list(self.table)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of verbs."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row.about) for name, row in self.table.rows.items()])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return what is left for the verb; `help` and `--version` are words for others."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        elif args[:1] == ["--version"]:
+            args = ["version", *args[1:]]
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return what typer resolves; fail with a better word for those of MEANT and LATER."""
         word = args[0] if args else ""
-        if word not in self.commands:
+        if word not in self.table:
             if word in MEANT:
                 ctx.fail(f"No such command '{word}'. Did you mean '{MEANT[word]}'?")
             if word in LATER:
@@ -54,43 +180,34 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+def _made(name: str, row: Verb | Group) -> Any:
+    if isinstance(row, Group):
+        about = row.about
+        return Verbs(name=name, commands=Commands(row.verbs), help=about, no_args_is_help=True,
+                     rich_markup_mode=None)  # fmt: skip
+    with silent_interrupts():
+        module = import_module(f"gateway.cli.{row.module}")
+    act = getattr(module, row.function or name.replace("-", "_"))
+    return command_of(act, name, is_here=row.here)
+
+
 app = typer.Typer(
     cls=Verbs,
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=EXIT_CODES,
+    epilog=EPILOG,
 )
 app.callback()(options)
-VERBS = (
-    *(up.up, down.down, status.status, nodes.nodes, cluster_info.cluster_info, lab.lab),
-    *(chat.run, chat.chat, instances.ps, instances.load, instances.stop, place.place),
-    *(models.ls, models.show, models.rm),
-    *(tap.tap, logs.logs, doctor.doctor, bench.bench, rdma_test.rdma_test, hostfile.hostfile),
-)
-for verb in VERBS:
-    add_verb(app, verb)
-
-
-def group(name: str, about: str, *verbs: Callable[..., None]) -> typer.Typer:
-    """Add a verb that has verbs of its own, and return it."""
-    made = typer.Typer(no_args_is_help=True, help=about)
-    for verb in verbs:
-        add_verb(made, verb)
-    app.add_typer(made, name=name)
-    return made
-
-
-group("service", "Let the node start with the machine.", service.install, service.uninstall)
-group("config", "Settings and where they come from.", config.show)
-about_keys = (keys.init, keys.show, keys.join, keys.export, keys.rotate)
-add_verb(group("keys", "The cluster's key, at this node.", *about_keys), keys.take, "import")
 
 
 def main() -> None:
     """Run the console script `shoal`."""
-    app(prog_name="shoal")
+    try:
+        app(prog_name="shoal")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Talks to typer: what every verb shares, options and the end in words.
 
-`add_verb` makes a command of a function whose first parameter is the `Invocation`; the shared
+`command_of` makes a command of a function whose first parameter is the `Invocation`; the shared
 options (`--home`, `--url`, `--json`, `-v`, `-q`) may stand before or after the verb. A parameter
 that is a dataclass stands for several options, its fields. Expected failures are `CliError`s: shown
-with their remedy, never with a traceback.
+with their remedy, never with a traceback. What only a running verb needs is imported by what
+it runs: the list of verbs is to be there at once.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bus.wire.errors import ConfigError, ShoalError
-from conf.settings import Settings, load_settings
-from gateway.cli.node.node_api import NodeApi
-from gateway.cli.node.node_state import NodeState
-from gateway.cli.output.errors import FAILED, INTERRUPTED, CliError
-from gateway.cli.output.terminal import DEBUG, QUIET, Output
+from gateway.cli.interrupts import INTERRUPTED
+
+if TYPE_CHECKING:
+    from bus.wire.errors import ShoalError
+    from conf.settings import Settings
+    from gateway.cli.node.node_api import NodeApi
+    from gateway.cli.node.node_state import NodeState
+    from gateway.cli.output.errors import CliError
+    from gateway.cli.output.terminal import Output
 
 SHARED = "Options of every verb"
 
@@ -38,16 +42,28 @@ class Invocation:
     output: Output
 
     def settings(self) -> Settings:
-        """Return the settings of the node's home. Raises ConfigError for a wrong one."""
-        return load_settings(home=self.home)
+        """Return the settings of the node's home. Raises ConfigError for a wrong one, unless a
+        node is up there: then those it was started with, and a warning."""
+        from conf.settings import load_settings
+
+        settings = load_settings(home=self.home)
+        if settings.trouble:
+            self.output.warn(f"{settings.trouble} (what the node was started with counts)")
+        return settings
 
     def address(self) -> str:
         """Return the URL of the node's HTTP API, without a slash at its end."""
         return (self.url or self.settings().url).rstrip("/")
 
     def api(self) -> NodeApi:
-        """Return the node's HTTP API."""
-        return NodeApi(self.address())
+        """Return the HTTP API of the node at `--url`, else of the home's own node. Raises CliError
+        where the home has none that runs, though another's answers at its address."""
+        from gateway.cli.node.node_api import NodeApi, check_is_of
+
+        api = NodeApi(self.address())
+        if not self.url:
+            check_is_of(api, self.settings().paths)
+        return api
 
     def state(self) -> NodeState:
         """Return the cluster as the node sees it."""
@@ -91,11 +107,16 @@ def options(
     ] = False,
 ) -> None:
     """shoal runs large language models on your machines: one node or many, any client."""
+    from gateway.cli.output.terminal import QUIET, Output
+
     ctx.obj = Invocation(home, url, Output(as_json, QUIET if quiet else verbose))
 
 
-def add_verb(app: typer.Typer, act: Callable[..., None], name: str | None = None) -> None:
-    """Make `act(invocation, ...)` a command of `app`, with the shared options as well."""
+def command_of(act: Callable[..., None], name: str, *, is_here: bool) -> Any:
+    """Return typer's command that runs `act(invocation, ...)`, with the shared options as well.
+
+    One that `is_here` refuses the address of a node.
+    """
     context, *shared = _parameters(options)
     own = _parameters(act)[1:]
     values: dict[str, Any] = {
@@ -113,12 +134,28 @@ def add_verb(app: typer.Typer, act: Callable[..., None], name: str | None = None
         invocation = _invocation(ctx.obj, given)
         for value, kind in values.items():
             given[value] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-        end_in_words(invocation.output, lambda: act(invocation, **given))
+        end_in_words(invocation.output, lambda: _run(act, invocation, given, is_here=is_here))
 
     keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
     run.__signature__ = inspect.Signature([context, *keyword])  # pyright: ignore[reportAttributeAccessIssue]
     run.__annotations__ = {one.name: one.annotation for one in (context, *keyword)}
+    app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     app.command(name)(run)
+    return typer.main.get_command(app)
+
+
+def _run(
+    act: Callable[..., None], invocation: Invocation, given: dict[str, Any], *, is_here: bool
+) -> None:
+    if is_here and invocation.url:
+        from gateway.cli.output.errors import USAGE, CliError
+
+        raise CliError(
+            f"this verb is about this machine, and --url (or SHOAL_URL) names {invocation.url}",
+            remedy="leave it out, and name the home with `--home DIR`; or run it on that machine",
+            code=USAGE,
+        )
+    act(invocation, **given)
 
 
 def _parameters(of: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -127,6 +164,8 @@ def _parameters(of: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def _invocation(before: Invocation, given: dict[str, Any]) -> Invocation:
     """Return the invocation of a verb; its shared options leave `given`, or stood `before` it."""
+    from gateway.cli.output.terminal import QUIET, Output
+
     home, url = given.pop("home") or before.home, given.pop("url") or before.url
     as_json = given.pop("as_json") or before.output.as_json
     verbose, quiet = given.pop("verbose"), given.pop("quiet")
@@ -136,6 +175,10 @@ def _invocation(before: Invocation, given: dict[str, Any]) -> Invocation:
 
 def end_in_words(output: Output, act: Callable[[], None]) -> None:
     """Run `act`; say what goes wrong on `output`, and raise typer.Exit with its exit code."""
+    from bus.wire.errors import ShoalError
+    from gateway.cli.output.errors import FAILED, CliError
+    from gateway.cli.output.terminal import DEBUG
+
     try:
         act()
     except ShoalError as error:
@@ -160,8 +203,12 @@ def end_in_words(output: Output, act: Callable[[], None]) -> None:
 
 
 def _in_words(error: ShoalError) -> CliError:
+    from bus.wire.errors import ConfigError
+    from conf.settings import DEFAULTS_FILE
+    from gateway.cli.output.errors import CliError
+
     if isinstance(error, CliError):
         return error
     config = isinstance(error, ConfigError)
-    remedy = "`shoal config show` tells each setting and its source" if config else ""
+    remedy = f"mend it there; {DEFAULTS_FILE} tells of every setting" if config else ""
     return CliError(str(error), remedy=remedy)

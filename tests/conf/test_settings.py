@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bus.wire.errors import ConfigError
+from conf.sections import line_of
 from conf.settings import (
     DEFAULTS_FILE,
     RunnerSettings,
@@ -13,8 +14,8 @@ from conf.settings import (
     environment_of,
     hash_key,
     load_settings,
-    remember_flags,
 )
+from conf.supervisord import remember_start
 
 
 @pytest.fixture
@@ -98,9 +99,43 @@ def test_a_base_port_moves_http_too_unless_http_has_its_own(home: Path) -> None:
 def test_what_shoal_up_was_told_holds_for_later_commands_but_not_for_the_next_up(
     home: Path,
 ) -> None:
-    remember_flags(load_settings(home=home, flags={"base_port": 30000}, remembered=False))
+    remember_start(load_settings(home=home, flags={"base_port": 30000}, remembered=False))
     assert load_settings(home=home).http_port == 30000
     assert load_settings(home=home, remembered=False).http_port == 52415
+
+
+@pytest.mark.parametrize("typo", ["slots = many", "slotz = 3", "slots = 300"])
+def test_a_node_that_is_up_goes_on_with_the_file_of_its_start(home: Path, typo: str) -> None:
+    file = home / "config" / "shoal.toml"
+    file.write_text("slots = 4\n")
+    remember_start(load_settings(home=home, flags={"base_port": 30000}, remembered=False))
+    assert load_settings(home=home).trouble == ""
+    file.write_text(f"# ours\n{typo}\n")
+    found = load_settings(home=home)
+    assert (found.slots, found.http_port) == (4, 30000)
+    assert str(file) in found.trouble and "line 2" in found.trouble
+    assert found.process_arguments()["trouble"] == found.trouble
+    with pytest.raises(ConfigError, match="line 2"):
+        load_settings(home=home, remembered=False)
+    found.paths.up_file.unlink()
+    with pytest.raises(ConfigError, match="line 2"):
+        load_settings(home=home)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("slots = 4", "slots", 1),
+        ("# slots = 4\n\n slots=4", "slots", 3),
+        ("slots = 4\n[runner] # theirs\nslots = 5", "runner.slots", 3),
+        ("runner.slots = 5", "runner.slots", 1),
+        ("[runner]\nslots = 5\n[runer]", "runer", 3),
+        ("slots = 4\n[runner]", "runner.slots", None),
+        ("runner = { slots = 5 }", "runner.slots", None),
+    ],
+)
+def test_the_line_that_sets_a_key_is_found(text: str, key: str, line: int | None) -> None:
+    assert line_of(text, key) == line
 
 
 def test_flags_reach_children_as_variables(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from bus.wire import codec, topics
 from bus.wire.messages import tokens
 from conf.settings import DEFAULTS_FILE, environment_of
 from conf.supervisord import PROGRAMS
-from gateway.cli.app import app
+from gateway.cli.app import EPILOG, app
 from gateway.cli.output import errors
 from gateway.http.routes import ROUTES, add_routes
 from runner.lifecycle import EXIT_CODES
@@ -226,7 +226,7 @@ def program_rows(tree: Tree) -> str:
 
 def exit_rows() -> str:
     """Return the exit codes of `shoal`, of services, and of runners."""
-    there = errors.EXIT_CODES.removeprefix("Exit codes: ").rstrip(".")
+    there = EPILOG.partition("Exit codes: ")[2].rstrip(".")
     rows: list[Row] = []
     for part in there.split(", "):
         code, _, meaning = part.partition(" ")

@@ -34,10 +34,7 @@ of PEP 562; the laws hold its table to be what its imports say, and pyright read
 
 LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.ids": (),
-    "shoal --help": (
-        "httpx", "msgpack", "platformdirs", "psutil", "pydantic", "pydantic_settings", "rich",
-        "setproctitle", "supervisor", "typer", "zmq", "zstandard",
-    ),
+    "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),
     "bus.hardware": ("pydantic",),
     "bus.replica": ("pydantic",),

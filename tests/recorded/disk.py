@@ -31,7 +31,8 @@ from bus.wire.codec import unpack
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.peers import KnownPeer
 from bus.wire.messages.weights import PIECE_BYTES, Manifest
-from conf.settings import load_settings, remember_flags
+from conf.settings import load_settings
+from conf.supervisord import remember_start
 from master.consensus.term_file import keep_term
 from master.consensus.types import PersistentState
 from master.log.journal import Journal
@@ -105,7 +106,7 @@ def make_home(home: Path) -> None:
     """Write what `shoal up` remembers of its flags into a home."""
     settings = load_settings(home=home, flags=FLAGS, remembered=False)
     settings.paths.state.mkdir(parents=True)
-    remember_flags(settings)
+    remember_start(settings)
 
 
 def derived_secrets() -> dict[str, str]:

@@ -47,9 +47,9 @@ from conf.settings import (
     load_settings,
 )
 from conf.supervisord import render
+from gateway.cli.interrupts import INTERRUPTED
 from gateway.cli.output.errors import (
     FAILED,
-    INTERRUPTED,
     NO_NODE,
     NOT_FOUND,
     REFUSED,

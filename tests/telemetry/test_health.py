@@ -8,7 +8,7 @@ import pytest
 
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import NodeReading, ProcessReading
-from telemetry.health import CODES, NodeFacts, SilentPeer, findings
+from telemetry.health import CODES, ClosedPort, NodeFacts, SilentPeer, findings
 
 GB = 1 << 30
 READING = NodeReading(
@@ -110,11 +110,19 @@ def test_a_peer_is_unreachable_after_fifteen_seconds_and_the_finding_names_it() 
     assert (found.node, found.code) == ("n2", "unreachable")
 
 
+def test_a_port_that_another_has_is_told_with_its_owner() -> None:
+    [found] = findings(replace(WELL, closed_ports=(ClosedPort(24154, "bus", "nc (pid 7)"),)))
+    assert (found.level, found.code) == ("error", "port_taken")
+    assert "24154" in found.message and "nc (pid 7)" in found.message
+    assert "--base-port" in found.remediation
+
+
 def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
     processes = (process("bus", "fatal"), process("worker", "backoff"))
     facts = replace(
         measured(disk_free_bytes=0, memory_available_bytes=0, processes=processes),
         wired_bytes=9 * GB,
+        closed_ports=(ClosedPort(24154, "bus", "nc (pid 7)"),),
         failed_downloads=(("m", "why"),),
         failed_models=(("m", "why"),),
         silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),

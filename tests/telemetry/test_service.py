@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,7 +57,8 @@ class Bench:
         shell = Shell(
             self._speaker("telemetry"), self.endpoints, self.reactor, self._log("telemetry")
         )
-        self.telemetry = Telemetry(shell, self._listed, folder)
+        self.doors: dict[str, list[int]] = {}
+        self.telemetry = Telemetry(shell, self._listed, folder, self.doors)
 
     def close(self) -> None:
         self.telemetry.close()
@@ -194,3 +196,17 @@ def test_bridges_in_a_ring_are_told_by_a_node_on_it(
         envelope = Envelope(NodeId(name), "telemetry", new_boot(), 1, reading)
         bench.telemetry._peer_heard("", envelope)  # pyright: ignore[reportPrivateUsage]
     bench.reading_with(lambda one: "thunderbolt_loop" in [f.code for f in one.findings])
+
+
+def test_a_port_at_which_a_process_does_not_listen_is_told_until_it_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("telemetry.service.DOORS_S", 0.0)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        bench.doors["bus"] = [one.getsockname()[1]]
+        told = bench.reading_with(lambda found: found.findings)
+        [finding] = [one for one in told.findings if one.code == "port_taken"]
+        assert f"bus does not listen at port {bench.doors['bus'][0]}" in finding.message
+        one.listen()
+        bench.reading_with(lambda found: "port_taken" not in [one.code for one in found.findings])

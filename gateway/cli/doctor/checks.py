@@ -26,7 +26,7 @@ from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
 from gateway.cli.node import processes
-from gateway.cli.node.node_api import NodeApi
+from gateway.cli.node.node_api import NodeApi, check_is_of
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 
@@ -147,6 +147,16 @@ def folders(settings: Settings, _running: bool) -> Finding:
     return Finding("folders", "ok", f"state in {paths.state}")
 
 
+def _settings(settings: Settings, _running: bool) -> Finding:
+    file = settings.paths.config_file
+    if settings.trouble:
+        remedy = f"mend {file} before the next `shoal up`"
+        return Finding("settings", "error", settings.trouble, remedy)
+    return Finding(
+        "settings", "ok", str(file) if file.exists() else f"defaults; {file} is not there"
+    )
+
+
 def api_keys(settings: Settings, _running: bool) -> Finding:
     """Check that no API key lies in plain text where other users of this machine may read it."""
     path = settings.paths.config_file
@@ -156,13 +166,16 @@ def api_keys(settings: Settings, _running: bool) -> Finding:
     return Finding("api keys", "ok", f"{len(settings.api_keys) or 'none'} known")
 
 
-def _ports(settings: Settings, running: bool) -> Finding:
+def _port(settings: Settings, running: bool) -> Finding:
     where = f"{settings.http_host}:{settings.http_port}"
     if running:
-        return Finding("port", "ok", f"{where} is the node's")
+        trouble = processes.closed_ports(settings).get("http")
+        if trouble is None:
+            return Finding("port", "ok", f"{where} is the node's")
+        return Finding("port", "error", trouble, "see `shoal logs gateway`, or end its owner")
     trouble = processes.port_problem(settings.http_host, settings.http_port)
     if trouble is not None:
-        return Finding("port", "error", trouble, "`shoal up --http-port PORT`, or end its owner")
+        return Finding("port", "error", trouble, f"{processes.moved(settings)}, or end its owner")
     return Finding("port", "ok", f"{where} is free")
 
 
@@ -196,7 +209,9 @@ def _gateway(settings: Settings, running: bool) -> Finding:
     if not running:
         return Finding("HTTP API", "ok", "the node does not run")
     try:
-        health = NodeApi(settings.url).get("/health", timeout_s=5.0)
+        api = NodeApi(settings.url)
+        check_is_of(api, settings.paths)
+        health = api.get("/health", timeout_s=5.0)
     except CliError as problem:
         return Finding("HTTP API", "error", problem.message, "see `shoal logs gateway`")
     problems = cast(list[str], health.get("problems") or [])
@@ -237,9 +252,10 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _disk,
     _memory,
     _limits,
+    _settings,
     folders,
     api_keys,
-    _ports,
+    _port,
     _supervisord,
     _locks,
     _gateway,

@@ -10,6 +10,7 @@ import dataclasses
 
 import typer
 
+from bus.process.identity import known_node_id
 from bus.process.supervisor import Supervisor
 from conf.settings import Settings
 from gateway.cli.command import Invocation
@@ -60,4 +61,6 @@ def _state(settings: Settings) -> NodeState | None:
     """Return the state as this home's node knows it; None where no node runs or answers."""
     if not Supervisor(settings.endpoints.supervisor).is_up():
         return None
-    return NodeApi(settings.url).state_if_it_answers(5.0)
+    state = NodeApi(settings.url).state_if_it_answers(5.0)
+    own = known_node_id(settings.paths.state)
+    return state if state is not None and state.asked == own else None

@@ -85,20 +85,18 @@ def _keys(settings: Settings) -> tuple[ClusterKeys | None, str]:
 
 
 def _door(settings: Settings, *, running: bool) -> Finding:
-    listen = settings.cluster.listen
-    first = settings.port_of("peers")
+    listen, first = settings.cluster.listen, settings.port_of("peers")
     if running:
         near = "127.0.0.1" if listen in WILDCARDS else listen
-        return door_check(dial(f"{near}:{first}"))
-    uses = [(use, port) for use, port in PORTS.items() if use != "http"]
-    taken: dict[str, str] = {}
-    for use, port in uses:
-        for number in range(port.count):
-            trouble = processes.port_problem(listen, settings.port_of(use) + number)
-            if trouble is not None:
-                taken.setdefault(use, trouble)
-    last = max(settings.port_of(use) + port.count - 1 for use, port in uses)
-    return ports_check(taken, listen, f"{settings.port_of('control')} to {last}")
+        return door_check(f"{near}:{first}", _but_http(processes.closed_ports(settings)))
+    uses = [(use, row) for use, row in PORTS.items() if use != "http"]
+    last = max(settings.port_of(use) + row.count - 1 for use, row in uses)
+    span = f"{settings.port_of('control')} to {last}"
+    return ports_check(_but_http(processes.taken_ports(settings)), listen, span)
+
+
+def _but_http(ports: dict[str, str]) -> dict[str, str]:
+    return {use: problem for use, problem in ports.items() if use != "http"}
 
 
 def _look(address: str, reading: PeersReading | None) -> PeerLook:

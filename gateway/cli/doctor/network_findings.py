@@ -102,13 +102,14 @@ def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
     )
 
 
-def door_check(look: PeerLook) -> Finding:
-    """Find whether this running node answers where it says it listens."""
+def door_check(address: str, closed: Mapping[str, str]) -> Finding:
+    """Find whether this running node listens where others dial it; `closed` is use to problem."""
     name = "cluster port"
-    if look.outcome == "open" and mechanism(look.greeting):
-        return Finding(name, "ok", f"other nodes find it at {look.address}")
-    found = f"{look.address}: {look.why or 'somebody else answers there'}"
-    return Finding(name, "error", found, "see `shoal logs bus`; `shoal down`, then `shoal up`")
+    if not closed:
+        return Finding(name, "ok", f"other nodes find it at {address}")
+    found = "; ".join(f"{use}: {problem}" for use, problem in closed.items())
+    remedy = "end its owner, or `shoal down` and `shoal up --base-port PORT`; see `shoal logs`"
+    return Finding(name, "error", found, remedy)
 
 
 def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:

@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import httpx
 
+from bus.process.identity import known_node_id
+from conf.paths import Paths
 from gateway.cli.node.node_state import NodeState, parse_state
-from gateway.cli.output.errors import CliError, no_node, refusal
+from gateway.cli.output.errors import NOT_FOUND, CliError, no_node, no_node_in, refusal
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
@@ -36,6 +38,25 @@ class NodeApi:
             )
         except httpx.InvalidURL as error:
             raise CliError(f"{url!r} is not an address: {error}") from error
+
+    def node_id(self) -> str | None:
+        """Return the id of the node that answers; None where what answers is no node.
+
+        A node that asks for a key tells it to who has one: CliError says that there is none.
+        """
+        with self._translated():
+            health = self.http.get("/health")
+        with contextlib.suppress(ValueError, AttributeError):
+            if found := health.json().get("node"):
+                return str(found)
+        try:
+            return str(self.get("/state")["node"])
+        except (KeyError, TypeError):
+            return None
+        except CliError as problem:
+            if problem.code == NOT_FOUND:
+                return None
+            raise
 
     def state(self, *, timeout_s: float | None = None) -> NodeState:
         """Return the cluster as the node sees it."""
@@ -113,6 +134,18 @@ class NodeApi:
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
             raise CliError(text, remedy="`shoal status` tells what is left of the node") from error
+
+
+def check_is_of(api: NodeApi, paths: Paths) -> None:
+    """Check that the node of this home is what answers. Raises CliError: no node runs there, or
+    another answers at its address."""
+    own = known_node_id(paths.state)
+    if own is None:
+        raise no_node_in(paths.home)
+    found = api.node_id()
+    if found != own:
+        answers = f"node {found}" if found else "something else"
+        raise no_node(api.url, f"{answers} is there, which is not the node of {paths.home}")
 
 
 def told(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     FetchReading,
     LinkReading,
+    ProcessReading,
     RunnerReading,
     ThunderboltReading,
     WeightsReading,
@@ -50,7 +51,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The cluster as one node (`asked`) sees it. `peers` are whom each node knows."""
+    """The cluster as one node (`asked`) sees it. `peers` are whom each node knows; `processes` are
+    the asked node's own."""
 
     state: ClusterState
     live: bool
@@ -65,6 +67,8 @@ class NodeState:
     thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
         default_factory=dict[NodeId, ThunderboltReading]
     )
+
+    processes: tuple[ProcessReading, ...] = ()
 
     @property
     def instances(self) -> list[Instance]:
@@ -165,6 +169,9 @@ def parse_state(body: Any) -> NodeState:
                 for node, one in cast(dict[str, Any], telemetry["nodes"]).items()
                 if one.get("thunderbolt") is not None
             },
+            processes=_all(
+                ProcessReading, telemetry["nodes"].get(fields["node"], {}).get("processes", ())
+            ),
             holder=fields["holder"],
             asked=str(fields["node"]),
         )

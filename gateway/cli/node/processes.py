@@ -20,8 +20,11 @@ from typing import Any
 
 import psutil
 
+from bus.process.ports import listening, port_owner
 from bus.process.supervisor import read_supervisor_pid
 from conf.paths import Paths
+from conf.ports import DEFAULT_BASE_PORT, HIGHEST_BASE_PORT, PORTS, SPAN, port_of
+from conf.settings import Settings
 from gateway.cli.output.errors import REFUSED, CliError
 
 
@@ -119,9 +122,9 @@ def signal_all(those: Iterable[Leftover], number: int) -> None:
 
 def sweep(paths: Paths) -> None:
     """Remove what only live processes need: the runtime folder (sockets, locks), the pid file,
-    the flags of the last `up`. To be called when nothing of this home runs."""
+    the flags and settings of the last `up`. To be called when nothing of this home runs."""
     shutil.rmtree(paths.runtime, ignore_errors=True)
-    for path in (paths.supervisord_pid, paths.up_file):
+    for path in (paths.supervisord_pid, paths.up_file, paths.up_config):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         paths.runtime.parent.rmdir()
@@ -170,13 +173,56 @@ def port_problem(host: str, port: int) -> str | None:
     return None
 
 
-def port_owner(port: int) -> str | None:
-    """Return `name (pid 123)` of the process that uses a local TCP port, if the system tells."""
-    with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.laddr and one.laddr.port == port and one.pid:
-                return f"{psutil.Process(one.pid).name()} (pid {one.pid})"
+def taken_ports(settings: Settings) -> dict[str, str]:
+    """Return the ports of a node that is not up which it could not listen at: use to problem.
+
+    Of those that are taken up later (runners' data, a ring) too, as far as others may dial them.
+    """
+    listen = settings.cluster.listen
+    found: dict[str, str] = {}
+    for use, row in PORTS.items():
+        host = settings.http_host if use == "http" else listen
+        ports = range(settings.port_of(use), settings.port_of(use) + row.count) if host else ()
+        problems = (port_problem(host, port) for port in ports)
+        first = next((one for one in problems if one is not None), None)
+        if first is not None:
+            found[use] = first
+    return found
+
+
+def closed_ports(settings: Settings) -> dict[str, str]:
+    """Return the ports at which the node of this home has to listen and does not: use to who has
+    them. What answers at such a port may be of another node, and speak as this one would."""
+    found: dict[str, str] = {}
+    for use, row in PORTS.items():
+        if not row.process or not (use == "http" or settings.cluster.listen):
+            continue
+        pid = lock_holder(settings.paths.runtime / f"{row.process}.role")
+        port = settings.port_of(use)
+        if pid is None or port not in listening(pid):
+            owner = port_owner(port) or "nobody, as far as the system tells"
+            found[use] = f"{row.process} does not listen at port {port}, which has {owner}"
+    return found
+
+
+def free_base_port(settings: Settings) -> int | None:
+    """Return a base port from which on all ports of a node are free now, None where none is."""
+    hosts = (settings.http_host, settings.cluster.listen or settings.http_host)
+    for base in range(DEFAULT_BASE_PORT + SPAN, HIGHEST_BASE_PORT, SPAN):
+        uses = [(hosts[use != "http"], port_of(use, base), row.count) for use, row in PORTS.items()]
+        if not any(port_problem(host, p) for host, port, n in uses for p in range(port, port + n)):
+            return base
     return None
+
+
+def moved(settings: Settings) -> str:
+    """Return the command that starts this node at ports that are free now."""
+    base = free_base_port(settings)
+    if base is None:
+        return "choose free ports with `shoal up --base-port PORT`"
+    source = settings.sources.get("http_port", "default")
+    follows = source == "default" or source.startswith("base_port")
+    return f"`shoal up --base-port {base}{'' if follows else f' --http-port {base}'}` moves all"
 
 
 def _our_supervisord(paths: Paths) -> int | None:

@@ -32,11 +32,13 @@ class ModelLook:
 @dataclass(frozen=True, slots=True)
 class Look:
     """What was seen at one moment. `services` None: supervisord does not answer (yet).
-    `http` None: the HTTP API does not answer; else what it says is missing ("" for nothing)."""
+    `http` None: the HTTP API does not answer; else what it says is missing ("" for nothing);
+    `stranger`: which other node answers at this one's address."""
 
     services: tuple[SupervisedProcess, ...] | None
     http: str | None = None
     models: tuple[ModelLook, ...] = ()
+    stranger: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class StartWatch:
         if len(up) < len(self.services):
             missing = [name for name in self.services if name not in up]
             return Starting(len(up), total, f"{', '.join(missing)} start")
+        if look.stranger:
+            return Stuck(f"node {look.stranger} answers at this node's address", "gateway")
         if look.http is None:
             return Starting(len(up), total, "the HTTP API does not answer yet")
         for model in look.models:

@@ -6,6 +6,8 @@ Pure. Exit codes: 0 well, 1 a problem was found or something failed, 2 the comma
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bus.wire.errors import ShoalError
 
 FAILED = 1
@@ -13,12 +15,6 @@ USAGE = 2
 NO_NODE = 3
 NOT_FOUND = 4
 REFUSED = 5
-INTERRUPTED = 130
-
-EXIT_CODES = (
-    "Exit codes: 0 well, 1 failed or problems found, 2 wrong command line, 3 no node answers, "
-    "4 no such thing, 5 refused for now, 130 interrupted."
-)
 
 
 class CliError(ShoalError):
@@ -44,6 +40,11 @@ def no_node(url: str, why: str) -> CliError:
         remedy="start one with `shoal up`, or see what is wrong with `shoal doctor`",
         code=NO_NODE,
     )
+
+
+def no_node_in(home: Path) -> CliError:
+    """Return the error for a home whose node does not run."""
+    return CliError(f"no node runs in {home}", remedy="`shoal up` starts one", code=NO_NODE)
 
 
 def refusal(status: int, message: str) -> CliError:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
@@ -22,12 +23,10 @@ from rich.table import Table
 from gateway.cli.output.errors import CliError
 
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
-WIDEST = 10_000
-"""Columns of what is no terminal."""
 
 
 def _console(file: TextIO) -> Console:
-    return Console(file=file, highlight=False, soft_wrap=True)
+    return Console(file=file, highlight=False, soft_wrap=True, emoji=False)
 
 
 @dataclass(slots=True)
@@ -38,6 +37,7 @@ class Output:
     verbosity: int = NORMAL
     out: Console = field(default_factory=lambda: _console(sys.stdout))
     err: Console = field(default_factory=lambda: _console(sys.stderr))
+    warned: set[str] = field(default_factory=set[str])
 
     @property
     def live(self) -> bool:
@@ -53,6 +53,12 @@ class Output:
         """Write a remark on the way; not when quiet."""
         if self.verbosity >= NORMAL and not self.as_json:
             self.err.print(escape(text), style="dim")
+
+    def warn(self, text: str) -> None:
+        """Write a warning, once; quiet and JSON do not keep it back."""
+        if text not in self.warned:
+            self.warned.add(text)
+            self.err.print(f"[bold yellow]warning:[/] {escape(text)}")
 
     def detail(self, text: str) -> None:
         """Write a remark for those who gave -v."""
@@ -103,18 +109,22 @@ class Output:
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a plain table; not with `--json`. Columns with a leading `>` are right-aligned.
 
-        A terminal's cells are folded where it is narrow, never cut; a pipe gets one line a row.
+        A terminal's cells are folded where it is narrow, never cut; a pipe gets one line a row, as
+        long as its own words.
         """
         if self.as_json:
+            return
+        cells = [[str(cell) for _, cell in zip(columns, row, strict=True)] for row in rows]
+        if not self.out.is_terminal:
+            for line in _lines(columns, cells):
+                self.out.print(line, markup=False)
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
             side = "right" if column.startswith(">") else "left"
             table.add_column(column.lstrip(">"), justify=side, overflow="fold")
-        for row in rows:
-            table.add_row(*(escape(str(cell)) for _, cell in zip(columns, row, strict=True)))
-        if not self.out.is_terminal:
-            self.out.width = WIDEST
+        for row in cells:
+            table.add_row(*map(escape, row))
         self.out.print(table, soft_wrap=False)
 
     def error(self, problem: CliError) -> None:
@@ -130,3 +140,16 @@ class Output:
             self.err.print(escape(problem.details), style="dim")
         if problem.remedy:
             self.err.print(f"[bold]next:[/] {escape(problem.remedy)}")
+
+
+def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table: no cell of a row's end is padded, a line break is a blank."""
+    head = [column.lstrip(">") for column in columns]
+    flat = [[" ".join(cell.splitlines()) for cell in row] for row in (head, *rows)]
+    widths = [max(map(cell_len, cells)) for cells in zip(*flat, strict=True)]
+    for row in flat:
+        yield "  ".join(
+            " " * (width - cell_len(cell)) + cell if column.startswith(">")
+            else cell + " " * (width - cell_len(cell))
+            for cell, column, width in zip(row, columns, widths, strict=True)
+        ).rstrip()  # fmt: skip

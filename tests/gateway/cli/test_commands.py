@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from bus.wire.cards import NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Conditions, Instance
-from gateway.cli.app import app
+from gateway.cli.app import VERBS, Group, app
 from tests.harness.node_server import card, instance, serving, state
 
 EVENTS: list[Any] = [
@@ -90,7 +90,10 @@ class Shoal:
         self._runner = CliRunner()
 
     def __call__(self, *words: str, say: str | None = None, url: str | None = None) -> Result:
-        options = ["--home", str(self.desk.home), "--url", url or self.url]
+        row = VERBS.get(words[0])
+        is_here = isinstance(row, Group) or (row is not None and row.here)
+        address = [] if is_here and url is None else ["--url", url or self.url]
+        options = ["--home", str(self.desk.home), *address]
         return self._runner.invoke(app, [*options, *words], input=say)
 
     def json(self, *words: str, **more: Any) -> Any:
@@ -365,7 +368,7 @@ def test_a_wrong_setting_is_named_with_its_source(
 
 def test_verbs_of_a_home_without_a_node_say_so(shoal: Shoal) -> None:
     for words in (("status",), ("tap", "event.*")):
-        found = shoal(*words)
+        found = CliRunner().invoke(app, [*words, "--home", str(shoal.desk.home)])
         assert found.exit_code == 3 and "no node runs in" in found.stderr
     assert shoal("logs").exit_code == 4
     assert shoal.json("down")["status"] == "was not running"
@@ -403,3 +406,44 @@ def test_a_node_of_another_version_is_named_not_guessed(shoal: Shoal) -> None:
     with serving(answer) as url:
         found = shoal("ps", url=url)
     assert found.exit_code == 1 and "moon_phase" in found.stderr
+
+
+def test_run_takes_a_prompt_and_what_is_piped_in(shoal: Shoal) -> None:
+    assert shoal("run", "shoal-tiny", "sum", "up:", say=" notes\n").exit_code == 0
+    assert shoal.desk.asked[-1][2]["messages"][-1]["content"] == "sum up:\n\nnotes"
+
+
+def test_status_at_an_address_tells_of_the_node_there(shoal: Shoal) -> None:
+    found = shoal("status")
+    assert found.exit_code == 0 and f"desk at {shoal.url}" in found.stdout
+    said = shoal.json("status")
+    assert (said["node"], said["home"], said["answers"]) == ("desk", None, True)
+    assert said["instances"][0]["model"] == "shoal-tiny"
+
+
+@pytest.mark.parametrize("words", [("logs",), ("tap",), ("doctor",), ("down",), ("config", "show")])
+def test_a_verb_about_this_machine_refuses_the_address_of_a_node(
+    shoal: Shoal, words: tuple[str, ...]
+) -> None:
+    found = shoal(*words, url=shoal.url)
+    assert found.exit_code == 2 and shoal.url in found.stderr.replace("\n", "")
+    assert shoal.desk.asked == []
+
+
+@pytest.mark.parametrize("words", [("help",), ("-h",), ("help", "keys"), ("help", "keys", "join")])
+def test_help_is_a_word_too(words: tuple[str, ...]) -> None:
+    found = CliRunner().invoke(app, list(words))
+    assert found.exit_code == 0 and "Usage" in found.stdout
+
+
+def test_the_version_is_told_as_a_verb_and_as_an_option() -> None:
+    runner = CliRunner()
+    [told] = {runner.invoke(app, [word]).stdout for word in ("version", "--version")}
+    assert told.startswith("shoal ") and told.strip("shoal \n")[0].isdigit()
+    assert json.loads(runner.invoke(app, ["version", "--json"]).stdout)["version"] in told
+
+
+def test_the_list_of_verbs_has_a_short_line_for_each() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout.splitlines()
+    for name, row in VERBS.items():
+        assert any(line.split() == [name, *row.about.split()] for line in shown), name

@@ -40,13 +40,13 @@ class Talker:
 
 
 @contextmanager
-def shoal(*words: str) -> Iterator[subprocess.Popen[str]]:
+def shoal(*words: str, stdin: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
     program = [sys.executable, "-P", "-m", "gateway.cli.app", *words]
     with subprocess.Popen(
         program,
         # A test run in the background may have been told to ignore Ctrl-C; a user has not.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        stdin=subprocess.PIPE,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -62,7 +62,7 @@ def test_an_interrupt_ends_the_answer_at_the_node_too(tmp_path: Path) -> None:
     talker = Talker()
     with serving(talker.answer) as url:
         options = ("--home", str(tmp_path), "--url", url)
-        with shoal("run", "m", "endless", *options) as process:
+        with shoal("run", "m", "endless", *options, stdin=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "word\n"
             process.send_signal(signal.SIGINT)

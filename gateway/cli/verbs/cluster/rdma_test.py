@@ -11,10 +11,11 @@ from rich.progress import MofNCompleteColumn
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size
-from gateway.cli.output.errors import FAILED, USAGE, CliError
+from gateway.cli.output.errors import FAILED, NOT_FOUND, USAGE, CliError
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
+KNOWN_S = 5.0
 
 
 def rdma_test(
@@ -57,11 +58,22 @@ def rdma_test(
 
 
 def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
-    """Return the test's last state. An interrupt of the wait ends the test."""
+    """Return the test's last state. An interrupt of the wait ends the test.
+
+    The process that answers may not have read of the test yet: it has some seconds to.
+    """
+    known_by_at = time.monotonic() + KNOWN_S
     try:
         with output.progress("forming", MofNCompleteColumn()) as show:
             while True:
-                found = cast(dict[str, Any], api.get(f"/rdma-test/{test}"))
+                try:
+                    found = cast(dict[str, Any], api.get(f"/rdma-test/{test}"))
+                except CliError as problem:
+                    if problem.code != NOT_FOUND or time.monotonic() > known_by_at:
+                        raise
+                    time.sleep(LOOK_S)
+                    continue
+                known_by_at = 0.0
                 if found["status"] != "running":
                     return found
                 phase, done, rounds = found["phase"], found["done"], found["rounds"]

@@ -7,6 +7,7 @@ conversation as it was said so far; at the prompt it clears the line, and /bye l
 from __future__ import annotations
 
 import contextlib
+import select
 import sys
 import time
 from collections.abc import Generator, Mapping
@@ -18,10 +19,12 @@ import typer
 
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
-from gateway.cli.output.errors import CliError
+from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import ModelName
 
+SILENT_S = 2.0
+"""After so long without a byte of standard input it is said that it is waited for."""
 HISTORY_FILE = "chat-history"
 HELP = """\
 /bye          leave (Ctrl-D as well)
@@ -95,25 +98,41 @@ def run(
     invocation: Invocation,
     model: ModelName,
     prompt: Annotated[
-        list[str] | None, typer.Argument(help="What to say; standard input or a chat without.")
+        list[str] | None,
+        typer.Argument(help="What to say; what is piped in follows it. A chat without both."),
     ] = None,
     *,
     wishes: Wishes,
 ) -> None:
-    """Ask a model something and stream its answer; without a prompt, chat with it."""
-    text = " ".join(prompt or [])
-    if not sys.stdin.isatty() and not text:
-        text = sys.stdin.read().strip()
-        if not text:
-            raise CliError("there is nothing to say", remedy="give a prompt: `shoal run MODEL hi`")
-    if not text:
+    """Ask a model something and stream its answer; without a prompt, chat with it.
+
+    What is piped in follows the prompt: `cat notes.txt | shoal run MODEL "Summarise this:"`.
+    """
+    asked = " ".join(prompt or [])
+    if not asked and sys.stdin.isatty():
         converse(invocation, model, wishes)
         return
+    text = "\n\n".join(part for part in (asked, piped(invocation.output)) if part)
+    if not text:
+        raise CliError("there is nothing to say", remedy="give a prompt: `shoal run MODEL hi`")
     messages = [*wishes.opening(), {"role": "user", "content": text}]
     said = answer(invocation.api(), model, wishes, messages, invocation.output)
     invocation.output.document(_fields(model, said))
     if said.stopped:
         raise KeyboardInterrupt
+
+
+def piped(output: Output) -> str:
+    """Return what standard input holds, read to its end; nothing from a terminal."""
+    if sys.stdin.isatty():
+        return ""
+    with contextlib.suppress(OSError, ValueError):
+        if not select.select([sys.stdin], [], [], SILENT_S)[0]:
+            output.note("reads standard input to its end (`</dev/null` gives it none)")
+    try:
+        return sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        raise CliError(f"standard input is not text: {error}", code=USAGE) from None
 
 
 def chat(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import typer
@@ -27,6 +29,20 @@ Context = Annotated[
 ]
 Another = Annotated[bool, typer.Option("--another", help="One more copy, even if there is one.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")]
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedPlacement:
+    """A placement that was acknowledged: the instance, and its place in the cluster's log."""
+
+    instance: str
+    term: int = 0
+    index: int = 0
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> AcknowledgedPlacement:
+        """Return what a node's answer to a placement says."""
+        return cls(str(answer["instance"]), answer.get("term", 0), answer.get("index", 0))
 
 
 def ps(invocation: Invocation) -> None:
@@ -74,7 +90,7 @@ def load(
         plan = cast(dict[str, Any], answer.get("plan") or {})
         output.table(("", ""), [(key, _word(key, value)) for key, value in plan.items()])
         return
-    instance = wait_ready(api, str(answer["instance"]), output, wait_s)
+    instance = wait_ready(api, AcknowledgedPlacement.of(answer), output, wait_s)
     output.document({"model": instance.model, "instance": instance.instance, "status": "ready"})
     output.say(f"{instance.model} is ready ({instance.instance})")
 
@@ -108,9 +124,16 @@ def stop(
     output.say(f"unloaded {found[0].model} ({', '.join(sorted(ids))})")
 
 
-def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) -> Instance:
+def wait_ready(
+    api: NodeApi, placed: AcknowledgedPlacement, output: Output, wait_s: float
+) -> Instance:
     """Wait until an instance is ready, showing how far it is. One that a worker refused is
-    followed to where it is placed next. Raises CliError if it fails."""
+    followed to where it is placed next. Raises CliError if it fails.
+
+    The process that answers may not have read the log up to the acknowledged placement: until then
+    it knows nothing of the instance, and that means nothing.
+    """
+    instance_id = placed.instance
     ends_at = time.monotonic() + wait_s
     patience_at: float | None = None
     model, older = "", frozenset[str]()
@@ -120,6 +143,10 @@ def wait_ready(api: NodeApi, instance_id: str, output: Output, wait_s: float) ->
             instance = state.state.instances.get(instance_id)
             if instance is not None and not model:
                 model, older = instance.model, frozenset(state.state.instances)
+            is_behind = (state.state.term, state.state.index) < (placed.term, placed.index)
+            if instance is None and is_behind and time.monotonic() <= ends_at:
+                time.sleep(LOOK_S)
+                continue
             if instance is None or instance.status == "failed":
                 after = _placed_again(state, model, older)
                 if after is not None:

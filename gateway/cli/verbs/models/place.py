@@ -13,7 +13,14 @@ from gateway.cli.node.node_api import told
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.models.instances import Another, Context, ModelName, Wait, wait_ready
+from gateway.cli.verbs.models.instances import (
+    AcknowledgedPlacement,
+    Another,
+    Context,
+    ModelName,
+    Wait,
+    wait_ready,
+)
 
 WIDTH = 96
 """Of a refusal in the table; with --json it is whole."""
@@ -58,7 +65,7 @@ def place(
         output.document(answer)
         _show_plan(output, cast(dict[str, Any], answer.get("plan") or {}))
         return
-    instance = wait_ready(api, str(answer["instance"]), output, wait_s)
+    instance = wait_ready(api, AcknowledgedPlacement.of(answer), output, wait_s)
     output.document({**instance.model_dump(mode="json"), "status": "ready"})
     output.say(f"{instance.model} is ready ({instance.instance})")
     output.table(("rank", "node", "layers", ">memory"), _seated(instance, api.state().names))

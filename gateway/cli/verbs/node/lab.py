@@ -31,7 +31,7 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.log_lines import file_of, parse_line
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.models.instances import wait_ready
+from gateway.cli.verbs.models.instances import AcknowledgedPlacement, wait_ready
 from gateway.cli.verbs.node.down import bring_down
 
 MOST = 16
@@ -239,7 +239,7 @@ def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
     api = NodeApi(nodes[0].url)
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})
-    instance = wait_ready(api, str(answer["instance"]), output, UP_S)
+    instance = wait_ready(api, AcknowledgedPlacement.of(answer), output, UP_S)
     loaded_s = time.monotonic() - began
     began, first_s, words = time.monotonic(), None, ""
     body = {

@@ -7,6 +7,7 @@ right to do it nothing is written.
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shlex
@@ -193,10 +194,11 @@ def _check_start(service: Service) -> None:
     }
     try:
         as_user = {} if _is_mine(account) else theirs
-        done = ran(TOLD_S, *service.shoal("status"), **as_user)
+        done = ran(TOLD_S, *service.shoal("status"), "--json", **as_user)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CliError(f"{account.name} cannot run shoal: {error}") from error
-    if done.returncode == 0:
+    # A node whose API does not answer ends `status` with 3 as well, and tells its processes.
+    if done.returncode == 0 or (done.returncode == NO_NODE and _tells_processes(done.stdout)):
         raise CliError(
             "the node of this home runs already", remedy="`shoal down`, then install the service"
         )
@@ -206,6 +208,13 @@ def _check_start(service: Service) -> None:
             details=(done.stderr or done.stdout).strip(),
             remedy=f"let {account.name} read {sys.prefix} and the home's folders",
         )
+
+
+def _tells_processes(document: str) -> bool:
+    try:
+        return "processes" in json.loads(document)
+    except ValueError:
+        return False
 
 
 def _tell(commands: Iterable[tuple[str, ...]], trouble: str) -> None:

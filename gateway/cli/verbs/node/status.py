@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
+
+import typer
 
 from bus.process.clock import wall
-from bus.process.supervisor import SupervisedProcess, Supervisor
+from bus.process.supervisor import Status, SupervisedProcess, Supervisor
 from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
+from bus.wire.messages.readings import ProcessReading
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output.amounts import span
-from gateway.cli.output.errors import NO_NODE, CliError
+from gateway.cli.output.errors import NO_NODE, CliError, no_node_in
 
 
 def status(invocation: Invocation) -> None:
-    """Show the processes of the node, the models it holds, and its address."""
-    settings, output = invocation.settings(), invocation.output
-    try:
-        processes = Supervisor(settings.endpoints.supervisor).list_processes()
-    except ShoalError as error:
-        output.detail(str(error))
-        raise CliError(
-            f"no node runs in {settings.paths.home}", remedy="`shoal up` starts one", code=NO_NODE
-        ) from error
-    state, trouble = _state(invocation)
+    """Show the processes of the node, the models it holds, and its address.
+
+    Of a node at another address (`--url`) what it tells of itself. Ends with 3 when the node's
+    processes run and its API does not answer, too.
+    """
+    output = invocation.output
+    if invocation.url:
+        state, trouble = invocation.state(), ""
+        name, home = state.names.get(state.asked, state.asked), None
+        processes = [_supervised(one) for one in state.processes]
+    else:
+        settings = invocation.settings()
+        name, home = settings.node_name, str(settings.paths.home)
+        try:
+            processes = Supervisor(settings.endpoints.supervisor).list_processes()
+        except ShoalError as error:
+            output.detail(str(error))
+            raise no_node_in(settings.paths.home) from error
+        state, trouble = _state(invocation)
     instances: list[Instance] = [] if state is None else state.instances
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
     output.document(
         {
-            "node": settings.node_name,
-            "home": str(settings.paths.home),
+            "node": name,
+            "home": home,
             "url": invocation.address(),
             "answers": state is not None,
             "processes": [_as_fields(one) for one in processes],
@@ -52,11 +64,27 @@ def status(invocation: Invocation) -> None:
         rows = [(i.model, i.status, i.instance, i.generation) for i in instances]
         output.table(("model", "status", "instance", ">generation"), rows)
     output.say("")
-    where = f"{settings.node_name} at {invocation.address()}"
+    where = f"{name} at {invocation.address()}"
     output.say(f"{where}: {trouble}" if trouble else where)
     for node, one in health.items():
         if one.status != "ok":
             output.say(f"{one.status}: {node}: {one.message} ({one.remediation})")
+    if state is None:
+        raise typer.Exit(NO_NODE)
+
+
+def _supervised(one: ProcessReading) -> SupervisedProcess:
+    """Return a process as its node tells of it. Its entry in supervisord is that node's alone."""
+    return SupervisedProcess(
+        name=one.name,
+        status=cast(Status, one.status),
+        pid=one.pid,
+        started_at_s=round(wall() - one.uptime_s) if one.pid else 0,
+        stopped_at_s=0,
+        exit_code=None,
+        description=one.description,
+        log_path="",
+    )
 
 
 def _state(invocation: Invocation) -> tuple[NodeState | None, str]:

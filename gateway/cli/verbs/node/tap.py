@@ -14,7 +14,7 @@ import typer
 from bus.switchboard import Tapped, listen, literal_prefix
 from bus.wire.topics import TABLE
 from gateway.cli.command import Invocation
-from gateway.cli.output.errors import NO_NODE, NOT_FOUND, CliError
+from gateway.cli.output.errors import NOT_FOUND, CliError, no_node_in
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.2
@@ -43,8 +43,7 @@ def tap(
     _check_pattern(pattern)
     settings, output = invocation.settings(), invocation.output
     if not Path(settings.endpoints.tap.removeprefix("ipc://")).exists():
-        text = f"no node runs in {settings.paths.home}"
-        raise CliError(text, remedy="`shoal up` starts one", code=NO_NODE)
+        raise no_node_in(settings.paths.home)
     ends_at = time.monotonic() + (math.inf if for_s is None else for_s)
     seen = 0
     output.detail(f"listening at {settings.endpoints.tap}; Ctrl-C ends")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,8 +23,10 @@ from typing import Annotated, Any
 import typer
 from rich.progress import SpinnerColumn, TimeElapsedColumn
 
+from bus.process.identity import known_node_id
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
+from conf.ports import PORTS
 from conf.settings import (
     API_KEY,
     API_KEYS,
@@ -31,9 +34,8 @@ from conf.settings import (
     Settings,
     load_settings,
     readable_key,
-    remember_flags,
 )
-from conf.supervisord import SERVICES, supervisord_command, write_conf
+from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf
 from gateway.cli.command import Invocation
 from gateway.cli.node import processes
 from gateway.cli.node.node_api import NodeApi
@@ -119,7 +121,7 @@ def up(
     output = invocation.output
     supervisor = Supervisor(settings.endpoints.supervisor)
     if supervisor.is_up():
-        _already(invocation, supervisor, flags)
+        _already(invocation, supervisor, settings)
         return
     check_reach(settings)
     trouble = readable_key(settings.paths.config_file)
@@ -129,7 +131,7 @@ def up(
     with processes.alone(settings.paths):
         _clear_the_way(settings, output)
         write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
-        remember_flags(settings)
+        remember_start(settings)
         child = _start(settings, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
         try:
@@ -205,6 +207,8 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
     state = api.state_if_it_answers(2.0)
     if state is None:
         return Look(services=services)
+    if state.asked != known_node_id(settings.paths.state):
+        return Look(services=services, stranger=state.asked)
     models = tuple(model_look(state, model) for model in settings.preload)
     return Look(services=services, http="" if state.live else NO_HOLDER, models=models)
 
@@ -243,14 +247,34 @@ def _stuck(settings: Settings, verdict: Stuck) -> CliError:
     )
 
 
-def _already(invocation: Invocation, supervisor: Supervisor, flags: Flags) -> None:
+def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -> None:
+    """Say that the node runs, and what of the flags it does not run with."""
     settings, output = invocation.settings(), invocation.output
-    output.document(_summary(settings, supervisor, "already running", 0.0))
+    values = {key: value for key, value, _ in settings.rows()}
+    asked = {key: value for key, value, _ in wanted.rows() if key in wanted.flags}
+    missed = {key: value for key, value in asked.items() if value != values[key]}
+    output.document({**_summary(settings, supervisor, "already running", 0.0), "not_taken": missed})
     output.say(f"{settings.node_name} is already running at {settings.url}")
-    ignored = [name for name, value in asdict(flags).items() if value is not None]
-    if ignored:
-        names = ", ".join("--" + name.replace("_", "-") for name in ignored)
-        output.note(f"{names}: takes effect after `shoal down` and `shoal up`")
+    if missed:
+        there = {key: value for key, value, source in settings.rows() if source == "shoal up"}
+        again = " ".join(
+            f"{_flag(key)} {_word(value)}" for key, value in {**there, **asked}.items()
+        )
+        for key in missed:
+            now = _word(values[key])
+            output.warn(f"{_flag(key)} {_word(asked[key])} is not taken: the node runs with {now}")
+        output.say(f"to change it: `shoal down`, then `shoal up {again}`")
+
+
+def _flag(key: str) -> str:
+    """Return the flag that sets a setting."""
+    name = next((flag for flag, its in SETTINGS.items() if its == key), key)
+    return "--" + name.replace("_", "-")
+
+
+def _word(value: Any) -> str:
+    """Return a value as a flag takes it."""
+    return shlex.quote(",".join(value) if isinstance(value, tuple | list) else str(value))
 
 
 def _summary(
@@ -278,15 +302,18 @@ def _clear_the_way(settings: Settings, output: Output) -> None:
             raise CliError(text + processes.named(left), remedy="`shoal down` ends them")
     processes.sweep(settings.paths)
     # A client's outgoing connection may hold an ephemeral port for a moment.
-    trouble = processes.port_problem(settings.http_host, settings.http_port)
-    if trouble is not None and "taken" in trouble:
-        until(
-            PORT_GRACE_S,
-            lambda: processes.port_problem(settings.http_host, settings.http_port) is None,
-        )
-        trouble = processes.port_problem(settings.http_host, settings.http_port)
-    if trouble is not None:
-        raise CliError(trouble, remedy="choose another one with `shoal up --http-port PORT`")
+    until(PORT_GRACE_S, lambda: not any("taken" in one for one in _needed(settings).values()))
+    if taken := _needed(settings):
+        remedy = f"{processes.moved(settings)}, or end its owner"
+        raise CliError("; ".join(dict.fromkeys(taken.values())), remedy=remedy)
+
+
+def _needed(settings: Settings) -> dict[str, str]:
+    """Return the ports that the node's services listen at from the start and cannot. An address
+    that other nodes dial may still come (a cable, Wi-Fi): then the services wait for it."""
+    taken = processes.taken_ports(settings)
+    at_once = {use: problem for use, problem in taken.items() if PORTS[use].process}
+    return {use: one for use, one in at_once.items() if use == "http" or "taken" in one}
 
 
 def _beside_python(settings: Settings, *, asked: bool) -> bool:

@@ -179,8 +179,13 @@ def test_somebody_else_at_the_port_is_no_node() -> None:
         server.listen()
         look = dial(f"127.0.0.1:{server.getsockname()[1]}")
     assert look.outcome == "open" and mechanism(look.greeting) is None
-    assert door_check(look).level == "error"
     assert "no shoal node" in peer_check(look, has_key=False, macos=False).found
+
+
+def test_a_door_that_is_not_this_nodes_is_an_error_whatever_answers_there() -> None:
+    assert told(door_check("127.0.0.1:24154", {}))[0] == "ok"
+    level, words = told(door_check("127.0.0.1:24154", {"peers": "bus does not listen at 24154"}))
+    assert level == "error" and "peers: bus does not listen" in words and "--base-port" in words
 
 
 def test_this_machines_addresses_are_told_with_what_they_lie_on() -> None:

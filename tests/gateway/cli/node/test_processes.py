@@ -16,6 +16,7 @@ import pytest
 
 from bus.process.supervisor import Supervisor
 from conf.paths import Paths, find_paths
+from conf.settings import load_settings
 from gateway.cli.node import processes
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import QUIET, Output
@@ -133,3 +134,31 @@ def test_a_taken_port_names_its_owner() -> None:
 def test_an_address_of_another_machine_is_a_problem_in_words() -> None:
     trouble = processes.port_problem("192.0.2.1", 2)
     assert trouble is not None and trouble.startswith("cannot listen at 192.0.2.1:2")
+
+
+def test_a_node_is_moved_to_ports_that_are_free(tmp_path: Path) -> None:
+    found = load_settings(home=tmp_path)
+    base = processes.free_base_port(found)
+    assert base is not None and processes.moved(found) == f"`shoal up --base-port {base}` moves all"
+    there = load_settings(home=tmp_path, flags={"base_port": base})
+    assert processes.taken_ports(there) == {}
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", base + 5))
+        assert list(processes.taken_ports(there)) == ["weights"]
+        assert processes.free_base_port(found) not in (None, base)
+    chosen = load_settings(home=tmp_path, flags={"http_port": 8080})
+    assert f"--base-port {base} --http-port {base}" in processes.moved(chosen)
+
+
+def test_a_port_is_the_nodes_only_where_its_own_process_listens(
+    tmp_path: Path, stubborn: tuple[int, int], paths: Paths
+) -> None:
+    found = load_settings(home=tmp_path)
+    found._paths = paths  # pyright: ignore[reportPrivateUsage]
+    base = processes.free_base_port(found)
+    settings = load_settings(home=tmp_path, flags={"base_port": base})
+    settings._paths = paths  # pyright: ignore[reportPrivateUsage]
+    with socket.create_server(("127.0.0.1", settings.port_of("peers"))):
+        closed = processes.closed_ports(settings)
+    assert set(closed) == {"http", "control", "telemetry", "candidate", "peers", "weights"}
+    assert f"pid {os.getpid()}" in closed["peers"] and "bus does not listen" in closed["peers"]

@@ -93,3 +93,8 @@ def test_the_deadline_names_the_process_most_likely_to_blame() -> None:
     model = ModelLook("tiny", "loading")
     assert overdue(Starting(4, 5, "tiny is loading", model), running, 30.0).process == "worker"
     assert overdue(Starting(3, 5, "no answer"), running, 30.0).process == "gateway"
+
+
+def test_another_node_at_the_address_ends_the_wait_at_once() -> None:
+    verdict = StartWatch(SERVICES).judge(Look(RUNNING, stranger="n2"))
+    assert isinstance(verdict, Stuck) and "n2" in verdict.why

@@ -14,7 +14,9 @@ ROW = ("lab-1", "n60f4dd9d5b", "25.3 GB", ", ".join(f"model-{number}" for number
 
 def shown(*, terminal: bool) -> str:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=terminal, width=40, color_system=None)
+    console = Console(
+        file=out, force_terminal=terminal, width=40, color_system=None, soft_wrap=True
+    )
     Output(out=console).table(COLUMNS, [ROW])
     return out.getvalue()
 
@@ -23,6 +25,13 @@ def test_a_pipe_gets_a_line_for_each_row() -> None:
     head, row = shown(terminal=False).splitlines()
     assert head.split() == ["node", "id", "memory", "models"]
     assert all(cell in row for cell in ROW)
+
+
+def test_no_line_in_a_pipe_is_longer_than_its_words() -> None:
+    out = io.StringIO()
+    output = Output(out=Console(file=out, width=40, color_system=None, soft_wrap=True))
+    output.table((">n", "found"), [("1", "x" * 400), ("10", "[two]\nlines"), ("7", "")])
+    assert out.getvalue().splitlines() == [" n  found", " 1  " + "x" * 400, "10  [two] lines", " 7"]
 
 
 def test_a_narrow_terminal_loses_nothing() -> None:

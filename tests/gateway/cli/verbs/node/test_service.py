@@ -23,6 +23,7 @@ from gateway.cli.node import units
 from gateway.cli.node.units import Account, NotAUnit, Service, plan
 from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.node import service
+from gateway.cli.verbs.node.service import _check_start  # pyright: ignore[reportPrivateUsage]
 from gateway.cli.verbs.node.up import _hold  # pyright: ignore[reportPrivateUsage]
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -236,3 +237,27 @@ def test_a_node_in_the_foreground_fails_when_its_supervisord_is_killed() -> None
         child.kill()
         with pytest.raises(CliError, match="signal 9"):
             _hold(child)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "refused"),
+    [
+        ('{"node": "box", "processes": []}', 0, "runs already"),
+        ('{"node": "box", "processes": [], "answers": false}', 3, "runs already"),
+        ('{"error": {"message": "no node runs", "code": 3}}', 3, ""),
+        ("Permission denied", 1, "cannot run shoal"),
+    ],
+)
+def test_a_node_that_runs_already_is_told_from_none_whether_its_api_answers_or_not(
+    tmp_path: Path, said: str, code: int, refused: str
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho '{said}'\nexit {code}\n")
+    program.chmod(0o755)
+    me = pwd.getpwuid(os.geteuid())
+    found = Service("shoal", str(program), "", Account(me.pw_name, me.pw_dir), {})
+    if not refused:
+        _check_start(found)
+        return
+    with pytest.raises(CliError, match=refused):
+        _check_start(found)

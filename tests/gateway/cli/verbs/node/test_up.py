@@ -15,9 +15,10 @@ from conf.settings import load_settings
 from gateway.cli.app import app
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import parse_state
+from gateway.cli.node.processes import free_base_port
 from gateway.cli.node.readiness import Look, ModelLook
 from gateway.cli.verbs.node.up import log_tail, look_at, model_look
-from tests.harness.node_server import card, instance, serving, state
+from tests.harness.node_server import NODE, card, instance, serving, state
 
 
 def up(home: Path, *words: str) -> Any:
@@ -35,7 +36,21 @@ def test_a_taken_port_is_said_with_its_owner_and_nothing_is_started(
         found = up(tmp_path, "--http-port", str(port), "--json")
     error = json.loads(found.stdout)["error"]
     assert found.exit_code == 1
-    assert f"port {port} is taken by" in error["message"] and "--http-port" in error["remedy"]
+    assert f"port {port} is taken by" in error["message"] and "--base-port" in error["remedy"]
+    assert not (tmp_path / "state" / "supervisord.conf").exists()
+
+
+def test_a_taken_port_of_the_cluster_is_said_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.cli.verbs.node.up.PORT_GRACE_S", 0.0)
+    base = free_base_port(load_settings(home=tmp_path))
+    assert base is not None
+    with socket.create_server(("127.0.0.1", base + 4)):
+        found = up(tmp_path, "--base-port", str(base), "--json")
+    error = json.loads(found.stdout)["error"]
+    assert found.exit_code == 1 and f"port {base + 4} is taken by" in error["message"]
+    assert f"--base-port {base}`" not in error["remedy"] and "--base-port" in error["remedy"]
     assert not (tmp_path / "state" / "supervisord.conf").exists()
 
 
@@ -85,11 +100,16 @@ class Listing(Supervisor):
 
 def test_a_look_tells_what_the_api_misses(tmp_path: Path) -> None:
     settings = load_settings(home=tmp_path)
+    settings.paths.state.mkdir(parents=True)
+    (settings.paths.state / "node-id").write_text(f"{NODE}\n")
     leaderless = {**state([card("shoal-tiny", Path("/x"))], []), "live": False}
     with serving(lambda *_: (200, leaderless)) as url:
         look = look_at(settings, Listing("x"), NodeApi(url))
     assert look.http == "nobody holds the term yet"
     assert look.models == (ModelLook("shoal-tiny", "waiting"),)
+    (settings.paths.state / "node-id").write_text("n2\n")
+    with serving(lambda *_: (200, leaderless)) as url:
+        assert look_at(settings, Listing("x"), NodeApi(url)) == Look(services=(), stranger=NODE)
     with serving(lambda *_: (503, {"error": {"message": "draining"}})) as url:
         assert look_at(settings, Listing("x"), NodeApi(url)).http is None
 

@@ -1,0 +1,30 @@
+"""Talks to the operating system: Ctrl-C while the command line is still loading."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Generator
+
+INTERRUPTED = 130
+"""The exit code, as shells have it."""
+
+
+@contextlib.contextmanager
+def silent_interrupts() -> Generator[None]:
+    """End the process without a word when it is interrupted within the block.
+
+    For imports, whose traceback would say nothing. An interrupt that is ignored, or that has
+    another handler, stays so.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,177 @@
+"""What the command line says and sends: every word true (C6, C8 to C11 of the inspection)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.process.supervisor import Supervisor
+from conf.settings import load_settings
+from tests.harness.node_server import instance, serving
+from tests.harness.nodes import TREE, Node, eventually, shoal
+
+CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
+WORD: list[Any] = [
+    {"choices": [{"index": 0, "delta": {"content": "word"}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}},
+    "data: [DONE]\n\n",
+]
+
+
+def typed(url: str, *words: str, say: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line of the inspected tree against the node at `url`, `say` piped in."""
+    with tempfile.TemporaryDirectory(prefix="shoal-test-") as home:
+        return subprocess.run(
+            [sys.executable, "-P", "-c", CODE, *words, "--url", url],
+            cwd=home,
+            env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", "SHOAL_HOME": home},
+            input=say,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def told(index: int, *loaded: Any) -> dict[str, Any]:
+    """Return `GET /state` of a node that has read the log up to `index`."""
+    instances = {str(one.instance): one.model_dump(mode="json") for one in loaded}
+    return {
+        "state": {"term": 1, "holder": "n1", "index": index, "instances": instances},
+        "node": "n1",
+        "holder": "n1",
+        "live": True,
+        "telemetry": {"nodes": {}, "runners": [], "cards": [], "peers": {}},
+        "nodeHealth": {},
+    }
+
+
+def test_c6_what_is_piped_in_follows_the_prompt() -> None:
+    asked: list[Any] = []
+
+    def answer(_method: str, _path: str, body: dict[str, Any]) -> Any:
+        asked.append(body["messages"])
+        return WORD
+
+    with serving(answer) as url:
+        both = typed(url, "run", "m", "Summarise this:", say="the tide came in\n")
+        alone = typed(url, "run", "m", "hello")
+    assert (both.returncode, alone.returncode) == (0, 0), both.stderr + alone.stderr
+    said = [one[-1]["content"] for one in asked]
+    assert said == ["Summarise this:\n\nthe tide came in", "hello"]
+
+
+def test_c10_a_model_is_not_called_removed_before_its_placement_is_read() -> None:
+    states = [told(3), told(4), told(7, instance("m", "placed")), told(8, instance("m"))]
+
+    def answer(method: str, path: str, _body: dict[str, Any]) -> Any:
+        if path == "/place_instance":
+            return 200, {"model": "m", "instance": "inst-m", "term": 1, "index": 7}
+        return 200, states.pop(0) if len(states) > 1 else states[0]
+
+    with serving(answer) as url:
+        found = typed(url, "place", "m")
+    assert found.returncode == 0, found.stderr
+    assert "m is ready" in found.stdout
+
+
+SPY = """
+import sys, time
+class Spy:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            print("loads", flush=True)
+            time.sleep(20)
+sys.meta_path.insert(0, Spy())
+from gateway.cli.app import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("name", ["typer", "pydantic", "rich.progress", "httpx"])
+def test_c8_an_interrupt_while_it_loads_is_no_traceback(name: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", SPY.format(name=name), "ps", "--url", "http://127.0.0.1:9"],
+        # A test run in the background may have been told to ignore Ctrl-C; a user has not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TREE), "SHOAL_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "loads\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert "Traceback" not in said, said
+    assert process.returncode == 130
+
+
+def test_c8_help_loads_what_it_shows_and_no_more() -> None:
+    program = [sys.executable, "-X", "importtime", "-P", "-c", CODE, "--help"]
+    env = {**os.environ, "PYTHONPATH": str(TREE)}
+    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"typer", "gateway.cli.app"} <= loaded
+    heavy = {"httpx", "pydantic", "rich", "psutil", "supervisor", "zmq", "conf.settings"}
+    assert not heavy & loaded, heavy & loaded
+    assert not [name for name in loaded if name.startswith("gateway.cli.verbs.")]
+
+
+def test_c8_version_and_help_are_words() -> None:
+    for words, wanted in (
+        (("--version",), "shoal "),
+        (("version",), "shoal "),
+        (("help",), "Usage"),
+        (("help", "run"), "--temperature"),
+    ):
+        done = shoal(*words)
+        assert done.returncode == 0 and wanted in done.stdout, (words, done.stderr)
+
+
+@pytest.mark.parametrize("words", [("logs",), ("tap", "--for", "0"), ("doctor",)])
+def test_c8_an_address_is_obeyed_or_refused(words: tuple[str, ...]) -> None:
+    with serving(lambda *_: (200, told(1))) as url:
+        found = typed(url, *words)
+        assert found.returncode == 2 and "--url" in found.stderr, (found.returncode, found.stderr)
+
+
+def test_c8_status_at_an_address_is_of_the_node_there() -> None:
+    process = {
+        "name": "bus", "pid": 77, "status": "running", "cpu_s": 1.0, "cpu_ratio": 0.0,
+        "resident_bytes": 1, "threads": 2, "uptime_s": 600.0, "description": "",
+    }  # fmt: skip
+    body = told(1, instance("m"))
+    body["telemetry"]["nodes"]["n1"] = {"processes": [process]}
+    with serving(lambda *_: (200, body)) as url:
+        found = typed(url, "status")
+    assert found.returncode == 0, found.stderr
+    assert "77" in found.stdout and "10 min" in found.stdout and "inst-m" in found.stdout
+    nobody = typed("http://127.0.0.1:9", "status")
+    assert nobody.returncode == 3 and "http://127.0.0.1:9" in nobody.stderr
+
+
+def test_c8_doctor_in_a_pipe_has_a_line_for_each_check_as_long_as_its_words() -> None:
+    done = shoal("doctor", env={"SHOAL_HOME": tempfile.mkdtemp(prefix="shoal-test-")})
+    lines = done.stdout.splitlines()
+    assert any("python" in line for line in lines), done.stderr
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_c8_status_ends_with_3_when_the_nodes_api_does_not_answer(node: Node) -> None:
+    supervisor = Supervisor(load_settings(home=node.home).endpoints.supervisor)
+    supervisor.stop("gateway")
+    try:
+        found = node.shoal("status")
+        assert found.returncode == 3, found.stdout
+        assert "bus" in found.stdout and "no node answers" in " ".join(found.stdout.split())
+    finally:
+        supervisor.start("gateway")
+        eventually(node.ready, 60, "the node serves again")
