@@ -2,8 +2,9 @@
 
 Owns every request of its process. One for which no instance is ready waits
 (`gateway.requests.waiting_room`), any other is at a lead runner. A refusal is tried elsewhere once;
-a runner that vanishes before it had accepted costs nothing, the request waits again. Deadlines:
-loading has its own; the time of the answer counts from its submission.
+one that has waited for the load waits on where all are full. A runner that vanishes before it had
+accepted costs nothing, the request waits again. Deadlines: loading has its own; the time of the
+answer counts from its submission.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Dispatcher:
                 "client": request.wire.client_id,
                 "priority": request.wire.priority,
                 "instance": request.instance,
-                "waiting": request.request_id in self._room,
+                "waiting": not request.begun,
                 "tokens": request.tokens,
                 "seconds": round(now - request.since_at, 3),
             }
@@ -166,8 +167,10 @@ class Dispatcher:
             passing and request.tries < MAX_WAITS
         ):
             self._place(request)
-            return
-        self._refuse(request, refusal)
+        elif busy and request.has_waited:
+            self._refuse_where(request, self._room.add_again(request))
+        else:
+            self._refuse(request, refusal)
 
     def ended(self, request: ClientRequest) -> None:
         """Forget a request that had its terminal; if it failed, its answer's others as well."""
@@ -211,9 +214,7 @@ class Dispatcher:
         """Submit to a ready instance, or let wait for one."""
         chosen = self._catalog.choose(request.wire, request.excluded)
         if chosen is None:
-            full = self._room.add(request)
-            if full is not None:
-                self._refuse(request, full)
+            self._refuse_where(request, self._room.add(request))
             return
         now = self._reactor.now()
         request.submitted(chosen, now, self._options.request_timeout_s)
@@ -234,6 +235,10 @@ class Dispatcher:
     ) -> None:
         self._clients.cancel(Cancel(request.request_id, why))
         request.end_failed(reason, message, self._reactor.now())
+
+    def _refuse_where(self, request: ClientRequest, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            self._refuse(request, refusal)
 
     def _refuse(self, request: ClientRequest, refusal: Refusal) -> None:
         request.inbox.refuse(of_refusal(refusal))
