@@ -38,6 +38,7 @@ from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
 from conf.sections import (
     ClusterSettings,
+    Networks,
     RunnerSettings,
     Words,
     flat,
@@ -90,6 +91,7 @@ class Settings(BaseSettings):
     http_processes: int = Field(ge=0, le=64)
     http_names: Words
     cors_origins: Words
+    trusted_proxies: Networks
     api_keys: Words
     cluster_key_file: str
     slots: int = Field(ge=1, le=99)

@@ -93,6 +93,14 @@ class ModelCatalog:
         loads = {one.instance: self._load(one) for one in ready}
         return routing.choose(ready, loads, routing.affinity_of(request))
 
+    def has_place(self, model: ModelId, tried: Tried) -> bool:
+        """Return whether a ready instance that was not tried has a row or a place in its queue
+        left, as far as is known here."""
+        return any(
+            routing.has_place(self.readings.runner_of(one, self._now()), self._load(one).rows)
+            for one in self.ready(model, tried)
+        )
+
     def hopeless(self, model: ModelId) -> Refusal | None:
         """Return why the model will not be loaded: the holder gave all its copies up."""
         why = routing.given_up(self._bus.state.instances.values(), model)

@@ -2,8 +2,9 @@
 
 Owns every request of its process. One for which no instance is ready waits
 (`gateway.requests.waiting_room`), any other is at a lead runner. A refusal is tried elsewhere once;
-a runner that vanishes before it had accepted costs nothing, the request waits again. Deadlines:
-loading has its own; the time of the answer counts from its submission.
+one that has waited for the load waits on where all are full. A runner that vanishes before it had
+accepted costs nothing, the request waits again. Deadlines: loading has its own; the time of the
+answer counts from its submission.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 from bus.client import BusClient
 from bus.replica.state import ClusterState
+from bus.shares import Sharer, has_share
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
@@ -80,12 +82,13 @@ class Dispatcher:
 
     # --- what resources ask ------------------------------------------------------------------
 
-    def start(self, parsed: Parsed, *, key_id: str | None = None) -> Exchange:
-        """Submit the requests of a body, asked with the API key of that id, or let them wait.
+    def start(self, parsed: Parsed, *, sharer: Sharer, key_id: str | None = None) -> Exchange:
+        """Submit the requests of a body, asked by `sharer` with the API key of that id, or let
+        them wait.
 
         Raises HttpFaultRaised when they cannot even wait, or name no model that is here.
         """
-        self._check_room()
+        self._check_room(sharer)
         model = self._catalog.named(parsed.model)
         wires = tuple(
             one.model_copy(update={"model": model, "key_id": key_id}) for one in parsed.requests
@@ -99,6 +102,7 @@ class Dispatcher:
                 counters=self._counters,
                 now=self._reactor.now(),
                 timeout_s=parsed.extras.timeout_s,
+                sharer=sharer,
             )
             for wire in wires
         )
@@ -143,7 +147,7 @@ class Dispatcher:
                 "client": request.wire.client_id,
                 "priority": request.wire.priority,
                 "instance": request.instance,
-                "waiting": request.request_id in self._room,
+                "waiting": not request.begun,
                 "tokens": request.tokens,
                 "seconds": round(now - request.since_at, 3),
             }
@@ -166,8 +170,10 @@ class Dispatcher:
             passing and request.tries < MAX_WAITS
         ):
             self._place(request)
-            return
-        self._refuse(request, refusal)
+        elif busy and request.has_waited:
+            self._refuse_where(request, self._room.add_again(request))
+        else:
+            self._refuse(request, refusal)
 
     def ended(self, request: ClientRequest) -> None:
         """Forget a request that had its terminal; if it failed, its answer's others as well."""
@@ -211,16 +217,16 @@ class Dispatcher:
         """Submit to a ready instance, or let wait for one."""
         chosen = self._catalog.choose(request.wire, request.excluded)
         if chosen is None:
-            full = self._room.add(request)
-            if full is not None:
-                self._refuse(request, full)
+            self._refuse_where(request, self._room.add(request))
             return
         now = self._reactor.now()
         request.submitted(chosen, now, self._options.request_timeout_s)
         remaining_ms = NEVER_MS
         if request.deadline_at is not None:
             remaining_ms = max(1, int(1000 * (request.deadline_at - now)))
-        self._clients.submit(chosen, request.wire, request, remaining_ms=remaining_ms)
+        self._clients.submit(
+            chosen, request.wire, request, remaining_ms=remaining_ms, sharer=request.sharer
+        )
 
     def _stop(self, request: ClientRequest) -> None:
         now = self._reactor.now()
@@ -234,6 +240,10 @@ class Dispatcher:
     ) -> None:
         self._clients.cancel(Cancel(request.request_id, why))
         request.end_failed(reason, message, self._reactor.now())
+
+    def _refuse_where(self, request: ClientRequest, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            self._refuse(request, refusal)
 
     def _refuse(self, request: ClientRequest, refusal: Refusal) -> None:
         request.inbox.refuse(of_refusal(refusal))
@@ -250,12 +260,15 @@ class Dispatcher:
             self._clients.cancel(Cancel(request_id, why))
         self._clients.forget(request_id)
 
-    def _check_room(self) -> None:
+    def _check_room(self, sharer: Sharer) -> None:
         """Raise HttpFaultRaised while no request may be opened: draining, or as many as may be."""
+        most = self._options.max_open
         if self.draining:
             message = "this gateway is shutting down"
             refusal = Refusal(reason="draining", message=message, retry_after_s=2.0)
-        elif len(self.requests) >= self._options.max_open:
+        elif len(self.requests) >= most and not has_share(
+            (one.sharer for one in self.requests.values()), sharer, most
+        ):
             refusal = Refusal(
                 reason="queue_full",
                 message=f"{len(self.requests)} requests are open at this gateway",

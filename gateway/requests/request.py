@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from bus.shares import Sharer
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, RequestId
 from bus.wire.instances import Instance
@@ -34,9 +35,10 @@ class RequestOwner(Protocol):
 class ClientRequest:
     """One request of a client and where it stands. Instants end in `_at` and are monotonic.
 
-    `wire` is the request as runners get it. `moved_at` is when it was submitted or last gave an
-    entry; `first_at` when its first token came. `excluded` are (instance, generation) pairs that
-    were tried.
+    `wire` is the request as runners get it, `sharer` who asks. `moved_at` is when it was submitted
+    or last gave an entry; `first_at` when its first token came. `begun`: it gave an entry, so a
+    runner computes it. `excluded` are (instance, generation) pairs that were tried; `has_waited`:
+    for a model to be loaded.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class ClientRequest:
         counters: Counters,
         now: float,
         timeout_s: float | None,
+        sharer: Sharer,
     ) -> None:
         self.wire = wire
+        self.sharer = sharer
         self.request_id: RequestId = wire.request_id
         self.model: ModelId = wire.model
         self.inbox = inbox
@@ -62,6 +66,8 @@ class ClientRequest:
         self.instance: InstanceId | None = None
         self.excluded: set[tuple[InstanceId, int]] = set()
         self.tries = 0
+        self.has_waited = False
+        self.begun = False
         self.tokens = 0
         self.prompt_tokens = 0
         self.usage: Usage | None = None
@@ -77,19 +83,28 @@ class ClientRequest:
 
     def waiting(self, now: float) -> None:
         """Note that no instance is ready: the time from here on is loading, without a deadline."""
-        self.deadline_at = None
-        self._silence_s = 0.0
+        self._stand_by()
+        self.has_waited = True
         self._waiting_since = now
 
-    def submitted(self, instance: Instance, now: float, request_timeout_s: float) -> None:
-        """Note that an instance is being asked: the clocks of the answer start.
+    def waiting_for_place(self) -> None:
+        """Note that the instances are ready and full: any of them may be asked again later."""
+        self._stand_by()
+        self.excluded.clear()
+        self.tries = 0
 
-        `request_timeout_s` bounds the time without an entry; 0: no bound.
+    def submitted(self, instance: Instance, now: float, request_timeout_s: float) -> None:
+        """Note that an instance is being asked: the clock of the answer starts.
+
+        `request_timeout_s` bounds the time between two entries; 0: no bound. Before the first one
+        the request may be in the runner's queue, and whether the runner works is known by its
+        steps.
         """
         self.instance = instance.instance
         self.excluded.add((instance.instance, instance.generation))
         self.tries += 1
         self.moved_at = now
+        self.begun = False
         if self._waiting_since is not None:
             self.inbox.load_s += now - self._waiting_since
             self._waiting_since = None
@@ -101,7 +116,7 @@ class ClientRequest:
         """Return whether a deadline has come: of the answer (`x_timeout_s`), or of silence."""
         if self.deadline_at is not None and now >= self.deadline_at:
             return True
-        return self._silence_s > 0 and now - self.moved_at >= self._silence_s
+        return self.begun and 0 < self._silence_s <= now - self.moved_at
 
     def late_text(self) -> str:
         """Return what a client is told when a deadline has come."""
@@ -141,6 +156,7 @@ class ClientRequest:
             self.first_at = self.first_at or now
             self.tokens += tokens
         self.moved_at = now
+        self.begun = True
         last = entries[-1]
         self.inbox.arrived(self.request_id, entries)
         if isinstance(last, Finished | Failed):
@@ -159,6 +175,11 @@ class ClientRequest:
             for choice in range(self.wire.n)
         ]
         self.arrived([*ends, Finished(self.request_id, 0, self._so_far())], now)
+
+    def _stand_by(self) -> None:
+        self.instance = None
+        self.deadline_at = None
+        self._silence_s = 0.0
 
     def _so_far(self) -> Usage:
         return Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.tokens)

@@ -64,9 +64,10 @@ def ready_instances(
 
 
 def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
-    """Return why the model will not be loaded: the holder gave up on all its copies; or None."""
+    """Return why the model will not be loaded: the holder gave up on all its copies, and places
+    none of them again; or None."""
     mine = [one for one in instances if one.model == model]
-    if not mine or any(one.status != "failed" for one in mine):
+    if not mine or any(one.status != "failed" or one.place_again is not None for one in mine):
         return None
     return mine[0].why or "its runner keeps failing"
 
@@ -111,6 +112,12 @@ def affinity_of(request: GenerationRequest) -> str:
 def reading_rows(reading: RunnerReading | None) -> int:
     """Return the rows that a runner said it has, waiting ones included."""
     return 0 if reading is None else reading.running + reading.waiting
+
+
+def has_place(reading: RunnerReading | None, rows: int) -> bool:
+    """Return whether a runner with so many rows takes one more, as far as its reading tells; one
+    that was not heard of is asked."""
+    return reading is None or rows < reading.max_running + reading.max_waiting
 
 
 def _weight(affinity: str, instance: InstanceId) -> bytes:

@@ -1,14 +1,16 @@
 """Talks to the bus: requests that wait for an instance of their model, and what they wait for.
 
 The demand is published each second while there is any, and once more when there is none. Waiting
-ends by an instance that is ready, by a time that has run out, or by reasons that time will not
-change: the holder says that the model has no place, it has given all copies up, or the only
-instances did not answer.
+ends by an instance that is ready and has a place, by a time that has run out, or by reasons that
+time will not change: the holder says that the model has no place, it has given all copies up, or
+the only instances did not answer. Such a reason refuses at the door as well; there it leaves a
+wish, for the holder tries again what is wished for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from bus.client import BusClient
 from bus.wire.errors import Refusal
@@ -22,6 +24,10 @@ from gateway.requests.waiting_queue import PUBLISH_S, Waiter, WaitingQueue, load
 
 SILENT_S = 12.0
 """How long a request waits for the replacement of the only instance, which did not answer."""
+WISH_S = 5.0
+"""Readings are heard within this; a wish need not last longer."""
+FULL_S = 1.0
+"""A runner that was found full has said by then how full it is."""
 
 
 class WaitingRoom:
@@ -49,6 +55,7 @@ class WaitingRoom:
         self._open = open_requests
         self._on_ready = on_ready
         self._on_refused = on_refused
+        self._full_until: dict[ModelId, float] = {}
         self._published_at = 0.0
         self._demanded = True  # what an earlier process of this name said is taken back
         self._placement = PlacementCheck(bus, self._refuse_all)
@@ -57,19 +64,26 @@ class WaitingRoom:
         return request_id in self._queue.waiters
 
     def add(self, request: ClientRequest) -> Refusal | None:
-        """Let a request wait, and have its model's placement checked; or say that all is full."""
-        waiter = Waiter(
-            key=request.request_id,
-            model=request.model,
-            priority=request.wire.priority,
-            since_at=request.since_at,
-            deadline_at=request.since_at + self._options.load_timeout_s,
-        )
-        full = self._queue.add(waiter)
+        """Let a request wait, and have its model's placement checked; or say why it waits in vain,
+        or that all is full."""
+        hopeless = self._catalog.hopeless(request.model)
+        if hopeless is not None:
+            self._wish(request)
+            return hopeless
+        full = self._queue.add(self._waiter(request))
         if full is None:
             request.waiting(self._bus.reactor.now())
             self._publish()
             self._placement.ask(request.model)
+        return full
+
+    def add_again(self, request: ClientRequest) -> Refusal | None:
+        """Let a request that has waited for the load wait on, for a place; or say that all is
+        full."""
+        self._full_until[request.model] = self._bus.reactor.now() + FULL_S
+        full = self._queue.add(self._waiter(request))
+        if full is None:
+            request.waiting_for_place()
         return full
 
     def remove(self, request_id: RequestId) -> bool:
@@ -89,22 +103,58 @@ class WaitingRoom:
         if now - self._published_at >= PUBLISH_S:
             self._publish()
         for model in self._queue.models():
-            self._give_up_silent(model, now)
+            if self._catalog.ready(model):
+                self._give_out(model)
+                self._give_up_silent(model, now)
         for waiter in self._queue.expired(now):
             request = self._open.get(RequestId(waiter.key))
-            if request is not None:
-                self._on_refused(request, not_loaded(waiter.model, now - waiter.since_at))
+            if request is None:
+                self._queue.remove(waiter.key)
+            else:
+                self._on_refused(request, self._too_late(waiter, now))
 
     def progress(self, request: ClientRequest, now: float) -> str:
         """Return a line for the person who waits for `request`."""
+        position = self._queue.position(request.request_id)
+        if self._catalog.ready(request.model):
+            return f"waiting for a place, {position} ahead of you"
         return loading_text(
             request.model,
             self._catalog.readings.runners(now),
             self._catalog.readings.weights(now),
-            position=self._queue.position(request.request_id),
+            position=position,
         )
 
     # --- below ---------------------------------------------------------------------------------
+
+    def _waiter(self, request: ClientRequest) -> Waiter:
+        return Waiter(
+            key=request.request_id,
+            model=request.model,
+            priority=request.wire.priority,
+            since_at=request.since_at,
+            deadline_at=request.since_at + self._options.load_timeout_s,
+            sharer=request.sharer,
+        )
+
+    def _wish(self, request: ClientRequest) -> None:
+        """Keep the demand of a request that is refused for as long as it takes to be heard."""
+        now = self._bus.reactor.now()
+        wish = replace(
+            self._waiter(request),
+            key=f"wish for {request.model}",
+            since_at=now,
+            deadline_at=now + WISH_S,
+        )
+        self._queue.add(wish)
+        self._publish()
+
+    def _too_late(self, waiter: Waiter, now: float) -> Refusal:
+        waited_s = now - waiter.since_at
+        if not self._catalog.ready(waiter.model):
+            return not_loaded(waiter.model, waited_s)
+        message = f"no place came free at {waiter.model} within {waited_s:.0f} s"
+        return Refusal(reason="queue_full", message=message, retry_after_s=5.0)
 
     def _waiting_for(self, model: ModelId) -> Iterator[ClientRequest]:
         """Yield the requests that wait for a model, in order, as long as they are still open."""
@@ -114,15 +164,21 @@ class WaitingRoom:
                 yield request
 
     def _give_out(self, model: ModelId) -> None:
+        """Submit, in order, as many as there are places for; none just after one was refused."""
+        given = False
         for request in self._waiting_for(model):
-            if self._catalog.ready(model, request.excluded):
+            if self._bus.reactor.now() < self._full_until.get(model, 0.0):
+                break
+            if self._catalog.has_place(model, request.excluded):
                 self._queue.remove(request.request_id)
                 self._on_ready(request)
-        self._publish()
+                given = True
+        if given:
+            self._publish()
 
     def _give_up_silent(self, model: ModelId, now: float) -> None:
         """Refuse those who tried all instances, none of which answers or is being replaced."""
-        if not self._catalog.ready(model) or self._catalog.any_suspect(model):
+        if self._catalog.any_suspect(model):
             return
         text = f"the runner of {model} does not answer; it may be overloaded"
         silent = Refusal(reason="not_ready", message=text, retry_after_s=5.0)

@@ -1,7 +1,8 @@
 """Shapes that OpenAI's two text APIs share: errors, usage, timing, reasons, framing.
 
-Pure. `timing` is ours (`seconds` from queue to last token, `tokens_per_sec` = completion
-tokens over those seconds) and stands beside `usage`, never inside.
+Pure. `timing` is ours and stands beside `usage`, never inside: `seconds` from entering the queue
+to the last token, and the parts of them; `tokens_per_sec` divides all completion tokens by
+`seconds`, `decode_tokens_per_sec` those after the first by `decode_seconds`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, in_words
 
-FINISH_REASONS: Mapping[FinishReason, str] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    # the only value of the dialect that says "there would have been more"
-    "cancelled": "length",
+FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
+    "stop": {"finish_reason": "stop"},
+    "length": {"finish_reason": "length"},
+    "tool_calls": {"finish_reason": "tool_calls"},
+    # the dialect has no word for what somebody stopped, and its clients take no other
+    "cancelled": {"finish_reason": "stop", "stop_reason": "cancelled"},
 }
+"""How the end of a choice is told, by why it ended."""
 
 FIELD_WORDS = {"thinking": "reasoning_effort"}
 """What the rest of shoal calls differently."""
@@ -86,10 +88,27 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def timing_object(usage: Usage) -> dict[str, float]:
-    """Return the seconds from entering the queue to the last token, and tokens per second."""
+    """Return the seconds from entering the queue to the last token, their parts, and tokens per
+    second of the whole and of decoding."""
     seconds = usage.queue_s + usage.prefill_s + usage.decode_s
-    rate = usage.completion_tokens / seconds if seconds > 0 else 0.0
-    return {"seconds": round(seconds, 6), "tokens_per_sec": round(rate, 3)}
+    after_first = max(usage.completion_tokens - 1, 0)
+    return {
+        "seconds": round(seconds, 6),
+        "queue_seconds": round(usage.queue_s, 6),
+        "prefill_seconds": round(usage.prefill_s, 6),
+        "decode_seconds": round(usage.decode_s, 6),
+        "tokens_per_sec": _per_second(usage.completion_tokens, seconds),
+        "decode_tokens_per_sec": _per_second(after_first, usage.decode_s),
+    }
+
+
+def _per_second(tokens: int, seconds: float) -> float:
+    return round(tokens / seconds, 3) if seconds > 0 else 0.0
+
+
+def finish_bytes(finish: Mapping[str, str]) -> bytes:
+    """Return one of `FINISHES` as members of an object, for a stream."""
+    return json_bytes(finish)[1:-1]
 
 
 def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:

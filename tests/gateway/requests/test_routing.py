@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
-from bus.wire.instances import Instance, RankReady, Shard, Status
+from bus.wire.instances import Conditions, Instance, RankReady, Shard, Status
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest, TextPart
 from gateway.requests.routing import (
     AFFINITY_SLACK,
@@ -108,3 +108,9 @@ def test_a_model_is_given_up_when_all_its_copies_failed() -> None:
     assert given_up([instance("a", "failed")], ModelId("m")) == "it would not load"
     assert given_up([instance("a", "failed"), instance("b", "placed")], ModelId("m")) is None
     assert given_up([], ModelId("m")) is None
+
+
+def test_a_model_is_not_given_up_while_a_copy_is_to_be_placed_again() -> None:
+    again = instance("a", "failed").model_copy(update={"place_again": Conditions(min_nodes=2)})
+    assert given_up([again], ModelId("m")) is None
+    assert given_up([instance("b", "failed"), again], ModelId("m")) is None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.readings import FetchPhase, FetchReading, RunnerReading, WeightsReading
+from gateway.requests.routing import has_place
 from gateway.requests.waiting_queue import Waiter, WaitingQueue, loading_text
 
 M, OTHER = ModelId("m"), ModelId("other")
@@ -84,6 +85,12 @@ def test_the_reading_tells_each_models_need_most_urgent_first() -> None:
         (OTHER, 1, 5, 1.0),
         (M, 2, 10, 4.0),
     ]
+
+
+def test_a_runner_has_a_place_until_its_rows_and_its_queue_are_full() -> None:
+    told = reading(max_running=2, max_waiting=1)
+    assert [has_place(told, rows) for rows in range(4)] == [True, True, True, False]
+    assert has_place(None, 1000)
 
 
 def test_loading_is_told_in_per_cent_and_bytes() -> None:

@@ -169,7 +169,14 @@ def test_usage_and_timing_are_told_in_full(desk: Any) -> None:
         "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
-    assert last["timing"] == {"seconds": 2.0, "tokens_per_sec": 3.5}
+    assert last["timing"] == {
+        "seconds": 2.0,
+        "queue_seconds": 0.5,
+        "prefill_seconds": 0.25,
+        "decode_seconds": 1.25,
+        "tokens_per_sec": 3.5,
+        "decode_tokens_per_sec": 4.8,
+    }
 
 
 def test_a_call_names_itself_once_and_then_sends_fragments(desk: Any) -> None:
@@ -281,9 +288,16 @@ def test_a_flush_without_text_sends_nothing(desk: Any) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "shown"),
-    [("stop", "stop"), ("length", "length"), ("tool_calls", "tool_calls"), ("cancelled", "length")],
+    [
+        ("stop", {"finish_reason": "stop"}),
+        ("length", {"finish_reason": "length"}),
+        ("tool_calls", {"finish_reason": "tool_calls"}),
+        ("cancelled", {"finish_reason": "stop", "stop_reason": "cancelled"}),
+    ],
 )
-def test_finish_reasons_are_words_of_the_dialect(desk: Any, reason: str, shown: str) -> None:
+def test_finish_reasons_are_words_of_the_dialect(
+    desk: Any, reason: str, shown: dict[str, str]
+) -> None:
     parsed = desk.parse(CHAT, BODY)
     chunks = _chunks(desk.play(CHAT, parsed, desk.end(parsed, reason)))
-    assert chunks[-1]["choices"][0]["finish_reason"] == shown
+    assert chunks[-1]["choices"][0] == {"index": 0, "delta": {}, **shown}

@@ -1,0 +1,213 @@
+"""Who waits, for what, and what is said of it (B5, B15, C12, C19 of the inspection)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness.nodes import MODEL, TREE, Node, Stream, eventually, running_node
+
+ASK = "Tell me about the sea."
+
+
+def _post(node: Node, seconds: float = 120.0, **fields: Any) -> httpx.Response:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": ASK}], **fields}
+    return httpx.post(node.url + "/v1/chat/completions", json=body, timeout=seconds)
+
+
+def _unload(node: Node) -> None:
+    for instance in node.state()["instances"]:
+        node.http.delete(f"/instance/{instance}?drain_s=1")
+    eventually(lambda: not node.state()["instances"], 30, "nothing is loaded")
+
+
+def test_b5_sixty_requests_that_wait_for_a_load_have_sixty_answers() -> None:
+    with running_node() as node:
+        eventually(node.ready, 30, "ready")
+        _unload(node)
+        with ThreadPoolExecutor(60) as pool:
+            asked = [pool.submit(_post, node, max_tokens=40, ignore_eos=True) for _ in range(60)]
+            answers = [one.result() for one in asked]
+        statuses = sorted(answer.status_code for answer in answers)
+        assert statuses == [200] * 60, statuses
+        assert all(answer.json()["usage"]["completion_tokens"] == 40 for answer in answers)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """Start a node with a model whose weights are cut off in their middle."""
+    folder = tmp_path_factory.mktemp("models") / "broken"
+    shutil.copytree(
+        Path(TREE) / "conf" / "tiny", folder, ignore=shutil.ignore_patterns("make", "*.py")
+    )
+    weights = folder / "model.safetensors"
+    _garble(weights)
+    with running_node(SHOAL_MODEL_FOLDERS=str(folder.parent)) as made:
+        yield made
+
+
+def _garble(weights: Path) -> None:
+    """Give the weights a shape that the configuration does not have."""
+    data = weights.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    name = next(name for name in header if name.endswith("norm.weight"))
+    size = header[name]["shape"][0]
+    header[name]["shape"] = [2, size // 2]
+    told = json.dumps(header).encode()
+    weights.write_bytes(len(told).to_bytes(8, "little") + told + data[8 + length :])
+
+
+def test_b15_a_request_for_a_model_that_was_given_up_is_refused_when_it_comes(
+    broken: Node,
+) -> None:
+    first = _post(broken, model="broken", max_tokens=4)
+    assert first.status_code == 503, first.text
+    began = time.monotonic()
+    try:
+        second = _post(broken, 20.0, model="broken", max_tokens=4)
+    except httpx.TimeoutException:
+        pytest.fail("a request for a model that was given up has no answer after 20 s")
+    assert second.status_code == 503, second.text
+    assert "cannot be loaded" in second.text
+    assert int(second.headers["retry-after"]) > 0
+    assert time.monotonic() - began < 5.0
+
+
+def test_b15_what_was_refused_is_tried_again_all_the_same(broken: Node) -> None:
+    def generations() -> set[str]:
+        return set(broken.state()["instances"])
+
+    assert _post(broken, model="broken", max_tokens=4).status_code == 503
+    before = generations()
+
+    def asked_again() -> bool:
+        _post(broken, 20.0, model="broken", max_tokens=4)
+        time.sleep(1.0)
+        return generations() != before
+
+    eventually(asked_again, 90, "the model is placed anew, for it is asked for")
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[Node]:
+    """Start a node with one row, a short queue, and little patience with silence."""
+    with running_node(
+        SHOAL_RUNNER__MAX_ROWS="1",
+        SHOAL_RUNNER__MAX_WAITING="2",
+        SHOAL_REQUEST_TIMEOUT_S="3",
+    ) as made:
+        eventually(made.ready, 30, "ready")
+        yield made
+
+
+def _long(node: Node, tokens: int) -> Stream:
+    return node.stream(ASK, max_tokens=tokens, ignore_eos=True)
+
+
+def _tokens_in(node: Node, seconds: float) -> int:
+    """Return how many tokens of one row the node makes in so many seconds."""
+    began = time.monotonic()
+    assert _post(node, max_tokens=200, ignore_eos=True).status_code == 200
+    return int(200 * seconds / (time.monotonic() - began))
+
+
+def test_c12_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
+    narrow: Node,
+) -> None:
+    tokens = min(_tokens_in(narrow, 6.0), 2000)
+    time.sleep(25.0)
+    streams = [_long(narrow, tokens)]
+    streams[0].flowing(1)
+    streams += [_long(narrow, 8), _long(narrow, 8)]
+    began = time.monotonic()
+    refused = eventually(
+        lambda: next(
+            (one for one in [_post(narrow, max_tokens=1)] if one.status_code == 429), None
+        ),
+        10,
+        "the queue is full",
+    )
+    streams[0].wait(60.0)
+    free_s = time.monotonic() - began
+    told_s = int(refused.headers["retry-after"])
+    for stream in streams:
+        stream.wait(60.0)
+    print(f"told {told_s} s, a place came free after {free_s:.1f} s")
+    assert told_s <= 2 * free_s + 2.0, f"told {told_s} s where {free_s:.1f} s were right"
+    assert told_s >= free_s / 4 - 1.0, f"told {told_s} s where {free_s:.1f} s were right"
+
+
+def test_c12_the_queue_flags_the_requests_that_wait_at_a_runner(narrow: Node) -> None:
+    streams = [_long(narrow, min(_tokens_in(narrow, 4.0), 2000))]
+    streams[0].flowing(1)
+    streams += [_long(narrow, 4), _long(narrow, 4)]
+
+    def flags() -> list[bool]:
+        found = narrow.http.get("/queue").json()
+        return sorted(one["waiting"] for one in found["requests"])
+
+    eventually(lambda: len(flags()) == 3, 10, "three are open")
+    flagged = flags()
+    for stream in streams:
+        stream.wait(60.0)
+    assert flagged == [False, True, True], flagged
+
+
+def test_c19_a_request_that_only_queues_is_not_taken_for_a_silent_one(narrow: Node) -> None:
+    first = _long(narrow, min(_tokens_in(narrow, 8.0), 3000))
+    first.flowing(1)
+    began = time.monotonic()
+    second = _long(narrow, 4)
+    second.wait(90.0)
+    first.wait(60.0)
+    print(f"queued for {second.at[0] - began if second.at else 0.0:.1f} s")
+    assert second.status == 200 and second.error is None, second.error
+    assert second.finish == "length"
+
+
+def test_c19_timing_names_what_a_figure_divides_by(narrow: Node) -> None:
+    first = _long(narrow, min(_tokens_in(narrow, 2.0), 1000))
+    first.flowing(1)
+    answer = _post(narrow, max_tokens=50, ignore_eos=True).json()
+    first.wait(60.0)
+    timing = answer["timing"]
+    assert "decode_seconds" in timing, timing
+    parts = timing["queue_seconds"] + timing["prefill_seconds"] + timing["decode_seconds"]
+    assert parts == pytest.approx(timing["seconds"], abs=1e-5)
+    assert timing["tokens_per_sec"] == pytest.approx(50 / timing["seconds"], rel=1e-3)
+    assert timing["decode_tokens_per_sec"] == pytest.approx(49 / timing["decode_seconds"], rel=1e-3)
+    assert timing["decode_tokens_per_sec"] > timing["tokens_per_sec"]
+
+
+def test_c19_a_bench_shows_the_link_that_its_figures_went_over(narrow: Node) -> None:
+    words = ("bench", MODEL, "--runs", "1", "--warmup", "0", "--tokens", "8")
+    found = json.loads(narrow.shoal(*words, "--json").stdout)
+    assert "links" in found, sorted(found)
+    assert 0 < found["links"]["round_trip_ms"]["p50"] < 1000
+    assert "round trip" in narrow.shoal(*words).stdout
+
+
+def test_c19_health_is_answered_at_once_while_the_node_is_busy(node: Node) -> None:
+    streams = [node.stream(ASK, max_tokens=300, ignore_eos=True) for _ in range(32)]
+    streams[0].flowing(1)
+    took: list[float] = []
+    with httpx.Client(base_url=node.url, timeout=30.0) as client:
+        while any(stream.ended_at is None for stream in streams) and len(took) < 200:
+            at = time.monotonic()
+            assert client.get("/health").status_code == 200
+            took.append(time.monotonic() - at)
+            time.sleep(0.02)
+    for stream in streams:
+        stream.wait(60.0)
+    took.sort()
+    print(f"/health under load: p50 {took[len(took) // 2]:.3f} s, worst {took[-1]:.3f} s")
+    assert took[len(took) // 2] < 0.1, took[-5:]
