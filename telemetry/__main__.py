@@ -16,7 +16,9 @@ def main() -> int:
     supervisor = Supervisor(settings.endpoints.supervisor)
     return run_service(
         "telemetry",
-        build=lambda shell: Telemetry(shell, supervisor.list_processes, settings.paths.data),
+        build=lambda shell: Telemetry(
+            shell, supervisor.list_processes, settings.paths.data, settings.paths.journal
+        ),
         **settings.process_arguments(),
     )
 

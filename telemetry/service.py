@@ -131,12 +131,15 @@ class NodeMeter:
 class Telemetry:
     """The service: publishes a reading each second and answers questions about processes."""
 
-    def __init__(self, shell: Shell, list_processes: ListProcesses, folder: Path) -> None:
+    def __init__(
+        self, shell: Shell, list_processes: ListProcesses, folder: Path, journal: Path
+    ) -> None:
         self.shell = shell
         self.node: NodeId = shell.speaker.node
         self.client = shell.client()
         self._list_processes = list_processes
         self._meter = NodeMeter(self.node, self._listed, folder)
+        self._journal = journal
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()
         self._peer_heard_at: dict[NodeId, float] = {}
@@ -197,21 +200,26 @@ class Telemetry:
             began = clock_now()
             try:
                 measured, wired_bytes = self._meter.measure()
+                damaged = probes.damaged_journals(self._journal)
             except Exception as error:
                 # Nothing that a probe may meet is worth the end of all readings.
                 self._complain(f"could not measure: {type(error).__name__}: {error}")
             else:
-                self.shell.reactor.call(partial(self._publish, measured, wired_bytes))
+                self.shell.reactor.call(partial(self._publish, measured, wired_bytes, damaged))
             self._stop.wait(max(0.05, PERIOD_S - (clock_now() - began)))
 
-    def _publish(self, measured: NodeReading, wired_bytes: int | None) -> None:
+    def _publish(
+        self, measured: NodeReading, wired_bytes: int | None, damaged: tuple[str, ...]
+    ) -> None:
         if self._stop.is_set():
             return
-        found = findings(self._facts(measured, wired_bytes))
+        found = findings(self._facts(measured, wired_bytes, damaged))
         reading = measured.model_copy(update={"findings": found})
         self.client.publish(reading_topic("node", self.node), reading)
 
-    def _facts(self, measured: NodeReading, wired_bytes: int | None) -> NodeFacts:
+    def _facts(
+        self, measured: NodeReading, wired_bytes: int | None, damaged: tuple[str, ...]
+    ) -> NodeFacts:
         failed = tuple(
             (instance.model, instance.why)
             for instance in self.client.state.instances.values()
@@ -222,6 +230,7 @@ class Telemetry:
         return NodeFacts(
             measured=measured,
             wired_bytes=wired_bytes,
+            damaged_journals=damaged,
             failed_downloads=tuple(
                 (one.model, one.message.removeprefix(f"{one.model} could not be fetched: "))
                 for one in self._fetches

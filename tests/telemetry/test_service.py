@@ -56,7 +56,7 @@ class Bench:
         shell = Shell(
             self._speaker("telemetry"), self.endpoints, self.reactor, self._log("telemetry")
         )
-        self.telemetry = Telemetry(shell, self._listed, folder)
+        self.telemetry = Telemetry(shell, self._listed, folder, folder / "journal")
 
     def close(self) -> None:
         self.telemetry.close()
