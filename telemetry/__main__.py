@@ -28,7 +28,11 @@ def main() -> int:
     return run_service(
         "telemetry",
         build=lambda shell: Telemetry(
-            shell, supervisor.list_processes, settings.paths.data, doors(settings)
+            shell,
+            supervisor.list_processes,
+            settings.paths.data,
+            journal=settings.paths.journal,
+            doors=doors(settings),
         ),
         **settings.process_arguments(),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bus.replica.lost_range import range_of
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import HealthFinding, NodeReading
 
@@ -21,6 +22,7 @@ WIRED_IDLE_BYTES = 5 << 30
 CODES: dict[str, str] = {
     "disk_full": "under 2 GB are free where models and journals are kept",
     "disk_low": "under 10 GB are free there",
+    "journal_damaged": "the journal was damaged, and what it lost has not been seen to",
     "download_failed": "a model could not be fetched",
     "model_failed": "a model was given up after repeated failures",
     "process_down": "a supervised process is not running",
@@ -32,7 +34,9 @@ CODES: dict[str, str] = {
     "thunderbolt_loop": "Thunderbolt bridges of more than two nodes form a ring",
 }
 """Every code that a finding may carry."""
-ERRORS = frozenset({"disk_full", "download_failed", "process_down", "port_taken"})
+ERRORS = frozenset(
+    {"disk_full", "download_failed", "journal_damaged", "process_down", "port_taken"}
+)
 """Those that are errors; all others are warnings."""
 
 
@@ -58,11 +62,12 @@ class ClosedPort:
 class NodeFacts:
     """The facts about one node: what was measured there, and more. `failed_downloads` and
     `failed_models` are (model, why); `bridge_loops` are rings of Thunderbolt bridges, those of
-    other nodes too."""
+    other nodes too; `damaged_journals` are the paths of journals that were kept aside."""
 
     measured: NodeReading
     wired_bytes: int | None = None
     closed_ports: tuple[ClosedPort, ...] = ()
+    damaged_journals: tuple[str, ...] = ()
     failed_downloads: tuple[tuple[str, str], ...] = ()
     failed_models: tuple[tuple[str, str], ...] = ()
     silent_peers: tuple[SilentPeer, ...] = ()
@@ -82,6 +87,19 @@ def _disk(facts: NodeFacts) -> Iterable[HealthFinding]:
     left = f"{free / (1 << 30):.1f} GB are free where models and journals are kept"
     way_out = "free some space, or `shoal rm` a model that is not needed"
     yield _finding(facts, "disk_full" if free < DISK_FULL_BYTES else "disk_low", left, way_out)
+
+
+def _journals(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for path in facts.damaged_journals:
+        lost = range_of(path.rpartition("/")[2])
+        if lost is not None:
+            yield _finding(
+                facts,
+                "journal_damaged",
+                f"the journal was damaged on this node's disk: events {lost.text} are lost here",
+                "what other nodes have of them comes back by itself; do the rest again where it is "
+                f"still wanted, look after the disk, and remove {path}",
+            )
 
 
 def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
@@ -187,4 +205,4 @@ def _finding(facts: NodeFacts, code: str, message: str, remediation: str) -> Hea
     )
 
 
-_RULES = (_disk, _downloads, _processes, _ports, _models, _memory, _peers, _bridges)
+_RULES = (_journals, _disk, _downloads, _processes, _ports, _models, _memory, _peers, _bridges)

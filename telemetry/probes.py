@@ -46,6 +46,11 @@ class Disk:
     free_bytes: int
 
 
+def damaged_journals(folder: Path) -> tuple[str, ...]:
+    """Return the paths of the damaged journals that were kept aside in the journal's folder."""
+    return tuple(str(path) for path in sorted(folder.glob("*.damaged")))
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
     """One process now. `cpu_s` is user + system since it started."""

@@ -59,9 +59,12 @@ class NodeMeter:
         node: NodeId,
         list_processes: ListProcesses,
         folder: Path,
+        *,
+        journal: Path,
         doors: Mapping[str, Sequence[int]],
     ) -> None:
         self._node = node
+        self._journal = journal
         self._list_processes = list_processes
         self._folder = folder
         self._doors = doors
@@ -103,7 +106,12 @@ class NodeMeter:
             measured_at_s=wall(),
             thunderbolt=self._thunderbolt(at),
         )
-        return NodeFacts(reading, memory.wired_bytes, self._closed_ports(processes, at))
+        return NodeFacts(
+            reading,
+            memory.wired_bytes,
+            closed_ports=self._closed_ports(processes, at),
+            damaged_journals=probes.damaged_journals(self._journal),
+        )
 
     def _closed_ports(
         self, processes: Sequence[ProcessReading], at: float
@@ -166,15 +174,19 @@ class Telemetry:
         shell: Shell,
         list_processes: ListProcesses,
         folder: Path,
+        *,
+        journal: Path,
         doors: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Measure a node whose data lies in `folder`; `doors` are the ports at which each of its
-        processes has to listen."""
+        """Measure a node whose data lies in `folder`, its log in `journal`; `doors` are the ports at
+        which each of its processes has to listen."""
         self.shell = shell
         self.node: NodeId = shell.speaker.node
         self.client = shell.client()
         self._list_processes = list_processes
-        self._meter = NodeMeter(self.node, self._listed, folder, {} if doors is None else doors)
+        self._meter = NodeMeter(
+            self.node, self._listed, folder, journal=journal, doors={} if doors is None else doors
+        )
         self._complaint: str | None = None
         self._started_at = shell.reactor.now()
         self._peer_heard_at: dict[NodeId, float] = {}

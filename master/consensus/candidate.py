@@ -57,12 +57,11 @@ class CandidateSettings:
 class Candidate:
     """`state` is the log's state whether it is followed or written. `began` says that the
     journal has held events once, so that an empty one is a lost one; `degraded` that it only
-    counts; `lost` that it was lost and is not whole again."""
+    counts."""
 
     election: Election
     log: CandidateLog
     degraded: bool = False
-    lost: bool = False
     began: bool = False
 
     @classmethod
@@ -74,13 +73,14 @@ class Candidate:
         settings: CandidateSettings,
         *,
         degraded: bool,
+        lost: bool = False,
     ) -> Candidate:
         """Return a candidate as its disk remembers it: `kept` by the term file, `read` from the
-        journal, which is `degraded` where it only counts."""
+        journal, which is `degraded` where it only counts, and `lost` where it was damaged."""
         log = CandidateLog.from_disk(*read)
         state, voters = log.mirror.state, frozenset(settings.voters)
         gone = kept.garbled or (kept.began and state.index == 0)
-        lost = gone and len(voters) >= types.FEWEST_VOTERS
+        lost = lost or (gone and len(voters) >= types.FEWEST_VOTERS)
         election = Election(
             me=me,
             rank=LogRank(state.term, state.index, settings.priority, me),
@@ -89,11 +89,12 @@ class Candidate:
             voters=voters,
             gone=frozenset(state.forgotten),
             eligible=not (degraded or lost),
+            lost=lost,
             expects_peers=settings.expects_others or bool((voters | set(state.nodes)) - {me}),
             members=frozenset(seat.node for seat in state.nodes.values()) - {me},
         )
         began = kept.began or state.index > 0
-        return cls(election, log, degraded=degraded, lost=lost, began=began)
+        return cls(election, log, degraded=degraded, began=began)
 
     @property
     def me(self) -> NodeId:
@@ -118,6 +119,7 @@ class Candidate:
         for action in actions:
             if isinstance(action, types.OpenTerm):
                 self.log.lead(action.counter, self.me)
+                return [*actions, *self._mended(now)]  # from here on our log is the log
         return [*actions]
 
     def ticked(self, now: float) -> list[Act]:
@@ -141,12 +143,14 @@ class Candidate:
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded
-            actions += self.stimulated(types.Fitness(not (self.degraded or self.lost)), now)
+            lost = self.election.lost
+            actions += self.stimulated(types.Fitness(not (degraded or lost), lost), now)
         if self.holding:
             self.log.acks.durable = 0 if degraded else self.state.index
         elif self.election.has_holder(now) and self.election.holder and not self.degraded:
-            index = self.state.index if self._is_in_step() else 0
-            ack = AppendAck(node=self.me, counter=self.election.counter, index=index)
+            counter, holder = self.election.counter, self.election.holder
+            index = self.state.index if self.log.is_of(counter, holder) else 0
+            ack = AppendAck(node=self.me, counter=counter, index=index)
             actions.append(Send(self.election.holder, ack))
         return actions
 
@@ -160,6 +164,8 @@ class Candidate:
             case TermHeartbeat() | Event() | Snapshot() | EventsFound():
                 if not self.holding and self._is_of_our_term(message):
                     actions += self._followed(message, now)
+                    if isinstance(message, TermHeartbeat) and self.log.has_all_of(message):
+                        actions += self._mended(now)
             case _:
                 pass
         return actions
@@ -250,10 +256,6 @@ class Candidate:
             case _:
                 return True
 
-    def _is_in_step(self) -> bool:
-        """Return whether our journal is known to be the present holder's, as far as it goes."""
-        return self.log.is_of(self.election.counter, self.election.holder)
-
     def _followed(self, message: Followed, now: float) -> list[Act]:
         """Journal what moved our log; then ask what there is to know."""
         moved, ask = self.log.follow(message, now)
@@ -263,15 +265,17 @@ class Candidate:
         return actions + ([] if ask is None else self._asking(ask))
 
     def _grown(self, now: float) -> list[Act]:
-        """Tell the election that our log has changed; a lost journal may be whole again."""
+        """Tell the election that our log has changed."""
         state, rank = self.state, self.election.rank
         self.began = True
         mine = replace(rank, last_term=state.term, last_index=state.index)
-        actions = self.stimulated(types.MyRank(mine, frozenset(state.forgotten)), now)
-        if self.lost and self._is_in_step():
-            self.lost = False
-            actions += self.stimulated(types.Fitness(not (self.degraded or self.lost)), now)
-        return actions
+        return self.stimulated(types.MyRank(mine, frozenset(state.forgotten)), now)
+
+    def _mended(self, now: float) -> list[Act]:
+        """Count our log as whole, where it was lost."""
+        if not self.election.lost:
+            return []
+        return [types.Mended(), *self.stimulated(types.Fitness(not self.degraded), now)]
 
     def _asking(self, ask: Ask) -> list[Act]:
         holder = self.log.mirror.holder

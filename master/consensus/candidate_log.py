@@ -75,6 +75,11 @@ class CandidateLog:
         known = mirror.holder is not None and (mirror.counter, mirror.holder) == (counter, holder)
         return mirror.in_step and mirror.live and known
 
+    def has_all_of(self, beat: TermHeartbeat) -> bool:
+        """Return whether this log is the whole of that holder's: then nothing is missing of what we
+        ever acknowledged and was committed."""
+        return self.is_of(beat.counter, beat.holder) and self.mirror.state.index == beat.index
+
     def found(
         self, question: AskSnapshot | AskEvents, *, counter: int, me: NodeId
     ) -> Snapshot | EventsFound:

@@ -10,7 +10,8 @@ simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at 
 the one that more candidates follow wins, of two alike the higher, of two to the same counter the
 one with more in its log. So a node that was away and alone follows when it comes back, however far
 it has counted: the holder hears of its counter and goes above it. A candidate that is not
-`eligible` (its journal only counts, or was lost) neither votes nor holds while another can.
+`eligible` (its journal only counts, is damaged or was lost) neither votes nor holds while another
+can.
 
 Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
 Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
@@ -52,8 +53,8 @@ def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outco
             return _peer(election, stimulus, now)
         case types.MyRank(rank=rank, gone=gone):
             return replace(election, rank=rank, gone=gone), []
-        case types.Fitness(eligible=eligible):
-            return _fitness(election, eligible=eligible)
+        case types.Fitness():
+            return _fitness(election, stimulus)
         case AskVote():
             return asked(election, stimulus, now)
         case Vote():
@@ -173,9 +174,9 @@ def _outbid(election: Election, now: float) -> Outcome:
     return after, [down, *actions]
 
 
-def _fitness(election: Election, *, eligible: bool) -> Outcome:
-    after = replace(election, eligible=eligible)
-    if eligible or not election.voted or election.role in ("starting", "following"):
+def _fitness(election: Election, fitness: types.Fitness) -> Outcome:
+    after = replace(election, eligible=fitness.eligible, lost=fitness.lost)
+    if fitness.eligible or not election.voted or election.role in ("starting", "following"):
         return after, []
     down: list[Action] = []
     if election.role == "holding":
@@ -195,7 +196,8 @@ def _tick(election: Election, now: float) -> Outcome:
         return _renew(election, now)
     if election.voted:
         return _stand(election, now)
-    is_due = now - election.heard_at >= LAPSE_S and _is_best(election, now)
+    patience_s = types.LOST_PATIENCE_S if election.lost else LAPSE_S
+    is_due = now - election.heard_at >= patience_s and _is_best(election, now)
     if is_due or not election.expects_peers or _is_awaited(election, now):
         return _claim(election, now)
     return election, []
@@ -261,7 +263,7 @@ def _is_awaited(election: Election, now: float) -> bool:
         seen is not None
         and now - seen.heard_at < LAPSE_S
         and not seen.has_holder
-        and (seen.eligible, seen.rank) < (election.eligible, election.rank)
+        and seen.standing < election.standing
         for seen in heard
     )
 

@@ -59,8 +59,14 @@ class CandidateShell:
         term_file: TermFile,
         duties: TermDuties,
     ) -> None:
+        read = journal.open()
         self.candidate = Candidate.from_disk(
-            node, term_file.kept, journal.open(), settings, degraded=journal.degraded
+            node,
+            term_file.kept,
+            read,
+            settings,
+            degraded=journal.degraded,
+            lost=journal.lost,
         )
         self._log = log
         self._timers = timers
@@ -183,6 +189,10 @@ class CandidateShell:
                     self._log.info("took a snapshot", index=state.index, term=state.term)
                     self._say_undone(undone)
                     self._journal.compact(state)
+                    self._flush_soon()
+                case types.Mended():
+                    self._log.info("the journal is whole again", index=self.candidate.state.index)
+                    self._journal.mended(self.candidate.state)
                     self._flush_soon()
                 case types.PublishEvent(event=event):
                     self._wire.publish(event)

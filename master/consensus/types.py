@@ -28,6 +28,9 @@ TURN_S = 0.2
 """A voter lets each better one that lives have so much of a start."""
 PATIENCE_S = 0.6
 """A campaign that has not been decided after this long is over."""
+LOST_PATIENCE_S = 30.0
+"""Without voters, one whose journal is damaged lets others have so long to start before it claims:
+after a power cut the log may be whole on another."""
 
 Role = Literal["starting", "following", "asking", "campaigning", "holding"]
 """`asking` whether votes would be given (a trial), then `campaigning` for them."""
@@ -48,6 +51,15 @@ class LogRank:
         return self.last_term, self.last_index
 
 
+Standing = tuple[bool, bool, LogRank]
+
+
+def standing(eligible: bool, rank: LogRank) -> Standing:
+    """Return how good a candidate is as a holder: a journal that can be relied on goes before one
+    that cannot, but an empty one, which would undo everything, before none."""
+    return rank.last_index > 0, eligible, rank
+
+
 @dataclass(frozen=True, slots=True)
 class PeerState:
     """The last that was heard of another candidate, and when. `warmed_up`: it may claim by now;
@@ -58,6 +70,11 @@ class PeerState:
     heard_at: float
     warmed_up: bool = True
     has_holder: bool = True
+
+    @property
+    def standing(self) -> Standing:
+        """Return how good it is as a holder."""
+        return standing(self.eligible, self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +118,10 @@ class MyRank:
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """Whether our own journal can be relied on."""
+    """Whether our own journal can be relied on; `lost`: because it was damaged or is gone."""
 
     eligible: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +195,11 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
+class Mended:
+    """The log, which was lost, is whole again: keep that, behind all that was to be appended."""
+
+
+@dataclass(frozen=True, slots=True)
 class PublishEvent:
     """Publish an event that was appended."""
 
@@ -190,7 +213,7 @@ class Spread:
     message: Message
 
 
-Act = Action | Append | Replace | PublishEvent | Spread
+Act = Action | Append | Replace | Mended | PublishEvent | Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +230,8 @@ class Election:
     after one that failed nothing is begun before `waits_from` and some. `acked_at` maps
     candidates to when they last answered our heartbeats; so many `followers` our holder has, by
     its last one. `expects_peers` is False as long as no other node was ever known: then there is
-    none to wait for. `members` are the others that our log named when we started.
+    none to wait for. `members` are the others that our log named when we started. `eligible` is
+    False while our journal only counts, or is `lost`: damaged or gone, and not known to be whole.
     """
 
     me: NodeId
@@ -222,6 +246,7 @@ class Election:
     peers: frozenset[NodeId] = frozenset()
     living: Mapping[NodeId, PeerState] = field(default_factory=dict[NodeId, PeerState])
     eligible: bool = True
+    lost: bool = False
     seen: int = 0
     voters: frozenset[NodeId] = frozenset()
     gone: frozenset[NodeId] = frozenset()
@@ -275,7 +300,12 @@ class Election:
             return False
         if not seen.warmed_up and seen.rank.log <= self.rank.log:
             return False
-        return (seen.eligible, seen.rank) > (self.eligible, self.rank)
+        return seen.standing > self.standing
+
+    @property
+    def standing(self) -> Standing:
+        """Return how good we are as a holder."""
+        return standing(self.eligible, self.rank)
 
     def weight(self, now: float) -> int | None:
         """Return how many follow the holder that we are, or hear; None without one, or where it has

@@ -59,6 +59,11 @@ class Files:
         """Give a file another's name in the same folder, at once. Raises OSError."""
         os.rename(path, to)
 
+    def link(self, path: Path, to: Path) -> None:
+        """Give a file a second name in the same folder. Raises OSError, FileExistsError where there
+        is a file of that name."""
+        os.link(path, to)
+
     def sync_folder(self, folder: Path) -> None:
         """Return once the names in a folder survive a power cut. Raises OSError."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,29 +1,29 @@
 """Talks to the disk: the log of events, length-prefixed msgpack, with snapshots beside it.
 
-`<folder>/events.log` holds records [4-byte length, 4-byte CRC-32, msgpack]; the first is a
-snapshot of the state before them. A torn tail (a crash in mid-write) is cut at the last whole
-record. When the log passes its bound, a new file that begins with a snapshot takes its place
-(written aside, fsynced, renamed), and the old one goes to the archives. With the disk full or
-nearly so the journal degrades to counting only until the next start: it says so once, nothing
-crashes, and what is acknowledged then is `volatile`.
+`<folder>/events.log` holds records (`master.log.records`); the first is a snapshot of the state
+before them. A torn tail (a crash in mid-write) is cut at the last whole record. A file that is
+damaged is kept aside, one that begins with what precedes the damage takes its place, and the log
+counts as `lost` until it is whole again, over restarts too. When the log passes its bound, a new
+file that begins with a snapshot takes its place (written aside, fsynced, renamed), and the old one
+goes to the archives. With the disk full or nearly so the journal degrades to counting only until
+the next start: it says so once, nothing crashes, and what is acknowledged then is `volatile`.
 """
 
 from __future__ import annotations
 
-import struct
+import contextlib
+from functools import reduce
 from pathlib import Path
-from typing import Any, cast
 from zlib import crc32
 
 from bus.process.logs import Log
-from bus.replica.state import ClusterState
-from bus.wire.codec import pack, unpack
-from bus.wire.errors import BadMessage
+from bus.replica.lost_range import LostRange
+from bus.replica.state import ClusterState, apply
 from bus.wire.messages.events import Event
 from master.log.archives import Archives
 from master.log.files import DISK_FILES, Files, OpenFile
+from master.log.records import read_records, record_of_event, record_of_state
 
-HEADER = struct.Struct("<II")
 MAX_LOG_BYTES = 64 << 20
 MAX_RECORDS = 20_000
 LOW_DISK_BYTES = 2 << 30
@@ -32,7 +32,8 @@ CHECK_EVERY = 1_024
 
 
 class Journal:
-    """One candidate's log. `degraded` says that appends are only counted."""
+    """One candidate's log. `degraded` says that appends are only counted, `lost` that something of
+    it was damaged and it is not known to be whole since."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Journal:
         archives: Archives | None = None,
     ) -> None:
         self.folder = folder
-        self.degraded = False
+        self.degraded = self.lost = False
         self.appended = 0
         self._log = log
         self._max_records = max_records
@@ -60,18 +61,22 @@ class Journal:
 
     def open(self) -> tuple[ClusterState, list[Event]]:
         """Return what is kept, a state and the events after it, and be ready to append."""
-        state, events, good_bytes = self._read()
-        try:
-            self._file = self._files.open(self._path)
-            self._file.cut(good_bytes)
-        except OSError as error:
-            self._degrade(str(error))
-        self._bytes, self._records = good_bytes, len(events)
-        if good_bytes == 0:
-            self._write(_snapshot_record(state))
+        data = self._content()
+        found = read_records(data)
+        self.lost = found.lost or found.damage is not None
+        if found.damage is not None:
+            self._set_aside(data, found.damage, found.why)
+            self.compact(reduce(apply, found.events, found.state))
+        else:
+            self._continue(found.good_bytes, len(found.events))
+            if found.good_bytes < len(data):
+                lost_bytes = len(data) - found.good_bytes
+                self._log.warning("journal had a torn tail", lost_bytes=lost_bytes)
+            if found.good_bytes == 0:
+                self._write(record_of_state(found.state, lost=self.lost))
         self._check_disk()
         self.archives.resume()
-        return state, events
+        return found.state, found.events
 
     def append(self, event: Event, *, state_after: ClusterState) -> None:
         """Write one event through to the operating system; order is that of the calls.
@@ -83,7 +88,7 @@ class Journal:
             self._check_disk()
         if self.degraded:
             return
-        self._write(_record({"event": event.model_dump()}))
+        self._write(record_of_event(event))
         self._records += 1
         if self._bytes > MAX_LOG_BYTES or self._records > self._max_records:
             self.archives.take(self._path, f"events-{state_after.term:06d}-{event.index:012d}")
@@ -95,7 +100,7 @@ class Journal:
         if self.degraded:
             return
         fresh = self._path.with_suffix(".new")
-        record = _snapshot_record(state)
+        record = record_of_state(state, lost=self.lost)
         try:
             file = self._files.create(fresh, 0o600)
             try:
@@ -112,6 +117,11 @@ class Journal:
         if self._file is not None:
             self._file.close()
         self._file, self._bytes, self._records = file, len(record), 0
+
+    def mended(self, state: ClusterState) -> None:
+        """Note that the log is whole again, behind which is `state`."""
+        self.lost = False
+        self.compact(state)
 
     def sync(self) -> None:
         """Force what was appended to the disk; where that fails, it only counts from here on."""
@@ -155,36 +165,32 @@ class Journal:
         if free < self._low_disk_bytes:
             self._degrade(f"{free >> 20} MiB free, {self._low_disk_bytes >> 20} MiB wanted")
 
-    def _read(self) -> tuple[ClusterState, list[Event], int]:
-        state, events, good = ClusterState(), list[Event](), 0
+    def _content(self) -> bytes:
         try:
-            data = self._files.read(self._path)
+            return self._files.read(self._path)
         except FileNotFoundError:
-            return state, events, good
-        while good + HEADER.size <= len(data):
-            length, checksum = HEADER.unpack_from(data, good)
-            body = data[good + HEADER.size : good + HEADER.size + length]
-            if len(body) != length or crc32(body) != checksum:
-                break
-            try:
-                record = cast(dict[str, Any], unpack(body))
-                if "state" in record:
-                    state, events = ClusterState.model_validate(record["state"]), []
-                else:
-                    events.append(Event.model_validate(record["event"]))
-            except (BadMessage, ValueError, KeyError) as error:
-                self._log.error("journal ends at an unreadable record", error=str(error)[:200])
-                break
-            good += HEADER.size + length
-        if good < len(data):
-            self._log.warning("journal had a torn tail", lost_bytes=len(data) - good)
-        return state, events, good
+            return b""
 
+    def _continue(self, good_bytes: int, records: int) -> None:
+        """Go on behind what is good of the file that is there."""
+        try:
+            self._file = self._files.open(self._path)
+            self._file.cut(good_bytes)
+        except OSError as error:
+            self._degrade(str(error))
+        self._bytes, self._records = good_bytes, records
 
-def _record(value: dict[str, Any]) -> bytes:
-    body = pack(value)
-    return HEADER.pack(len(body), crc32(body)) + body
-
-
-def _snapshot_record(state: ClusterState) -> bytes:
-    return _record({"state": state.model_dump()})
+    def _set_aside(self, data: bytes, damage: LostRange, why: str) -> None:
+        """Give the damaged file a second name, under which it stays, and say what is lost."""
+        kept = self.folder / damage.file_name(crc32(data))
+        try:
+            with contextlib.suppress(FileExistsError):  # a crash came before the new file
+                self._files.link(self._path, kept)
+        except OSError as error:
+            self._degrade(f"the damaged file could not be kept aside: {error}")
+        self._log.critical(
+            "the journal is damaged: do again what was changed in the events that are lost",
+            lost=damage.text,
+            why=why,
+            kept=str(kept),
+        )

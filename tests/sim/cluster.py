@@ -26,7 +26,8 @@ QUIET_S = 4.0
 class Plan:
     """What kind of cluster: `size` machines, the first `voters` of them configured to vote
     (0: none votes), of which the last `guests` know nothing; `workers` have runners too;
-    where one `forgets`, voters that are down are let go, and let back in, all the time."""
+    where one `forgets`, voters that are down are let go, and let back in, all the time; where one
+    `rots`, bits flip in the journal of one machine."""
 
     name: str
     size: int
@@ -34,6 +35,7 @@ class Plan:
     guests: int = 0
     workers: bool = False
     forgets: bool = False
+    rots: bool = False
 
 
 PLANS = {
@@ -43,7 +45,9 @@ PLANS = {
         Plan("five-voters", 5, voters=5),
         Plan("voters-and-others", 5, voters=3, guests=1),
         Plan("voters-forgotten", 5, voters=5, forgets=True),
+        Plan("voters-that-rot", 3, voters=3, rots=True),
         Plan("pair", 2),
+        Plan("pair-that-rots", 2, rots=True),
         Plan("free", 4),
         Plan("voters-at-work", 3, voters=3, workers=True),
         Plan("pair-at-work", 2, workers=True),
@@ -73,6 +77,7 @@ class Cluster:
         self.asked_by: dict[CommandId, NodeId] = {}
         self.commands = 0
         self.wiped = 0
+        self.rotten: Machine | None = None
         self.faults = 0
 
     # --- for machines ---
@@ -241,7 +246,7 @@ class Cluster:
     def _check_end(self) -> None:
         state = self.machines[0].candidate.state
         self.checks.kept(state, "majority")
-        if self.plan.name == "pair" and not self.wiped:
+        if self.plan.size == 2 and not self.plan.workers and not self.wiped:
             self.checks.kept(state, "replicated")
         most = 4 + self.faults
         if len(self.checks.terms) > most:
@@ -259,17 +264,22 @@ class Cluster:
         machine = chance.choice(self.machines)
         kind = chance.choice(
             ("kill", "kill", "power", "wipe", "pause", "sleep", "cut", "cut", "one-way", "bad",
-             "full", "churn")
+             "full", "churn", *(("rot", "rot", "rot") if self.plan.rots else ()))
         )  # fmt: skip
         lasts_s = chance.choice((0.3, 1.0, 3.0, 6.0)) * (0.5 + chance.random())
         life = machine.life
         match kind:
             case "kill" | "power" | "wipe" if machine.up:
                 machine.kill(power=kind == "power")
-                lost = kind == "wipe" and not self.plan.forgets
+                lost = kind == "wipe" and not self.plan.forgets and not self.plan.rots
                 if lost and self.wiped < max(1, (self.plan.voters - 1) // 2):
                     self.wiped += 1
                     machine.wipe()
+                world.later(lasts_s, lambda: None if machine.up else machine.start())
+            case "rot" if (machine := self.rotten or machine).up:
+                self.rotten = machine
+                machine.kill(power=chance.random() < 0.5)
+                machine.rot()
                 world.later(lasts_s, lambda: None if machine.up else machine.start())
             case "pause" | "sleep" if machine.up and machine.paused is None:
                 machine.pause(asleep=kind == "sleep")

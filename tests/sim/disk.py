@@ -62,6 +62,17 @@ class Disk:
     def rename(self, path: Path, to: Path) -> None:
         self.names[to] = self.names.pop(path)
 
+    def link(self, path: Path, to: Path) -> None:
+        if to in self.names:
+            raise FileExistsError(to)
+        self.names[to] = self.names[path]
+
+    def rot(self, path: Path, chance: Random) -> None:
+        """Flip one bit of what is on the disk under this name."""
+        file = self.names.get(path)
+        if file is not None and file.data:
+            file.data[chance.randrange(len(file.data))] ^= 1 << chance.randrange(8)
+
     def sync_folder(self, folder: Path) -> None:
         for path in [path for path in self.synced_names if path.parent == folder]:
             del self.synced_names[path]

@@ -264,6 +264,11 @@ class Machine:
         self.node = NodeId(f"{self.name}{self.identities}")
         self.disk = self._new_disk()
 
+    def rot(self) -> None:
+        """A bit of its journal flips while it is down."""
+        self.world.tell(f"{self.node}'s disk rots")
+        self.disk.rot(FOLDER / "events.log", self.world.chance)
+
     def pause(self, *, asleep: bool) -> None:
         """Frozen processes find their messages when they go on; a sleeper's are lost."""
         self.world.tell(f"{self.node} {'sleeps' if asleep else 'freezes'}")

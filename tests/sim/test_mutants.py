@@ -11,7 +11,7 @@ from bus.replica.outbox import Outbox
 from master.consensus import votes
 from master.consensus.candidate import Candidate
 from master.consensus.shell import CandidateShell
-from master.log import replication
+from master.log import records, replication
 from master.log.journal import Journal
 from master.log.replication import Acks, LogSafety
 from tests.sim.cluster import PLANS, Broken, run_schedule
@@ -109,3 +109,8 @@ def test_changing_voters_before_a_majority_has_the_log_is_caught(
 ) -> None:
     monkeypatch.setattr(Candidate, "unsettled", lambda _self, _command, _now: None)
     assert caught("voters-forgotten")
+
+
+def test_taking_damage_for_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "is_torn", lambda _data, _at: True)
+    assert "committed" in (said := caught("voters-that-rot")) or "lost" in said

@@ -9,8 +9,10 @@ from bus.wire.messages.commands import PlaceModel
 from bus.wire.messages.control import AskVote
 from master.consensus.votes import minority
 from tests.sim.cluster import PLANS, Cluster
-from tests.sim.machine import Machine
+from tests.sim.machine import FOLDER, Machine
 from tests.sim.simulated_holder import MODEL
+
+JOURNAL = FOLDER / "events.log"
 
 
 def formed(plan: str, seed: int = 1) -> tuple[Cluster, Machine]:
@@ -37,6 +39,38 @@ def test_five_voters_form_within_a_lapse_and_a_little() -> None:
         cluster.start()
         assert cluster.world.run(1.0 + 3.0, cluster.settled), cluster.where()
         assert len(cluster.checks.terms) == 1
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_voter_whose_journal_has_a_flipped_bit_undoes_nothing_at_100_places(part: int) -> None:
+    cluster, _ = formed("three-voters")
+    for number in range(60):
+        cluster.machines[number % 3].want(place(f"c{number}"))
+        cluster.world.run(cluster.world.now + 0.1)
+    cluster.settle()
+    for spot in range(part * 25, part * 25 + 25):
+        cluster.settle()
+        holder = next(m for m in cluster.machines if m.candidate.holding)
+        damaged, away = (m for m in cluster.machines if m is not holder)
+        cut_off(cluster, away)
+        holder.want(place(f"without-{away.name}-{spot}"))
+        cluster.world.run(cluster.world.now + 1.5)
+        index = holder.candidate.committed
+        assert index == holder.candidate.state.index, "the two committed without the third"
+        holder.kill()
+        damaged.kill()
+        data = damaged.disk.names[JOURNAL].data
+        data[spot * len(data) // 100] ^= 1 << spot % 8
+        damaged.start()
+        if spot % 2:
+            damaged.kill(power=True)  # before it heard from anybody
+            damaged.start()
+        cluster.world.cut.clear()
+        cluster.world.run(cluster.world.now + 8.0)
+        assert not any(m.candidate.holding for m in (damaged, away)), "what it lost counts"
+        assert not damaged.candidate.election.eligible
+        cluster.faults += 2
+        cluster.heal()
 
 
 def test_machines_that_start_together_again_do_not_sit_out_the_lapse() -> None:

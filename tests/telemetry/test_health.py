@@ -17,6 +17,7 @@ READING = NodeReading(
     measured_at_s=0.0,
 )  # fmt: skip
 WELL = NodeFacts(READING)
+DAMAGED = "/home/journal/events-000000000012-000000000034-0badcafe.damaged"
 
 
 def measured(**fields: object) -> NodeFacts:
@@ -117,12 +118,19 @@ def test_a_port_that_another_has_is_told_with_its_owner() -> None:
     assert "--base-port" in found.remediation
 
 
+def test_a_damaged_journal_is_an_error_that_names_what_is_lost_and_the_file() -> None:
+    (found,) = findings(replace(WELL, damaged_journals=(DAMAGED, "/home/journal/x.damaged")))
+    assert (found.level, found.code) == ("error", "journal_damaged")
+    assert "12 to 34" in found.message and DAMAGED in found.remediation
+
+
 def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
     processes = (process("bus", "fatal"), process("worker", "backoff"))
     facts = replace(
         measured(disk_free_bytes=0, memory_available_bytes=0, processes=processes),
         wired_bytes=9 * GB,
         closed_ports=(ClosedPort(24154, "bus", "nc (pid 7)"),),
+        damaged_journals=(DAMAGED,),
         failed_downloads=(("m", "why"),),
         failed_models=(("m", "why"),),
         silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),

@@ -58,7 +58,9 @@ class Bench:
             self._speaker("telemetry"), self.endpoints, self.reactor, self._log("telemetry")
         )
         self.doors: dict[str, list[int]] = {}
-        self.telemetry = Telemetry(shell, self._listed, folder, self.doors)
+        self.telemetry = Telemetry(
+            shell, self._listed, folder, journal=folder / "journal", doors=self.doors
+        )
 
     def close(self) -> None:
         self.telemetry.close()

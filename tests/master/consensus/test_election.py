@@ -12,6 +12,7 @@ from master.consensus.types import (
     DOUBT_S,
     HEARTBEAT_S,
     LAPSE_S,
+    LOST_PATIENCE_S,
     Beat,
     Election,
     Fitness,
@@ -143,6 +144,24 @@ def test_one_that_cannot_be_relied_on_does_not_go_first() -> None:
     worse, _ = stimulate(just_up(A), Fitness(False), 0.1)
     worse, _ = stimulate(worse, unled(A, 3), 0.3)
     assert stimulate(worse, Tick(), 0.4)[1] == []
+
+
+@pytest.mark.parametrize(("index", "claims"), [(0, True), (3, False)])
+def test_one_whose_journal_is_damaged_leaves_the_term_to_any_but_an_empty_one(
+    index: int, claims: bool
+) -> None:
+    damaged, _ = stimulate(just_up(A), Fitness(False, lost=True), 0.1)
+    for at in range(1, int(LOST_PATIENCE_S) + 1):
+        assert stimulate(damaged, Tick(), at - 0.1)[1] == [], "another may still start"
+        damaged, _ = stimulate(damaged, heard_peer(LogRank(1, index, 0, A)), at - 0.1)
+    _, actions = stimulate(damaged, Tick(), LOST_PATIENCE_S)
+    assert (OpenTerm(2) in actions) is claims
+
+
+def test_alone_one_whose_journal_is_damaged_goes_on_at_once() -> None:
+    election, _ = stimulate(candidate(A, counter=1, index=7), Fitness(False, lost=True), 0.0)
+    _, actions = stimulate(election, SwitchboardUp(), 0.1)
+    assert OpenTerm(2) in actions
 
 
 def test_who_had_a_holder_and_lost_it_waits_a_lapse() -> None:

@@ -1,0 +1,41 @@
+"""Which places of the log a damaged journal has lost, and the name of the file that is kept for it.
+
+Pure. The file lies in the journal's folder until a person has looked at it and removes it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAME = re.compile(r"events-(\d{12})-(\d{12}|end)-[0-9a-f]{8}\.damaged")
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """The indexes `first` to `last`, both included; `last` None where nothing says how far the
+    log went."""
+
+    first: int
+    last: int | None
+
+    @property
+    def text(self) -> str:
+        """Return the range as people read it."""
+        if self.last is None:
+            return f"{self.first} and what came after it"
+        return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+
+    def file_name(self, checksum: int) -> str:
+        """Return the name of the damaged file, which has this checksum: the same file has the same
+        name each time."""
+        last = "end" if self.last is None else f"{self.last:012d}"
+        return f"events-{self.first:012d}-{last}-{checksum:08x}.damaged"
+
+
+def range_of(file_name: str) -> LostRange | None:
+    """Return what a damaged file of this name has lost; None for the name of any other file."""
+    found = _NAME.fullmatch(file_name)
+    if found is None:
+        return None
+    return LostRange(int(found[1]), None if found[2] == "end" else int(found[2]))
