@@ -178,7 +178,7 @@ class Telemetry:
         journal: Path,
         doors: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Measure a node whose data lies in `folder`, its log in `journal`; `doors` are the ports at
+        """Measure a node, its data in `folder`, its log in `journal`; `doors` are the ports at
         which each of its processes has to listen."""
         self.shell = shell
         self.node: NodeId = shell.speaker.node
