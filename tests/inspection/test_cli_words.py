@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -175,3 +176,63 @@ def test_c8_status_ends_with_3_when_the_nodes_api_does_not_answer(node: Node) ->
     finally:
         supervisor.start("gateway")
         eventually(node.ready, 60, "the node serves again")
+
+
+def counted(tokens: int, cached: int) -> list[Any]:
+    """Return the stream of an answer of so many tokens, to 100 of which some were cached."""
+    details = {"cached_tokens": cached}
+    usage = {"prompt_tokens": 100, "completion_tokens": tokens, "prompt_tokens_details": details}
+    return [WORD[0], {"choices": [], "usage": usage}, WORD[2]]
+
+
+def test_c11_no_two_benches_ask_the_same() -> None:
+    asked: list[str] = []
+
+    def answer(_method: str, path: str, body: dict[str, Any]) -> Any:
+        if path.startswith("/v1/chat"):
+            asked.append(body["messages"][-1]["content"])
+            return counted(3, 0)
+        return 200, told(1)
+
+    with serving(answer) as url:
+        for _ in range(2):
+            done = typed(url, "bench", "m", "-c", "2", "--runs", "1", "--tokens", "3")
+            assert done.returncode == 0, done.stderr
+    assert len(asked) == 8
+    assert len({prompt[:12] for prompt in asked}) == 8, asked
+
+
+def test_c11_a_bench_counts_what_was_made_and_what_was_cached() -> None:
+    with serving(
+        lambda _m, path, _b: counted(3, 40) if path.startswith("/v1/chat") else (200, told(1))
+    ) as url:
+        words = ("bench", "m", "--runs", "1", "--warmup", "0", "--tokens", "5000")
+        said = typed(url, *words).stdout
+        figures = json.loads(typed(url, *words, "--json").stdout)
+    assert "1 answer of 3 tokens (5000 were asked for" in said, said
+    assert "100 prompt tokens, 40 of them cached" in said
+    assert (figures["tokens"], figures["tokens_most"], figures["cached_tokens"]) == (3, 3, 40)
+    computed = figures["prefill_tokens_per_s"]["mean"] * figures["ttft_ms"]["mean"] / 1000
+    assert 59 < computed < 61
+
+
+def test_c11_what_was_answered_is_told_though_some_was_refused() -> None:
+    asked: list[str] = []
+
+    def answer(_method: str, path: str, _body: dict[str, Any]) -> Any:
+        if not path.startswith("/v1/chat"):
+            return 200, told(1)
+        asked.append(path)
+        return (
+            counted(3, 0) if len(asked) % 4 else (429, {"error": {"message": "the queue is full"}})
+        )
+
+    with serving(answer) as url:
+        words = ("bench", "m", "-c", "4", "--runs", "2", "--warmup", "0", "--tokens", "3")
+        done = typed(url, *words, "--json")
+        figures = json.loads(done.stdout)
+        assert done.returncode == 5, done.stderr
+        assert (figures["runs"], figures["answers"], figures["missing"]) == (2, 6, 2), figures
+        assert "the queue is full" in figures["problem"]["message"]
+        shown = typed(url, *words)
+    assert "TTFT" in shown.stdout and "2 answers are missing" in shown.stderr

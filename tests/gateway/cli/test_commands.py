@@ -451,3 +451,18 @@ def test_the_list_of_verbs_has_a_short_line_for_each() -> None:
     shown = CliRunner().invoke(app, ["--help"]).stdout.splitlines()
     for name, row in VERBS.items():
         assert any(line.split() == [name, *row.about.split()] for line in shown), name
+
+
+def test_bench_keeps_what_was_answered_before_the_node_was_gone(shoal: Shoal) -> None:
+    known, asked = shoal.desk.answer, [0]
+
+    def answer(method: str, path: str, body: dict[str, Any]) -> Any:
+        asked[0] += path.startswith("/v1/chat")
+        refused = 503, {"error": {"message": "it is draining"}}
+        return refused if asked[0] > 2 else known(method, path, body)
+
+    with serving(answer) as url:
+        found = shoal("bench", "--warmup", "0", "--runs", "4", "--tokens", "3", "--json", url=url)
+    told = json.loads(found.stdout)
+    assert found.exit_code == 5 and told["problem"]["message"] == "it is draining"
+    assert (told["runs"], told["answers"], told["missing"]) == (2, 2, 1)

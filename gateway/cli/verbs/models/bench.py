@@ -1,14 +1,18 @@
 """Talks to the node's API, many requests at once: `shoal bench`.
 
-Every answer is greedy, of the same length (`ignore_eos`), and from a prompt of its own, so that the
-prefix cache does not flatter the figures. Warm-up rounds are not counted.
+Every answer is greedy, as long as was asked for or as the model's limit lets it (`ignore_eos`), and
+from a prompt of its own, which no bench before has asked: the prefix cache would flatter the
+figures. Warm-up rounds are not counted. What cannot be asked (a full queue, an interrupt) costs its
+own answers; the figures of the others are told, and then the exit code says that some are missing.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -17,13 +21,52 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bus.process.clock import wall
 from gateway.cli.command import Invocation
+from gateway.cli.interrupts import INTERRUPTED
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
+from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.bench_links import link_lines, probe_links
 from gateway.cli.verbs.models.bench_math import Answered, Run, summary
 
 WORDS = ("shoal", "reef", "tide", "current", "school", "silver", "kelp", "drift", "salt", "wave")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a bench asks: so many answers at once, of so many tokens. `name` begins each prompt."""
+
+    model: str
+    concurrency: int
+    tokens: int
+    prompt_words: int
+    name: str
+
+    def prompt(self, number: int) -> str:
+        """Return a prompt that differs from all others from its first words on."""
+        chosen = [
+            WORDS[(number * 7 + n * (number + 3)) % len(WORDS)] for n in range(self.prompt_words)
+        ]
+        return f"{self.name}, {number}: tell a story with these words: {' '.join(chosen)}"
+
+
+@dataclass(slots=True)
+class Measured:
+    """The rounds that count, and why answers are missing, of the warm-up too."""
+
+    runs: list[Run] = field(default_factory=list[Run])
+    problems: list[CliError] = field(default_factory=list[CliError])
+    interrupted: bool = False
+
+    def problem(self) -> CliError | None:
+        """Return what to say of the missing answers, None where there are none."""
+        if self.interrupted:
+            return CliError("interrupted", code=INTERRUPTED)
+        if not self.problems:
+            return None
+        first, count = self.problems[0], len(self.problems)
+        more = f"{count} answers are missing; the first: " if count > 1 else ""
+        return CliError(more + first.message, remedy=first.remedy, code=first.code)
 
 
 def bench(
@@ -39,73 +82,92 @@ def bench(
     """Measure tokens per second, time to first token and gaps between tokens."""
     api, output = invocation.api(), invocation.output
     name = model or invocation.settings().default_model
+    asked = Asked(name, concurrency, tokens, prompt_words, secrets.token_hex(4))
+    found = measure(api, output, asked, warmup, runs)
+    told: dict[str, Any] = {
+        "model": name,
+        "url": api.url,
+        "at_s": round(wall(), 3),
+        "concurrency": concurrency,
+        "tokens_asked": tokens,
+        "warmup": warmup,
+        "missing": len(found.problems),
+        **summary(found.runs),
+        "memory": _memory(api, name),
+        "links": probe_links(api, name) if found.runs else {},
+    }
+    problem = found.problem()
+    if found.runs:
+        if problem is not None:
+            told["problem"] = {"message": problem.message, "code": problem.code}
+        if save is not None:
+            _save(save, told)
+        output.document(told)
+        _show(output, told)
+    if problem is not None:
+        if not (output.as_json and found.runs):
+            output.error(problem)
+        raise typer.Exit(problem.code)
+
+
+def measure(api: NodeApi, output: Output, asked: Asked, warmup: int, runs: int) -> Measured:
+    """Ask round by round, until all are done, none of a round is answered, or an interrupt."""
+    found = Measured()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    measured: list[Run] = []
     with Progress(
         *columns, console=output.err, transient=True, disable=not output.live
     ) as progress:
         bar = progress.add_task("warm-up" if warmup else "runs", total=warmup + runs)
         for number in range(warmup + runs):
-            prompts = [_prompt(number * concurrency + n, prompt_words) for n in range(concurrency)]
-            done = one_round(api, name, prompts, tokens)
+            try:
+                answers, problems = one_round(api, asked, number)
+            except KeyboardInterrupt:
+                found.interrupted = True
+                return found
+            found.problems += problems
+            if not answers:
+                return found
             if number >= warmup:
-                measured.append(done)
+                found.runs.append(Run(answers))
             progress.update(bar, advance=1, description="runs")
-    found: dict[str, Any] = {
-        "model": name,
-        "url": api.url,
-        "at_s": round(wall(), 3),
-        "tokens_each": tokens,
-        "warmup": warmup,
-        **summary(measured),
-        "memory": _memory(api, name),
-        "links": probe_links(api, name),
-    }
-    if save is not None:
-        _save(save, found)
-    output.document(found)
-    output.table(("", ">mean", ">std", ">p50", ">p95", ">p99"), _rows(found))
-    peak = found["memory"].get("peak_bytes")
-    answers = len(measured) * concurrency
-    output.say(
-        f"\n{answers} answers of {tokens} tokens, {concurrency} at once"
-        + (f"; peak memory of the runner {size(peak)}" if peak else "")
-    )
-    for line in link_lines(found["links"]):
-        output.say(line)
+    return found
 
 
-def one_round(api: NodeApi, model: str, prompts: list[str], tokens: int) -> Run:
-    """Ask all prompts at once. Raises the first CliError, once every request has ended."""
-    found: list[Answered | None] = [None] * len(prompts)
+def one_round(
+    api: NodeApi, asked: Asked, number: int
+) -> tuple[tuple[Answered, ...], list[CliError]]:
+    """Ask all prompts of a round at once; return the answers, and why others are missing."""
+    found: list[Answered] = []
     problems: list[CliError] = []
-    start = threading.Barrier(len(prompts))
+    start = threading.Barrier(asked.concurrency)
 
     def ask(position: int) -> None:
         """Ask the prompt at `position`, once all threads are ready."""
+        prompt = asked.prompt(number * asked.concurrency + position)
         start.wait()
         try:
-            found[position] = ask_one(api, model, prompts[position], tokens)
+            found.append(ask_one(api, asked.model, prompt, asked.tokens))
         except CliError as problem:
             problems.append(problem)
 
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(prompts))]
+    # An interrupt leaves the threads behind, and with the process their requests end.
+    threads = [
+        threading.Thread(target=ask, args=(n,), daemon=True) for n in range(asked.concurrency)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if problems:
-        raise problems[0]
-    return Run(tuple(answer for answer in found if answer is not None))
+    return tuple(found), problems
 
 
 def ask_one(api: NodeApi, model: str, prompt: str, tokens: int) -> Answered:
-    """Ask for one streamed answer of exactly `tokens` tokens, timed here."""
+    """Ask for one streamed answer of `tokens` tokens, timed here. Raises CliError."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -130,6 +192,7 @@ def ask_one(api: NodeApi, model: str, prompt: str, tokens: int) -> Answered:
         ended_at=ended_at,
         prompt_tokens=int(usage.get("prompt_tokens", 0)),
         tokens=int(usage.get("completion_tokens", 0)),
+        cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)),
     )
 
 
@@ -138,14 +201,25 @@ def _spoke(choice: dict[str, Any]) -> bool:
     return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls"))
 
 
-def _prompt(number: int, words: int) -> str:
-    chosen = [WORDS[(number * 7 + n * (number + 3)) % len(WORDS)] for n in range(words)]
-    return f"{number}: tell a story with these words: {' '.join(chosen)}"
+def _show(output: Output, told: dict[str, Any]) -> None:
+    output.table(("", ">mean", ">std", ">p50", ">p95", ">p99"), _rows(told))
+    least, most, asked = told["tokens_least"], told["tokens_most"], told["tokens_asked"]
+    each = f"{least}" if least == most else f"{least} to {most}"
+    short = "" if least == asked else f" ({asked} were asked for; the model's limits end it there)"
+    answers = "1 answer" if told["answers"] == 1 else f"{told['answers']} answers"
+    peak = told["memory"].get("peak_bytes")
+    output.say(
+        f"\n{answers} of {each} tokens{short}, {told['concurrency']} at once"
+        + (f"; peak memory of the runner {size(peak)}" if peak else "")
+    )
+    output.say(f"{told['prompt_tokens']} prompt tokens, {told['cached_tokens']} of them cached")
+    for line in link_lines(told["links"]):
+        output.say(line)
 
 
 def _memory(api: NodeApi, model: str) -> dict[str, int]:
-    state = api.state()
-    readings = [one for one in state.runners if one.model == model]
+    state = api.state_if_it_answers(5.0)
+    readings = [one for one in state.runners if one.model == model] if state else []
     if not readings:
         return {}
     return {

@@ -1,8 +1,9 @@
 """What a bench measured, in numbers people compare.
 
 Pure. TTFT: from sending a request to its first token. ITL: the gap between two neighbouring
-tokens of one answer. Decode tokens per second of one answer leave its first token out; the
-aggregate of a run is all tokens over its wall time. Spread is the sample standard deviation.
+tokens of one answer. Decode tokens per second of one answer leave its first token out; prefill
+leaves out what the prefix cache had; the aggregate of a run is all tokens over its wall time.
+Spread is the sample standard deviation.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Answered:
     """One answer. Instants in seconds on one clock; `token_at` of each piece of text that
-    arrived (several tokens may come in one piece). `tokens` as the node counted them."""
+    arrived (several tokens may come in one piece). Tokens are as the node counted them."""
 
     sent_at: float
     token_at: tuple[float, ...]
     ended_at: float
     prompt_tokens: int
     tokens: int
+    cached_tokens: int = 0
 
     @property
     def ttft_s(self) -> float:
@@ -45,13 +47,14 @@ class Answered:
 
     @property
     def prefill_per_s(self) -> float:
-        """Return the prompt tokens over the time to the first token."""
-        return self.prompt_tokens / self.ttft_s if self.ttft_s > 0 else 0.0
+        """Return the prompt tokens that were computed over the time to the first token."""
+        computed = self.prompt_tokens - self.cached_tokens
+        return computed / self.ttft_s if self.ttft_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One round: as many answers at once as the concurrency says."""
+    """One round: the answers, at least one, to what was asked at once."""
 
     answers: tuple[Answered, ...]
 
@@ -72,9 +75,12 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
     gaps_ms = [gap * 1000 for answer in answers for gap in answer.gaps_s]
     return {
         "runs": len(runs),
-        "concurrency": len(runs[0].answers) if runs else 0,
+        "answers": len(answers),
         "tokens": sum(answer.tokens for answer in answers),
+        "tokens_least": min((answer.tokens for answer in answers), default=0),
+        "tokens_most": max((answer.tokens for answer in answers), default=0),
         "prompt_tokens": sum(answer.prompt_tokens for answer in answers),
+        "cached_tokens": sum(answer.cached_tokens for answer in answers),
         "aggregate_tokens_per_s": spread([run.per_s for run in runs]),
         "decode_tokens_per_s": spread([answer.decode_per_s for answer in answers]),
         "prefill_tokens_per_s": spread([answer.prefill_per_s for answer in answers]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.cli.verbs.models.bench_math import Answered, Run, percentiles, spread, summary
@@ -19,6 +21,10 @@ def test_one_answer_in_figures() -> None:
     assert one.gaps_s == pytest.approx([0.1] * 4)
     assert one.decode_per_s == pytest.approx(10.0)
     assert one.prefill_per_s == pytest.approx(200.0)
+
+
+def test_prefill_is_of_what_was_computed() -> None:
+    assert replace(answered(), cached_tokens=60).prefill_per_s == pytest.approx(80.0)
 
 
 def test_the_aggregate_is_all_tokens_over_the_wall_time() -> None:
@@ -48,5 +54,6 @@ def test_percentiles_are_values_that_were_measured() -> None:
 
 def test_a_summary_counts_what_it_is_made_of() -> None:
     found = summary([Run((answered(), answered())), Run((answered(), answered()))])
-    assert (found["runs"], found["concurrency"], found["tokens"]) == (2, 2, 20)
+    assert (found["runs"], found["answers"], found["tokens"]) == (2, 4, 20)
+    assert (found["tokens_least"], found["tokens_most"], found["cached_tokens"]) == (5, 5, 0)
     assert found["aggregate_tokens_per_s"]["std"] == pytest.approx(0.0)
