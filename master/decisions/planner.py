@@ -26,7 +26,7 @@ from bus.wire.messages.events import (
 )
 from master.decisions.collective_tests import follow_test
 from master.decisions.crash_loop import CrashLoops
-from master.decisions.decide import Scene, living
+from master.decisions.decide import Scene, living, placement_again
 
 IDLE_DRAIN_S = 600.0
 """The time for a request that came in while the decision was made."""
@@ -173,24 +173,16 @@ def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
 
 
 def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
-    """Return the placements of copies that a worker refused to load, each until it is placed
-    (which removes the failed one), but not for longer than `RETRY_FAILED_S`."""
+    """Return the placements of copies that a worker refused to load or that were lost with their
+    nodes, each until it is placed (which removes the failed one). One that is not pinned is not
+    tried for longer than `RETRY_FAILED_S`."""
     found: list[PlaceModel] = []
     for one in scene.state.instances.values():
         if one.status != "failed" or one.place_again is None or living(scene.state, one.model):
             continue
         failed_at = notes.failed_at.setdefault(one.instance, scene.now)
-        if scene.now - failed_at < RETRY_FAILED_S:
-            found.append(
-                PlaceModel(
-                    command_id=CommandId(f"again-{one.instance}"),
-                    model=one.model,
-                    keep_alive_s=None if one.pinned else one.keep_alive_s,
-                    pinned=one.pinned,
-                    priority=one.priority,
-                    **dict(one.place_again),
-                )
-            )
+        if one.pinned or scene.now - failed_at < RETRY_FAILED_S:
+            found.append(placement_again(one, one.place_again, "again"))
     return found
 
 
