@@ -25,7 +25,7 @@ from bus.wire.messages.events import (
 )
 from master.decisions import planner
 from master.decisions.collective_tests import expire_tests
-from master.decisions.crash_loop import CrashLoops
+from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.decisions.evict import SETTLE_S
 from master.decisions.observations import Observations
@@ -49,6 +49,7 @@ class Holder:
         new_instance: Callable[[], InstanceId],
         *,
         settle_grace_s: float = SETTLE_GRACE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
         decide: Decide = decide,
     ) -> None:
         self.view = Observations()
@@ -56,8 +57,8 @@ class Holder:
         self._policy = policy
         self._new_instance = new_instance
         self._decide = decide
-        self._breaker = CrashLoops()
-        self._memory = planner.PlannerNotes()
+        self._longest_pause_s = longest_pause_s
+        self._memory = self._new_notes()
         self._watch = SilenceWatch(settle_grace_s)
         self._stand_ins = StandIns()
         self._settled_at = 0.0
@@ -65,7 +66,7 @@ class Holder:
 
     def opened(self, log: LogDraft, now: float) -> None:
         """Begin a term: runners go on running; only what was left half done is taken up."""
-        self._breaker, self._memory = CrashLoops(), planner.PlannerNotes()
+        self._memory = self._new_notes()
         self._stand_ins = StandIns()
         self._watch.begin(now)
         self._write(log, TermOpened(holder=log.holder, counter=log.term), now)
@@ -134,6 +135,9 @@ class Holder:
 
     # --- inside ---
 
+    def _new_notes(self) -> planner.PlannerNotes:
+        return planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
+
     def _scene(self, state: ClusterState, now: float) -> Scene:
         return Scene(state, self.view, self._policy, self._settled_at, now)
 
@@ -150,11 +154,10 @@ class Holder:
         planner.note_event(self._memory, body, now)
         if isinstance(body, InstanceRemoved):
             self._settled_at = now + SETTLE_S
-            self._breaker.forget(body.instance)
             self._said.pop(body.instance, None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
-            for more in planner.follow_up(known, body, self._breaker, now):
+            for more in planner.follow_up(known, body, self._memory.crash_loops, now):
                 self._note(
                     "follows from a rank's leaving",
                     what=more.kind,

@@ -49,6 +49,7 @@ READ_S = 0.5
 REPEAT_S = 1.0
 KEEP_S = 0.25
 GRACE_S = 8.0
+PAUSE_S = 1.0
 RECORDS = 150
 """So many events fit into a journal's file."""
 FOLDER = Path("/journal")
@@ -291,7 +292,7 @@ class Machine:
     def _begin(self) -> None:
         works = self.cluster.plan.workers
         self.holder = Holder(
-            Policy(), self._new_instance, settle_grace_s=GRACE_S,
+            Policy(), self._new_instance, settle_grace_s=GRACE_S, longest_pause_s=PAUSE_S,
             decide=decide if works else lambda want, scene, new: decided(want, scene, new, self),
         )  # fmt: skip
         self.wire = MachineWire(self)
