@@ -180,6 +180,7 @@ class Master:
         """Take our own switchboard's word on which nodes are there and where."""
         reading = envelope.message
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
+            self._holder.view.hear(reading, self._reactor.now())
             self.shell.know(consensus.candidates_in(reading))
 
     def _plan(self) -> None:

@@ -42,11 +42,13 @@ ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SilentPeer:
-    """A node that has joined and has not been heard for `silent_s`."""
+    """A node that has joined and has not been heard for `silent_s`. `models` wait for it: nowhere
+    else is a copy of them."""
 
     node: NodeId
     name: str
     silent_s: float
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +177,15 @@ def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
 def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
     for peer in facts.silent_peers:
         if peer.silent_s >= UNREACHABLE_S:
+            message = f"{peer.name} has not been heard for {peer.silent_s:.0f} s"
+            if peer.models:
+                waits = f"what it held of {', '.join(peer.models)} has no room elsewhere"
+                message = f"{message}; {waits} as it was asked for, and waits for it"
             yield HealthFinding(
                 node=peer.node,
                 level="warn",
                 code="unreachable",
-                message=f"{peer.name} has not been heard for {peer.silent_s:.0f} s",
+                message=message,
                 remediation="see that the machine is awake, `shoal status` there, and the network",
             )
 

@@ -308,8 +308,18 @@ class Telemetry:
         for seat in self.client.state.nodes.values():
             since = self._peer_heard_at.get(seat.node, self._started_at)
             if seat.node != self.node and now - since >= UNREACHABLE_S:
-                silent.append(SilentPeer(seat.node, seat.name, now - since))
+                models = self._held_only_at(seat.node)
+                silent.append(SilentPeer(seat.node, seat.name, now - since, models))
         return tuple(silent)
+
+    def _held_only_at(self, node: NodeId) -> tuple[str, ...]:
+        """Return the models all of whose copies need this node."""
+        needs: dict[str, bool] = {}
+        for instance in self.client.state.instances.values():
+            if instance.test is None:
+                here = any(shard.node == node for shard in instance.shards)
+                needs[instance.model] = needs.get(instance.model, True) and here
+        return tuple(sorted(model for model, needed in needs.items() if needed))
 
     # --- questions ------------------------------------------------------------------------
 

@@ -1,36 +1,78 @@
-"""Instances that fail again and again: given up after three failures within a minute.
+"""Models whose runners fail again and again: tried again after growing pauses, or given up.
 
-A runner that says that its device may be wedged counts twice; one that says that its model
-cannot be loaded is not tried again at all. Pure. Times are not in the state (only the holder's
-clock knows them); a new holder counts afresh, which costs at most two more attempts.
+A copy is given up after three failures within a minute. A runner that says that its device may be
+wedged counts twice; one that says that its model cannot be loaded is not tried again at all.
+Slower ones are failures in a row, of any copy of the model, as long as none served for a while in
+between: the first two are made good at once, from then on each pause is twice the one before.
+Pure. Times are not in the state (only the holder's clock knows them); a new holder counts
+afresh, which costs at most two more attempts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bus.wire.ids import InstanceId
+from bus.wire.ids import InstanceId, ModelId
+from bus.wire.instances import Instance
 
 LIMIT = 3
 WINDOW_S = 60.0
 WEDGED = 70
 LOAD_FAILED = 72
 """Exit codes of `runner.lifecycle` that bear on trying again."""
+FREE_FAILURES = 2
+FIRST_PAUSE_S = 15.0
+LONGEST_PAUSE_S = 600.0
+WELL_S = 300.0
+"""A copy that served for so long was well: what fails later begins a new row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """What follows from a failure, the `count`-th in a row: the copy is given up, or the next
+    attempt is `pause_s` away."""
+
+    count: int
+    pause_s: float
+    gives_up: bool
 
 
 @dataclass(slots=True)
 class CrashLoops:
-    """Recent failures of each instance, oldest first, none older than the window."""
+    """Recent failures of each instance, oldest first, none older than the window; how many
+    failures in a row each model has, when it may be tried again, and since when a copy is ready."""
 
+    longest_pause_s: float = LONGEST_PAUSE_S
     failures: dict[InstanceId, list[float]] = field(default_factory=dict[InstanceId, list[float]])
+    in_a_row: dict[ModelId, int] = field(default_factory=dict[ModelId, int])
+    waits_until: dict[ModelId, float] = field(default_factory=dict[ModelId, float])
+    ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
 
-    def count_failure(self, instance: InstanceId, exit_code: int | None, now: float) -> bool:
-        """Count one failure; return whether the instance is to be given up."""
-        recent = [at for at in self.failures.get(instance, []) if now - at < WINDOW_S]
+    def count_failure(self, instance: Instance, exit_code: int | None, now: float) -> Setback:
+        """Count one failure of an instance; return what follows from it."""
+        name = instance.instance
+        recent = [at for at in self.failures.get(name, []) if now - at < WINDOW_S]
         recent += [now, now] if exit_code == WEDGED else [now]
-        self.failures[instance] = recent
-        return exit_code == LOAD_FAILED or len(recent) >= LIMIT
+        self.failures[name] = recent
+        was_well = now - self.ready_at.pop(name, now) >= WELL_S
+        count = 1 if was_well else self.in_a_row.get(instance.model, 0) + 1
+        self.in_a_row[instance.model] = count
+        doubled = count - FREE_FAILURES - 1
+        pause_s = FIRST_PAUSE_S * 2.0 ** min(doubled, 30) if doubled >= 0 else 0.0
+        pause_s = min(pause_s, self.longest_pause_s)
+        self.waits_until[instance.model] = now + pause_s
+        gives_up = exit_code == LOAD_FAILED or len(recent) >= LIMIT
+        return Setback(count, pause_s, gives_up)
+
+    def next_at(self, model: ModelId) -> float:
+        """Return when a model may be tried again, by this holder's clock; 0 if nothing failed."""
+        return self.waits_until.get(model, 0.0)
+
+    def note_ready(self, instance: InstanceId, now: float) -> None:
+        """Note that a rank of an instance is ready."""
+        self.ready_at[instance] = now
 
     def forget(self, instance: InstanceId) -> None:
         """Drop the failures of an instance that is gone or was asked for anew."""
         self.failures.pop(instance, None)
+        self.ready_at.pop(instance, None)

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
-from bus.wire.ids import InstanceId, ModelId, NodeId, is_model_id
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId, is_model_id
 from bus.wire.instances import Conditions, Instance, Shard
 from bus.wire.messages.commands import (
     Command,
@@ -82,20 +82,23 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Everything that a decision may look at. Before `settled_at` no other instance may be
-    evicted, for the memory of the last one is still being measured."""
+    evicted, for the memory of the last one is still being measured. On nodes that are `avoided`
+    nothing is placed."""
 
     state: ClusterState
     observed: Observations
     policy: Policy
     settled_at: float
     now: float
+    avoided: frozenset[NodeId] = frozenset()
 
     def nodes(self) -> list[placement.NodeCapacity]:
-        """Return the nodes that may be given new work: those that are not drained."""
+        """Return the nodes that may be given new work: those that are neither drained nor lost."""
         cards, nodes = self.observed.living_cards(self.now), self.observed.living_nodes(self.now)
         drained = {known.node for known in self.state.nodes.values() if known.draining}
+        without = drained | self.observed.lost_nodes(self.now) | self.avoided
         found = placement.node_capacities(cards, nodes, self.state.instances)
-        return [node for node in found if node.id not in drained]
+        return [node for node in found if node.id not in without]
 
 
 def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
@@ -173,6 +176,19 @@ def instance_of(
 def conditions_of(command: PlaceModel) -> Conditions:
     """Return the conditions of a command, for an instance to be placed again under the same."""
     return Conditions.model_validate(command, from_attributes=True)
+
+
+def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
+    """Return the command that places a copy like this one under `conditions`; `why` is a word
+    for its id, which is only a name."""
+    return PlaceModel(
+        command_id=CommandId(f"{why}-{instance.instance}"),
+        model=instance.model,
+        keep_alive_s=None if instance.pinned else instance.keep_alive_s,
+        pinned=instance.pinned,
+        priority=instance.priority,
+        **dict(conditions),
+    )
 
 
 def unknown_instance(instance: InstanceId, state: ClusterState) -> Refusal:

@@ -25,11 +25,12 @@ from bus.wire.messages.events import (
 )
 from master.decisions import planner
 from master.decisions.collective_tests import expire_tests
-from master.decisions.crash_loop import CrashLoops
+from master.decisions.crash_loop import LONGEST_PAUSE_S, CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.decisions.evict import SETTLE_S
 from master.decisions.observations import Observations
-from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, lost_models, remove_silent
+from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_silent
+from master.decisions.stand_ins import Lost, StandIns, lost_copies, stood_down
 from master.log.sequencer import LogDraft, judge
 
 Note = tuple[str, dict[str, str | int | None]]
@@ -48,6 +49,7 @@ class Holder:
         new_instance: Callable[[], InstanceId],
         *,
         settle_grace_s: float = SETTLE_GRACE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
         decide: Decide = decide,
     ) -> None:
         self.view = Observations()
@@ -55,15 +57,17 @@ class Holder:
         self._policy = policy
         self._new_instance = new_instance
         self._decide = decide
-        self._breaker = CrashLoops()
-        self._memory = planner.PlannerNotes()
+        self._longest_pause_s = longest_pause_s
+        self._memory = self._new_notes()
         self._watch = SilenceWatch(settle_grace_s)
+        self._stand_ins = StandIns()
         self._settled_at = 0.0
         self._said: dict[str, str] = {}
 
     def opened(self, log: LogDraft, now: float) -> None:
         """Begin a term: runners go on running; only what was left half done is taken up."""
-        self._breaker, self._memory = CrashLoops(), planner.PlannerNotes()
+        self._memory = self._new_notes()
+        self._stand_ins = StandIns()
         self._watch.begin(now)
         self._write(log, TermOpened(holder=log.holder, counter=log.term), now)
         for body in planner.repairs(log.state):
@@ -109,16 +113,18 @@ class Holder:
                 assert_never(decision)
 
     def planned(self, log: LogDraft, now: float) -> None:
-        """Do what is due unasked: unload what idles or is silent, then place what is wanted."""
+        """Do what is due unasked: unload what idles or is silent, then place what is lost or
+        wanted."""
         scene = self._scene(log.state, now)
         over = expire_tests(scene.state, scene.observed, self._memory.failed_at, now)
         silent, idle = remove_silent(scene, self._watch), planner.drain_idle(scene, self._memory)
-        for body in (*silent, *idle, *over):
+        back = stood_down(scene, self._stand_ins)
+        for body in (*silent, *idle, *over, *back):
             self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._write(log, body, now)
+        self._place_lost(log, now)
         scene = self._scene(log.state, now)
-        lost = lost_models(scene, self._watch)
-        for wish in (*lost, *planner.wanted_commands(scene, self._memory)):
+        for wish in planner.wanted_commands(scene, self._memory):
             scene = self._scene(log.state, now)
             self._wished(wish.model, self._decide(wish, scene, self._new_instance()), log, now)
 
@@ -128,6 +134,9 @@ class Holder:
         return notes
 
     # --- inside ---
+
+    def _new_notes(self) -> planner.PlannerNotes:
+        return planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
 
     def _scene(self, state: ClusterState, now: float) -> Scene:
         return Scene(state, self.view, self._policy, self._settled_at, now)
@@ -145,10 +154,10 @@ class Holder:
         planner.note_event(self._memory, body, now)
         if isinstance(body, InstanceRemoved):
             self._settled_at = now + SETTLE_S
-            self._breaker.forget(body.instance)
+            self._said.pop(body.instance, None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
-            for more in planner.follow_up(known, body, self._breaker, now):
+            for more in planner.follow_up(known, body, self._memory.crash_loops, now):
                 self._note(
                     "follows from a rank's leaving",
                     what=more.kind,
@@ -156,6 +165,30 @@ class Holder:
                     generation=body.generation,
                 )
                 self._write(log, more, now)
+
+    def _place_lost(self, log: LogDraft, now: float) -> None:
+        """Place anew what lost nodes held, where the others can hold it now; else say why it
+        waits. What the next one finds free depends on the one before."""
+        for name in [lost.instance.instance for lost in lost_copies(self._scene(log.state, now))]:
+            scene = self._scene(log.state, now)
+            for lost in lost_copies(scene):
+                if lost.instance.instance == name:
+                    self._place_anew(lost, log, now)
+
+    def _place_anew(self, lost: Lost, log: LogDraft, now: float) -> None:
+        name = lost.instance.instance
+        decision = self._decide(lost.command, lost.scene, self._new_instance())
+        match decision:
+            case Decided(events=bodies, instance=fresh) if fresh is not None:
+                self._say(name, "placed", "is placed anew, for its node is lost")
+                for body in (*lost.removed, *bodies):
+                    self._write(log, body, now)
+                if not lost.removed:
+                    self._stand_ins.of[name] = fresh
+            case (Refusal() as why) | Later(refusal=why):
+                self._say(name, why.reason, f"waits for its node: {why.message}")
+            case _:
+                pass
 
     def _wished(self, model: str, decision: Decision, log: LogDraft, now: float) -> None:
         said = ""
@@ -170,9 +203,13 @@ class Holder:
                 return
             case _:
                 assert_never(decision)
-        if self._said.get(model) != said:
-            self._said[model] = said
-            self._note("wished for", model=model, outcome=said)
+        self._say(model, said, said)
+
+    def _say(self, what: str, key: str, said: str) -> None:
+        """Note what becomes of a model or an instance, once for each key in a row."""
+        if self._said.get(what) != key:
+            self._said[what] = key
+            self._note("wished for", what=what, outcome=said)
 
     def _note(self, line: str, /, **facts: str | int | None) -> None:
         self.notes.append((line, facts))

@@ -13,6 +13,7 @@ from bus.wire.cards import NodeCard
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
+from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
@@ -28,6 +29,9 @@ NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
 DEMAND_S = 5.0
 """Gateways publish demand every second; that of a gateway which is gone counts no longer."""
+PEERS_READING_S = 3.0
+LOST_S = 3.5
+"""A node of which neither our switchboard nor we have heard anything for so long is lost."""
 LINK_READING_S = 600.0
 TEST_S = 600.0
 GATHER_S = 15.0
@@ -45,7 +49,8 @@ class Use:
 class Observations:
     """The latest values, each with the instant at which it was heard.
 
-    `tests` are ranks of collective tests, by instance and rank.
+    `tests` are ranks of collective tests, by instance and rank; `peers` is our own switchboard's
+    word on which nodes it hears.
     """
 
     def __init__(self) -> None:
@@ -55,6 +60,7 @@ class Observations:
         self.demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
         self.links: dict[NodeId, tuple[LinkReading, float]] = {}
         self.tests: dict[tuple[InstanceId, int], tuple[CollectiveReading, float]] = {}
+        self.peers: tuple[PeersReading, float] | None = None
         self.first_heard_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
@@ -82,6 +88,9 @@ class Observations:
             case LinkReading():
                 self.links[message.node] = (message, now)
                 return False
+            case PeersReading():
+                self.peers = (message, now)
+                return False
             case CollectiveReading():
                 self.tests = {k: v for k, v in self.tests.items() if now - v[1] <= TEST_S}
                 self.tests[message.instance, message.rank] = (message, now)
@@ -103,6 +112,17 @@ class Observations:
         ours = (value for (of, _), value in self.runners.items() if of == node)
         found = [value[1] for value in (*values, *ours) if value is not None]
         return max(found, default=None)
+
+    def lost_nodes(self, now: float, silent_s: float = LOST_S) -> frozenset[NodeId]:
+        """Return the nodes that were heard once and have been silent for `silent_s`, to our
+        switchboard and to us. None while our own switchboard says nothing: then it is we who do
+        not hear."""
+        if self.peers is None or now - self.peers[1] > PEERS_READING_S:
+            return frozenset()
+        reading, said_at = self.peers
+        silent = [p.node for p in reading.peers if p.silent_s + now - said_at >= silent_s]
+        heard = {node: self.heard_at(node) for node in silent}
+        return frozenset(n for n, at in heard.items() if at is not None and now - at >= silent_s)
 
     def gathering(self, now: float) -> bool:
         """Return whether cards of living nodes may still be on their way to a young holder."""

@@ -26,7 +26,7 @@ from bus.wire.messages.events import (
 )
 from master.decisions.collective_tests import follow_test
 from master.decisions.crash_loop import CrashLoops
-from master.decisions.decide import Scene, living
+from master.decisions.decide import Scene, living, placement_again
 
 IDLE_DRAIN_S = 600.0
 """The time for a request that came in while the decision was made."""
@@ -42,13 +42,15 @@ class PlannerNotes:
 
     `failed_at`: when a copy was given up; `ready_at`: when it was last seen to become ready (its
     idling begins there, not with its loading). `preloaded`: models of the preload list that have
-    been dealt with since this holder began.
+    been dealt with since this holder began. `crash_loops` says which models are not tried again
+    yet, for their runners keep failing.
     """
 
     failed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     preloaded: set[ModelId] = field(default_factory=set[ModelId])
     ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     nothing_was_desired: bool | None = None
+    crash_loops: CrashLoops = field(default_factory=CrashLoops)
 
 
 def wanted_commands(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
@@ -118,9 +120,15 @@ def follow_up(
         again = conditions_elsewhere(before, news)
         why = news.refusal.message
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
-    if crash_loops.count_failure(before.instance, news.exit_code, now):
+    setback = crash_loops.count_failure(before, news.exit_code, now)
+    if setback.gives_up:
         why = f"given up (at most 3 failures in 60 s); the last: {news.message}"
         return [InstanceFailed(instance=before.instance, why=why)]
+    if setback.pause_s:
+        tries = f"its runner has ended {setback.count} times in a row; the next attempt is"
+        why = f"{tries} {setback.pause_s:.0f} s after this one; the last: {news.message}"
+        again = before.conditions
+        return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
     return [_reopen(before, news.message)]
 
 
@@ -173,29 +181,22 @@ def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
 
 
 def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
-    """Return the placements of copies that a worker refused to load, each until it is placed
-    (which removes the failed one), but not for longer than `RETRY_FAILED_S`."""
+    """Return the placements of copies that a worker refused to load, that were lost with their
+    nodes, or whose runners failed and had their pause, each until it is placed (which removes the
+    failed one). One that is not pinned is not tried for longer than `RETRY_FAILED_S`."""
     found: list[PlaceModel] = []
     for one in scene.state.instances.values():
         if one.status != "failed" or one.place_again is None or living(scene.state, one.model):
             continue
         failed_at = notes.failed_at.setdefault(one.instance, scene.now)
-        if scene.now - failed_at < RETRY_FAILED_S:
-            found.append(
-                PlaceModel(
-                    command_id=CommandId(f"again-{one.instance}"),
-                    model=one.model,
-                    keep_alive_s=None if one.pinned else one.keep_alive_s,
-                    pinned=one.pinned,
-                    priority=one.priority,
-                    **dict(one.place_again),
-                )
-            )
+        since_at = max(failed_at, notes.crash_loops.next_at(one.model))
+        if since_at <= scene.now and (one.pinned or scene.now - since_at < RETRY_FAILED_S):
+            found.append(placement_again(one, one.place_again, "again"))
     return found
 
 
 def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
-    return any(
+    return scene.now < notes.crash_loops.next_at(model) or any(
         instance.instance in notes.failed_at
         and scene.now - notes.failed_at[instance.instance] < RETRY_FAILED_S
         for instance in scene.state.instances.values()
@@ -209,6 +210,8 @@ def note_event(notes: PlannerNotes, body: EventBody, now: float) -> None:
         notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):
         notes.ready_at[body.instance] = now
+        notes.crash_loops.note_ready(body.instance, now)
     elif isinstance(body, InstanceRemoved):
         notes.failed_at.pop(body.instance, None)
         notes.ready_at.pop(body.instance, None)
+        notes.crash_loops.forget(body.instance)

@@ -27,7 +27,6 @@ from bus.wire.messages.readings import (
     NodeReading,
     RunnerReading,
 )
-from master.decisions.crash_loop import CrashLoops
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.decisions.observations import Observations
 from master.decisions.planner import (
@@ -58,7 +57,6 @@ class House:
     state: ClusterState = field(default_factory=ClusterState)
     view: Observations = field(default_factory=Observations)
     memory: PlannerNotes = field(default_factory=PlannerNotes)
-    breaker: CrashLoops = field(default_factory=CrashLoops)
     now: float = 100.0
     count: int = 0
 
@@ -118,7 +116,7 @@ class House:
         note_event(self.memory, body, self.now)
         if isinstance(body, LoadRefused):
             before = known.instances.get(body.instance)
-            for more in follow_up(before, body, self.breaker, self.now):
+            for more in follow_up(before, body, self.memory.crash_loops, self.now):
                 self.index(more)
 
     def load(self, name: str, **more: Any) -> Instance:

@@ -38,7 +38,7 @@ from master.log.archives import Archives
 from master.log.journal import Journal
 from master.log.sequencer import LogDraft
 from tests.sim.disk import Disk
-from tests.sim.simulated_holder import decided, read
+from tests.sim.simulated_holder import decided, peers_reading, read
 from tests.sim.simulated_worker import SimulatedWorker
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ READ_S = 0.5
 REPEAT_S = 1.0
 KEEP_S = 0.25
 GRACE_S = 8.0
+PAUSE_S = 1.0
 RECORDS = 150
 """So many events fit into a journal's file."""
 FOLDER = Path("/journal")
@@ -213,6 +214,7 @@ class Machine:
         self.outbox = Outbox(self.node, "worker", Boot("b0"))
         self.mirror = Mirror()
         self.open: dict[CommandId, tuple[Command, float]] = {}
+        self.heard_at: dict[NodeId, float] = {}
         self._begin()
         self.worker = SimulatedWorker(self) if cluster.plan.workers else None
 
@@ -230,6 +232,7 @@ class Machine:
         self.up, self.paused = True, None
         self._begin()
         self.mirror = Mirror()
+        self.heard_at.clear()
         self.boots += 1
         self.outbox = Outbox(self.node, "worker", Boot(f"b{self.boots}"))
         self.outbox.add(NodeJoined(node=self.node, name=self.name))
@@ -289,7 +292,7 @@ class Machine:
     def _begin(self) -> None:
         works = self.cluster.plan.workers
         self.holder = Holder(
-            Policy(), self._new_instance, settle_grace_s=GRACE_S,
+            Policy(), self._new_instance, settle_grace_s=GRACE_S, longest_pause_s=PAUSE_S,
             decide=decide if works else lambda want, scene, new: decided(want, scene, new, self),
         )  # fmt: skip
         self.wire = MachineWire(self)
@@ -361,6 +364,10 @@ class Machine:
     def _read(self) -> None:
         for machine in self.cluster.machines:
             read(machine, self)
+            if self.worker is not None and self.cluster.hears(self, machine):
+                self.heard_at[machine.node] = self.now
+        peers = peers_reading(self.node, self.heard_at, self.now)
+        self.holder.view.hear(peers, self.now)
         if self.candidate.holding:
             draft = self.draft()
             self.holder.planned(draft, self.now)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
-from bus.wire.ids import InstanceId, ModelId
+from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.commands import Command, ForgetNode
 from bus.wire.messages.events import InstancePlaced, NodeForgotten, NodeRemembered
+from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import CardReading, NodeReading
 from master.decisions.decide import Decided, Decision, Known, Scene
 from master.placement.capacity import MEMORY_SHARE
@@ -58,6 +60,18 @@ def overbooked(holder: Machine) -> str | None:
         for shard in instance.shards:
             reserved[shard.node] = reserved.get(shard.node, 0) + shard.bytes_reserved
     return next((n for n, b in reserved.items() if b > MEMORY_SHARE * MEMORY_BYTES), None)
+
+
+def peers_reading(node: NodeId, heard_at: Mapping[NodeId, float], now: float) -> PeersReading:
+    """What the switchboard of a node says of the others, each heard at its instant."""
+    return PeersReading(
+        node=node,
+        peers=tuple(
+            PeerReading(node=peer, name=str(peer), status="linked", silent_s=now - at)
+            for peer, at in heard_at.items()
+            if peer != node
+        ),
+    )
 
 
 def read(machine: Machine, reader: Machine) -> None:

@@ -29,7 +29,7 @@ from bus.wire.messages.readings import (
     NodeReading,
     RunnerReading,
 )
-from master.decisions.crash_loop import LOAD_FAILED, WEDGED, CrashLoops
+from master.decisions.crash_loop import LOAD_FAILED, WEDGED, WELL_S
 from master.decisions.decide import Decided, Decision, Known, Later, Policy, Scene, decide
 from master.decisions.observations import Observations
 from master.decisions.planner import (
@@ -61,7 +61,6 @@ class Stage:
     state: ClusterState = field(default_factory=ClusterState)
     view: Observations = field(default_factory=Observations)
     memory: PlannerNotes = field(default_factory=PlannerNotes)
-    breaker: CrashLoops = field(default_factory=CrashLoops)
     settled_at: float = 0.0
     now: float = 100.0
     count: int = 0
@@ -104,7 +103,7 @@ class Stage:
         note_event(self.memory, body, self.now)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
-            for more in follow_up(known, body, self.breaker, self.now):
+            for more in follow_up(known, body, self.memory.crash_loops, self.now):
                 self.index(more)
 
     def load(self, name: str, **more: Any) -> InstanceId:
@@ -353,13 +352,37 @@ def test_a_runner_that_ends_leads_to_another_generation_and_three_in_a_minute_to
     assert stage.state.instances[instance].generation == 3
 
 
-def test_failures_that_are_further_apart_are_forgiven(stage: Stage) -> None:
+def test_failures_after_it_was_well_are_forgiven(stage: Stage) -> None:
     instance = stage.load("a")
     for _ in range(9):
+        stage.now += WELL_S
         stage.ended(instance)
         stage.ready(instance)
-        stage.now += 31.0
     assert stage.state.instances[instance].status == "ready"
+
+
+def test_a_runner_that_keeps_dying_is_loaded_again_after_growing_pauses(stage: Stage) -> None:
+    stage.load("a", context_tokens=2_000, keep_alive_s=77.0)
+    pauses: list[float] = []
+    for _ in range(10):
+        (name,) = stage.state.instances
+        stage.now += 40.0
+        died_at = stage.now
+        stage.ended(InstanceId(name))
+        failed = stage.state.instances[name]
+        while stage.state.instances.get(name, failed).status == "failed":
+            assert "in a row" in failed.why
+            stage.demand("a")
+            stage.now += 0.5
+            stage.measure(12 * GB)
+            wish(stage)
+            (name,) = stage.state.instances
+        pauses.append(stage.now - died_at)
+        again = stage.state.instances[name]
+        assert (again.keep_alive_s, again.conditions.context_tokens) == (77.0, 2_000)
+        stage.ready(again.instance)
+    assert pauses[:7] == [0.0, 0.0, 15.0, 30.0, 60.0, 120.0, 240.0]
+    assert pauses[7:] == [480.0, 600.0, 600.0]
 
 
 @pytest.mark.parametrize(("exit_code", "attempts"), [(LOAD_FAILED, 1), (WEDGED, 2), (1, 3)])

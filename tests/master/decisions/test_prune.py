@@ -3,26 +3,29 @@ from __future__ import annotations
 from bus.replica.state import ClusterState, apply
 from bus.wire.cards import NodeCard
 from bus.wire.ids import InstanceId, ModelId, NodeId
-from bus.wire.instances import Instance, Shard
-from bus.wire.messages.events import InstancePlaced, InstanceRemoved
+from bus.wire.instances import Conditions, Instance, Shard
+from bus.wire.messages.events import InstanceFailed, InstancePlaced, InstanceRemoved
 from bus.wire.messages.readings import CardReading, NodeReading
 from master.decisions.decide import Policy, Scene
 from master.decisions.observations import Observations
-from master.decisions.prune import SilenceWatch, lost_models, remove_silent
+from master.decisions.planner import PlannerNotes, wanted_commands
+from master.decisions.prune import SilenceWatch, remove_silent
 from tests.harness.drafts import next_event
 
 A, B = NodeId("a"), NodeId("b")
 MODEL = ModelId("m")
 
 
-def placed(*nodes: NodeId, pinned: bool = False) -> ClusterState:
+def placed(
+    *nodes: NodeId, pinned: bool = False, conditions: Conditions | None = None
+) -> ClusterState:
     shards = tuple(
         Shard(rank=n, node=node, first_layer=n, last_layer=n + 1, bytes_reserved=1)
         for n, node in enumerate(nodes)
     )
     instance = Instance(
         instance=InstanceId("i"), model=MODEL, shards=shards, context_tokens=64,
-        keep_alive_s=-1.0, pinned=pinned, priority=3,
+        keep_alive_s=-1.0, pinned=pinned, priority=3, conditions=conditions or Conditions(),
     )  # fmt: skip
     body = InstancePlaced(instance=instance)
     return apply(ClusterState(), next_event(ClusterState(), body, term=1, at_s=0.0))
@@ -78,19 +81,38 @@ def test_a_card_alone_is_a_sign_of_life() -> None:
     assert remove_silent(scene(placed(A), view, 89.0), watch) == []
 
 
-def test_a_pinned_copy_is_wanted_elsewhere_until_it_is_there() -> None:
-    view, watch = Observations(), SilenceWatch(60.0)
-    watch.begin(0.0)
-    state = placed(A, pinned=True)
-    assert len(remove_silent(scene(state, view, 60.0), watch)) == 1
-    (wish,) = lost_models(scene(ClusterState(), view, 60.1), watch)
-    assert (wish.model, wish.pinned, wish.context_tokens, wish.priority) == (MODEL, True, 64, 3)
-    assert lost_models(scene(placed(B, pinned=True), view, 61.0), watch) == []
-    assert lost_models(scene(ClusterState(), view, 62.0), watch) == [], "asked for once met no more"
+def again(state: ClusterState, body: InstanceFailed | InstanceRemoved) -> ClusterState:
+    return apply(state, next_event(state, body, term=1, at_s=0.0))
 
 
-def test_an_unpinned_copy_is_left_to_those_who_want_it() -> None:
+def test_a_pinned_copy_is_wanted_elsewhere_under_its_conditions_until_it_is_there() -> None:
     view, watch = Observations(), SilenceWatch(60.0)
     watch.begin(0.0)
-    assert len(remove_silent(scene(placed(A), view, 60.0), watch)) == 1
-    assert lost_models(scene(ClusterState(), view, 60.1), watch) == []
+    asked = Conditions(excluded_nodes=(B,), min_nodes=2, sharding="pipeline", context_tokens=32)
+    state = placed(A, pinned=True, conditions=asked)
+    (gone,) = remove_silent(scene(state, view, 60.0), watch)
+    assert isinstance(gone, InstanceFailed) and "a for 60 s" in gone.why
+    state = again(state, gone)
+    for now in (60.1, 600.0):
+        assert remove_silent(scene(state, view, now), watch) == []
+        (wish,) = wanted_commands(scene(state, view, now), PlannerNotes())
+        assert (wish.model, wish.pinned, wish.priority) == (MODEL, True, 3)
+        assert Conditions.model_validate(wish, from_attributes=True) == asked
+    there = InstancePlaced(instance=next(iter(placed(B, pinned=True).instances.values())))
+    state = apply(state, next_event(state, there, term=1, at_s=0.0))
+    assert wanted_commands(scene(state, view, 601.0), PlannerNotes()) == []
+
+
+def test_an_unpinned_copy_or_one_with_another_is_left_to_those_who_want_it() -> None:
+    view, watch = Observations(), SilenceWatch(60.0)
+    watch.begin(0.0)
+    (gone,) = remove_silent(scene(placed(A), view, 60.0), watch)
+    assert isinstance(gone, InstanceRemoved)
+    assert wanted_commands(scene(again(placed(A), gone), view, 60.1), PlannerNotes()) == []
+    both = placed(A, pinned=True)
+    other = next(iter(placed(B, pinned=True).instances.values()))
+    other = other.model_copy(update={"instance": InstanceId("j")})
+    both = apply(both, next_event(both, InstancePlaced(instance=other), term=1, at_s=0.0))
+    hears(view, B, 30.0)
+    (gone,) = remove_silent(scene(both, view, 60.0), watch)
+    assert isinstance(gone, InstanceRemoved)
