@@ -126,6 +126,8 @@ def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
 def _admit(table: RowTable, draft: Draft) -> None:
     """Admit in turn while there are places and memory. One that must wait for memory is not
     overtaken; those that wait for a reader, a sibling's prompt or an unread token are."""
+    if _is_full(table) and not _idle(table, draft):
+        return
     waiting = _may_enter(table)
     while waiting:
         row = _next(table, waiting)
@@ -239,23 +241,17 @@ def _will_keep(table: RowTable, length: int) -> bool:
 
 def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) -> bool:
     """Find a slot and memory for the row, preempting idle readers' rows, for memory rows of lower
-    rank and of sharers who hold no less, then `givers`; nothing is preempted unless it suffices."""
-    grace_at = draft.now - table.settings.paused_grace_s
-    idle = [
-        other
-        for other in table.live.values()
-        if other.status != "ended" and other.paused_at is not None and other.paused_at <= grace_at
-    ]
+    rank, then `givers`; nothing is preempted unless it suffices."""
+    idle = _idle(table, draft)
     lower: list[Row] = []
-    if len(table.live) - len(table.retiring) < table.max_rows:
-        weight = table.shares.weight(row.sharer)
+    if not _is_full(table):
         lower = [
             other
             for other in table.live.values()
             if other.status != "ended"
             and other.rank > row.rank
             and other not in idle
-            and table.shares.weight(other.sharer) >= weight
+            and _may_be_asked(table, draft, other, row)
         ]
     elif not idle and not givers:
         return False
@@ -266,11 +262,33 @@ def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) 
     if table.cost_bytes([*staying, need]) > table.kv_bytes:
         return False
     for victim in victims:
-        if len(table.live) - len(table.retiring) < table.max_rows and _fits(table, draft, need):
+        if not _is_full(table) and _fits(table, draft, need):
             return True
         victim.gave_way += victim in givers
         _preempt(table, draft, victim)
     return _fits(table, draft, need)
+
+
+def _may_be_asked(table: RowTable, draft: Draft, other: Row, row: Row) -> bool:
+    """Return whether a row may go for one of higher rank: not of a sharer who holds no more, who
+    would ask it back; nor if it has just come."""
+    weight = table.shares.weight
+    mine = other.sharer == row.sharer or weight(other.sharer) > weight(row.sharer)
+    return mine and all(spec.row != other.row_id for spec in draft.admit)
+
+
+def _is_full(table: RowTable) -> bool:
+    return len(table.live) - len(table.retiring) >= table.max_rows
+
+
+def _idle(table: RowTable, draft: Draft) -> list[Row]:
+    """Return the rows in the engine whose readers have taken nothing for a while."""
+    grace_at = draft.now - table.settings.paused_grace_s
+    return [
+        other
+        for other in table.live.values()
+        if other.paused_at is not None and other.paused_at <= grace_at and other.status != "ended"
+    ]
 
 
 def _enter(table: RowTable, draft: Draft, row: Row) -> None:
