@@ -52,6 +52,7 @@ from gateway.cli.node.readiness import (
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.log_lines import file_of, tail
+from gateway.cli.output.next_steps import next_steps, program
 from gateway.cli.output.terminal import QUIET, Output
 from gateway.cli.verbs.cluster.keys import check_reach
 from gateway.cli.verbs.node.down import ORDERLY_S, bring_down, until
@@ -136,7 +137,7 @@ def up(
     with _ended_with_us(child, settings, supervisor):
         try:
             wait_until_up(settings, supervisor, output, wait_s)
-            _welcome(settings, supervisor, output, time.monotonic() - began)
+            _welcome(invocation, settings, supervisor, time.monotonic() - began)
         except CliError as problem:
             if not stay or child is None:
                 raise
@@ -145,10 +146,20 @@ def up(
             _hold(child)
 
 
-def _welcome(settings: Settings, supervisor: Supervisor, output: Output, took_s: float) -> None:
+def _welcome(
+    invocation: Invocation, settings: Settings, supervisor: Supervisor, took_s: float
+) -> None:
+    output = invocation.output
     output.document(_summary(settings, supervisor, "started", took_s))
-    output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s)")
-    output.note(f"try `shoal run {settings.default_model} 'hello'`; stop it with `shoal down`")
+    output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s); from here on:")
+    for line in next_steps(
+        program(),
+        url=settings.url,
+        model=settings.default_model,
+        home=invocation.home,
+        needs_key=bool(settings.api_keys),
+    ):
+        output.note(f"  {line}")
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:

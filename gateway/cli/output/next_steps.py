@@ -1,0 +1,37 @@
+"""What a person can do with a node that is up: lines for a shell that work as printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+
+def program() -> str:
+    """Return how this shell calls the command line: by name where that leads here, else by path."""
+    here = Path(sys.prefix) / "bin" / "shoal"
+    found = shutil.which("shoal")
+    if found is not None and Path(found).resolve() == here.resolve():
+        return "shoal"
+    cwd = Path.cwd()
+    return shlex.quote(str(here.relative_to(cwd) if here.is_relative_to(cwd) else here))
+
+
+def next_steps(
+    called: str, *, url: str, model: str, home: Path | None, needs_key: bool
+) -> tuple[str, ...]:
+    """Return three lines: talk with the model, ask it over HTTP, stop the node.
+
+    Pure. `called` is the program; `home` is named where the shell does not name it already.
+    """
+    where = "" if home is None else f" --home {shlex.quote(str(home))}"
+    body = {"model": model, "messages": [{"role": "user", "content": "Count from 1 to 10."}]}
+    key = ' -H "Authorization: Bearer $SHOAL_API_KEY"' if needs_key else ""
+    return (
+        f"{called} run {shlex.quote(model)}{where}",
+        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
+        f"-d {shlex.quote(json.dumps(body))}",
+        f"{called} down{where}",
+    )

@@ -1,0 +1,47 @@
+"""What a newcomer sees first (C1): lines to copy, that do what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.harness.nodes import Node
+
+pytestmark = pytest.mark.alone
+
+
+def test_c1_up_prints_three_lines_that_work_as_printed() -> None:
+    node = Node()
+    try:
+        done = node.shoal("up", "--base-port", str(node.base_port))
+        assert done.returncode == 0, done.stderr
+        lines = [line[2:] for line in done.stderr.splitlines() if line.startswith("  ")]
+        assert len(lines) == 3, f"three lines to copy, not {lines}"
+        talk, ask, stop = (_typed(node, line) for line in lines)
+        assert talk.returncode == 0 and talk.stdout.strip(), talk.stderr
+        assert ask.returncode == 0 and '"choices"' in ask.stdout, ask.stdout + ask.stderr
+        assert stop.returncode == 0 and not node.all_processes(), stop.stderr
+    finally:
+        node.close()
+
+
+def test_c1_an_answer_of_the_bundled_model_has_an_end(node: Node) -> None:
+    body = {"max_tokens": None, "temperature": 2.0, "logit_bias": {"2041": -100, "2039": -100}}
+    answer = node.chat("Count.", **body).json()
+    assert answer["usage"]["completion_tokens"] == 512
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def _typed(node: Node, line: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a line; what is said to the model follows by standard input."""
+    return subprocess.run(
+        ["bash", "-c", line],
+        input="hello\n",
+        env={**os.environ, **node.env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
