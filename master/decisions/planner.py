@@ -119,7 +119,7 @@ def follow_up(
         why = news.refusal.message
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
     if crash_loops.count_failure(before.instance, news.exit_code, now):
-        why = f"given up (at most 3 failures in 60 s); the last: {news.message}"
+        why = f"{news.message} (given up; asked for later, it is tried again)"
         return [InstanceFailed(instance=before.instance, why=why)]
     return [_reopen(before, news.message)]
 
