@@ -48,6 +48,11 @@ RefusalReason = Literal[
 ]
 
 
+TIMED_OUT = "the request's deadline passed"
+"""What a runner says of a deadline that it sees come first; the gateway, which knows what was
+asked for, tells the client."""
+
+
 class Refusal(BaseModel):
     """A 'no' that was to be expected, with the numbers that explain it.
 

@@ -131,6 +131,12 @@ class Instance(Message):
         return next((r for r in self.ready if r.rank == 0), None)
 
     @property
+    def reason(self) -> str:
+        """Return why it was given up, or why its last generation ended, the cause alone."""
+        last = self.failures[-1].partition(": ")[2] if self.failures else ""
+        return self.why or last or "no reason given"
+
+    @property
     def has_ended(self) -> bool:
         """Return whether a rank of this generation has ended, and no other was opened yet."""
         said = f"{ENDING} {self.generation} rank "

@@ -1,26 +1,30 @@
 """Talks to gunicorn: a client's connection, from its first byte to complete headers.
 
 What stock gunicorn lacks (27.0): a deadline for headers, a limit on connections, an answer to a
-Content-Length of thousands of digits. None of it asks who is there, for all of it comes before
-a key can be read.
+Content-Length of thousands of digits, the names of a few statuses. None of the first three asks who
+is there, for all of them come before a key can be read.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUntypedBaseClass=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false, reportMissingSuperCall=false
-# pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
+# pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false, reportPrivateUsage=false
 # (gunicorn carries no type information)
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
-from gunicorn.asgi.protocol import ASGIProtocol
+from gunicorn.asgi import protocol
 
 from gateway.cluster.options import Options
 
+for _status in HTTPStatus:  # gunicorn calls those that it does not know "Unknown"
+    protocol._REASON_PHRASES.setdefault(_status.value, _status.phrase)
 
-class Connection(ASGIProtocol):
+
+class Connection(protocol.ASGIProtocol):
     """One connection, closed in words when it says nothing, or when there are too many.
 
     Later requests of a connection have the time of its keep-alive for their headers.

@@ -107,7 +107,8 @@ class ModelCatalog:
         if why is None:
             return None
         message = f"{model} cannot be loaded: {why}"
-        return Refusal(reason="not_ready", message=message, retry_after_s=30.0)
+        facts = {"given_up": True}
+        return Refusal(reason="not_ready", message=message, retry_after_s=30.0, facts=facts)
 
     def any_suspect(self, model: ModelId) -> bool:
         """Return whether one of the model's ready instances is late with what it owes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from bus.shares import Sharer
-from bus.wire.errors import FailReason, Refusal
+from bus.wire.errors import TIMED_OUT, FailReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, RequestId
 from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
@@ -158,6 +158,10 @@ class ClientRequest:
         self.moved_at = now
         self.begun = True
         last = entries[-1]
+        if isinstance(last, Failed) and last.message == TIMED_OUT:
+            said = self.late_text()
+            last = Failed(last.request_id, last.seq, last.reason, said, last.usage, last.details)
+            entries = [*entries[:-1], last]
         self.inbox.arrived(self.request_id, entries)
         if isinstance(last, Finished | Failed):
             self._end(last)

@@ -122,11 +122,11 @@ def follow_up(
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
     setback = crash_loops.count_failure(before, news.exit_code, now)
     if setback.gives_up:
-        why = f"given up (at most 3 failures in 60 s); the last: {news.message}"
+        why = f"{news.message} (given up; asked for later, it is tried again)"
         return [InstanceFailed(instance=before.instance, why=why)]
     if setback.pause_s:
         tries = f"its runner has ended {setback.count} times in a row; the next attempt is"
-        why = f"{tries} {setback.pause_s:.0f} s after this one; the last: {news.message}"
+        why = f"{news.message} ({tries} {setback.pause_s:.0f} s after this one)"
         again = before.conditions
         return [InstanceFailed(instance=before.instance, why=why, place_again=again)]
     return [_reopen(before, news.message)]

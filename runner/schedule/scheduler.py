@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bus.shares import Sharer
-from bus.wire.errors import FailReason, FinishReason, Refusal
+from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
@@ -139,7 +139,7 @@ class Scheduler:
         settings = self._table.settings
         for row in list(self._table.rows.values()):
             if row.deadline_at is not None and now >= row.deadline_at:
-                events.append(self._fail(row, "deadline", "the request's deadline passed", now))
+                events.append(self._fail(row, "deadline", TIMED_OUT, now))
             elif row.paused_at is not None and now - row.paused_at >= settings.paused_limit_s:
                 message = f"the reader took nothing for {settings.paused_limit_s:g} s"
                 events.append(self._fail(row, "deadline", message, now))

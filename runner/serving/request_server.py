@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bus.process.clock import wall
 from bus.service import Shell
 from bus.shares import Sharer
-from bus.wire.errors import FailReason, Refusal
+from bus.wire.errors import TIMED_OUT, FailReason, Refusal
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.tokens import (
@@ -231,7 +231,7 @@ class RequestServer:
             return
         out = Outgoing()
         if cancel.why == "deadline":
-            request.fail("deadline", "the request's deadline passed", out)
+            request.fail("deadline", TIMED_OUT, out)
         else:
             out.orders.append(Order("cancel", request.choices[0].key))
         self._deliver({request.peer: out})

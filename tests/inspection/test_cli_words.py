@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 
 from bus.process.supervisor import Supervisor
+from conf.paths import bundled_models
 from conf.settings import load_settings
-from tests.harness.node_server import instance, serving
-from tests.harness.nodes import TREE, Node, eventually, shoal
+from tests.harness.node_server import card, instance, serving, state
+from tests.harness.nodes import MODEL, TREE, Node, eventually, shoal
 
 CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
 WORD: list[Any] = [
@@ -236,3 +239,86 @@ def test_c11_what_was_answered_is_told_though_some_was_refused() -> None:
         assert "the queue is full" in figures["problem"]["message"]
         shown = typed(url, *words)
     assert "TTFT" in shown.stdout and "2 answers are missing" in shown.stderr
+
+
+def test_c9_run_tells_how_far_a_load_is_while_it_waits() -> None:
+    waits = [
+        ": waiting for m to be loaded\n\n",
+        ": keep-alive\n\n",
+        ": loading 43 % (1 of 2 MB) m\n\n",
+    ]
+    with serving(lambda *_: [*waits, *WORD]) as url:
+        plain, verbose = typed(url, "run", "m", "hi"), typed(url, "run", "m", "hi", "-v")
+        quiet, as_json = typed(url, "run", "m", "hi", "-q"), typed(url, "run", "m", "hi", "--json")
+    assert plain.stdout == quiet.stdout == "word\n"
+    assert "waiting for m to be loaded" in plain.stderr
+    assert "loading 43 %" in verbose.stderr and "keep-alive" not in verbose.stderr
+    assert quiet.stderr == as_json.stderr == ""
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_c9_a_model_that_stays_broken_is_not_to_be_tried_in_a_moment(streamed: bool) -> None:
+    error = {"error": {"message": "m cannot be loaded: no tensors (given up)", "given_up": True}}
+    with serving(lambda *_: [WORD[0], error] if streamed else (503, error)) as url:
+        found = typed(url, "run", "m", "hi")
+    assert "no tensors" in found.stderr and "in a moment" not in found.stderr, found.stderr
+    assert found.returncode == 1 and "mend that" in found.stderr
+
+
+def test_c9_a_failed_model_is_not_called_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "models" / "m"
+    folder.mkdir(parents=True)
+    failed = instance("m", "failed", failures=("generation 1 rank 0: no tensors",))
+    with serving(lambda *_: (200, state([card("m", folder)], [failed]))) as url:
+        env = {"SHOAL_HOME": str(tmp_path), "SHOAL_URL": url}
+        ps, show = shoal("ps", env=env), shoal("show", "m", env=env)
+        assert "m failed: no tensors" in ps.stdout, ps.stdout + ps.stderr
+        assert "loaded" not in show.stdout and "no tensors" in show.stdout
+        done = shoal("rm", "m", "--yes", env=env)
+    assert done.returncode == 0, done.stderr
+    assert not folder.exists()
+
+
+def test_c9_a_broken_model_folder_fails_with_its_reason_first(node: Node) -> None:
+    broken = node.home / "data" / "models" / "broken"
+    shutil.copytree(bundled_models()[MODEL], broken)
+    config = json.loads((broken / "config.json").read_text())
+    config["intermediate_size"] = config["intermediate_size"] * 2
+    (broken / "config.json").write_text(json.dumps(config))
+    try:
+        eventually(lambda: "broken" in node.shoal("ls").stdout, 60, "the folder is seen")
+        found = node.shoal("run", "broken", "hi")
+        said = " ".join(found.stderr.split())
+        assert found.returncode == 1 and "in a moment" not in said, said
+        assert "broken cannot be loaded" in said and "mend that" in said
+        reason = said.partition("broken cannot be loaded: ")[2]
+        assert not reason.startswith("given up"), said
+    finally:
+        shutil.rmtree(broken)
+
+
+def test_c9_a_deadline_has_one_text_whoever_sees_it_first(node: Node) -> None:
+    eventually(node.ready, 60, "the node serves")
+    said: set[str] = set()
+    for seconds in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4):
+        answer = node.chat("Count to 1000.", max_tokens=3000, ignore_eos=True, x_timeout_s=seconds)
+        assert answer.status_code == 504, answer.text
+        said.add(answer.json()["error"]["message"])
+    assert len(said) == 1 and "x_timeout_s" in said.pop(), said
+
+
+def test_c9_every_status_has_its_name(node: Node) -> None:
+    body = {"model": MODEL, "keep_alive_s": -1, "if_absent": False}
+    host = ("127.0.0.1", node.base_port)
+    for _ in range(40):
+        sent = json.dumps(body).encode()
+        with socket.create_connection(host, timeout=60) as line:
+            head = (
+                f"POST /place_instance HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}"
+            )
+            line.sendall(head.encode() + b"\r\nConnection: close\r\n\r\n" + sent)
+            first = line.makefile("rb").readline().decode()
+        if not first.startswith("HTTP/1.1 200"):
+            break
+    status, _, phrase = first.removeprefix("HTTP/1.1 ").strip().partition(" ")
+    assert status == "507" and phrase == "Insufficient Storage", first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, cast
 
 import httpx
@@ -13,10 +13,19 @@ import httpx
 from bus.process.identity import known_node_id
 from conf.paths import Paths
 from gateway.cli.node.node_state import NodeState, parse_state
-from gateway.cli.output.errors import NOT_FOUND, CliError, no_node, no_node_in, refusal
+from gateway.cli.output.errors import (
+    NOT_FOUND,
+    CliError,
+    broken_model,
+    no_node,
+    no_node_in,
+    refusal,
+)
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
+KEEP_ALIVE = "keep-alive"
+"""The remark that only keeps a connection warm."""
 
 
 class NodeApi:
@@ -81,8 +90,15 @@ class NodeApi:
         return self._answer("DELETE", path, None, timeout_s)
 
     @contextlib.contextmanager
-    def events(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[dict[str, Any]]]:
+    def events(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        remark: Callable[[str], None] | None = None,
+    ) -> Generator[Iterator[dict[str, Any]]]:
         """Open a streamed answer: the JSON of each `data:` line until `[DONE]`.
+
+        `remark` is told what the node says meanwhile for people: how far loading is.
 
         Leaving the block closes the connection, which cancels the request at the node. A
         stream may be silent for as long as the node's keep-alive comments come.
@@ -95,8 +111,8 @@ class NodeApi:
         ):
             if response.status_code >= 400:
                 response.read()
-                raise refusal(response.status_code, said(response))
-            yield _events(response.iter_lines())
+                raise _refused(response)
+            yield _events(response.iter_lines(), remark)
 
     def _answer(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None
@@ -109,7 +125,7 @@ class NodeApi:
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             )
         if response.status_code >= 400:
-            raise refusal(response.status_code, said(response))
+            raise _refused(response)
         if not response.content:
             return {}
         try:
@@ -153,8 +169,10 @@ def told(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def _events(lines: Iterator[str], remark: Callable[[str], None] | None) -> Iterator[dict[str, Any]]:
     for line in lines:
+        if line.startswith(":") and remark is not None and line[1:].strip() != KEEP_ALIVE:
+            remark(line[1:].strip())
         if not line.startswith("data:"):
             continue
         text = line[5:].strip()
@@ -162,18 +180,27 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             return
         event = cast(dict[str, Any], json.loads(text))
         if "error" in event:
+            if is_given_up(event):
+                raise broken_model(message_of(event) or text)
             raise CliError(message_of(event) or text, remedy="`shoal logs` may tell more")
         yield event
 
 
-def said(response: httpx.Response) -> str:
-    """Return the words of an HTTP error, in any of the dialects."""
+def _refused(response: httpx.Response) -> CliError:
     try:
-        body = response.json()
+        found = response.json()
     except ValueError:
-        body = None
-    words = message_of(cast(dict[str, Any], body)) if isinstance(body, dict) else None
-    return words or f"the node answered {response.status_code} {response.reason_phrase}".rstrip()
+        found = None
+    body = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    told = f"the node answered {response.status_code} {response.reason_phrase}".rstrip()
+    words = message_of(body) or told
+    return broken_model(words) if is_given_up(body) else refusal(response.status_code, words)
+
+
+def is_given_up(body: Mapping[str, Any]) -> bool:
+    """Return whether an error says that the model was given up: to wait for it is in vain."""
+    error = body.get("error")
+    return isinstance(error, dict) and bool(cast(dict[str, Any], error).get("given_up"))
 
 
 def message_of(body: Mapping[str, Any]) -> str | None:

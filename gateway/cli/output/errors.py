@@ -59,3 +59,10 @@ def refusal(status: int, message: str) -> CliError:
     if status == 507:
         return CliError(message, remedy="unload a model with `shoal stop`", code=REFUSED)
     return CliError(message, remedy="`shoal logs gateway` may tell more" if status >= 500 else "")
+
+
+def broken_model(message: str) -> CliError:
+    """Return the error for a model that was given up; `message` says why."""
+    return CliError(
+        message, remedy="mend that, then `shoal load MODEL`; `shoal logs worker` may tell more"
+    )

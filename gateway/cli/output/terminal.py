@@ -106,6 +106,28 @@ class Output:
 
             yield show
 
+    @contextlib.contextmanager
+    def waiting(self) -> Generator[Callable[[str], None]]:
+        """Yield what says what is waited for: a line that changes on a terminal, elsewhere the
+        first remark and, for -v, the others. Without words: the wait is over."""
+        line = self.err.status("") if self.live else None
+        remarks = 0
+
+        def say(words: str) -> None:
+            """Say it, or take it away."""
+            nonlocal remarks
+            if line is not None:
+                (line.start if words else line.stop)()
+                line.update(escape(words))
+            elif words:
+                (self.detail if remarks else self.note)(words)
+                remarks += 1
+
+        try:
+            yield say
+        finally:
+            say("")
+
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a plain table; not with `--json`. Columns with a leading `>` are right-aligned.
 

@@ -202,11 +202,15 @@ def answer(
     said, began = Said(), time.monotonic()
     channel: str | None = None
     try:
-        with api.events("/v1/chat/completions", wishes.body(model, messages)) as events:
+        with (
+            output.waiting() as wait,
+            api.events("/v1/chat/completions", wishes.body(model, messages), wait) as events,
+        ):
             for event in events:
                 spoken, text = said.take(event)
                 if text and said.ttft_s is None:
                     said.ttft_s = time.monotonic() - began
+                    wait("")
                 if not text or output.as_json:
                     continue
                 if channel not in (None, spoken):

@@ -62,6 +62,9 @@ def ps(invocation: Invocation) -> None:
         "leaves",
     )
     output.table(columns, rows)
+    for one in state.instances:
+        if one.status == "failed":
+            output.say(f"{one.model} failed: {one.reason}")
     if not rows:
         output.note("no model is loaded; `shoal load MODEL`, or just ask one something")
 
@@ -184,10 +187,8 @@ def _not_loaded(instance_id: str, instance: Instance | None) -> CliError:
     if instance is None:
         text = f"{instance_id} was removed while it loaded"
         return CliError(text, remedy="see `shoal logs master`")
-    why = instance.why or (instance.failures[-1] if instance.failures else "no reason given")
-    return CliError(
-        f"{instance.model} could not be loaded: {why}", remedy="see `shoal logs worker`"
-    )
+    text = f"{instance.model} could not be loaded: {instance.reason}"
+    return CliError(text, remedy="see `shoal logs worker`")
 
 
 def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:

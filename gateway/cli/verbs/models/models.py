@@ -70,7 +70,12 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("folder", card.path),
         ("nodes", ", ".join(state.nodes_of(card.model))),
     ]
-    rows += [("loaded", f"{one.instance} ({one.status})") for one in loaded]
+    rows += [
+        ("failed", f"{one.instance}: {one.reason}")
+        if one.status == "failed"
+        else ("loaded", f"{one.instance} ({one.status})")
+        for one in loaded
+    ]
     output.table(("", ""), rows)
 
 
@@ -85,7 +90,8 @@ def rm(
     card = state.on_disk(model)
     if isinstance(card, ModelCard) and card.bundled:
         raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
-    held = [one.instance for one in state.instances if one.model == card.model]
+    mine = (one for one in state.instances if one.model == card.model)
+    held = [one.instance for one in mine if one.status != "failed"]
     if held:
         raise CliError(
             f"{card.model} is loaded ({', '.join(held)})",

@@ -232,8 +232,7 @@ def model_look(state: NodeState, model: str) -> ModelLook:
         return ModelLook(model, "waiting" if here else "on no node's disk")
     status = {"ready": "ready", "failed": "failed"}.get(instance.status, "loading")
     far = state.progress_of(instance)
-    why = instance.why or (instance.failures[-1] if instance.failures else "")
-    return ModelLook(model, status, far.done_bytes, far.total_bytes, why)
+    return ModelLook(model, status, far.done_bytes, far.total_bytes, instance.reason)
 
 
 def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:

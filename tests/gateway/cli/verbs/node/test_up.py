@@ -81,7 +81,7 @@ def test_a_models_look_follows_its_instance_and_its_runners_reading() -> None:
         for cards, instances in (([], []), (here, []), (here, [loading]), (here, [failed]))
     ]
     assert [look.status for look in looks] == ["on no node's disk", "waiting", "loading", "failed"]
-    assert looks[3].why == "generation 1 rank 0: out of memory"
+    assert looks[3].why == "out of memory"
 
 
 def test_a_look_without_supervisord_sees_nothing(tmp_path: Path) -> None:
