@@ -3,10 +3,11 @@
 Pure. A node is lost some seconds after anything was heard of it, long before its grace is over.
 A group that has lost a rank and does not serve gives way to a new copy on the nodes that are left.
 A copy all of whose nodes are lost may still serve clients on their side of a cut: it stays for
-the grace, and unless the model has a copy elsewhere, another one *stands in* for it, which leaves
-in good order when the first is back and ready. A group that is ready, and of which some ranks are
-lost, is waited for: its other ranks say within seconds whether it is broken. Nothing is done where
-fewer than half of the nodes are heard: then it may be we who are cut off.
+the grace, and unless the model has a copy elsewhere, or had one that failed, another one *stands
+in* for it, which leaves in good order when the first is back and ready. A group that is ready, and
+of which some ranks are lost, is waited for: its other ranks say within seconds whether it is
+broken. Nothing is done where fewer than half of the nodes are heard: then it may be we who are cut
+off.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def lost_copies(scene: Scene) -> list[Lost]:
     known = scene.state.nodes
     if not silent or 2 * len(lost & set(known)) > len(known):
         return []
+    failed = {one.model for one in scene.state.instances.values() if one.status == "failed"}
     found: list[Lost] = []
     for instance in scene.state.instances.values():
         if instance.status not in LIVING or instance.test is not None:
@@ -58,8 +60,7 @@ def lost_copies(scene: Scene) -> list[Lost]:
         command = placement_again(instance, instance.conditions, "lost")
         command = command.model_copy(update={"if_absent": False})
         if nodes <= lost:
-            copies = living(scene.state, instance.model)
-            if all(lost & {shard.node for shard in copy.shards} for copy in copies):
+            if instance.model not in failed and not _has_other(instance, scene, lost):
                 found.append(Lost(instance, command, scene, ()))
             continue
         gone = nodes & (silent if instance.generation > 1 else lost)
@@ -85,6 +86,12 @@ def stood_down(scene: Scene, stand_ins: StandIns) -> list[EventBody]:
                 body = InstanceDraining(instance=other, deadline_s=STAND_DOWN_S, why=why)
                 found.append(body)
     return found
+
+
+def _has_other(instance: Instance, scene: Scene, lost: frozenset[NodeId]) -> bool:
+    """Return whether the model has a copy all of whose nodes are heard."""
+    copies = living(scene.state, instance.model)
+    return any(not lost & {shard.node for shard in copy.shards} for copy in copies)
 
 
 def _without(instance: Instance, scene: Scene, gone: frozenset[NodeId]) -> Scene:

@@ -7,7 +7,13 @@ from bus.wire.cards import NodeCard
 from bus.wire.ids import CommandId, InstanceId, NodeId
 from bus.wire.instances import Conditions
 from bus.wire.messages.commands import PlaceModel
-from bus.wire.messages.events import EventBody, GenerationOpened, RunnerEnded, RunnerReady
+from bus.wire.messages.events import (
+    EventBody,
+    GenerationOpened,
+    InstanceFailed,
+    RunnerEnded,
+    RunnerReady,
+)
 from bus.wire.messages.peers import PeerReading, PeersReading
 from bus.wire.messages.readings import CardReading
 from master.decisions.decide import Policy
@@ -255,3 +261,16 @@ def test_nothing_new_is_placed_on_a_node_that_is_lost() -> None:
     stage.run(LOST_S + 0.5)
     alone = stage.place()
     assert stage.where()[alone] == [ME]
+
+
+def test_one_that_could_not_stand_in_is_not_tried_again_at_each_look() -> None:
+    stage = Stage(2)
+    first = stage.place()
+    home = stage.where()[first][0]
+    stage.lose(home)
+    stage.run(LOST_S + 0.5)
+    (other,) = set(stage.where()) - {first}
+    stage.write(InstanceFailed(instance=InstanceId(other), why="it does not fit after all"))
+    index = stage.state.index
+    stage.run(20.0)
+    assert stage.state.index == index

@@ -1,0 +1,79 @@
+"""The text thread: who is prepared when."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+from bus.wire.ids import ModelId, RequestId
+from bus.wire.messages.requests import GenerationRequest, TextPrompt
+from runner.text import TextThread, TextWorks
+
+
+class SlowWorks:
+    """Prepares one request at a time, each when it is let."""
+
+    def __init__(self) -> None:
+        self.let = threading.Semaphore(0)
+        self.begun = threading.Semaphore(0)
+        self.done: list[str] = []
+
+    def prepare(self, request: GenerationRequest, _context_tokens: int) -> str:
+        self.begun.release()
+        assert self.let.acquire(timeout=10)
+        self.done.append(request.request_id)
+        return request.request_id
+
+
+def request(name: str, size: int) -> GenerationRequest:
+    prompt = TextPrompt(text="x" * size)
+    return GenerationRequest(request_id=RequestId(name), model=ModelId("m"), prompt=prompt)
+
+
+def order_of(first: list[tuple[str, int]], then: list[tuple[str, int]]) -> list[str]:
+    """The order in which requests are prepared of which the later ones come during the first."""
+    works, posted = SlowWorks(), queue.SimpleQueue[Callable[[], None]]()
+    thread = TextThread(lambda: cast(TextWorks, works), posted.put, lambda _works: None)
+    thread.start(64)
+    answers: list[Any] = []
+    for name, size in first:
+        thread.prepare(request(name, size), answers.append)
+    assert works.begun.acquire(timeout=10)
+    for name, size in then:
+        thread.prepare(request(name, size), answers.append)
+    works.let.release(len(first) + len(then))
+    thread.stop()
+    for _ in range(1 + len(first) + len(then)):
+        posted.get(timeout=10)()
+    assert sorted(answers) == sorted(works.done)
+    return works.done
+
+
+def test_equal_ones_are_prepared_in_the_order_in_which_they_came() -> None:
+    names = [f"r{n:02}" for n in range(20)]
+    assert order_of([(name, 10) for name in names], []) == names
+
+
+def test_a_short_prompt_does_not_wait_behind_long_ones() -> None:
+    done = order_of([(f"long{n}", 1_000_000) for n in range(20)], [("short", 100)])
+    assert done.index("short") == 1, "behind the one that was being prepared"
+
+
+def test_a_long_prompt_does_not_wait_for_ever() -> None:
+    works, posted = SlowWorks(), queue.SimpleQueue[Callable[[], None]]()
+    thread = TextThread(lambda: cast(TextWorks, works), posted.put, lambda _works: None)
+    thread.start(64)
+    thread.prepare(request("first", 1), lambda _answer: None)
+    assert works.begun.acquire(timeout=10)
+    thread.prepare(request("long", 1_000), lambda _answer: None)
+    for number in range(60):  # two are always waiting
+        thread.prepare(request(f"short{number}", 100), lambda _answer: None)
+        works.let.release()
+        assert works.begun.acquire(timeout=10)
+    works.let.release(10)
+    thread.stop()
+    for _ in range(63):
+        posted.get(timeout=10)
+    assert works.done.index("long") < 40
