@@ -15,7 +15,7 @@ from bus.links.reactor import OnFrames, Reactor
 from bus.links.security import Security
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
-from bus.process.logs import Log
+from bus.process.logs import CountedWarning, Log
 from bus.replica.mirror import Ask, Mirror
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
@@ -173,6 +173,7 @@ class BusClient:
         self._letters = Letters(speaker)
         self._holder = HolderLink(speaker, self._letters, reactor, security, self._answered)
         self._hearers: list[tuple[str, OnEnvelope]] = []
+        self._dropped = CountedWarning(log, "dropped a message")
         self._retained: dict[str, Message] = {}
         self._commands: dict[CommandId, _OpenCommand] = {}
         self._outs = {plane: Link("xpub") for plane in ("control", "telemetry")}
@@ -268,7 +269,7 @@ class BusClient:
         try:
             envelope = decode(payload)
         except BadMessage as error:
-            self.log.warning("dropped a message", topic=topic[:80], error=str(error)[:200])
+            self._dropped.add(topic=topic[:80], error=str(error)[:200])
             return
         if self._follow and isinstance(envelope.message, Event):
             self._mirrored(self.mirror.heard_event(envelope.message, self.reactor.now()))
@@ -294,7 +295,7 @@ class BusClient:
         try:
             message = decode(frames[-1]).message
         except BadMessage as error:
-            self.log.warning("dropped an answer", error=str(error)[:200])
+            self._dropped.add(topic="an answer of the holder", error=str(error)[:200])
             return
         match message:
             case Snapshot():

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from bus.membership.mdns_hints import Advert, Hints
 from bus.membership.member_types import SILENT_S, Action, Follow, Say, SayHello, Unfollow
 from bus.membership.peer_lines import LineTable
-from bus.membership.peer_table import Peer, PeerTable
+from bus.membership.peer_table import TURNED_AWAY_S, Peer, PeerTable
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import (
     FoundBy,
@@ -59,7 +59,10 @@ class Membership:
         refusal = self.peers.refusal(self.me, hello, now)
         if refusal is not None:
             text = f"refused {hello.name} ({hello.node}): {refusal.message}"
-            return refusal, self._say(text, hello.node)
+            said = self._say(text, hello.node)
+            if refusal.reason in ("namespace", "protocol"):
+                said += self._turn_away(hello.node, refusal.message, now, hello)
+            return refusal, said
         protocol = self.me.protocol_max
         if hello.node != self.me.node:
             protocol = min(protocol, hello.protocol_max)
@@ -100,10 +103,11 @@ class Membership:
         if line is None:
             return []
         line.heard_at, line.refused = now, refused.message
-        peer = self.peers.get(refused.node)
-        if peer is not None and peer.status != "linked":
-            peer.status, peer.why = "refused", refused.message
-        return self._say(f"{address} refused this node: {refused.message}", refused.node, address)
+        if refused.node != self.me.node:
+            self.lines.leads[address] = refused.node
+        text = f"{address} refused this node: {refused.message}"
+        said = self._say(text, refused.node, address)
+        return said + self._turn_away(refused.node, refused.message, now)
 
     def heard_goodbye(self, goodbye: PeerGoodbye, now: float) -> list[Action]:
         """Expect nothing more of a node that is being taken down."""
@@ -203,7 +207,21 @@ class Membership:
             actions.append(Say(text, peer.node, address))
         return actions
 
+    def _turn_away(
+        self, node: NodeId, why: str, now: float, hello: PeerHello | None = None
+    ) -> list[Action]:
+        """Have nothing to do with a node that is not one of us, or says that we are not; unless one
+        with this id is linked and answers, which is then another one than spoke."""
+        answered = any(line.is_answered(now) for line in self.lines.to(node))
+        if node == self.me.node or node in self.peers.forgotten or answered:
+            return []
+        self.peers.turn_away(node, self.lines.refusal_by(node) or why, now, hello)
+        peer = self.peers.get(node)
+        return [] if peer is None else self._unfollow(peer)
+
     def _watch(self, peer: Peer, now: float) -> list[Action]:
+        if peer.status == "refused" and now - peer.refused_at >= TURNED_AWAY_S:
+            peer.status, peer.why = "silent", "no answer since it was refused"
         lines = self.lines.to(peer.node)
         alive = any(not line.is_silent(now) and not line.refused for line in lines)
         if peer.status != "linked" or alive:
@@ -237,9 +255,11 @@ class Membership:
 
     def _part(self, peer: Peer) -> list[Action]:
         """Follow a peer no more, and close the lines to it."""
+        return [*self._unfollow(peer), *self.lines.hang_up_on(peer.node)]
+
+    def _unfollow(self, peer: Peer) -> list[Action]:
         followed, peer.followed = peer.followed, None
-        ended: list[Action] = [] if followed is None else [Unfollow(peer.node)]
-        return [*ended, *self.lines.hang_up_on(peer.node)]
+        return [] if followed is None else [Unfollow(peer.node)]
 
     def _say(self, message: str, node: NodeId | None, address: str = "") -> list[Action]:
         """Say a thing once, until something else is said of the same node or address."""

@@ -44,6 +44,11 @@ class LineTable(dict[str, PeerLine]):
         """List the lines to a node, eldest first."""
         return [line for line in self.values() if line.node == node]
 
+    def refusal_by(self, node: NodeId) -> str:
+        """Return with which words a node refused this one on a line, empty where it did not."""
+        said = (line.refused for line in self.values() if self.leads.get(line.address) == node)
+        return next((words for words in said if words), "")
+
     def dial(self, address: str, node: NodeId | None, now: float) -> list[Action]:
         """Open a line to an address."""
         self[address] = PeerLine(address, node, now)

@@ -35,7 +35,7 @@ from bus.membership.peer_memory import PeerMemory, Remembered
 from bus.membership.peer_planes import HEARTBEAT_MS, Dialler, OnFrames, PeerPlanes
 from bus.process.clock import wall
 from bus.process.endpoints import WILDCARDS
-from bus.process.logs import Log
+from bus.process.logs import CountedWarning, Log
 from bus.wire.codec import decode
 from bus.wire.errors import BadKey, BadMessage, PortTaken
 from bus.wire.ids import NodeId
@@ -49,7 +49,7 @@ from bus.wire.messages.peers import (
     PeersReading,
     PeerWelcome,
 )
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.wire.messages.wire import PROTOCOL_MAX, Message
 from bus.wire.topics import reading_topic
 
 
@@ -109,7 +109,7 @@ class PeerLinks:
         self._log = log
         self._publish = publish
         self._letters = Letters(speaker)
-        self._dropped = 0
+        self._dropped = CountedWarning(log, "dropped a message of a peer")
         self._dialler = Dialler(log)
         node_security = None if keyring is None else keyring.node
         self.planes = PeerPlanes(reactor, self._dialler, node_security, on_frames)
@@ -123,7 +123,7 @@ class PeerLinks:
             name=settings.name,
             boot=speaker.boot,
             namespace=settings.namespace,
-            protocol_min=PROTOCOL_MIN,
+            protocol_min=PROTOCOL_MAX,
             protocol_max=PROTOCOL_MAX,
             addresses=self._dialled_at(settings.addresses),
             ports=settings.ports,
@@ -235,6 +235,8 @@ class PeerLinks:
                 answer = answer.model_copy(update={"wall_s": wall()})
                 if message.node != self._speaker.node:
                     self._introduce(message.node)
+            elif answer.reason == "protocol":
+                self._bar(message.node)
             self._door.send(frames[0], self._letters.write(answer))
             self._do(actions)
             self._tick()
@@ -327,14 +329,14 @@ class PeerLinks:
         except (BadKey, OSError) as error:
             self._log.error("cannot admit a node", peer=node, why=str(error))
 
+    def _bar(self, node: NodeId) -> None:
+        """Admit a node by its id no longer, until it is introduced again."""
+        if self._keyring is not None and node in self._keyring.known:
+            self._keyring.forget(node)
+
     def _read(self, payload: bytes, where: str) -> Message | None:
         try:
             return decode(payload).message
         except BadMessage as error:
-            self._dropped += 1
-            if str(self._dropped).strip("0") == "1":
-                said = str(error)[:200]
-                self._log.warning(
-                    "dropped a message of a peer", where=where, error=said, so_far=self._dropped
-                )
+            self._dropped.add(where=where, error=str(error)[:200])
             return None

@@ -22,6 +22,9 @@ from bus.wire.messages.peers import (
 )
 
 MAX_PEERS = 1_000
+MAX_TURNED_AWAY = 64
+TURNED_AWAY_S = 15.0
+"""A node that was turned away is told of for so long after its last word."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Peer:
     clock_offset_s: float | None = None
     why: str = ""
     found_by: FoundBy = ""
+    refused_at: float = 0.0
 
     def spoke(self, said: PeerHello | PeerWelcome, now: float) -> None:
         """Note what the node said of itself. A new process of a node that left is there again."""
@@ -71,12 +75,14 @@ class Peer:
 
 
 class PeerTable(dict[NodeId, Peer]):
-    """The peers by id, at most `MAX_PEERS`, and the ids of those that were forgotten."""
+    """The peers by id, at most `MAX_PEERS`, and the ids of those that were forgotten.
+    `turned_away` are nodes that never were peers and may not be, or will not have this one."""
 
     def __init__(self, me: NodeId) -> None:
         super().__init__()
         self.me = me
         self.forgotten: set[NodeId] = set()
+        self.turned_away: dict[NodeId, Peer] = {}
 
     def met(self, node: NodeId, by: FoundBy) -> Peer:
         """Return a node's row, a new one where it has none."""
@@ -91,6 +97,15 @@ class PeerTable(dict[NodeId, Peer]):
         if not peer.addresses:
             peer.addresses = other.addresses
 
+    def turn_away(self, node: NodeId, why: str, now: float, hello: PeerHello | None = None) -> None:
+        """Note that a node is not let in, or does not let this one in."""
+        peer = self.get(node) or self.turned_away.get(node) or Peer(node, found_by="hello")
+        peer.status, peer.why, peer.refused_at = "refused", why, now
+        if hello is not None:
+            peer.spoke(hello, now)
+        if node not in self and (node in self.turned_away or self._has_room(now)):
+            self.turned_away[node] = peer
+
     def refusal(self, me: PeerHello, hello: PeerHello, now: float) -> PeerRefused | None:
         """Return why a node that says hello to `me` may not join, None where it may."""
         if hello.namespace != me.namespace:
@@ -98,8 +113,8 @@ class PeerTable(dict[NodeId, Peer]):
             return PeerRefused(node=me.node, reason="namespace", message=text)
         if hello.protocol_max < me.protocol_min or hello.protocol_min > me.protocol_max:
             text = (
-                f"{hello.name} speaks protocols {hello.protocol_min} to {hello.protocol_max}, "
-                f"{me.name} {me.protocol_min} to {me.protocol_max}: upgrade the older one"
+                f"{hello.name} speaks {_spoken(hello)}, {me.name} {_spoken(me)}: "
+                "upgrade the older one"
             )
             return PeerRefused(node=me.node, reason="protocol", message=text)
         if hello.node in self.forgotten:
@@ -133,7 +148,12 @@ class PeerTable(dict[NodeId, Peer]):
 
     def readings(self, now: float) -> tuple[PeerReading, ...]:
         """Return what others are told of every peer, by node id."""
-        return tuple(peer.reading(now) for _, peer in sorted(self.items()))
+        apart = {
+            node: peer
+            for node, peer in self.turned_away.items()
+            if node not in self and now - peer.refused_at < TURNED_AWAY_S
+        }
+        return tuple(peer.reading(now) for _, peer in sorted({**self, **apart}.items()))
 
     def known(self) -> tuple[KnownPeer, ...]:
         """Return what to remember over a restart: every peer that can be dialled, by node id."""
@@ -142,6 +162,13 @@ class PeerTable(dict[NodeId, Peer]):
             for _, peer in sorted(self.items())
             if peer.addresses
         )
+
+    def _has_room(self, now: float) -> bool:
+        """Return whether one more can be turned away, after those that are silent were dropped."""
+        for node, peer in list(self.turned_away.items()):
+            if now - peer.refused_at >= TURNED_AWAY_S:
+                del self.turned_away[node]
+        return len(self.turned_away) < MAX_TURNED_AWAY
 
     def _is_double(self, me: PeerHello, hello: PeerHello, now: float) -> bool:
         """Return whether another living process has the id: the elder has spoken again since the
@@ -155,3 +182,9 @@ class PeerTable(dict[NodeId, Peer]):
             del boots[boot]
         elder_at, elder_last_at = min(boots.values())
         return elder_at < first_at < elder_last_at
+
+
+def _spoken(hello: PeerHello) -> str:
+    """Return which protocol versions a node speaks, in words."""
+    least, most = hello.protocol_min, hello.protocol_max
+    return f"protocol {most}" if least == most else f"protocols {least} to {most}"

@@ -73,3 +73,19 @@ class Log:
             self._stream.flush()
         except (BrokenPipeError, ValueError):
             return
+
+
+class CountedWarning:
+    """A warning that may come with every message that arrives: it is logged at the 1st, 10th,
+    100th, ... time, with how often it came."""
+
+    def __init__(self, log: Log, message: str) -> None:
+        self._log = log
+        self._message = message
+        self.count = 0
+
+    def add(self, **fields: Field) -> None:
+        """Count one more, and log it where that is due."""
+        self.count += 1
+        if str(self.count).strip("0") == "1":
+            self._log.warning(self._message, **fields, so_far=self.count)

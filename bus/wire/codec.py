@@ -2,8 +2,9 @@
 
 Pure, and the only home of msgpack. An envelope (control and telemetry) is an array [version, kind,
 node, process, boot, seq, body map], its body validated by pydantic. Anything else raises
-`BadMessage` with a text that names what was wrong. Nothing is unpickled. (What is said for each
-token and step travels as `bus.wire.array_frames`.)
+`BadMessage` with a text that names what was wrong. Nothing is unpickled. The first words between
+nodes have one version for ever, and of them fields that a later build added are passed over. (What
+is said for each token and step travels as `bus.wire.array_frames`.)
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -19,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from bus.wire.errors import BadMessage
 from bus.wire.ids import Boot, NodeId
 from bus.wire.messages import collectives, commands, control, events, peers, readings, weights
+from bus.wire.messages.peers import FIRST_WORDS, FIRST_WORDS_PROTOCOL
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 MAX_CONTROL_BYTES = 64 << 20
@@ -71,9 +73,8 @@ def encode(envelope: Envelope) -> bytes:
     """Return an envelope as one frame."""
     body = envelope.message.model_dump()
     kind = body.pop("kind")  # only tagged messages travel
-    return pack(
-        [PROTOCOL_MAX, kind, envelope.node, envelope.process, envelope.boot, envelope.seq, body]
-    )
+    version = FIRST_WORDS_PROTOCOL if kind in FIRST_WORDS else PROTOCOL_MAX
+    return pack([version, kind, envelope.node, envelope.process, envelope.boot, envelope.seq, body])
 
 
 def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
@@ -82,10 +83,11 @@ def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
     if not isinstance(raw, list) or len(cast(list[Any], raw)) != 7:
         raise BadMessage("an envelope is an array of 7")
     version, kind, node, process, boot, seq, body = cast(list[Any], raw)
-    if not isinstance(version, int) or not PROTOCOL_MIN <= version <= PROTOCOL_MAX:
-        raise BadMessage(
-            f"protocol {version!r} is outside of ours ({PROTOCOL_MIN} to {PROTOCOL_MAX})"
-        )
+    least, most = PROTOCOL_MIN, PROTOCOL_MAX
+    if isinstance(kind, str) and kind in FIRST_WORDS:
+        least = most = FIRST_WORDS_PROTOCOL
+    if not isinstance(version, int) or not least <= version <= most:
+        raise BadMessage(f"protocol {version!r} is outside of ours ({least} to {most})")
     if not (isinstance(node, str) and isinstance(process, str) and isinstance(boot, str)):
         raise BadMessage("node, process and boot of an envelope must be text")
     if not isinstance(seq, int) or not isinstance(body, dict):
@@ -96,8 +98,11 @@ def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
 def decode_body(kind: object, body: object) -> Message:
     """Read a message of `kind` from its map. Raises BadMessage, naming an unknown kind or field."""
     adapter = _ADAPTERS.get(kind) if isinstance(kind, str) else None
-    if adapter is None:
+    if adapter is None or not isinstance(kind, str):
         raise BadMessage(f"unknown kind {kind!r}")
+    if kind in FIRST_WORDS and isinstance(body, dict):
+        known = KINDS[kind].model_fields
+        body = {key: value for key, value in cast(Any, body).items() if key in known}
     try:
         return adapter.validate_python(body)
     except ValidationError as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bus.client import BusClient, topic_of
 from bus.links.reactor import Reactor
 from bus.links.transport import Change, Link
-from bus.process.logs import Log
+from bus.process.logs import CountedWarning, Log
 from bus.wire.codec import Envelope, decode
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import NodeId
@@ -32,12 +32,12 @@ BIND_RETRY_S = 5.0
 
 def candidates_in(reading: PeersReading) -> dict[NodeId, tuple[str, ...]]:
     """Return where the candidates of other nodes listen. Left out are those that have said
-    goodbye, for they are not waited for, and those of whom it is not known yet where they
-    answer."""
+    goodbye, for they are not waited for, those that are not of this cluster, and those of whom it
+    is not known yet where they answer."""
     return {
         peer.node: (f"tcp://{peer.host}:{peer.candidate_port}",)
         for peer in reading.peers
-        if peer.host and peer.candidate_port and peer.status != "left"
+        if peer.host and peer.candidate_port and peer.status not in ("left", "refused")
     }
 
 
@@ -60,7 +60,7 @@ class CandidateLinks:
         self.addresses = (*reached_at, client.endpoints.candidate)
         self._client = client
         self._reactor = reactor
-        self._log = log
+        self._dropped = CountedWarning(log, "dropped an answer")
         self._probe = Link("sub")
         self._on_message: Callable[[Message], None] = lambda _message: None
         self._peers: dict[NodeId, _Peer] = {}
@@ -167,7 +167,7 @@ class CandidateLinks:
         try:
             message = decode(frames[-1]).message
         except BadMessage as error:
-            self._log.warning("dropped an answer", error=str(error)[:200])
+            self._dropped.add(error=str(error)[:200])
             return
         self._on_message(message)
 
@@ -192,6 +192,7 @@ class CandidateRouter:
         self._client = client
         self._reactor = reactor
         self._log = log
+        self._dropped = CountedWarning(log, "dropped a question")
         self._on_question = on_question
         self._link = Link("router", security=client.security)
         self._link.bind(client.endpoints.candidate)
@@ -222,7 +223,7 @@ class CandidateRouter:
         try:
             question = decode(payload).message
         except BadMessage as error:
-            self._log.warning("dropped a question", error=str(error)[:200])
+            self._dropped.add(error=str(error)[:200])
             return
         answer = self._on_question(question, asker)
         if answer is not None:

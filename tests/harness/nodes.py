@@ -60,14 +60,15 @@ def shoal(
     env: dict[str, str] | None = None,
     timeout: float = 120.0,
     inside: tuple[str, ...] = (),
+    tree: Path = TREE,
 ) -> Any:
-    """Run the command line as a user would, on the machine that the words `inside` lead to;
-    returns the completed process (text)."""
+    """Run the command line of `tree` as a user would, on the machine that the words `inside` lead
+    to; returns the completed process (text)."""
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
     return subprocess.run(
         [*inside, sys.executable, "-P", "-c", code, *words],
         cwd=tempfile.gettempdir(),
-        env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", **(env or {})},
+        env={**os.environ, "PYTHONPATH": str(tree), "NO_COLOR": "1", **(env or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -147,6 +148,7 @@ class Node:
         # finds everything that its node started.
         self.env = {"SHOAL_HOME": str(self.home), "SPT_NOENV": "1", **settings}
         self.inside: tuple[str, ...] = ()
+        self.tree = TREE
         self.headers: dict[str, str] = {}
         self.http = httpx.Client(base_url=self.url, timeout=60.0)
 
@@ -172,7 +174,7 @@ class Node:
         """`shoal up`; returns when the node serves."""
         done = shoal(
             "up", "--home", str(self.home), "--base-port", str(self.base_port),
-            env=self.env, timeout=seconds, inside=self.inside,
+            env=self.env, timeout=seconds, inside=self.inside, tree=self.tree,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr + self.logs()
 
@@ -182,7 +184,7 @@ class Node:
 
     def shoal(self, *words: str, timeout: float = 120.0) -> Any:
         """The command line, for this node."""
-        return shoal(*words, env=self.env, timeout=timeout, inside=self.inside)
+        return shoal(*words, env=self.env, timeout=timeout, inside=self.inside, tree=self.tree)
 
     def close(self) -> None:
         """End whatever of this node is left, by pid, and remove its home."""

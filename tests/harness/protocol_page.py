@@ -12,6 +12,7 @@ from bus.wire import codec
 from bus.wire.array_frames import ArrayFrame
 from bus.wire.errors import FailReason, FinishReason, RefusalReason
 from bus.wire.messages import tokens
+from bus.wire.messages.peers import FIRST_WORDS, FIRST_WORDS_PROTOCOL
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
@@ -23,7 +24,10 @@ spoken: {PROTOCOL_MIN} to {PROTOCOL_MAX}.
 Every envelope (control and telemetry planes) is one msgpack array:
 `[version, kind, node, process, boot, seq, body]`. On a PUB/SUB socket it follows a frame with
 its topic; the retained values that match a new subscription come as one message
-`[prefix, topic, payload, topic, payload, ...]`. Data frames are msgpack arrays `[tag, *fields]`.
+`[prefix, topic, payload, topic, payload, ...]`. The kinds
+{", ".join(f"`{kind}`" for kind in sorted(FIRST_WORDS))} have version {FIRST_WORDS_PROTOCOL}
+and the fields below for ever ([decision 0012](decisions/0012-first-words-for-ever.md)).
+Data frames are msgpack arrays `[tag, *fields]`.
 Topics, and the file of each kind: [reference.md](reference.md).
 """
 

@@ -3,6 +3,10 @@
 Pure. A node dials the `peers` port of others, says `PeerHello` once a second and is answered
 each time with `PeerWelcome` or `PeerRefused`. Addresses are `host:port` of a node's `peers`
 port, best first; the planes and the candidate listen on the same host at the ports given.
+
+Nodes of any two versions can say hello, refuse and say goodbye: for `FIRST_WORDS` the envelope, its
+version and the fields below stay what they are (decision 0012). All else is said between nodes of
+one protocol version alone.
 """
 
 from __future__ import annotations
@@ -13,6 +17,11 @@ from pydantic import Field
 
 from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.wire import Message
+
+FIRST_WORDS = frozenset({"peer_hello", "peer_refused", "peer_goodbye"})
+"""What nodes say before they know that they speak one version, or because they do not."""
+FIRST_WORDS_PROTOCOL = 1
+"""The version in the envelopes of `FIRST_WORDS`, whatever else a build speaks."""
 
 
 class PeerPorts(Message):
@@ -31,7 +40,8 @@ class KnownPeer(Message):
 
 
 class PeerHello(Message):
-    """Here I am. `addresses` are those under which the speaker can be dialled back."""
+    """Here I am. `addresses` are those under which the speaker can be dialled back;
+    `protocol_min` to `protocol_max` is what it speaks with other nodes."""
 
     kind: Literal["peer_hello"] = "peer_hello"
     node: NodeId

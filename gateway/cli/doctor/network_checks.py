@@ -34,6 +34,7 @@ from gateway.cli.doctor.network_findings import (
     peer_check,
     ports_check,
     reach_check,
+    refused_check,
 )
 from gateway.cli.node import processes
 from gateway.cli.node.node_state import NodeState
@@ -58,6 +59,8 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Find
     if cluster.listen:
         yield _door(settings, running=state is not None)
     reading = state.peers.get(state.asked) if state else None
+    for peer in refused(reading):
+        yield refused_check(peer)
     for address in dialled(cluster.peers, reading):
         look = _look(address, reading)
         yield peer_check(look, has_key=keys is not None, macos=sys.platform == "darwin")
@@ -67,14 +70,23 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Find
 
 
 def dialled(peers: tuple[str, ...], reading: PeersReading | None) -> list[str]:
-    """Return the addresses to look at: of the settings, those dialled in vain, silent peers'."""
-    vain = [one.partition(": ")[0] for one in reading.strangers] if reading else []
+    """Return the addresses to look at: of the settings, those dialled in vain, silent peers'; not
+    those where a node is that is known to be of another cluster or version."""
+    said = {one.why for one in refused(reading)}
+    told = [one.partition(": ") for one in (reading.strangers if reading else ())]
+    apart = {where for where, _, words in told if words in said}
     lost = [
         one.addresses[0]
         for one in (reading.peers if reading else ())
-        if one.status in ("silent", "refused") and one.addresses
+        if one.status == "silent" and one.addresses
     ]
-    return list(dict.fromkeys((*peers, *vain, *lost)))
+    vain = [where for where, _, _ in told]
+    return [one for one in dict.fromkeys((*peers, *vain, *lost)) if one not in apart]
+
+
+def refused(reading: PeersReading | None) -> list[PeerReading]:
+    """Return the nodes that this node turns away, or that turn it away."""
+    return [one for one in (reading.peers if reading else ()) if one.status == "refused"]
 
 
 def _keys(settings: Settings) -> tuple[ClusterKeys | None, str]:

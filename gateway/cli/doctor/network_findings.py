@@ -140,6 +140,12 @@ def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
     return Finding(name, "error", look.why or "no answer", remedy)
 
 
+def refused_check(peer: PeerReading) -> Finding:
+    """Find what keeps this node and one that it meets out of one cluster."""
+    remedy = "`shoal nodes` there says the same; until it is mended each serves for itself"
+    return Finding(f"node {peer.name or peer.node}", "error", peer.why, remedy)
+
+
 def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
     spoken = mechanism(look.greeting)
     if spoken is None:

@@ -21,9 +21,12 @@ from bus.membership.member_types import (
     SayHello,
     Unfollow,
 )
-from bus.membership.membership import Membership
+from bus.membership.membership import REFUSED_S, Membership
+from bus.membership.peer_table import MAX_TURNED_AWAY, TURNED_AWAY_S, PeerTable
+from bus.wire.codec import Envelope, decode, encode
 from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.peers import PeerGoodbye, PeerHello, PeerPorts, PeerRefused, PeerWelcome
+from bus.wire.messages.wire import Message
 
 TICK_S = 0.25
 Letter = PeerHello | PeerWelcome | PeerRefused | PeerGoodbye
@@ -64,7 +67,7 @@ class Net:
         self.seats: dict[str, Seat] = {}
         self.doors: dict[str, str] = {}
         self.cut: set[tuple[str, str]] = set()
-        self.post: list[tuple[float, int, str, str, str, Letter]] = []
+        self.post: list[tuple[float, int, str, str, str, bytes]] = []
         self.count = 0
 
     def add(
@@ -84,17 +87,18 @@ class Net:
                     self.do(name, seat.membership.tick(self.now))
             due = sorted(letter for letter in self.post if letter[0] <= self.now)
             self.post = [letter for letter in self.post if letter[0] > self.now]
-            for _, _, to, address, back, letter in due:
-                self.deliver(to, address, back, letter)
+            for _, _, to, address, back, data in due:
+                self.deliver(to, address, back, decode(data).message)
 
     def send(self, who: str, to: str, address: str, back: str, letter: Letter) -> None:
         if self.chance.random() < self.loss or (who, to) in self.cut:
             return
         self.count += 1
         at = self.now + self.delay_s * self.chance.random()
-        self.post.append((at, self.count, to, address, back, letter))
+        data = encode(Envelope(letter.node, "bus", Boot("b"), self.count, letter))
+        self.post.append((at, self.count, to, address, back, data))
 
-    def deliver(self, to: str, address: str, back: str, letter: Letter) -> None:
+    def deliver(self, to: str, address: str, back: str, letter: Message) -> None:
         seat = self.seats.get(to)
         if seat is None or not seat.alive:
             return
@@ -110,6 +114,8 @@ class Net:
                 self.do(to, membership.heard_refused(address, letter, self.now))
             case PeerGoodbye():
                 self.do(to, membership.heard_goodbye(letter, self.now))
+            case _:
+                raise AssertionError(f"{letter!r} is said by no membership")
 
     def do(self, name: str, actions: list[Action]) -> None:
         seat = self.seats[name]
@@ -278,8 +284,67 @@ def test_other_clusters_and_other_protocols_are_refused_by_name() -> None:
     assert "'lab'" in cluster
     (protocol,) = [text for text in net.seats["c"].said if "refused" in text]
     assert "7 to 9" in protocol
-    assert "1 to 1" in protocol
+    assert "a protocol 1" in protocol
     assert net.seats["b"].membership.strangers(net.now) != ()
+
+
+def refused_at(net: Net, name: str) -> dict[str, str]:
+    readings = net.seats[name].membership.peers.readings(net.now)
+    return {one.node: one.why for one in readings if one.status == "refused"}
+
+
+OF_TWO = {"protocol_min": 2, "protocol_max": 2}
+VERSIONS = "b speaks protocol 2, a protocol 1: upgrade the older one"
+
+
+def test_both_sides_of_a_refusal_tell_of_it_while_it_lasts() -> None:
+    net = Net()
+    net.add(myself("a"))
+    net.add(myself("b").model_copy(update=OF_TWO), ["a:1"])
+    net.run(4.0)
+    assert refused_at(net, "a") == {"n-b": VERSIONS}
+    assert refused_at(net, "b") == {"n-a": VERSIONS}
+    assert net.seats["a"].membership.peers.known() == (), "neither is remembered as a peer"
+    net.seats["b"].alive = False
+    net.run(TURNED_AWAY_S + REFUSED_S)
+    assert refused_at(net, "a") == {}
+
+
+def test_a_peer_that_comes_back_with_another_version_is_no_peer_until_it_is_alike() -> None:
+    net = Net()
+    net.add(myself("a"), ["b:1"])
+    net.add(myself("b"), ["a:1"])
+    net.run(3.0)
+    assert net.seats["a"].follows != {}
+    newer = myself("b", boot="b2").model_copy(update=OF_TWO)
+    net.add(newer, ["a:1"])
+    net.run(REFUSED_S)
+    assert net.linked("a") == set() and net.seats["a"].follows == {}
+    assert "b protocol 2: upgrade the older one" in refused_at(net, "a")["n-b"]
+    net.add(myself("b", boot="b3"), ["a:1"])
+    net.run(2 * REFUSED_S)
+    assert net.linked("a") == {"b"} and net.linked("b") == {"a"}
+    assert net.seats["a"].follows == {"n-b": "b"}
+
+
+def test_a_copied_home_of_another_version_takes_no_link_away() -> None:
+    net = Net()
+    net.add(myself("a"), ["b:1"])
+    net.add(myself("b"))
+    net.run(3.0)
+    copy = myself("b", "copy:1", boot="b9").model_copy(update={**OF_TWO, "name": "copy"})
+    net.add(copy, ["a:1"], as_="copy")
+    net.run(10.0)
+    assert net.linked("a") == {"b"} and refused_at(net, "a") == {}
+
+
+def test_no_more_than_some_are_told_of_as_turned_away() -> None:
+    table = PeerTable(NodeId("n-a"))
+    for number in range(3 * MAX_TURNED_AWAY):
+        table.turn_away(NodeId(f"n-{number}"), "no", 0.0)
+    assert len(table.readings(1.0)) == MAX_TURNED_AWAY
+    table.turn_away(NodeId("n-late"), "no", TURNED_AWAY_S)
+    assert [one.node for one in table.readings(TURNED_AWAY_S)] == ["n-late"]
 
 
 def test_the_lowest_common_protocol_is_spoken() -> None:

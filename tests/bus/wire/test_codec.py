@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.wire import codec
 from bus.wire.codec import KINDS, MAX_CONTROL_BYTES, Envelope, decode, encode, pack, unpack
 from bus.wire.data_frames import (
     pack_to_gateway,
@@ -96,6 +97,51 @@ def test_an_unknown_kind_and_another_protocol_are_named() -> None:
         decode(pack([1, "no_such", "n", "p", "b", 1, {}]))
     with pytest.raises(BadMessage, match="protocol 99"):
         decode(pack([99, "demand_reading", "n", "p", "b", 1, {}]))
+
+
+HELLO = {
+    "node": "n-a",
+    "name": "a",
+    "namespace": "shoal",
+    "boot": "b",
+    "protocol_min": 1,
+    "protocol_max": 1,
+    "addresses": ["127.0.0.1:24154"],
+    "ports": {"control": 24151, "telemetry": 24152, "candidate": 24153},
+}
+FIRST_WORDS: list[tuple[str, dict[str, Any]]] = [
+    ("peer_hello", HELLO),
+    ("peer_refused", {"node": "n-a", "reason": "protocol", "message": "upgrade"}),
+    ("peer_goodbye", {"node": "n-a", "boot": "b"}),
+]
+"""As the first builds say and read them: no field may be added, renamed or left out."""
+
+
+@pytest.mark.parametrize("version", [1, 2, 9])
+@pytest.mark.parametrize(("kind", "body"), FIRST_WORDS, ids=[kind for kind, _ in FIRST_WORDS])
+def test_first_words_are_the_same_bytes_in_every_version(
+    monkeypatch: pytest.MonkeyPatch, version: int, kind: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(codec, "PROTOCOL_MIN", version)
+    monkeypatch.setattr(codec, "PROTOCOL_MAX", version)
+    sent = [1, kind, "n-a", "bus", "b", 3, body]
+    read = decode(pack(sent))
+    assert KINDS[kind] is type(read.message)
+    head, said = unpack(encode(read))[:6], unpack(encode(read))[6]
+    assert (head, said) == (sent[:6], body)
+    assert decode(pack([*sent[:6], {**body, "later": {"x": 1}}])) == read
+    with pytest.raises(BadMessage, match="protocol 2 is outside"):
+        decode(pack([2, *sent[1:]]))
+
+
+def test_all_else_is_of_the_version_that_the_build_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "PROTOCOL_MIN", 2)
+    monkeypatch.setattr(codec, "PROTOCOL_MAX", 2)
+    newer = encode(Envelope(NodeId("n"), "worker", Boot("b"), 7, line()))
+    assert unpack(newer)[0] == 2
+    monkeypatch.undo()
+    with pytest.raises(BadMessage, match="protocol 2 is outside"):
+        decode(newer)
 
 
 def test_oversized_messages_are_refused_before_they_are_read() -> None:

@@ -46,8 +46,12 @@ def nodes(
         "models",
     )
     output.table(columns, [_row(one) for one in rows])
+    refused = {one["why"]: one["name"] or one["node"] for one in rows if one["link"] == "refused"}
+    for why, name in refused.items():
+        output.say(f"{name} is not of this cluster: {why}")
     for stranger in strangers(state):
-        output.say(f"nobody of this cluster at {stranger}")
+        if stranger.partition(": ")[2] not in refused:
+            output.say(f"nobody of this cluster at {stranger}")
     if len(rows) == 1 and not strangers(state):
         output.note("one node alone; join another with `shoal up --peers HOST:PORT`")
 
@@ -92,7 +96,8 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
     asked = state.peers.get(state.asked)
     link = next((one for one in asked.peers if one.node == node), None) if asked else None
     health = state.health.get(node)
-    ranks = [s for one in state.instances for s in one.shards if s.node == node]
+    held = (one for one in state.instances if one.status != "failed")
+    ranks = [s for one in held for s in one.shards if s.node == node]
     name = (seat.name if seat else "") or (card.name if card else "") or (link.name if link else "")
     here = node == state.asked
     return {
