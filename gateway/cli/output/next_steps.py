@@ -1,4 +1,4 @@
-"""What a person can do with a node that is up: lines for a shell that work as printed."""
+"""Talks to the file system: what to do with a node that is up, in lines that work as printed."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def bench(
         "missing": len(found.problems),
         **summary(found.runs),
         "memory": _memory(api, name),
-        "links": probe_links(api, name) if found.runs else {},
+        "links": probe_links(api, name) if not found.problem() else {},
     }
     problem = found.problem()
     if found.runs:

@@ -28,7 +28,9 @@ def probe_links(api: NodeApi, model: str) -> dict[str, Any]:
 
 
 def link_lines(links: dict[str, Any]) -> list[str]:
-    """Return the probe as people read it, a line for each link."""
+    """Return the probe as people read it, a line for each link; none where none was made."""
+    if not links:
+        return []
     trips = links["round_trip_ms"]
     lines = [f"round trip to the node {trips['p50']:.1f} ms (p95 {trips['p95']:.1f})"]
     for link in links["between_nodes"]:
