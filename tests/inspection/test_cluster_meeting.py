@@ -1,4 +1,5 @@
-"""Nodes that meet others of another version (B9 of the inspection)."""
+"""Nodes that meet others, as they are: of another version, forgotten, remembered
+(B9 and B2 of the inspection)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.clusters import free_base_ports, view_of
+from bus.links.cluster_key import ClusterKeys
+from bus.links.keyring import new_key, write_keys
+from tests.harness.clusters import Cluster, free_base_ports, running_cluster, view_of
 from tests.harness.nodes import Node, eventually
 from tests.harness.other_trees import raised_tree, tree_of
 from tests.inspection.against import INSPECTED
@@ -136,3 +139,67 @@ def test_b9_the_first_builds_are_told_in_words_that_they_can_read(
         for node in (old, new):
             eventually(lambda node=node: _says_both(node, "nodes"), 20.0, "`nodes` names both")
             _serves_alone(node)
+
+
+# --- forgotten and remembered while away (B2) ---
+
+
+@pytest.fixture
+def three() -> Iterator[Cluster]:
+    """Run three nodes that have a key."""
+    with tempfile.TemporaryDirectory(prefix="shoal-test-key-") as made:
+        key = Path(made) / "key"
+        write_keys(key, ClusterKeys(new_key()), replace=False)
+        with running_cluster(3, SHOAL_CLUSTER_KEY_FILE=str(key)) as cluster:
+            yield cluster
+
+
+def _link(node: Node, other: Node) -> str:
+    """Return how a node is linked with another, by its own word."""
+    view = view_of(node)
+    known = view["telemetry"]["peers"].get(node.node_id(), {"peers": []}) if view else {"peers": []}
+    found = {peer["node"]: peer["status"] for peer in known["peers"]}
+    return found.get(other.node_id(), "")
+
+
+def _asked(node: Node, other: Node, act: str) -> None:
+    """Have a node forgotten or remembered, as soon as that is taken."""
+
+    def done() -> bool:
+        return node.http.post(f"/node/{other.node_id()}/{act}").status_code == 200
+
+    eventually(done, PATIENCE_S, f"{act} is taken")
+
+
+def _admits(node: Node, other: Node) -> bool:
+    """Return whether a node admits another by its name."""
+    return other.node_id() in (node.home / "state" / "known-nodes").read_text().split()
+
+
+def test_b2_a_node_that_was_down_does_not_link_with_whom_the_others_forgot(three: Cluster) -> None:
+    here, away, gone = three.nodes
+    eventually(lambda: _link(away, gone) == "linked", PATIENCE_S, "all are linked")
+    gone.down()
+    away.down()
+    _asked(here, gone, "forget")
+    away.up()
+    gone.up()
+    eventually(lambda: _link(gone, here) == "refused", PATIENCE_S, "who saw it refuses")
+    eventually(lambda: _link(gone, away) == "refused", 20.0, "who was down refuses as well")
+    assert _link(away, gone) == "" and not _admits(away, gone)
+    assert gone.node_id() not in away.state()["nodes"]
+
+
+def test_b2_a_node_that_was_down_lets_in_whom_the_others_remember(three: Cluster) -> None:
+    here, away, back = three.nodes
+    eventually(lambda: _link(away, back) == "linked", PATIENCE_S, "all are linked")
+    back.down()
+    _asked(here, back, "forget")
+    eventually(lambda: _link(away, back) == "", PATIENCE_S, "both forget")
+    away.down()
+    _asked(here, back, "remember")
+    away.up()
+    back.up()
+    eventually(lambda: _link(here, back) == "linked", PATIENCE_S, "who saw it lets it in")
+    eventually(lambda: _link(away, back) == "linked", 20.0, "who was down lets it in as well")
+    eventually(three.formed, PATIENCE_S, "they are one cluster")
