@@ -7,6 +7,7 @@ says `NotHolder`, or why nothing can be changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.client import BusClient
@@ -17,6 +18,7 @@ from bus.process.logs import Log
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId
+from bus.wire.instances import Instance
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
 from bus.wire.messages.control import (
     AppendAck,
@@ -31,15 +33,19 @@ from bus.wire.messages.control import (
     TermHeartbeat,
     Vote,
 )
+from bus.wire.messages.events import Event
 from bus.wire.messages.peers import PeersReading
+from bus.wire.messages.readings import UndoneChange, UndoneReading
 from bus.wire.messages.wire import Message
 from bus.wire.topics import reading_topic
 from master import consensus
 from master.decisions import SETTLE_GRACE_S, Holder, Policy
 from master.log.journal import Journal
+from master.log.recent_events import describe_undone
 from master.log.sequencer import LogDraft
 
 PLAN_S = 0.5
+MAX_UNDONE = 100
 HEARD = (
     "card",
     "reading.node",
@@ -71,6 +77,7 @@ class Master:
         self.client = client
         self._reactor = reactor
         self._log = log
+        self._undone: tuple[UndoneChange, ...] = ()
         self._holder = Holder(
             settings.policy,
             lambda: InstanceId(new_name("inst")),
@@ -115,6 +122,28 @@ class Master:
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
         """Send an answer that is now as safe as it says."""
         self._router.answer(asker, answer)
+
+    def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
+        """Log what was undone, and tell of it as a reading that outlives this for a day."""
+        for event in changes:
+            self._log.warning(
+                "undid a change that the holder's log lacks: repeat it if it is still wanted",
+                command_id=event.command_id,
+                what=event.body.model_dump_json(),
+                term=event.term,
+                index=event.index,
+            )
+        for copy in copies:
+            self._log.warning(
+                "lets go of a copy that the holder's log lacks: load it again if it is wanted",
+                model=copy.model,
+                instance=copy.instance,
+            )
+        fresh = describe_undone(changes, copies, wall())
+        self._undone = (*self._undone, *fresh)[-MAX_UNDONE:]
+        node = self.client.speaker.node
+        reading = UndoneReading(node=node, changes=self._undone)
+        self.client.publish(reading_topic("undone", node), reading)
 
     # --- questions ---
 

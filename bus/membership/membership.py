@@ -14,7 +14,7 @@ answer and linked again with its first one; who may not join is refused
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from bus.membership.mdns_hints import Advert, Hints
 from bus.membership.member_types import SILENT_S, Action, Follow, Say, SayHello, Unfollow
@@ -123,15 +123,12 @@ class Membership:
         if advert.node != self.me.node and advert.node not in self.peers.forgotten:
             self.hints.hear(advert, now)
 
-    def forget(self, node: NodeId) -> list[Action]:
-        """Dial and answer a node no more, as the operator said."""
-        self.peers.forgotten.add(node)
-        peer = self.peers.pop(node, None)
-        return [] if peer is None else self._part(peer)
-
-    def remember(self, node: NodeId) -> None:
-        """Let a forgotten node come back."""
-        self.peers.forgotten.discard(node)
+    def leave_out(self, forgotten: Collection[NodeId]) -> list[Action]:
+        """Dial and answer no node that the operator has let go, as the cluster's state has them;
+        any other may come back."""
+        self.peers.forgotten = set(forgotten) - {self.me.node}
+        gone = [self.peers.pop(node) for node in sorted(self.peers.forgotten & set(self.peers))]
+        return [action for peer in gone for action in self._part(peer)]
 
     # --- time ---------------------------------------------------------------------------------
 

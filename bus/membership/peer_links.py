@@ -10,7 +10,7 @@ gone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -116,6 +116,7 @@ class PeerLinks:
         self._lines: dict[str, Link] = {}
         self._door: Link | None = None
         self._memory = PeerMemory(settings.file, log)
+        self._left_out: Collection[NodeId] | None = None
         self._told: tuple[object, ...] = ()
         self._told_at = 0.0
         me = PeerHello(
@@ -155,18 +156,14 @@ class PeerLinks:
             found[self._speaker.node] = (f"{host}:{settings.port}",)
         return found
 
-    def forget(self, node: NodeId) -> None:
-        """Have nothing more to do with a node, over restarts too."""
-        if node == self._speaker.node:
+    def leave_out(self, forgotten: Collection[NodeId]) -> None:
+        """Have nothing to do with these nodes, over restarts too; and let any other come back."""
+        if forgotten == self._left_out:
             return
-        self._do(self.membership.forget(node))
-        if self._keyring is not None:
-            self._keyring.forget(node)
-        self._keep()
-
-    def remember(self, node: NodeId) -> None:
-        """Let a forgotten node come back."""
-        self.membership.remember(node)
+        self._left_out = forgotten
+        self._do(self.membership.leave_out(forgotten))
+        for node in forgotten:
+            self._bar(node)
         self._keep()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The `bus` process: forwards what services publish, keeps what is retained, lets people listen.
 
-Knows topics, and opens no message but those that it keeps. A listener at the tap loads no
+Knows topics, and forwards without opening all but what it keeps. A listener at the tap loads no
 switchboard.
 """
 

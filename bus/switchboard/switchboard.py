@@ -5,12 +5,13 @@ new subscriber alone is given the retained values that match, as one *bundle*: [
 payload, topic, payload, ...], an odd number of frames, where all else has two. The tap has a
 socket of its own that drops when its reader lags. What local services publish also goes out to
 peers, on a TCP socket for each plane; what peers publish goes to local services alone. Topics
-*on demand* (tokens) are asked for upstream only while a local service wants them.
+*on demand* (tokens) are asked for upstream only while a local service wants them. Where it has
+peers it follows the cluster's state as any service does, for that says who is forgotten.
 """
 
 from __future__ import annotations
 
-from bus.client import Letters, Speaker
+from bus.client import BusClient, Letters, Speaker
 from bus.links.keyring import Keyring
 from bus.links.reactor import Reactor
 from bus.links.transport import Link
@@ -18,20 +19,18 @@ from bus.membership.peer_links import PeerLinks, PeerSettings
 from bus.membership.peer_planes import HEARTBEAT_MS
 from bus.process.clock import now as clock_now
 from bus.process.endpoints import Endpoints
-from bus.process.logs import Log
+from bus.process.logs import CountedWarning, Log
 from bus.survey import LinkSurvey, busy_nodes
 from bus.switchboard.retained import Retained, RetainedValue
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import NodeId
-from bus.wire.messages.events import Event, NodeForgotten, NodeRemembered
 from bus.wire.messages.readings import LinkReading
 from bus.wire.messages.wire import Message
-from bus.wire.topics import TABLE, event_topic, reading_topic, rule_for
+from bus.wire.topics import TABLE, reading_topic, rule_for
 
 PLANES = ("control", "telemetry")
 TAP_HIGH_WATER = 1_000
-MEMBERS = frozenset(event_topic(kind) for kind in ("node_forgotten", "node_remembered"))
 EXPIRE_S = 5.0
 
 
@@ -105,8 +104,6 @@ class PlaneForwarder:
             return False
         self.outgoing.send(*frames)
         self.board.tap.send(*frames)
-        if topic in MEMBERS:
-            self.board.member_changed(frames[1])
         return True
 
     def _keep(self, topic: str, payload: bytes, ttl_s: float) -> bool:
@@ -153,7 +150,7 @@ class Switchboard:
         self.endpoints = endpoints
         self.reactor = reactor
         self.log = log
-        self.refused = 0
+        self.refused = CountedWarning(log, "dropped a message")
         self.wishes: dict[tuple[str, bool], int] = {}
         self.tap = Link("xpub", high_water=TAP_HIGH_WATER)
         self.tap.bind(endpoints.tap)
@@ -163,6 +160,7 @@ class Switchboard:
         self._settings = peer_settings
         self.peers: PeerLinks | None = None
         self.surveyor: LinkSurvey | None = None
+        self._client: BusClient | None = None
         if speaker is not None and peer_settings is not None:
             self.peers = PeerLinks(
                 speaker,
@@ -173,6 +171,7 @@ class Switchboard:
                 self.planes["telemetry"].publish,
                 keyring,
             )
+            self._client = self._follow_state(speaker, self.peers)
             if peer_settings.measures:
                 self.surveyor = LinkSurvey(
                     speaker,
@@ -186,10 +185,8 @@ class Switchboard:
                 self._open_abroad()
 
     def refuse(self, plane: str, why: str) -> None:
-        """Count what is dropped; say so at the 1st, 10th, 100th, ... time."""
-        self.refused += 1
-        if str(self.refused).strip("0") == "1":
-            self.log.warning("dropped a message", plane=plane, why=why, so_far=self.refused)
+        """Count what is dropped, and log it now and then."""
+        self.refused.add(plane=plane, why=why)
 
     def demand(self, plane: str, prefix: str, *, wanted: bool, here: bool = True) -> None:
         """Count who wants an on-demand topic, on this node (`here`) and abroad; tell the
@@ -207,19 +204,12 @@ class Switchboard:
             if here and self.peers is not None:
                 self.peers.planes.want(rule.prefix, wanted=after > 0)
 
-    def member_changed(self, payload: bytes) -> None:
-        """Forget a node that the operator has let go, or remember one that is let back in."""
-        try:
-            event = decode(payload).message
-        except BadMessage as error:
-            self.refuse("control", str(error)[:120])
-            return
-        if self.peers is None or not isinstance(event, Event):
-            return
-        if isinstance(event.body, NodeForgotten):
-            self.peers.forget(event.body.node)
-        elif isinstance(event.body, NodeRemembered):
-            self.peers.remember(event.body.node)
+    def _follow_state(self, speaker: Speaker, peers: PeerLinks) -> BusClient:
+        """Have who is forgotten told by the state, after each event and each snapshot."""
+        security = None if self.keyring is None else self.keyring.node
+        client = BusClient(speaker, self.endpoints, self.reactor, self.log, security=security)
+        client.on_state.append(lambda state: peers.leave_out(state.forgotten))
+        return client
 
     def _tapped(self, frames: list[bytes]) -> None:
         if not frames or frames[0][:1] not in (b"\x00", b"\x01"):
@@ -261,6 +251,8 @@ class Switchboard:
 
     def close(self) -> None:
         """Take leave of peers; close every socket and remove its file."""
+        if self._client is not None:
+            self._client.close()
         if self.surveyor is not None:
             self.surveyor.close()
         if self.peers is not None:

@@ -38,6 +38,8 @@ NEXT: Mapping[Status, Mapping[Signal, Status]] = {
 """`placed` waits for its ranks; `draining` ends only by removal."""
 
 
+DRAIN_S = 60.0
+"""The ordinary time that a copy which is let go has for its open requests."""
 Sharding = Literal["none", "pipeline", "tensor"]
 
 

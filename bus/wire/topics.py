@@ -21,6 +21,7 @@ from bus.wire.messages.readings import (
     NodeReading,
     RunnerReading,
     TokenTap,
+    UndoneReading,
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
@@ -67,6 +68,7 @@ TABLE: tuple[Topic, ...] = (
     _kept("reading.peers", 15.0, PeersReading, "every second; on change"),
     _kept("reading.link", 600.0, LinkReading, "measured while idle; believed for its time"),
     _kept("reading.weights", 15.0, WeightsReading, "every second of a fetch; on change"),
+    _kept("reading.undone", 86_400.0, UndoneReading, "when a log took the place of another"),
     _kept("reading.collective", 600.0, CollectiveReading, "every second of a test"),
     Topic("token", "telemetry", TokenTap, "only while somebody subscribes to it", on_demand=True),
 )

@@ -23,6 +23,7 @@ from bus.wire.messages.readings import (
     LinkReading,
     NodeReading,
     RunnerReading,
+    UndoneReading,
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
@@ -32,6 +33,7 @@ READING_TTL_S = 15.0
 CARD_TTL_S = 600.0
 LINK_TTL_S = 600.0
 TEST_TTL_S = 600.0
+UNDONE_TTL_S = 86_400.0
 TOPICS = (
     "card",
     "reading.node",
@@ -41,6 +43,7 @@ TOPICS = (
     "reading.link",
     "reading.weights",
     "reading.collective",
+    "reading.undone",
 )
 """The beginnings of the topics on which they are heard."""
 
@@ -53,6 +56,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     WeightsReading: attrgetter("node"),
     LinkReading: attrgetter("node"),
     CollectiveReading: attrgetter("instance", "rank"),
+    UndoneReading: attrgetter("node"),
 }
 """What tells readings of one type apart; of each, the latest is kept."""
 
@@ -130,6 +134,10 @@ class ClusterReadings:
     def links(self, now: float) -> list[LinkReading]:
         """Return what nodes measured towards each other in the last ten minutes."""
         return self._fresh(LinkReading, now, LINK_TTL_S)
+
+    def undone(self, now: float) -> list[UndoneReading]:
+        """Return what was undone at nodes, for a day after it was last told."""
+        return self._fresh(UndoneReading, now, UNDONE_TTL_S)
 
     def test_of(self, instance: InstanceId, now: float) -> list[CollectiveReading]:
         """Return what the ranks of a collective test have said, for ten minutes after it."""

@@ -2,7 +2,8 @@
 
 Follows the state: an instance that is gone, or has a new generation, ends its connection, and so
 gives every open request its terminal. A runner that finished draining has sent its own
-terminals first; it gets a moment to have them heard.
+terminals first; it gets a moment to have them heard. One that left the state with requests open
+(another log took the place of its own) drains now: it has the time of any drain.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bus.replica.state import ClusterState
 from bus.shares import Sharer
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import InstanceId, NodeId, RequestId
-from bus.wire.instances import Instance, RankReady
+from bus.wire.instances import DRAIN_S, Instance, RankReady
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Cancel
@@ -23,7 +24,7 @@ from gateway.runners.connection import RequestObserver, RunnerConnection
 
 TICK_S = 1.0
 GONE_S = 0.5
-"""Between an instance's removal and the end of its connection."""
+"""Between an instance's removal, or the end of its drain, and the end of its connection."""
 _GONE: tuple[FailReason, str] = ("model_unavailable", "the model's instance was removed")
 _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is being replaced")
 
@@ -39,6 +40,7 @@ class RunnerClients:
         self._identity = f"gw:{speaker.node}:{process}:{speaker.boot}"
         self._connections: dict[InstanceId, RunnerConnection] = {}
         self._at: dict[RequestId, RunnerConnection] = {}
+        self._leaving: set[RunnerConnection] = set()
         self._timer = bus.reactor.every(TICK_S, self._tick)
 
     def submit(
@@ -90,11 +92,14 @@ class RunnerClients:
 
     def follow(self, state: ClusterState) -> None:
         """Follow the state: end, after a moment, the connections to what it no longer has."""
-        for connection in list(self._connections.values()):
+        for connection in set(self._connections.values()) - self._leaving:
             instance = state.instances.get(connection.instance)
-            if instance is None or instance.generation != connection.generation:
-                why = _GONE if instance is None else _REPLACED
-                self._bus.reactor.later(GONE_S, partial(connection.end, *why))
+            replaced = instance is not None and instance.generation > connection.generation
+            if not _holds(instance, connection):
+                drains = connection.open_requests and not replaced
+                after_s = DRAIN_S + GONE_S if drains else GONE_S
+                self._leaving.add(connection)
+                self._bus.reactor.later(after_s, partial(self._part, connection))
 
     def close(self) -> None:
         """End every connection; open requests fail."""
@@ -130,7 +135,15 @@ class RunnerClients:
         if reading.node == self._bus.speaker.node:
             self.hosts = {peer.node: peer.host for peer in reading.peers if peer.host}
 
+    def _part(self, connection: RunnerConnection) -> None:
+        """End a connection, unless the state has its instance again."""
+        self._leaving.discard(connection)
+        instance = self._bus.state.instances.get(connection.instance)
+        if not _holds(instance, connection):
+            connection.end(*(_GONE if instance is None else _REPLACED))
+
     def _died(self, connection: RunnerConnection) -> None:
+        self._leaving.discard(connection)
         if self._connections.get(connection.instance) is connection:
             del self._connections[connection.instance]
         for request_id in [key for key, at in self._at.items() if at is connection]:
@@ -140,6 +153,11 @@ class RunnerClients:
         now = self._bus.reactor.now()
         for connection in list(self._connections.values()):
             connection.tick(now)
+
+
+def _holds(instance: Instance | None, connection: RunnerConnection) -> bool:
+    """Return whether the state holds what a connection leads to."""
+    return instance is not None and instance.generation == connection.generation
 
 
 def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:

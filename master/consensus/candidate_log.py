@@ -20,7 +20,7 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.events import Event
 from master.consensus.types import Append, Replace
-from master.log.recent_events import RecentEvents
+from master.log.recent_events import RecentEvents, let_go
 from master.log.replication import Acks
 
 Followed = TermHeartbeat | Event | Snapshot | EventsFound
@@ -58,6 +58,7 @@ class CandidateLog:
 
     def follow(self, message: Followed, now: float) -> tuple[list[Append | Replace], Ask | None]:
         """Return what to journal of a holder's message, in order, and what to ask it."""
+        before = self.mirror.state
         match message:
             case TermHeartbeat():
                 ask = self.mirror.heard_heartbeat(message, now)
@@ -67,7 +68,7 @@ class CandidateLog:
                 ask = self.mirror.heard_snapshot(message, now)
             case EventsFound():
                 ask = self.mirror.heard_found(message, now)
-        return self._moved(), ask
+        return self._moved(before), ask
 
     def is_of(self, counter: int, holder: NodeId | None) -> bool:
         """Return whether this log is known to be that holder's, as far as it goes."""
@@ -90,13 +91,13 @@ class CandidateLog:
         found = self.history.find(question)
         return found.model_copy(update={"term": counter, "holder": me})
 
-    def _moved(self) -> list[Append | Replace]:
+    def _moved(self, before: ClusterState) -> list[Append | Replace]:
         moves, self.mirror.moves = self.mirror.moves or [], []
         whole = max((n for n, (event, _) in enumerate(moves) if event is None), default=0)
         actions: list[Append | Replace] = []
         for event, after in moves[whole:]:
             if event is None:
-                actions.append(Replace(after, self.history.undone(after)))
+                actions.append(Replace(after, self.history.undone(after), let_go(before, after)))
                 self.history = RecentEvents.behind(after)
             else:
                 self.history.keep(event)

@@ -9,13 +9,14 @@ of `Files`, `CandidateLinks` and `Reactor` that are used here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
 from bus.links.reactor import Reactor
 from bus.links.transport import Change
 from bus.process.logs import Log
 from bus.wire.ids import NodeId
+from bus.wire.instances import Instance
 from bus.wire.messages.commands import Acknowledged
 from bus.wire.messages.control import Candidacy, TermHeartbeat
 from bus.wire.messages.events import Event
@@ -41,6 +42,11 @@ class TermDuties(Protocol):
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
         """Give an answer that is now as safe as it says."""
+        ...
+
+    def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
+        """Tell of changes that were acknowledged here, and of copies of models, that are not in the
+        log that counts now."""
         ...
 
 
@@ -185,9 +191,10 @@ class CandidateShell:
                     self._journal.append(event, state_after=after)
                     self._unsynced = True
                     self._flush_soon()
-                case types.Replace(state=state, undone=undone):
+                case types.Replace(state=state, undone=undone, let_go=copies):
                     self._log.info("took a snapshot", index=state.index, term=state.term)
-                    self._say_undone(undone)
+                    if undone or copies:
+                        self._duties.undone(undone, copies)
                     self._journal.compact(state)
                     self._flush_soon()
                 case types.Mended():
@@ -202,17 +209,6 @@ class CandidateShell:
                     self._wire.spread(message)
                 case _:
                     assert_never(action)
-
-    def _say_undone(self, undone: tuple[Event, ...]) -> None:
-        """Log the changes that were acknowledged here and are not in the log that counts now."""
-        for event in undone:
-            self._log.warning(
-                "undid a change that the holder's log lacks: repeat it if it is still wanted",
-                command_id=event.command_id,
-                what=event.body.model_dump_json(),
-                term=event.term,
-                index=event.index,
-            )
 
     def _flush_soon(self) -> None:
         """Flush once for all that this turn of the loop brings."""

@@ -13,6 +13,7 @@ from zlib import crc32
 
 from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
+from bus.wire.instances import Instance
 from bus.wire.messages.control import AppendAck, AskVote, Candidacy, TermHeartbeat, Vote
 from bus.wire.messages.events import Event
 from bus.wire.messages.wire import Message
@@ -188,10 +189,12 @@ class Append:
 @dataclass(frozen=True, slots=True)
 class Replace:
     """Begin the journal anew with this state: what it held was of another log, or too old.
-    `undone` are those commands' events in it that the new one lacks."""
+    `undone` are those commands' events in it that the new one lacks, `let_go` the copies of models
+    that it held and the new one does not."""
 
     state: ClusterState
     undone: tuple[Event, ...] = ()
+    let_go: tuple[Instance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

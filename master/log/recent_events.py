@@ -6,12 +6,15 @@ index (a look-up per event; scanning a queue made catching up quadratic, as meas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.replica.state import MAX_COMMANDS, ClusterState
-from bus.wire.ids import NodeId
+from bus.wire.ids import InstanceId, NodeId
+from bus.wire.instances import Instance
 from bus.wire.messages.control import AskEvents, EventsFound
-from bus.wire.messages.events import Event
+from bus.wire.messages.events import Event, InstancePlaced
+from bus.wire.messages.readings import UndoneChange
 
 MAX_KEPT = 20_000
 MAX_FOUND = 1_000
@@ -82,3 +85,61 @@ class RecentEvents:
         base = self.base if ask.first == self.first else None
         known = base if before is None else (before.term, before.holder)
         return known == (ask.after_term, ask.after_holder)
+
+
+def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
+    """Return the copies of models that `before` held and `after`, which takes its place, does not:
+    none where the two are of one log, in which they ended as any does."""
+    if not _is_other_log(before, after):
+        return ()
+    return tuple(
+        instance
+        for name, instance in before.instances.items()
+        if name not in after.instances
+        and instance.status in ("placed", "ready")
+        and instance.test is None
+    )
+
+
+def describe_undone(
+    changes: Sequence[Event], copies: Sequence[Instance], at_s: float
+) -> list[UndoneChange]:
+    """Return undone changes and the copies that went with them, as people are told of them: each
+    copy once."""
+    placed: set[InstanceId] = set()
+    found: list[UndoneChange] = []
+    for event in changes:
+        body, instance = event.body, getattr(event.body, "instance", None)
+        if isinstance(body, InstancePlaced):
+            instance = body.instance.instance
+            placed.add(instance)
+            about = f"{body.instance.model} ({instance})"
+        else:
+            fields = body.model_dump(exclude={"kind"}).items()
+            about = ", ".join(f"{name} {value}" for name, value in fields)
+        change = UndoneChange(
+            what=body.kind, about=about, at_s=at_s, instance=instance, command_id=event.command_id
+        )
+        found.append(change)
+    for copy in copies:
+        if copy.instance not in placed:
+            about = f"{copy.model} ({copy.instance})"
+            change = UndoneChange(
+                what="instance_placed", about=about, at_s=at_s, instance=copy.instance
+            )
+            found.append(change)
+    return found
+
+
+def _is_other_log(before: ClusterState, after: ClusterState) -> bool:
+    """Return whether `before` cannot be an earlier state of the log of `after`."""
+    if before.term > after.term or before.index > after.index:
+        return True
+    if before.term == after.term and before.holder != after.holder:
+        return True
+    return any(_is_ahead(seen, after.facts.get(by)) for by, seen in before.facts.items())
+
+
+def _is_ahead(mine: tuple[str, int], other: tuple[str, int] | None) -> bool:
+    """Return whether a witness told `mine` more than `other`, of one life of it."""
+    return other is None or (mine[0] == other[0] and mine[1] > other[1])

@@ -86,15 +86,28 @@ def test_a_frozen_runner_ends_streams_in_words() -> None:
         assert reader.error is not None and reader.error["code"] == "runner_lost"
 
 
-def test_a_removed_instance_ends_its_streams_in_words() -> None:
+def test_a_removed_instance_answers_what_it_has_and_nothing_new() -> None:
     with gateway_testbed() as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
+        reader = Reader(made, "tokens=200 every_ms=10")
+        reader.wait_lines(3)
+        made.happen(InstanceRemoved(instance=InstanceId("inst-1"), why="another log"))
+        eventually(lambda: not ready(made), 5, "it is asked no more")
+        reader.wait_end(20)
+        assert reader.error is None and len(reader.text.split()) == 200
+
+
+def test_a_removed_instance_whose_runner_goes_ends_its_streams_in_words() -> None:
+    with gateway_testbed() as made:
+        runner = made.runner()
+        eventually(lambda: ready(made), 10, "the instance is ready")
         reader = Reader(made, "tokens=1000000 every_ms=10")
         reader.wait_lines(3)
-        made.happen(InstanceRemoved(instance=InstanceId("inst-1"), why="deleted"))
+        made.happen(InstanceRemoved(instance=InstanceId("inst-1"), why="another log"))
+        runner.end()
         reader.wait_end(5)
-        assert reader.error is not None and reader.error["code"] == "model_unavailable"
+        assert reader.error is not None and reader.error["code"] == "runner_lost"
 
 
 def test_a_refused_request_is_tried_at_the_other_instance_once() -> None:

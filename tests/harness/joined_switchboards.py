@@ -8,18 +8,22 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bus.client import BusClient, Speaker
 from bus.links.cluster_key import ClusterKey, ClusterKeys
-from bus.links.keyring import KeyFiles, open_keyring, write_keys
+from bus.links.keyring import KeyFiles, Keyring, open_keyring, write_keys
 from bus.links.reactor import PollReactor
+from bus.links.transport import Link
 from bus.membership.peer_links import PeerSettings, PeerTiming
 from bus.process.clock import now
 from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
 from bus.process.logs import Log
+from bus.replica.state import ClusterState, digest
 from bus.switchboard.switchboard import Switchboard
 from bus.wire.ids import NodeId
+from bus.wire.messages.control import Snapshot, TermHeartbeat
 from bus.wire.messages.peers import PeerPorts
 
 PATIENCE_S = 20.0
@@ -29,6 +33,46 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+class StateTeller:
+    """A holder that has nothing but a state: beats, and answers with a snapshot of it."""
+
+    def __init__(self, client: BusClient, address: str, keyring: Keyring | None) -> None:
+        self.client = client
+        self.state = ClusterState()
+        self._address = f"tcp://{address}"
+        self._link = Link("router", security=None if keyring is None else keyring.node)
+        for where in (client.endpoints.candidate, self._address):
+            self._link.bind(where)
+        client.reactor.watch(self._link, self._asked)
+        self._timer = client.reactor.every(0.1, self._beat)
+
+    def tell(self, **changes: Any) -> None:
+        """Have a state that differs so, one index further."""
+        fresh = {"index": self.state.index + 1, "term": 1, "holder": self.client.speaker.node}
+        self.state = self.state.model_copy(update={**fresh, **changes})
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self.client.reactor.unwatch(self._link)
+        self._link.close()
+
+    def _beat(self) -> None:
+        beat = TermHeartbeat(
+            holder=self.client.speaker.node,
+            counter=1,
+            index=self.state.index,
+            digest=digest(self.state),
+            addresses=(self._address,),
+        )
+        self.client.publish("term", beat)
+
+    def _asked(self, frames: list[bytes]) -> None:
+        state = self.state
+        body = state.model_dump()
+        found = Snapshot(term=1, index=state.index, state=body, holder=state.holder)
+        self._link.send(frames[0], self.client.write(found))
 
 
 class JoinedSwitchboards:
@@ -41,6 +85,14 @@ class JoinedSwitchboards:
         self.ports: dict[str, int] = {}
         self.logs: dict[str, io.StringIO] = {}
         self.clients: list[BusClient] = []
+        self.tellers: list[StateTeller] = []
+
+    def teller(self, name: str) -> StateTeller:
+        """A holder at this node."""
+        client, keyring = self.client(name, "master"), self.boards[name].keyring
+        made = StateTeller(client, f"127.0.0.1:{free_port()}", keyring)
+        self.tellers.append(made)
+        return made
 
     def start(
         self,
@@ -109,6 +161,8 @@ class JoinedSwitchboards:
             self.reactor.turn(0.01)
 
     def close(self) -> None:
+        for teller in self.tellers:
+            teller.close()
         for client in self.clients:
             client.close()
         for board in self.boards.values():

@@ -1,19 +1,27 @@
-"""Nodes that meet others of another version (B9 of the inspection)."""
+"""Nodes that meet others, as they are: of another version, forgotten, remembered, serving already
+(B9, B2 and B6 of the inspection)."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import socket
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.harness.clusters import free_base_ports, view_of
-from tests.harness.nodes import Node, eventually
+from bus.links.cluster_key import ClusterKeys
+from bus.links.keyring import new_key, write_keys
+from tests.harness.clusters import Cluster, free_base_ports, running_cluster, view_of
+from tests.harness.nodes import MODEL, Node, Stream, eventually
 from tests.harness.other_trees import raised_tree, tree_of
 from tests.inspection.against import INSPECTED
 
@@ -136,3 +144,193 @@ def test_b9_the_first_builds_are_told_in_words_that_they_can_read(
         for node in (old, new):
             eventually(lambda node=node: _says_both(node, "nodes"), 20.0, "`nodes` names both")
             _serves_alone(node)
+
+
+# --- forgotten and remembered while away (B2) ---
+
+
+@pytest.fixture
+def three() -> Iterator[Cluster]:
+    """Run three nodes that have a key."""
+    with tempfile.TemporaryDirectory(prefix="shoal-test-key-") as made:
+        key = Path(made) / "key"
+        write_keys(key, ClusterKeys(new_key()), replace=False)
+        with running_cluster(3, SHOAL_CLUSTER_KEY_FILE=str(key)) as cluster:
+            yield cluster
+
+
+def _link(node: Node, other: Node) -> str:
+    """Return how a node is linked with another, by its own word."""
+    view = view_of(node)
+    known = view["telemetry"]["peers"].get(node.node_id(), {"peers": []}) if view else {"peers": []}
+    found = {peer["node"]: peer["status"] for peer in known["peers"]}
+    return found.get(other.node_id(), "")
+
+
+def _asked(node: Node, other: Node, act: str) -> None:
+    """Have a node forgotten or remembered, as soon as that is taken."""
+
+    def done() -> bool:
+        return node.http.post(f"/node/{other.node_id()}/{act}").status_code == 200
+
+    eventually(done, PATIENCE_S, f"{act} is taken")
+
+
+def _admits(node: Node, other: Node) -> bool:
+    """Return whether a node admits another by its name."""
+    return other.node_id() in (node.home / "state" / "known-nodes").read_text().split()
+
+
+def test_b2_a_node_that_was_down_does_not_link_with_whom_the_others_forgot(three: Cluster) -> None:
+    here, away, gone = three.nodes
+    eventually(lambda: _link(away, gone) == "linked", PATIENCE_S, "all are linked")
+    gone.down()
+    away.down()
+    _asked(here, gone, "forget")
+    away.up()
+    gone.up()
+    eventually(lambda: _link(gone, here) == "refused", PATIENCE_S, "who saw it refuses")
+    eventually(lambda: _link(gone, away) == "refused", 20.0, "who was down refuses as well")
+    assert _link(away, gone) == "" and not _admits(away, gone)
+    assert gone.node_id() not in away.state()["nodes"]
+
+
+def test_b2_a_node_that_was_down_lets_in_whom_the_others_remember(three: Cluster) -> None:
+    here, away, back = three.nodes
+    eventually(lambda: _link(away, back) == "linked", PATIENCE_S, "all are linked")
+    back.down()
+    _asked(here, back, "forget")
+    eventually(lambda: _link(away, back) == "", PATIENCE_S, "both forget")
+    away.down()
+    _asked(here, back, "remember")
+    away.up()
+    back.up()
+    eventually(lambda: _link(here, back) == "linked", PATIENCE_S, "who saw it lets it in")
+    eventually(lambda: _link(away, back) == "linked", 20.0, "who was down lets it in as well")
+    eventually(three.formed, PATIENCE_S, "they are one cluster")
+
+
+# --- serving already when they meet (B6) ---
+
+
+class Relay:
+    """A port that leads to another as soon as it is opened."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._lines: list[socket.socket] = []
+        self._open = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Return the port that leads there."""
+        return self._door.getsockname()[1]
+
+    def open(self) -> None:
+        """Pass on what comes from now on."""
+        self._open.set()
+
+    def close(self) -> None:
+        """Close every line."""
+        for line in (self._door, *self._lines):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._door.accept()
+                self._lines.append(near)
+                if not self._open.is_set():
+                    near.close()
+                    continue
+                far = socket.create_connection(("127.0.0.1", self._to))
+                self._lines.append(far)
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Two nodes that served, each by itself, until they met while a stream of each ran."""
+
+    nodes: tuple[Node, Node]
+    placed: dict[str, str]
+    streams: tuple[Stream, Stream]
+    met_at: float
+
+    @property
+    def lost(self) -> str:
+        """Return the instance that the log which counts does not have."""
+        (name,) = set(self.placed.values()) - set(self.nodes[0].state()["instances"])
+        return name
+
+
+@pytest.fixture(scope="module")
+def meeting() -> Iterator[Meeting]:
+    """Have two nodes meet that answer requests."""
+    with ExitStack() as stack:
+        one, two = (Node(SHOAL_CLUSTER__NAMESPACE="meeting") for _ in range(2))
+        for node, port in zip((one, two), free_base_ports(2), strict=True):
+            stack.callback(node.close)
+            node.move(port)
+        relay = Relay(one.base_port + 4)
+        stack.callback(relay.close)
+        two.env["SHOAL_CLUSTER__PEERS"] = f"127.0.0.1:{relay.port}"
+        placed: dict[str, str] = {}
+        for node in (one, two):
+            node.up()
+            eventually(node.ready, PATIENCE_S, "it is ready")
+            eventually(lambda node=node: node.chat("hi", max_tokens=1).is_success, 60.0, "answers")
+            placed[node.node_id()] = next(iter(node.state()["instances"]))
+        words = {"max_tokens": 1500, "ignore_eos": True}
+        streams = (one.stream("Tell me a story.", **words), two.stream("Tell a story.", **words))
+        for stream in streams:
+            stream.flowing()
+        relay.open()
+
+        def met() -> bool:
+            views = [view_of(node) for node in (one, two)]
+            return all(views) and len({view["holder"] for view in views if view}) == 1
+
+        eventually(met, PATIENCE_S, "they are one cluster")
+        met_at = time.monotonic()
+        for stream in streams:
+            stream.wait(120.0)
+        yield Meeting((one, two), placed, streams, met_at)
+
+
+def test_b6_what_runs_when_two_clusters_meet_is_answered_to_its_end(meeting: Meeting) -> None:
+    for stream in meeting.streams:
+        assert stream.error is None and stream.broken is None, stream.error or stream.broken
+        assert (stream.finish, stream.ended_at and stream.ended_at > meeting.met_at) == (
+            "length",
+            True,
+        ), "it outlasted the meeting"
+    assert meeting.lost in meeting.placed.values()
+    one, two = meeting.nodes
+    loser = one if meeting.placed[one.node_id()] == meeting.lost else two
+
+    def gone() -> bool:
+        return not any(name.startswith("runner:") for name in loser.processes())
+
+    eventually(gone, 20.0, "its runner leaves when it is empty")
+
+
+def test_b6_what_was_undone_when_two_clusters_met_is_listed(meeting: Meeting) -> None:
+    for node in meeting.nodes:
+        told = json.loads(node.shoal("status", "--json").stdout).get("undone", [])
+        assert [one["instance"] for one in told] == [meeting.lost], "the copy that was let go"
+        assert MODEL in told[0]["about"]
+        said = node.shoal("status").stdout
+        assert "undone" in said and meeting.lost in said, said

@@ -7,7 +7,7 @@ outbox. Simulated: what the shell is given (the disk's files, the timers, the li
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
 from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
+from bus.wire.instances import Instance
 from bus.wire.messages.commands import Acknowledged, Command
 from bus.wire.messages.control import (
     AskEvents,
@@ -181,6 +182,10 @@ class MachineDuties:
         self.machine.holder.opened(draft, self.machine.now)
         return draft
 
+    def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
+        self.machine.undone += [str(event.command_id) for event in changes]
+        self.machine.undone += [str(copy.instance) for copy in copies]
+
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
         machine = self.machine
         machine.cluster.checks.committed(machine)
@@ -206,6 +211,7 @@ class Machine:
         self.up = False
         self.paused: list[Callable[[], None]] | None = None
         self.asleep = False
+        self.undone: list[str] = []
         chance = cluster.world.chance
         self.clock = (100.0 * chance.random() + 1.0, 0.97 + 0.06 * chance.random())
         self.identities = 1

@@ -157,6 +157,9 @@ def test_both_sides_of_a_cut_pair_go_on_and_one_gives_way_when_it_heals() -> Non
     cluster.settle()
     kept = {name for name in ("of-a", "of-b") if name in one.candidate.state.commands}
     assert len(kept) == 1, "one side's change is undone"
+    lost = ({"of-a", "of-b"} - kept).pop()
+    told = next(m.undone for m in (one, two) if m.undone)
+    assert lost in told and not kept & set(told), "its node tells of it, and of nothing else"
 
 
 def test_connections_that_come_and_go_start_no_campaign() -> None:

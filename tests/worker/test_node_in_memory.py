@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from bus.wire.instances import DRAIN_S
+from bus.wire.messages.events import GenerationOpened
 from tests.harness.node_in_memory import GB, Chances, NodeInMemory, Task
 
 
@@ -19,6 +21,34 @@ def test_a_deleted_instance_drains_and_leaves_no_process() -> None:
     node.delete(instance, deadline_s=10.0)
     assert node.run(5.0, lambda: not node.state.instances)
     assert node.living() == []
+
+
+def test_a_copy_that_the_log_no_longer_has_gets_the_time_of_any_drain() -> None:
+    node = NodeInMemory(1)
+    instance = node.place("i1")
+    assert node.run(5.0, lambda: node.ready(instance))
+    node.state = node.state.model_copy(update={"instances": {}})
+
+    def told() -> set[float | None]:
+        return {s.drain_deadline_s for s in node.worker.table.slots.values() if s.life != "free"}
+
+    assert node.run(1.0, lambda: told() == {DRAIN_S}), "another log took the place of its own"
+    waits = node.place("i2", bytes_reserved=2 * node.free_bytes)
+    node.run(0.25)
+    assert node.state.instances[waits].status == "placed", "what leaves gives memory back"
+
+
+def test_a_copy_of_an_older_generation_ends_at_once() -> None:
+    node = NodeInMemory(1)
+    instance = node.place("i1")
+    assert node.run(5.0, lambda: node.ready(instance))
+    node.index(GenerationOpened(instance=instance, generation=2, why="a rank is gone"))
+
+    def told() -> set[float | None]:
+        return {s.drain_deadline_s for s in node.worker.table.slots.values() if s.life != "free"}
+
+    assert node.run(1.0, lambda: 0.0 in told())
+    assert node.run(8.0, lambda: node.ready(instance))
 
 
 def test_an_instance_deleted_before_it_is_ready_leaves_too() -> None:

@@ -14,7 +14,7 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from worker.models.layer_bytes import part_wanted
 from worker.slots.actions import FetchModel
-from worker.slots.table import Slot, SlotTable
+from worker.slots.table import LEAVING, Slot, SlotTable
 from worker.transfer.sources import NOTHING_ELSEWHERE, WeightsElsewhere
 
 TOLERANCE = 1.10
@@ -100,12 +100,15 @@ def admitted(
     held here.
 
     Memory is judged before a fetch begins and when the rank could start; a dip between does not
-    count.
+    count. What leaves gives memory back, and is waited for.
     """
     weights = supplied(instance, shard, here)
     if isinstance(weights, Refusal) or weights == []:
         return weights
-    return crowded(instance, shard, table, here) or weights
+    refusal = crowded(instance, shard, table, here)
+    if refusal is not None and any(slot.life in LEAVING for slot in table.slots.values()):
+        return []
+    return refusal or weights
 
 
 def crowded(

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, NodeId
-from bus.wire.instances import Instance, Shard
+from bus.wire.instances import DRAIN_S, Instance, Shard
 from bus.wire.messages.events import RunnerReady
 from worker.slots import actions
 from worker.slots.actions import Action, KillSlot, StopSlot, Task, Tell
@@ -54,7 +54,8 @@ def reconcile(
     for name in sorted(table.slots):
         slot = table.slots[name]
         if slot.life != "free":
-            found += _watched(slot, here) or _guided(slot, wanted, leaving, here, told)
+            known = state.instances.get(slot.task.instance) if slot.task else None
+            found += _watched(slot, here) or _guided(slot, known, wanted, leaving, here, told)
     for task in sorted(wanted):
         found += _missing(task, *wanted[task], table, here, told, found)
     for task in leaving:
@@ -129,9 +130,15 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
 
 
 def _guided(
-    slot: Slot, wanted: Desired, leaving: Desired, here: NodeInventory, told: Reported
+    slot: Slot,
+    known: Instance | None,
+    wanted: Desired,
+    leaving: Desired,
+    here: NodeInventory,
+    told: Reported,
 ) -> list[Action]:
-    """Return what a living slot has to hear, given what it is."""
+    """Return what a living slot has to hear, given what it is; `known` is its instance as the
+    state has it."""
     if slot.life in ("stopping", "killed"):
         return []
     task = slot.task
@@ -145,7 +152,7 @@ def _guided(
         instance, _ = leaving[task]
         return _drained(slot, task, instance.drain_deadline_s or 0.0, instance.why)
     if task is None or task not in wanted:
-        return _unwanted(slot, here)
+        return _unwanted(slot, known, here)
     instance, shard = wanted[task]
     if _is_stray(slot, task, instance, here, told):
         return [StopSlot(slot.name, "its seat in the group is in no log: that was lost")]
@@ -208,7 +215,10 @@ def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
     return slot.life == "loading" and idle and late
 
 
-def _unwanted(slot: Slot, here: NodeInventory) -> list[Action]:
+def _unwanted(slot: Slot, known: Instance | None, here: NodeInventory) -> list[Action]:
+    """Return how a runner ends that the state does not want: at once where a later generation took
+    its place, with the time of any drain where the state never had it, or let go of it unasked (a
+    log that another one replaced, a node that was thought gone): it may be answering requests."""
     if not here.settled:
         return []
     if slot.life == "idle":
@@ -217,6 +227,8 @@ def _unwanted(slot: Slot, here: NodeInventory) -> list[Action]:
         return []
     if slot.task is None:
         return [StopSlot(slot.name, "is of no instance")]
+    if known is None or known.generation < slot.task.generation:
+        return _drained(slot, slot.task, DRAIN_S, "the cluster's log no longer has this copy")
     return _drained(slot, slot.task, 0.0, "its generation is over")
 
 

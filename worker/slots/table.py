@@ -45,6 +45,9 @@ SAID: Mapping[str, Life] = {
 STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
 """Lives that last until somebody wants something."""
 
+LEAVING: frozenset[Life] = frozenset({"draining", "stopping", "killed"})
+"""Lives that end with the memory given back."""
+
 FORWARD: Mapping[Life, int] = {life: place for place, life in enumerate(AFTER)}
 """A runner's life goes one way, that of `AFTER`: what a hello says late is not believed."""
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
+from bus.wire.instances import DRAIN_S
 from bus.wire.messages.collectives import Backend, Mode
 from bus.wire.messages.wire import Message
 
@@ -76,7 +77,7 @@ class DrainNode(Message):
     command_id: CommandId
     node: NodeId
     draining: bool = True
-    drain_s: float = Field(default=60.0, ge=0.0, le=3600.0)
+    drain_s: float = Field(default=DRAIN_S, ge=0.0, le=3600.0)
 
 
 class ForgetNode(Message):

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from bus.wire.cards import NodeCard
-from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.messages.control import Phase
 from bus.wire.messages.wire import Message
 
@@ -176,6 +176,26 @@ class WeightsReading(Message):
     kind: Literal["weights_reading"] = "weights_reading"
     node: NodeId
     fetches: tuple[FetchReading, ...] = ()
+
+
+class UndoneChange(Message):
+    """A change that a node's log had and the one that took its place lacks, or a copy of a model
+    that was let go with it. `what` is the kind of the event, `about` what it concerned, for people;
+    `at_s` is when it was undone, by the wall clock."""
+
+    what: str
+    about: str
+    at_s: float
+    instance: InstanceId | None = None
+    command_id: CommandId | None = None
+
+
+class UndoneReading(Message):
+    """What was undone at a node since its master started, oldest first, at most 100."""
+
+    kind: Literal["undone_reading"] = "undone_reading"
+    node: NodeId
+    changes: tuple[UndoneChange, ...]
 
 
 class CardReading(Message):

@@ -2,8 +2,9 @@
 
 Pure. A fact that ranks of one group have to agree in is `required`: shoal itself, MLX, mlx-lm
 and Python to its minor version. The others are `noted`: nodes of other makes work together, but
-a model is only ever placed over nodes that compute alike. Facts that a node does not tell are
-not compared, and neither are those of nodes that are not reached.
+a model is only ever placed over nodes that compute alike. Whether a fact that a node does not
+tell is the same is not known: that is noted. Nodes that are not reached are not compared. Nodes
+that differ in nothing have the same fingerprint.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Weight = Literal["required", "noted"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A rank that a node holds. `ranks` counts the instance's."""
+    """A rank of a model that a node holds, or is to hold. `ranks` counts the instance's."""
 
     model: str
     instance: str
@@ -40,7 +41,7 @@ class NodeReport:
 
     `link` is `this one` or how the asked node is linked with it; `why` is said where it is not
     reached. `clock_offset_s` is by how much its clock is ahead of the asked node's.
-    `fingerprint` is alike for nodes whose facts are.
+    `fingerprint` is alike for nodes whose facts are, as far as they have to be.
     """
 
     node: str
@@ -121,6 +122,7 @@ FACTS: tuple[ComparedFact, ...] = (
     ComparedFact("launch", "noted", lambda card: card.launched_by),
 )
 """In the order in which they are shown."""
+UNTOLD = "not told"
 _PACKAGES = {"mlx": "mlx", "mlx_lm": "mlx-lm"}
 _NOTES = {
     "os": "RDMA wants macOS 26.2 or newer on every Mac of a group",
@@ -161,8 +163,14 @@ def facts_of(card: NodeCard) -> dict[str, str]:
 
 
 def fingerprint(facts: Mapping[str, str]) -> str:
-    """Return twelve hexadecimal digits of the facts' SHA-256, `launch` left out."""
-    text = "\n".join(f"{name}={value}" for name, value in sorted(facts.items()) if name != "launch")
+    """Return twelve hexadecimal digits of the SHA-256 of what is compared of the facts, `launch`
+    left out."""
+    compared = {field.name: field.compared for field in FACTS}
+    text = "\n".join(
+        f"{name}={compared[name](value)}"
+        for name, value in sorted(facts.items())
+        if name != "launch"
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -220,7 +228,7 @@ def _serves(state: NodeState, node: str) -> tuple[Served, ...]:
         Served(str(one.model), str(one.instance), shard.rank, len(one.shards), one.status)
         for one in state.instances
         for shard in one.shards
-        if shard.node == node
+        if shard.node == node and one.test is None and one.status != "failed"
     )
 
 
@@ -229,15 +237,22 @@ def _difference(field: ComparedFact, nodes: Sequence[NodeReport]) -> Difference 
     for node in nodes:
         if field.name in node.facts:
             values.setdefault(field.compared(node.facts[field.name]), []).append(node.name)
-    if len(values) < 2:
+    differ = len(values) > 1
+    silent = [node.name for node in nodes if field.name not in node.facts]
+    told = values if not silent else {**values, UNTOLD: silent}
+    if not values or len(told) < 2:
         return None
-    most_first = sorted(values, key=lambda value: (-len(values[value]), value))
+    most_first = sorted(told, key=lambda value: (-len(told[value]), value))
     return Difference(
         field=field.name,
-        weight=field.weight,
-        values={value: tuple(sorted(values[value])) for value in most_first},
-        remedy=_remedy(field, values),
+        weight=field.weight if differ else "noted",
+        values={value: tuple(sorted(told[value])) for value in most_first},
+        remedy=_remedy(field, values) if differ else _untold(silent),
     )
+
+
+def _untold(silent: Sequence[str]) -> str:
+    return f"on {', '.join(silent)}: see that shoal's environment is whole; `shoal doctor` there"
 
 
 def _remedy(field: ComparedFact, values: Mapping[str, Sequence[str]]) -> str:

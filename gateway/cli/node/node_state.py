@@ -24,6 +24,7 @@ from bus.wire.messages.readings import (
     ProcessReading,
     RunnerReading,
     ThunderboltReading,
+    UndoneReading,
     WeightsReading,
 )
 from gateway.cli.output.errors import NOT_FOUND, CliError
@@ -63,6 +64,7 @@ class NodeState:
     holder: str | None
     asked: str
     weights: tuple[WeightsReading, ...] = ()
+    undone: tuple[UndoneReading, ...] = ()
     links: Mapping[str, LinkReading] = field(default_factory=dict[str, LinkReading])
     thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
         default_factory=dict[NodeId, ThunderboltReading]
@@ -161,6 +163,7 @@ def parse_state(body: Any) -> NodeState:
             runners=_all(RunnerReading, telemetry["runners"]),
             cards=_all(NodeCard, telemetry["cards"]),
             weights=_all(WeightsReading, telemetry.get("weights", ())),
+            undone=_all(UndoneReading, telemetry.get("undone", ())),
             links=_by_node(LinkReading, telemetry.get("links", {})),
             health=_by_node(HealthSummary, fields["nodeHealth"]),
             peers=_by_node(PeersReading, telemetry["peers"]),

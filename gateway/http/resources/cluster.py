@@ -48,6 +48,7 @@ class StateResource(Resource):
                     "links": {str(one.node): one.model_dump(mode="json") for one in links},
                     "demand": _plain(known.demands(now)),
                     "weights": _plain(known.weights(now)),
+                    "undone": _plain(known.undone(now)),
                 },
                 "nodeHealth": {
                     node: node_health(*readings.get(node, (None, 0.0))) for node in nodes

@@ -6,11 +6,10 @@ Loading waits like any request for the model would; unloading lets what is open 
 
 from __future__ import annotations
 
+from bus.wire.instances import DRAIN_S
 from bus.wire.messages.commands import DeleteInstance, PlaceModel
 from gateway.dialects.dialect import Dialect, Parsed
 from gateway.service import HttpService
-
-UNLOAD_DRAIN_S = 60.0
 
 
 async def load_or_unload(service: HttpService, dialect: Dialect, parsed: Parsed) -> bytes:
@@ -24,7 +23,7 @@ async def load_or_unload(service: HttpService, dialect: Dialect, parsed: Parsed)
                     DeleteInstance(
                         command_id=service.command_id(),
                         instance=one.instance,
-                        drain_s=UNLOAD_DRAIN_S,
+                        drain_s=DRAIN_S,
                         why="a client asked to unload it",
                     )
                 )

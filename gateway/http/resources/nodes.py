@@ -7,6 +7,7 @@ from pydantic import Field
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
+from bus.wire.instances import DRAIN_S
 from bus.wire.messages.commands import Command, DrainNode, ForgetNode, RenameNode
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json
@@ -20,7 +21,7 @@ class NodeBody(Closed):
     """`POST /node/{node}/{act}`; `name` is for `rename`, `drain_s` for `drain`."""
 
     name: str | None = Field(default=None, min_length=1, max_length=64)
-    drain_s: float = Field(default=60.0, ge=0.0, le=3600.0)
+    drain_s: float = Field(default=DRAIN_S, ge=0.0, le=3600.0)
 
 
 class NodeResource(Resource):

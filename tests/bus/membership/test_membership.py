@@ -412,14 +412,63 @@ def test_a_forgotten_node_stays_away_until_it_is_remembered() -> None:
     net.add(myself("a"), ["b:1"])
     net.add(myself("b"), ["a:1"])
     net.run(3.0)
-    net.do("a", net.seats["a"].membership.forget(NodeId("n-b")))
+    net.do("a", net.seats["a"].membership.leave_out([NodeId("n-b")]))
     net.run(8.0)
     assert net.linked("a") == set()
     assert net.seats["a"].follows == {}
     assert any("forgotten" in text for text in net.seats["b"].said)
-    net.seats["a"].membership.remember(NodeId("n-b"))
+    net.do("a", net.seats["a"].membership.leave_out([]))
     net.run(8.0)
     assert net.linked("a") == {"b"}
+
+
+STATES = st.lists(
+    st.tuples(
+        st.sets(st.sampled_from("abcd"), max_size=2),
+        st.sets(st.sampled_from("abcd"), max_size=3),
+        st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+@given(STATES, st.sets(st.sampled_from("abcd"), max_size=2))
+@settings(max_examples=40)
+def test_whoever_missed_what_is_linked_in_the_end_as_the_last_state_says(
+    story: list[tuple[set[str], set[str], bool]], last: set[str]
+) -> None:
+    """Of some states each reaches some nodes alone, and one that missed it may begin anew from what
+    it remembers; the last one reaches those that are of the cluster."""
+    net = Net()
+    names = "abcd"
+    for name in names:
+        net.add(myself(name), [f"{names[0]}:1", f"{names[2]}:1"])
+    net.run(4.0)
+    boot = 1
+    for forgotten, missed, anew in story:
+        for name in names:
+            if name not in missed | forgotten:
+                tell(net, name, forgotten)
+            elif anew:
+                boot += 1
+                old = net.seats[name].membership.peers
+                net.seats[name] = Seat(
+                    Membership(myself(name, boot=f"b{boot}"), ["a:1", "c:1"], old.known())
+                )
+                net.seats[name].membership.leave_out(old.forgotten)
+        net.run(2.0)
+    rest = set(names) - last
+    for name in rest:
+        tell(net, name, last)
+    net.run(25.0)
+    for name in rest:
+        assert net.linked(name) == rest - {name}, (name, last)
+        assert set(net.seats[name].follows) == {f"n-{other}" for other in rest - {name}}
+
+
+def tell(net: Net, name: str, forgotten: Iterable[str]) -> None:
+    known = [NodeId(f"n-{one}") for one in sorted(forgotten)]
+    net.do(name, net.seats[name].membership.leave_out(known))
 
 
 def test_what_is_remembered_over_a_restart_finds_the_cluster_without_seeds() -> None:

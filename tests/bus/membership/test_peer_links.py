@@ -12,13 +12,7 @@ import pytest
 from bus.links.cluster_key import ClusterKey
 from bus.membership.peer_links import PeerTiming
 from bus.wire.ids import InstanceId, NodeId, RequestId
-from bus.wire.messages.events import (
-    Event,
-    EventBody,
-    NodeForgotten,
-    NodeJoined,
-    NodeRemembered,
-)
+from bus.wire.messages.events import Event, NodeJoined
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import DemandReading, TokenTap
 from tests.harness.joined_switchboards import JoinedSwitchboards, boards, free_port
@@ -131,14 +125,8 @@ def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(
     cluster: JoinedSwitchboards,
 ) -> None:
     three(cluster)
-    holder = cluster.client("a", "master")
-    cluster.settle()
-
-    def publish(body: EventBody) -> None:
-        event = Event(term=1, index=1, at_s=0.0, body=body)
-        holder.publish(f"event.{body.kind}", event)
-
-    publish(NodeForgotten(node=NodeId("n-c")))
+    holder = cluster.teller("a")
+    holder.tell(forgotten=(NodeId("n-c"),))
     cluster.until(
         lambda: cluster.linked("a") == {"b"} and cluster.linked("b") == {"a"}, "c is let go"
     )
@@ -148,8 +136,31 @@ def test_a_forgotten_node_is_let_go_everywhere_and_over_restarts(
     cluster.until(lambda: "forgotten" in cluster.logs["c"].getvalue(), "c is told")
     cluster.settle(100)
     assert cluster.linked("b") == {"a"}
-    publish(NodeRemembered(node=NodeId("n-c")))
+    holder.tell(forgotten=())
     cluster.until(lambda: cluster.linked("a") == {"b", "c"}, "c is back")
+
+
+def test_who_was_away_while_a_node_was_forgotten_or_remembered_learns_it_from_the_state(
+    cluster: JoinedSwitchboards,
+) -> None:
+    for name, seed in (("a", ()), ("b", ("a",)), ("c", ("a",))):
+        cluster.start(name, *seed, key=KEY)
+    for name in "abc":
+        cluster.until(lambda name=name: len(cluster.linked(name)) == 2, f"{name} knows all")
+    known = cluster.root / "b" / "known"
+    holder = cluster.teller("a")
+    cluster.boards.pop("b").close()
+    holder.tell(forgotten=(NodeId("n-c"),))
+    cluster.until(lambda: cluster.linked("a") == set(), "who was there lets it go")
+    cluster.start("b", "a", key=KEY)
+    cluster.until(lambda: known.read_text().split() == ["n-a"], "who was away admits it no more")
+    assert cluster.linked("b") == {"a"}
+    cluster.boards.pop("b").close()
+    holder.tell(forgotten=())
+    cluster.until(lambda: "c" in cluster.linked("a"), "who was there lets it in")
+    cluster.start("b", "a", key=KEY)
+    cluster.until(lambda: cluster.linked("b") == {"a", "c"}, "so does who was away")
+    assert set(known.read_text().split()) == {"n-a", "n-c"}
 
 
 def test_garbage_at_the_door_disturbs_nobody(cluster: JoinedSwitchboards) -> None:

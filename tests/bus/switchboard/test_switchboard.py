@@ -199,7 +199,7 @@ def test_what_is_not_in_the_table_is_dropped_and_counted(bench: Bench) -> None:
         rogue.send(b"nonsense", b"payload")
         rogue.send(b"term", b"not an envelope")
         rogue.send(b"alone")
-        return bench.board.refused >= 3
+        return bench.board.refused.count >= 3
 
     assert bench.until(refused)
     rogue.close()

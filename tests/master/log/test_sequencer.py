@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.replica.state import MAX_COMMANDS, ClusterState, apply
-from bus.wire.ids import Boot, CommandId, InstanceId, NodeId
+from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from bus.wire.messages.control import AskEvents, TellFact
 from bus.wire.messages.events import (
@@ -15,7 +18,7 @@ from bus.wire.messages.events import (
     NodeRenamed,
     RunnerReady,
 )
-from master.log.recent_events import RecentEvents
+from master.log.recent_events import RecentEvents, describe_undone, let_go
 from master.log.sequencer import judge
 from tests.harness.drafts import fact_event, next_event
 
@@ -108,6 +111,59 @@ def test_commands_that_no_state_remembers_any_more_do_not_count_as_undone() -> N
         history.keep(event)
         state = apply(state, event)
     assert history.undone(state) == ()
+
+
+def holding(state: ClusterState, *names: str, **changes: Any) -> ClusterState:
+    copies = {name: copy_of(name) for name in names}
+    return state.model_copy(update={"instances": copies, **changes})
+
+
+def copy_of(name: str) -> Instance:
+    shard = Shard(rank=0, node=NodeId("a"), first_layer=0, last_layer=1, bytes_reserved=1)
+    return Instance(
+        instance=InstanceId(name),
+        model=ModelId("m"),
+        shards=(shard,),
+        context_tokens=8,
+        keep_alive_s=1.0,
+        status="ready",
+    )
+
+
+TOLD = {"a/worker": ("b1", 7), "b/worker": ("b2", 3)}
+MINE = ClusterState(term=4, holder=NodeId("a"), index=30, facts=TOLD)
+
+
+@pytest.mark.parametrize(
+    ("later", "gone"),
+    [
+        ({"index": 5000, "term": 9, "holder": NodeId("b")}, ()),
+        ({"index": 31}, ()),
+        ({"index": 5000, "facts": {"a/worker": ("b9", 1), "b/worker": ("b2", 3)}}, ()),
+        ({"index": 29}, ("i1",)),
+        ({"index": 40, "term": 3}, ("i1",)),
+        ({"index": 40, "holder": NodeId("b")}, ("i1",)),
+        ({"index": 40, "term": 9, "facts": {"b/worker": ("b2", 3)}}, ("i1",)),
+        ({"index": 40, "term": 9, "facts": {**TOLD, "a/worker": ("b1", 6)}}, ("i1",)),
+    ],
+)
+def test_copies_are_let_go_where_the_log_is_another_and_not_where_it_went_on(
+    later: dict[str, Any], gone: tuple[str, ...]
+) -> None:
+    before = holding(MINE, "i1", "i2")
+    after = holding(MINE, "i2", **later)
+    assert tuple(copy.instance for copy in let_go(before, after)) == gone
+
+
+def test_each_undone_change_and_copy_is_described_once() -> None:
+    placed = InstancePlaced(instance=copy_of("i1"))
+    mine = Event(term=1, index=1, at_s=0.0, body=placed, command_id=CommandId("c1"))
+    told = describe_undone([mine, renamed(2, "x")], [copy_of("i1"), copy_of("i2")], 5.0)
+    assert [(one.what, one.about, one.command_id) for one in told] == [
+        ("instance_placed", "m (i1)", "c1"),
+        ("node_renamed", "node a, name x", "x"),
+        ("instance_placed", "m (i2)", None),
+    ]
 
 
 def events(count: int) -> RecentEvents:

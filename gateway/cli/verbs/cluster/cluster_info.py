@@ -32,8 +32,7 @@ def cluster_info(
     found, output = report(invocation.state()), invocation.output
     well = is_well(found, strict=strict)
     output.document({"well": well, **as_document(found)})
-    if not output.as_json:
-        _show(found, output)
+    show(found, output)
     if not well:
         raise typer.Exit(FAILED)
 
@@ -68,7 +67,8 @@ def as_document(found: ClusterReport) -> dict[str, Any]:
     }
 
 
-def _show(found: ClusterReport, output: Output) -> None:
+def show(found: ClusterReport, output: Output) -> None:
+    """Write the report for people; not with `--json`."""
     columns = ("node", "id", "link", "term", "health", ">clock", "started by", "serves")
     output.table(columns, [_standing(node) for node in found.nodes])
     output.say("")
@@ -90,6 +90,9 @@ def _show(found: ClusterReport, output: Output) -> None:
         if node.reachable and node.message:
             output.say(f"{node.name}: {node.health}: {node.message}")
     for node in found.unreachable:
+        if node.link == "refused":
+            output.say(f"{node.name} is not of this cluster: {node.why}")
+            continue
         output.say(f"{node.name} is not reached: {node.why}")
         output.say(
             "  see that its machine is awake and `shoal status` there; gone for good: "

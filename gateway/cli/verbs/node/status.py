@@ -11,7 +11,7 @@ from bus.process.clock import wall
 from bus.process.supervisor import Status, SupervisedProcess, Supervisor
 from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
-from bus.wire.messages.readings import ProcessReading
+from bus.wire.messages.readings import ProcessReading, UndoneChange
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output.amounts import span
@@ -40,6 +40,7 @@ def status(invocation: Invocation) -> None:
         state, trouble = _state(invocation)
     instances: list[Instance] = [] if state is None else state.instances
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
+    undone = [] if state is None else _undone(state)
     output.document(
         {
             "node": name,
@@ -49,6 +50,7 @@ def status(invocation: Invocation) -> None:
             "processes": [_as_fields(one) for one in processes],
             "instances": [one.model_dump(mode="json") for one in instances],
             "health": {node: one.model_dump() for node, one in health.items()},
+            "undone": [{"node": node, **one.model_dump(mode="json")} for node, one in undone],
         }
     )
     shown = [one for one in processes if one.alive or not one.name.startswith("runner:")]
@@ -69,6 +71,12 @@ def status(invocation: Invocation) -> None:
     for node, one in health.items():
         if one.status != "ok":
             output.say(f"{one.status}: {node}: {one.message} ({one.remediation})")
+    for node, change in undone:
+        ago = span(max(0.0, wall() - change.at_s))
+        output.say(
+            f"undone {ago} ago at {node}, whose log gave way to another: {change.what}: "
+            f"{change.about}; repeat it if it is still wanted"
+        )
     if state is None:
         raise typer.Exit(NO_NODE)
 
@@ -85,6 +93,15 @@ def _supervised(one: ProcessReading) -> SupervisedProcess:
         description=one.description,
         log_path="",
     )
+
+
+def _undone(state: NodeState) -> list[tuple[str, UndoneChange]]:
+    """Return (node's name, change) of all that was undone because two logs met."""
+    return [
+        (state.names.get(reading.node, reading.node), change)
+        for reading in state.undone
+        for change in reading.changes
+    ]
 
 
 def _state(invocation: Invocation) -> tuple[NodeState | None, str]:

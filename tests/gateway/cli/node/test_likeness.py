@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from bus.hardware.collective_test import order_of
 from bus.wire.cards import NodeCard
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
@@ -118,9 +119,38 @@ def test_machines_of_another_make_are_mixed_and_only_strictly_wrong(
     assert run(cluster(**more), "--strict")[0] == 1
 
 
-def test_a_patch_of_python_and_a_fact_that_is_not_told_are_no_difference() -> None:
-    assert reported(cluster(python_version="3.13.7")).verdict == "aligned"
-    assert reported(cluster(mlx_lm_version="", mlx_version="unknown")).verdict == "aligned"
+def test_a_patch_of_python_is_no_difference_and_a_fact_that_is_not_told_is_noted() -> None:
+    found = reported(cluster(python_version="3.13.7"))
+    assert found.verdict == "aligned"
+    assert len({node.fingerprint for node in found.nodes}) == 1
+    found = reported(cluster(mlx_lm_version="", mlx_version="unknown"))
+    assert found.verdict == "mixed"
+    assert {one.field: one.values["not told"] for one in found.differences} == {
+        "mlx": ("mini",),
+        "mlx_lm": ("mini",),
+    }
+
+
+CHANGES: dict[str, list[Any]] = {
+    "shoal_version": ["0.1.0", "0.2.0", "unknown"],
+    "mlx_version": ["0.32.4", "0.33.0", "unknown"],
+    "mlx_lm_version": ["0.32.2", ""],
+    "python_version": ["3.13.1", "3.13.7", "3.12.1", ""],
+    "os_version": ["macOS 26.2", ""],
+    "chip": ["Apple M4 Pro", ""],
+    "memory_bytes": [48 << 30, 16 << 30],
+    "launched_by": ["launchd", "shoal up"],
+}
+
+
+@given(st.fixed_dictionaries({name: st.sampled_from(CHANGES[name]) for name in CHANGES}))
+def test_nodes_are_aligned_only_where_their_fingerprints_are_the_same(mini: dict[str, Any]) -> None:
+    found = reported(cluster(**mini))
+    prints = {node.fingerprint for node in found.nodes}
+    apart = {one.field for one in found.differences} - {"launch"}
+    assert (len(prints) == 1) == (not apart)
+    if found.verdict == "aligned":
+        assert len(prints) == 1
 
 
 @pytest.mark.parametrize("status", ["silent", "left", "refused"])
@@ -132,7 +162,8 @@ def test_a_node_that_is_not_reached_fails_and_is_not_compared(status: Any) -> No
     assert [(one.name, one.why) for one in found.unreachable] == [("mini", "it went away")]
     code, output = run(body)
     assert code == 1
-    assert "mini is not reached: it went away" in output
+    how = "of this cluster" if status == "refused" else "reached"
+    assert f"mini is not {how}: it went away" in output
 
 
 def test_a_linked_node_without_a_card_and_a_stranger_fail_too() -> None:
@@ -183,7 +214,14 @@ def test_what_a_node_serves_and_its_clock_are_told() -> None:
         keep_alive_s=1.0,
         status="ready",
     )
-    body["state"]["instances"] = {"i1": one.model_dump(mode="json")}
+    gone = one.model_copy(update={"instance": InstanceId("i2"), "status": "failed"})
+    test = gone.model_copy(
+        update={"instance": InstanceId("i3"), "test": order_of("quick", 1 << 20)}
+    )
+    tested = test.model_copy(update={"instance": InstanceId("i4"), "status": "ready"})
+    body["state"]["instances"] = {
+        copy.instance: copy.model_dump(mode="json") for copy in (one, gone, test, tested)
+    }
     code, output = run(body)
     assert code == 0
     assert "big 1/2" in output and "big 2/2" in output and "+250 ms" in output
