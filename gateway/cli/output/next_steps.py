@@ -8,6 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from conf.settings import Settings
+
 
 def program() -> str:
     """Return how this shell calls the command line: by name where that leads here, else by path."""
@@ -19,16 +21,15 @@ def program() -> str:
     return shlex.quote(str(here.relative_to(cwd) if here.is_relative_to(cwd) else here))
 
 
-def next_steps(
-    called: str, *, url: str, model: str, home: Path | None, needs_key: bool
-) -> tuple[str, ...]:
-    """Return three lines: talk with the model, ask it over HTTP, stop the node.
+def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[str, ...]:
+    """Return three lines: talk with the default model, ask it over HTTP, stop the node.
 
-    Pure. `called` is the program; `home` is named where the shell does not name it already.
+    `called` is the program; `home` is named in the lines where it was named to us.
     """
+    model, url = settings.default_model, settings.url
     where = "" if home is None else f" --home {shlex.quote(str(home))}"
     body = {"model": model, "messages": [{"role": "user", "content": "Count from 1 to 10."}]}
-    key = ' -H "Authorization: Bearer $SHOAL_API_KEY"' if needs_key else ""
+    key = ' -H "Authorization: Bearer $SHOAL_API_KEY"' if settings.api_keys else ""
     return (
         f"{called} run {shlex.quote(model)}{where}",
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "

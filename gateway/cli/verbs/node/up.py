@@ -26,6 +26,8 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 from bus.process.identity import known_node_id
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
+from conf.blas import prepared_blas
+from conf.paths import make_folders
 from conf.ports import PORTS
 from conf.settings import (
     API_KEY,
@@ -131,7 +133,7 @@ def up(
     began = time.monotonic()
     with processes.alone(settings.paths):
         _clear_the_way(settings, output)
-        write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
+        _configure(settings, output, _beside_python(settings, asked=write_venv_conf))
         remember_start(settings)
         child = _start(settings, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
@@ -152,13 +154,7 @@ def _welcome(
     output = invocation.output
     output.document(_summary(settings, supervisor, "started", took_s))
     output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s); from here on:")
-    for line in next_steps(
-        program(),
-        url=settings.url,
-        model=settings.default_model,
-        home=invocation.home,
-        needs_key=bool(settings.api_keys),
-    ):
+    for line in next_steps(program(), settings, home=invocation.home):
         output.note(f"  {line}")
 
 
@@ -332,6 +328,15 @@ def _beside_python(settings: Settings, *, asked: bool) -> bool:
     if asked and not (in_venv and has_supervisorctl):
         raise CliError("--write-venv-conf needs a virtual environment that holds supervisorctl")
     return in_venv and has_supervisorctl and (asked or not settings.paths.chosen)
+
+
+def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
+    """Make the folders and supervisord's configuration; the first time, measure this machine."""
+    make_folders(settings.paths)
+    blas = prepared_blas(settings)
+    if blas.trouble:
+        output.note(f"BLAS: {blas.trouble}")
+    write_conf(settings, blas=blas.variables, beside_python=beside_python)
 
 
 def _environment(settings: Settings) -> dict[str, str]:
