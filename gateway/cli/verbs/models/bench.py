@@ -51,7 +51,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Measured:
+class Rounds:
     """The rounds that count, and why answers are missing, of the warm-up too."""
 
     runs: list[Run] = field(default_factory=list[Run])
@@ -110,9 +110,9 @@ def bench(
         raise typer.Exit(problem.code)
 
 
-def measure(api: NodeApi, output: Output, asked: Asked, warmup: int, runs: int) -> Measured:
+def measure(api: NodeApi, output: Output, asked: Asked, warmup: int, runs: int) -> Rounds:
     """Ask round by round, until all are done, none of a round is answered, or an interrupt."""
-    found = Measured()
+    found = Rounds()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
