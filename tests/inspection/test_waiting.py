@@ -136,8 +136,8 @@ def test_c12_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
     streams = [_long(narrow, tokens)]
     streams[0].flowing(1)
     streams += [_long(narrow, 8), _long(narrow, 8)]
-    began = time.monotonic()
     eventually(lambda: _queued(narrow) == 2, 10, "the queue is full")
+    began = time.monotonic()
     refused = _post(narrow, max_tokens=1)
     assert refused.status_code == 429, refused.text
     streams[0].wait(60.0)
