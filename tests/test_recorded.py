@@ -145,13 +145,8 @@ def test_the_same_is_packed_today() -> None:
     assert {way: as_text(tagged) for way, tagged in packed.items()} == FRAMES
 
 
-<<<<<<< HEAD
-OF_VERSION_2 = {"submit": 6}
-"""How long frames are of which version 1 of the data plane leaves the last field out."""
-=======
 LEAST_FIELDS = {"submit": 5}
 """Of what has a last field that senders may leave out: its fields without that."""
->>>>>>> w3
 
 
 @pytest.mark.parametrize(("way", "tag"), TAGGED)
@@ -160,13 +155,8 @@ def test_a_frame_with_a_field_too_many_or_too_few_is_refused(way: str, tag: str)
     for data in in_bytes(FRAMES[way][tag]):
         right = unpack(data)
         wrong = [[*right, 0], [f"{tag}x", *right[1:]], data[:-1]]
-<<<<<<< HEAD
-        as_version_1 = len(right) == OF_VERSION_2.get(tag)
-        wrong += [right[:-1]] if len(right) > 1 and not as_version_1 else []
-=======
         fewer = right[: LEAST_FIELDS.get(tag, len(right)) - 1]
         wrong += [fewer] if fewer else []
->>>>>>> w3
         for one in wrong:
             with pytest.raises(BadMessage):
                 unpacks(one if isinstance(one, bytes) else pack(one))
