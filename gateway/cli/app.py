@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from gateway.cli.command import add_verb, options
 from gateway.cli.doctor import doctor
 from gateway.cli.output.errors import EXIT_CODES
-from gateway.cli.verbs.cluster import cluster_info, hostfile, keys, nodes, rdma_test
+from gateway.cli.verbs.cluster import cluster_info, hostfile, keys, nodes, rdma_test, verify
 from gateway.cli.verbs.models import bench, chat, instances, models, place
 from gateway.cli.verbs.node import config, down, lab, logs, service, status, tap, up
 
@@ -67,7 +67,8 @@ VERBS = (
     *(up.up, down.down, status.status, nodes.nodes, cluster_info.cluster_info, lab.lab),
     *(chat.run, chat.chat, instances.ps, instances.load, instances.stop, place.place),
     *(models.ls, models.show, models.rm),
-    *(tap.tap, logs.logs, doctor.doctor, bench.bench, rdma_test.rdma_test, hostfile.hostfile),
+    *(tap.tap, logs.logs, doctor.doctor, bench.bench),
+    *(verify.verify, rdma_test.rdma_test, hostfile.hostfile),
 )
 for verb in VERBS:
     add_verb(app, verb)

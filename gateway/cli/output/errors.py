@@ -14,6 +14,15 @@ NO_NODE = 3
 NOT_FOUND = 4
 REFUSED = 5
 INTERRUPTED = 130
+WORDS = {
+    FAILED: "failed",
+    USAGE: "usage",
+    NO_NODE: "no_node",
+    NOT_FOUND: "not_found",
+    REFUSED: "refused",
+    INTERRUPTED: "interrupted",
+}
+"""What `--json` calls an exit code."""
 
 EXIT_CODES = (
     "Exit codes: 0 well, 1 failed or problems found, 2 wrong command line, 3 no node answers, "
