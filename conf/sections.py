@@ -62,6 +62,7 @@ class RunnerSettings(BaseModel):
     default_max_tokens: int = Field(ge=1)
     drop_idle_s: float = Field(gt=0.0)
     load_deadline_s: float = Field(gt=0.0)
+    group_connect_s: float = Field(ge=5.0, le=50.0)
     blas: str
     blas_threads: int | Literal["auto"]
     parity: Literal["exact", "fast"]

@@ -18,8 +18,8 @@ from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
 from worker.transfer.thread import WeightsSettings
 
-HOW_IT_COMPUTES = {"blas", "blas_threads", "parity"}
-"""Settings of runners that supervisord gives them as variables, or that they read themselves."""
+NOT_IN_SPECS = {"blas", "blas_threads", "parity", "group_connect_s"}
+"""Settings of runners that reach them in another way."""
 
 
 def weights_settings(settings: Settings) -> WeightsSettings:
@@ -42,7 +42,8 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         node_name=settings.node_name,
         slots=settings.slots,
         memory_bytes=settings.memory_bytes,
-        runner=RunnerDefaults(**runner.model_dump(exclude=HOW_IT_COMPUTES)),
+        runner=RunnerDefaults(**runner.model_dump(exclude=NOT_IN_SPECS)),
+        group_connect_s=runner.group_connect_s,
         data=DataPorts(
             listen=settings.cluster.listen,
             port=settings.port_of("data"),

@@ -53,6 +53,7 @@ class WorkerSettings:
     plan_ports: tuple[int, int]
     weights: WeightsSettings
     launched_by: str = ""
+    group_connect_s: float = 20.0
     timing: SlotTiming = USUAL
 
 
@@ -110,7 +111,12 @@ class Worker:
         client, settings = self.client, self._settings
         processes = SlotProcesses(supervisor, client.endpoints, client.log)
         specs = runner_specs.RunnerSpecs(
-            client.endpoints, settings.runner, settings.data, self._models, ring_secret
+            client.endpoints,
+            settings.runner,
+            settings.data,
+            self._models,
+            ring_secret,
+            settings.group_connect_s,
         )
         seats = runner_specs.RankSeats(
             node=client.speaker.node,

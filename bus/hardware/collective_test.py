@@ -27,6 +27,8 @@ ELEMENT_BYTES = 4
 SIZES = (1_024, 65_536, 1_048_576, 16_777_216)
 STRESS_SIZES = (*SIZES, 33_554_432, 67_108_864, 134_217_728)
 """The last is 512 MB."""
+JUDGED_BYTES = 1_000_000
+"""Below this an `all_sum` takes as long as its latency, whatever the link could carry."""
 TRIMMED = 0.10
 ARRAYS = 3
 """How many arrays of the largest size a rank may hold at once: what it gives, what it gets, and
@@ -76,8 +78,9 @@ class WrongCheck(Message):
 
 class CollectiveReport(Message):
     """The whole test. `latency_s` is the slowest rank's trimmed mean, `bytes_per_s` the best
-    size's; verdicts are None where nothing was measured. `beside` are the models that were in
-    memory on the same nodes."""
+    size's, which is `best_bytes`. Verdicts are None where nothing was measured; that on the
+    bandwidth also where no array of `JUDGED_BYTES` or more was. `skipped` counts the sizes that
+    did not fit into memory. `beside` are the models that were in memory on the same nodes."""
 
     passed: bool
     mode: Mode
@@ -90,7 +93,9 @@ class CollectiveReport(Message):
     latency_verdict: Verdict | None
     sizes: tuple[SizeReport, ...]
     bytes_per_s: float | None
+    best_bytes: int | None
     bandwidth_verdict: Verdict | None
+    skipped: int
     beside: tuple[str, ...]
 
 
@@ -144,8 +149,11 @@ def judge_latency(seconds: float) -> Verdict:
     return "poor"
 
 
-def judge_bandwidth(bytes_per_s: float) -> Verdict:
-    """Return the verdict on a bandwidth; its limits are 5, 2 and 0.5 GB/s."""
+def judge_bandwidth(bytes_per_s: float, array_bytes: int) -> Verdict | None:
+    """Return the verdict on a bandwidth that was measured with arrays of a size; its limits are 5,
+    2 and 0.5 GB/s. None for a size that cannot tell."""
+    if array_bytes < JUDGED_BYTES:
+        return None
     for limit, verdict in BYTES_PER_S:
         if bytes_per_s > limit:
             return verdict
@@ -176,7 +184,7 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
     done = whole and all(one.phase == "done" for one in ranks)
     latency_s = _slowest([one.finding.latency for one in ranks]) if whole else None
     sizes = tuple(_size(ranks, elements) for elements in test.sizes) if whole else ()
-    best = max((one.bytes_per_s for one in sizes if one.bytes_per_s is not None), default=None)
+    best = _best(sizes)
     checks = [check for one in ranks for check in one.finding.checks]
     return CollectiveReport(
         passed=done and bool(checks) and not wrong,
@@ -189,8 +197,10 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
         latency_s=latency_s,
         latency_verdict=None if latency_s is None else judge_latency(latency_s),
         sizes=sizes,
-        bytes_per_s=best,
-        bandwidth_verdict=None if best is None else judge_bandwidth(best),
+        bytes_per_s=None if best is None else best[0],
+        best_bytes=None if best is None else best[1],
+        bandwidth_verdict=None if best is None else judge_bandwidth(*best),
+        skipped=sum(one.skipped for one in sizes),
         beside=test.beside,
     )
 
@@ -200,6 +210,14 @@ def culprit(why: str) -> tuple[int, str] | None:
     that is named, for a rank that tells of another comes first. None where none is named."""
     named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
     return (int(named[-1][0]), named[-1][1]) if named else None
+
+
+def _best(sizes: Sequence[SizeReport]) -> tuple[float, int] | None:
+    """Return the greatest bandwidth and the size of its arrays, of those that can tell where there
+    are any; None where nothing was measured."""
+    found = [(one.bytes_per_s, one.bytes) for one in sizes if one.bytes_per_s is not None]
+    telling = [one for one in found if one[1] >= JUDGED_BYTES]
+    return max(telling or found, default=None)
 
 
 def _slowest(timings: Sequence[Timing | None]) -> float | None:

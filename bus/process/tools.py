@@ -1,11 +1,15 @@
-"""Talks to the operating system: asks its tools, and takes silence for an answer."""
+"""Talks to the operating system: asks its tools, and takes silence for an answer; asks what the
+number of an error means."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 
 ASK_S = 5.0
 """What a tool may take to answer, unless it is known to be slow."""
+NUMBERED = re.compile(r"\b(?:errno[ =:]+|error: )(\d+)\b")
 
 
 def asked(*command: str, timeout_s: float = ASK_S) -> str:
@@ -17,3 +21,8 @@ def asked(*command: str, timeout_s: float = ASK_S) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()
+
+
+def in_words(text: str) -> str:
+    """Return a library's message with what the system calls its error numbers in their place."""
+    return NUMBERED.sub(lambda found: os.strerror(int(found[1])), text)

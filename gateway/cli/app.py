@@ -63,6 +63,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "logs": Verb("Read what the processes have logged.", "verbs.node.logs", here=True),
     "doctor": Verb("Look for what keeps a node from running well.", "doctor.doctor", here=True),
     "bench": Verb("Measure tokens per second and latencies.", "verbs.models.bench"),
+    "verify": Verb("Verify a cluster whole: alike, and joined well.", "verbs.cluster.verify"),
     "rdma-test": Verb("Test what joins the nodes: right, and how fast.",
                       "verbs.cluster.rdma_test"),
     "hostfile": Verb("Check a hostfile of mlx.launch.", "verbs.cluster.hostfile", here=True),

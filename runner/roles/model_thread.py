@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bus.process.tools import in_words
 from runner.engine import EngineStatus
 
 
@@ -91,9 +92,9 @@ class ModelThread:
         try:
             self._loop.run()
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {in_words(str(error))}"
             self._post(Broken(message, _said(error), traceback.format_exc()))
 
 
 def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return in_words(str(error)) or type(error).__name__

@@ -106,6 +106,16 @@ def test_ranks_are_in_the_order_of_the_nodes_named_and_a_model_beside_is_told_of
     cluster.nodes[0].http.delete(f"/instance/{model['instance']}")
 
 
+@pytest.mark.proof
+@pytest.mark.timeout(3600)
+def test_a_whole_stress_test_runs_to_its_end(cluster: Cluster) -> None:
+    done = cluster.nodes[0].shoal("rdma-test", "--stress", "--json", timeout=3600.0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)["report"]
+    assert report["passed"] and report["skipped"] == 0 and report["bandwidth_verdict"]
+    assert [one["bytes"] for one in report["sizes"]][-1] == 512 << 20
+
+
 def test_a_rank_that_is_killed_ends_the_test_and_is_named(cluster: Cluster) -> None:
     with endless(cluster.nodes[0]) as command:
         test = ready_test(cluster.nodes[0])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from bus.hardware.collective_test import order_of
+from bus.process.endpoints import Endpoints
 from bus.replica.state import ClusterState
 from bus.wire.ids import Boot, InstanceId, NodeId
 from bus.wire.instances import Instance, RankSeat, Shard
@@ -12,14 +14,21 @@ from bus.wire.messages.collectives import TEST_MODEL
 from bus.wire.messages.control import SlotHello
 from bus.wire.messages.events import LoadRefused
 from tests.worker.test_fetch_reconcile import card
-from worker.slots.actions import GiveSpec, SeatRank, StartSlot, StopSlot, Tell
+from worker.models.local_models import LocalModels
+from worker.models.weights import Shelf, Weights
+from worker.slots.actions import GiveSpec, SeatRank, StartSlot, StopSlot, Task, Tell
 from worker.slots.admission import NodeInventory
 from worker.slots.facts import Reported
 from worker.slots.reconcile import reconcile
+from worker.slots.runner_specs import DataPorts, RunnerDefaults, RunnerSpecs, open_secret
 from worker.slots.table import Seen, SlotTable
 from worker.transfer.sources import NOTHING_ELSEWHERE
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
+DEFAULTS = RunnerDefaults(
+    max_rows=4, max_waiting=2, prefill_share=0.7, prefix_cache_bytes=1 << 20,
+    default_max_tokens=64, drop_idle_s=60.0, load_deadline_s=60.0,
+)  # fmt: skip
 BYTES = 300 << 20
 
 
@@ -87,3 +96,16 @@ def test_ranks_of_a_test_that_failed_are_ended() -> None:
     slots.heard(hello, 1.0)
     (stop,) = reconcile(state(instance(status="failed")), slots, DESK, Reported())
     assert isinstance(stop, StopSlot)
+
+
+def test_how_long_ranks_may_take_to_meet_is_said_in_their_spec(tmp_path: Path) -> None:
+    seats = tuple(
+        RankSeat(rank=rank, node=node, first_layer=0, last_layer=0, ring=("127.0.0.1:9",))
+        for rank, node in enumerate((HERE, THERE))
+    )
+    one = instance(seats=seats)
+    none = LocalModels(Weights(Shelf({}, (), tmp_path, float32=True)), tmp_path)
+    data = DataPorts("", 0, ())
+    specs = RunnerSpecs(Endpoints("/run"), DEFAULTS, data, none, open_secret, 35.0)
+    spec = specs.spec(GiveSpec("00", Task(one.instance, 1, 0), one, one.shards[0]))
+    assert spec.group is not None and spec.group.form_deadline_s == 35.0

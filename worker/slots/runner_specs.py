@@ -122,6 +122,7 @@ class RunnerSpecs:
     data: DataPorts
     models: LocalModels
     ring_secret: RingSecret
+    group_connect_s: float
 
     def spec(self, give: GiveSpec) -> RunnerSpec:
         """Return the spec of one rank. Raises KeyError when its model does not lie here."""
@@ -161,4 +162,5 @@ class RunnerSpecs:
             coordinator=instance.seats[0].ring[0] if over_rdma else "",
             ranks=instance.seats,
             secret=self.ring_secret(instance.instance, instance.generation),
+            form_deadline_s=self.group_connect_s,
         )

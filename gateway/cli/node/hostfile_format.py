@@ -2,8 +2,9 @@
 
 Pure. A hostfile is a JSON list of `{"ssh", "ips", "rdma"}`, rank by rank, or an object that
 holds one as `hosts`. `rdma` is one row of the device matrix: by which RDMA device a rank
-reaches each rank, null itself. shoal needs none of these files, for its workers agree on the same
-facts over the bus; they serve MLX's own tools, and to compare.
+reaches each rank, null itself, a list where several cables join the two. A device has one
+cable, and an address one machine. shoal needs none of these files, for its workers agree on the
+same facts over the bus; they serve MLX's own tools, and to compare.
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ class BadHostfile(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One rank's machine. `rdma` is empty where no rank names devices."""
+    """One rank's machine. `rdma` has the devices to each rank, none to itself; it is empty where no
+    rank names devices."""
 
     ssh: str
     ips: tuple[str, ...]
-    rdma: tuple[str | None, ...]
+    rdma: tuple[tuple[str, ...], ...]
+
+    @property
+    def machine(self) -> str:
+        """Return what ssh makes of its name: whose account is asked does not matter."""
+        return self.ssh.rpartition("@")[2].rstrip(".").lower()
 
 
 def parse_hostfile(text: str) -> tuple[Host, ...]:
@@ -54,12 +61,14 @@ def cables(size: int) -> int:
 
 
 def pairs(hosts: Sequence[Host]) -> list[tuple[str, str, str, str]]:
-    """Return (ssh, device, ssh, device) of each cable."""
+    """Return (ssh, device, ssh, device) of each cable; where several join two machines, in the
+    order in which both name them."""
     return [
-        (one.ssh, str(one.rdma[far]), other.ssh, str(other.rdma[near]))
+        (one.ssh, here, other.ssh, there)
         for near, one in enumerate(hosts)
         for far, other in enumerate(hosts)
         if near < far and one.rdma
+        for here, there in zip(one.rdma[far], other.rdma[near], strict=True)
     ]
 
 
@@ -67,7 +76,7 @@ def device_matrix(hosts: Sequence[Host]) -> str:
     """Return the contents of MLX_IBV_DEVICES. Raises BadHostfile where a rank names no devices."""
     if len(hosts) < 2 or not hosts[0].rdma:
         raise BadHostfile("no RDMA devices are named")
-    return json.dumps([list(one.rdma) for one in hosts])
+    return json.dumps([[_as_mlx_has_it(devices) for devices in one.rdma] for one in hosts])
 
 
 def ring(hosts: Sequence[Host], port: int) -> str:
@@ -108,7 +117,7 @@ def port_problems(host: Host, ports: Sequence[DevicePort]) -> list[str]:
     states = {one.device: one.state for one in ports}
     return [
         f"{host.ssh}: {device} is {states.get(device, 'not there')}, not {ACTIVE}"
-        for device in dict.fromkeys(one for one in host.rdma if one)
+        for device in itertools.chain.from_iterable(host.rdma)
         if states.get(device) != ACTIVE
     ]
 
@@ -125,45 +134,82 @@ def _host(rank: int, found: Any) -> Host:
         raise BadHostfile(f"rank {rank} has no usable ssh name")
     ips, rdma = _row(rank, "ips", fields), _row(rank, "rdma", fields)
     for ip in ips:
-        try:
-            ipaddress.ip_address(ip or "")
-        except ValueError:
-            raise BadHostfile(f"rank {rank} ({ssh}): {ip!r} is no IP address") from None
-    return Host(ssh, tuple(str(ip) for ip in ips), rdma)
+        if len(ip) != 1 or _address(ip[0]) is None:
+            named = ", ".join(ip) or None
+            raise BadHostfile(f"rank {rank} ({ssh}): {named!r} is no IP address")
+    return Host(ssh, tuple(ip[0] for ip in ips), rdma)
 
 
-def _row(rank: int, name: str, fields: Mapping[str, Any]) -> tuple[str | None, ...]:
+def _row(rank: int, name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """Return the entries of a row, each as a list of names: none for null."""
     row: Any = fields.get(name, [])
     if not isinstance(row, list):
         raise BadHostfile(f"rank {rank}: {name} is not a list")
-    for one in cast(list[Any], row):
-        if isinstance(one, list):
-            raise BadHostfile(f"rank {rank}: several devices for one rank are not read here")
-        if one is not None and (not isinstance(one, str) or not one):
-            raise BadHostfile(f"rank {rank}: {name} holds {one!r}, neither text nor null")
-    return tuple(cast(list[str | None], row))
+    found: list[tuple[str, ...]] = []
+    for entry in cast(list[Any], row):
+        names: list[Any] = (
+            [] if entry is None else cast(list[Any], entry) if isinstance(entry, list) else [entry]
+        )
+        if any(not isinstance(one, str) or not one for one in names):
+            raise BadHostfile(f"rank {rank}: {name} holds {entry!r}, neither text nor null")
+        found.append(tuple(names))
+    return tuple(found)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _as_mlx_has_it(devices: tuple[str, ...]) -> str | list[str] | None:
+    if len(devices) > 1:
+        return list(devices)
+    return devices[0] if devices else None
 
 
 def _check(hosts: Sequence[Host]) -> None:
-    size = len(hosts)
-    seen: dict[str, int] = {}
+    machines: dict[str, int] = {}
+    owners: dict[object, int] = {}
     for rank, one in enumerate(hosts):
-        if one.ssh in seen:
-            raise BadHostfile(f"ranks {seen[one.ssh]} and {rank} are both {one.ssh}")
-        seen[one.ssh] = rank
+        other = machines.setdefault(one.machine, rank)
+        if other != rank:
+            raise BadHostfile(
+                f"ranks {other} and {rank} are one machine ({hosts[other].ssh}, {one.ssh})"
+            )
+        for ip in one.ips:
+            other = owners.setdefault(_address(ip), rank)
+            if other != rank:
+                raise BadHostfile(f"ranks {other} and {rank} both have the address {ip}")
     if not hosts[0].ips:
         raise BadHostfile(f"rank 0 ({hosts[0].ssh}) has no address, and the others dial it")
-    if not any(one.rdma for one in hosts):
-        return
-    for rank, one in enumerate(hosts):
-        if len(one.rdma) != size:
-            raise BadHostfile(
-                f"rank {rank} ({one.ssh}) names {len(one.rdma)} devices for {size} ranks"
-            )
-        if one.rdma[rank] is not None:
-            raise BadHostfile(f"rank {rank} ({one.ssh}) names a device to itself; that is null")
-        for other, device in enumerate(one.rdma):
-            if other != rank and device is None:
+    if any(one.rdma for one in hosts):
+        for rank in range(len(hosts)):
+            _check_devices(rank, hosts)
+
+
+def _check_devices(rank: int, hosts: Sequence[Host]) -> None:
+    one = hosts[rank]
+    mine = f"rank {rank} ({one.ssh})"
+    if len(one.rdma) != len(hosts):
+        raise BadHostfile(f"{mine} names {len(one.rdma)} devices for {len(hosts)} ranks")
+    if one.rdma[rank]:
+        raise BadHostfile(f"{mine} names a device to itself; that is null")
+    leads_to: dict[str, int] = {}
+    for far, devices in enumerate(one.rdma):
+        other = hosts[far]
+        if far != rank and not devices:
+            raise BadHostfile(f"{mine} names no device to rank {far} ({other.ssh})")
+        for device in devices:
+            if device in leads_to:
                 raise BadHostfile(
-                    f"rank {rank} ({one.ssh}) names no device to rank {other} ({hosts[other].ssh})"
+                    f"{mine} names {device} to rank {leads_to[device]} and to rank {far}; "
+                    "a device has one cable"
                 )
+            leads_to[device] = far
+        if far < rank and len(devices) != len(other.rdma[rank]):
+            raise BadHostfile(
+                f"{mine} names {len(devices)} devices to rank {far} ({other.ssh}), which names "
+                f"{len(other.rdma[rank])} back; each cable has two ends"
+            )

@@ -9,12 +9,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from bus.wire.errors import ShoalError
+from gateway.cli.interrupts import INTERRUPTED
 
 FAILED = 1
 USAGE = 2
 NO_NODE = 3
 NOT_FOUND = 4
 REFUSED = 5
+WORDS = {
+    FAILED: "failed",
+    USAGE: "usage",
+    NO_NODE: "no_node",
+    NOT_FOUND: "not_found",
+    REFUSED: "refused",
+    INTERRUPTED: "interrupted",
+}
+"""What `--json` calls an exit code."""
 
 
 class CliError(ShoalError):

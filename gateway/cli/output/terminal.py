@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 
-from gateway.cli.output.errors import CliError
+from gateway.cli.output.errors import WORDS, CliError
 
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
 
@@ -153,6 +153,7 @@ class Output:
         """Write an error: what went wrong, the evidence, and what to do."""
         if self.as_json:
             said = {"message": problem.message, "remedy": problem.remedy, "code": problem.code}
+            said["reason"] = WORDS.get(problem.code, "failed")
             if problem.details:
                 said["details"] = problem.details
             self.document({"error": said})

@@ -23,6 +23,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from bus.process.tools import in_words
 from bus.wire.messages.control import GroupSpec
 from runner.engine import RowId, StepPlan
 from runner.group import group_config
@@ -55,7 +56,8 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
             found = mx.distributed.init(strict=True, backend=group.backend)
         except RuntimeError as error:
             raise CannotForm(
-                f"rank {rank} could not join the {group.backend} in {deadline_s:.0f} s: {error}"
+                f"rank {rank} could not join the {group.backend} in {deadline_s:.0f} s: "
+                + in_words(str(error))
             ) from error
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bus.hardware.collective_test import (
     ARRAYS,
     ELEMENT_BYTES,
+    JUDGED_BYTES,
     SIZES,
     STRESS_SIZES,
     culprit,
@@ -100,7 +101,8 @@ def test_latency_is_judged_by_its_limits(seconds: float, said: str) -> None:
      (0.5e9, "poor"), (0.0, "poor")],
 )  # fmt: skip
 def test_bandwidth_is_judged_by_its_limits(bytes_per_s: float, said: str) -> None:
-    assert judge_bandwidth(bytes_per_s) == said
+    assert judge_bandwidth(bytes_per_s, JUDGED_BYTES) == said
+    assert judge_bandwidth(bytes_per_s, JUDGED_BYTES - 1) is None
 
 
 @given(SECONDS, SECONDS)
@@ -108,7 +110,9 @@ def test_a_faster_link_is_never_judged_worse(one: float, other: float) -> None:
     order = ["excellent", "good", "fair", "poor"]
     quick, slow = sorted((one, other))
     assert order.index(judge_latency(quick)) <= order.index(judge_latency(slow))
-    assert order.index(judge_bandwidth(1e9 / quick)) <= order.index(judge_bandwidth(1e9 / slow))
+    faster, slower = (judge_bandwidth(1e9 / one, JUDGED_BYTES) for one in (quick, slow))
+    assert faster is not None and slower is not None
+    assert order.index(faster) <= order.index(slower)
 
 
 @given(st.integers(1, 10**9), st.integers(2, 32), SECONDS)
@@ -157,7 +161,21 @@ def test_a_group_is_as_fast_as_its_slowest_rank(seconds: list[float]) -> None:
     assert [one.elements for one in measured] == [1024, 65536]
     assert all(one.mean_s == max(seconds) for one in measured)
     assert report.bytes_per_s == link_bytes_per_s(65_536, size, max(seconds))
+    assert (report.best_bytes, report.bandwidth_verdict, report.skipped) == (4 * 65_536, None, 2)
     assert all(one.bytes_per_s is None for one in report.sizes if one.skipped)
+
+
+def test_the_verdict_is_from_sizes_that_can_tell_however_fast_smaller_ones_were() -> None:
+    test = order_of("standard", 10**12)
+    seconds = {1024: 1e-7, 65_536: 1e-5, 1_048_576: 4e-3, 16_777_216: 0.2}
+    sizes = tuple(
+        SizeFinding(elements=elements, timing=timing([one])) for elements, one in seconds.items()
+    )
+    found = finding(test).model_copy(update={"sizes": sizes})
+    report = report_of([reading(rank, 2, test, found) for rank in range(2)])
+    assert report.best_bytes == 4 << 20
+    assert report.bytes_per_s == pytest.approx((4 << 20) / 4e-3)
+    assert (report.bandwidth_verdict, report.skipped) == ("fair", 0)
 
 
 def test_one_wrong_element_at_one_rank_fails_the_test_and_names_it() -> None:

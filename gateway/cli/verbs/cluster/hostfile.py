@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,8 @@ from gateway.cli.output.errors import FAILED, CliError
 
 SSH_S = 5
 PROBE_S = 20.0
+MOST_PROBES = 64
+"""Machines that are asked at once; each takes a thread that waits."""
 PORT = port_of("ring", None)
 
 
@@ -55,7 +58,7 @@ def hostfile(
         raise CliError(
             f"{file}: {error}", remedy="docs/operations/clusters.md shows some"
         ) from error
-    problems = [one for host in hosts for one in _probed(host)] if probe else []
+    problems = _probed_at_once(hosts) if probe else []
     output, found = invocation.output, pairs(hosts)
     backend = "jaccl" if found else "ring"
     if emit is not None:
@@ -68,7 +71,7 @@ def hostfile(
         {
             "ranks": len(hosts),
             "backend": backend,
-            "cables": cables(len(hosts)) if found else 0,
+            "cables": len(found),
             "pairs": [list(one) for one in found],
             "environment": ranks,
             "written": [str(emit / one) for one in written] if emit else [],
@@ -94,7 +97,9 @@ def _show(
         return
     output.say(f"{len(hosts)} ranks, {'jaccl' if found else 'ring'}")
     if found:
-        output.say(f"{len(found)} cables: each two machines have one of their own")
+        more = len(found) > cables(len(hosts))
+        count = "one of their own, or several" if more else "one of their own"
+        output.say(f"{len(found)} cables: each two machines have {count}")
         output.table(("from", "device", "to", "device"), found)
     for host, variables in zip(hosts, ranks, strict=True):
         words = " ".join(f"{key}={value}" for key, value in variables.items())
@@ -110,6 +115,12 @@ def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:
     if hosts[0].rdma:
         return {"devices.json": device_matrix(hosts)}
     return {"ring.json": ring(hosts, port)}
+
+
+def _probed_at_once(hosts: Sequence[Host]) -> list[str]:
+    """Return what is wrong at any host, in the order of the ranks; all are asked side by side."""
+    with ThreadPoolExecutor(min(len(hosts), MOST_PROBES)) as pool:
+        return [problem for found in pool.map(_probed, hosts) for problem in found]
 
 
 def _probed(host: Host) -> list[str]:

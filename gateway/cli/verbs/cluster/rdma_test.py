@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.progress import MofNCompleteColumn
 
+from bus.wire.messages.collectives import Mode
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size
@@ -16,6 +17,11 @@ from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
 KNOWN_S = 5.0
+Quick = Annotated[bool, typer.Option("--quick", help="5 rounds of each size.")]
+Stress = Annotated[bool, typer.Option("--stress", help="100 rounds of each size, up to 512 MB.")]
+Memory = Annotated[
+    int | None, typer.Option("--memory", min=1, help="At most so many MB on each node.")
+]
 
 
 def rdma_test(
@@ -24,37 +30,44 @@ def rdma_test(
         str | None,
         typer.Option("--nodes", help="Names or ids, `a,b,c`, in the order of the ranks; else all."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="5 rounds of each size.")] = False,
-    stress: Annotated[
-        bool, typer.Option("--stress", help="100 rounds of each size, up to 512 MB.")
-    ] = False,
+    quick: Quick = False,
+    stress: Stress = False,
     backend: Annotated[
         str | None,
         typer.Option("--backend", help="`ring` or `jaccl`; else JACCL where RDMA joins all."),
     ] = None,
-    memory_mb: Annotated[
-        int | None, typer.Option("--memory", min=1, help="At most so many MB on each node.")
-    ] = None,
+    memory_mb: Memory = None,
 ) -> None:
     """Test what joins the nodes: is every element right, how fast is it. Ends with 1 if not."""
-    if quick and stress:
-        raise CliError("--quick and --stress", remedy="give one of them", code=USAGE)
     if backend not in (None, "ring", "jaccl"):
         raise CliError(f"--backend {backend!r}", remedy="it is `ring` or `jaccl`", code=USAGE)
+    mode = mode_of(quick=quick, stress=stress)
     named = [] if nodes is None else [one.strip() for one in nodes.split(",") if one.strip()]
-    body = {
-        "nodes": named,
-        "mode": "quick" if quick else "stress" if stress else "standard",
-        "backend": backend,
-        "memory_bytes": memory_mb and memory_mb * 1_000_000,
-    }
     api, output = invocation.api(), invocation.output
     names = api.state().names
-    found = _followed(api, str(api.post("/rdma-test", body)["instance"]), output)
+    found = tested(api, body(named, mode, backend, memory_mb), output)
     output.document(found)
-    _show(output, found, names)
+    show(output, found, names)
     if not found["passed"]:
         raise typer.Exit(FAILED)
+
+
+def mode_of(*, quick: bool, stress: bool) -> Mode:
+    """Return the mode that the flags mean. Raises CliError for both."""
+    if quick and stress:
+        raise CliError("--quick and --stress", remedy="give one of them", code=USAGE)
+    return "quick" if quick else "stress" if stress else "standard"
+
+
+def body(nodes: list[str], mode: Mode, backend: str | None, memory_mb: int | None) -> Any:
+    """Return what the node is asked for. No nodes are all nodes."""
+    memory_bytes = memory_mb and memory_mb * 1_000_000
+    return {"nodes": nodes, "mode": mode, "backend": backend, "memory_bytes": memory_bytes}
+
+
+def tested(api: NodeApi, asked: Any, output: Output) -> dict[str, Any]:
+    """Begin a test and wait for its end; return its last state."""
+    return _followed(api, str(api.post("/rdma-test", asked)["instance"]), output)
 
 
 def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
@@ -86,7 +99,8 @@ def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
         raise
 
 
-def _show(output: Output, found: dict[str, Any], names: dict[str, str]) -> None:
+def show(output: Output, found: dict[str, Any], names: dict[str, str]) -> None:
+    """Write what a test found, and why it ended early; not with `--json`."""
     report, error = found["report"], found["error"]
     if report is not None:
         _show_report(output, report, names)
@@ -128,16 +142,23 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
         )
     backend, elements = report["backend"], report["elements"]
     right = f"{elements:,} elements in {report['checks']} checks"
-    verdicts = [
-        f"latency {_time(report['latency_s'])}: {report['latency_verdict']}",
-        "no bandwidth was measured"
-        if report["bytes_per_s"] is None
-        else f"bandwidth {report['bytes_per_s'] / 1e9:.2f} GB/s: {report['bandwidth_verdict']}",
-    ]
+    latency = f"latency {_time(report['latency_s'])}: {report['latency_verdict']}"
     if report["passed"]:
-        output.say(f"{backend} over {len(ranks)} nodes: {right}, all right; {'; '.join(verdicts)}")
+        said = f"{right}, all right; {latency}; {_bandwidth(report)}"
+        output.say(f"{backend} over {len(ranks)} nodes: {said}")
     for beside in report["beside"]:
         output.note(f"{beside} was in memory beside the test, which may have slowed it")
+
+
+def _bandwidth(report: dict[str, Any]) -> str:
+    """Return what was measured, with what, what it is worth, and what was left out."""
+    if report["bytes_per_s"] is None:
+        return "no bandwidth was measured"
+    verdict = report["bandwidth_verdict"] or "too small to judge the link by"
+    skipped = report["skipped"]
+    left_out = f" ({skipped} larger sizes were skipped: over the memory cap)" if skipped else ""
+    measured = f"{report['bytes_per_s'] / 1e9:.2f} GB/s with arrays of {size(report['best_bytes'])}"
+    return f"bandwidth {measured}: {verdict}{left_out}"
 
 
 def _time(seconds: float | None) -> str:

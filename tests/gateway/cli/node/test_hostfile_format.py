@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from gateway.cli.node.hostfile_format import (
     port_problems,
     ring,
 )
+from gateway.cli.verbs.cluster import hostfile
 from gateway.cli.verbs.cluster.hostfile import PORT
 from runner.group.group_config import (
     jaccl_devices,
@@ -53,7 +56,7 @@ def group(name: str) -> GroupSpec:
             first_layer=0,
             last_layer=1,
             ring=(f"{one.ips[0]}:{PORT + rank}",),
-            rdma=tuple(device or "" for device in one.rdma),
+            rdma=tuple("".join(devices) for devices in one.rdma),
         )
         for rank, one in enumerate(hosts)
     )
@@ -102,7 +105,10 @@ def test_a_mesh_takes_a_cable_for_each_pair(size: int) -> None:
     names = [f"m{n}" for n in range(size)]
     row = [[None if i == j else f"rdma_en{j}" for j in range(size)] for i in range(size)]
     text = json.dumps(
-        [{"ssh": n, "ips": ["10.0.0.1"], "rdma": r} for n, r in zip(names, row, strict=True)]
+        [
+            {"ssh": n, "ips": [f"10.0.0.{i}"], "rdma": r}
+            for i, (n, r) in enumerate(zip(names, row, strict=True))
+        ]
     )
     assert len(pairs(parse_hostfile(text))) == cables(size) == sum(range(size))
 
@@ -127,7 +133,12 @@ def two(**more: Any) -> list[dict[str, Any]]:
         (json.dumps([{"ssh": "a", "ips": ["box"]}]), "'box' is no IP address"),
         (json.dumps([{"ssh": "a", "ips": "10.0.0.1"}]), "ips is not a list"),
         (json.dumps([{"ssh": "a", "ips": ["10.0.0.1"], "user": "x"}]), "unknown field 'user'"),
-        (json.dumps(two(ssh="a")), "ranks 0 and 1 are both a"),
+        (json.dumps(two(ssh="a")), "ranks 0 and 1 are one machine (a, a)"),
+        (json.dumps(two(ssh="me@A.")), "ranks 0 and 1 are one machine (a, me@A.)"),
+        (json.dumps(two(ips=["10.0.0.1"])), "ranks 0 and 1 both have the address 10.0.0.1"),
+        (json.dumps(two(rdma=[["rdma_en4", "rdma_en5"], None])), "names 1 back"),
+        (json.dumps(two(rdma=[["rdma_en4", "rdma_en4"], None])), "a device has one cable"),
+        (json.dumps(two(rdma=[["rdma_en4", 3], None])), "neither text nor null"),
         (json.dumps(two(rdma=["rdma_en4"])), "rank 1 (b) names 1 devices for 2 ranks"),
         (json.dumps(two(rdma=["rdma_en4", "rdma_en5"])), "a device to itself"),
         (json.dumps(two(rdma=[None, None])), "rank 1 (b) names no device to rank 0 (a)"),
@@ -145,9 +156,57 @@ def test_what_is_wrong_is_named_with_its_rank(found: str, why: str) -> None:
 def test_mlxs_own_reader_finds_the_same_in_the_examples(path: Path) -> None:
     theirs = Hostfile.from_file(str(path)).hosts
     ours = parse_hostfile(path.read_text())
-    assert [(one.ssh_hostname, tuple(one.ips), tuple(one.rdma)) for one in theirs] == [
-        (one.ssh, one.ips, one.rdma) for one in ours
+    matrix = [[(device and (device,)) or () for device in one.rdma] for one in theirs]
+    assert [(one.ssh_hostname, tuple(one.ips)) for one in theirs] == [
+        (one.ssh, one.ips) for one in ours
     ]
+    assert matrix == [list(one.rdma) for one in ours]
+
+
+def mesh(*rows: list[Any]) -> str:
+    hosts = [
+        {"ssh": f"m{rank}", "ips": [f"10.0.0.{rank + 1}"], "rdma": row}
+        for rank, row in enumerate(rows)
+    ]
+    return json.dumps(hosts)
+
+
+def test_a_device_leads_to_one_peer() -> None:
+    text = mesh([None, "e1", "e1"], ["e1", None, "e2"], ["e1", "e2", None])
+    with pytest.raises(BadHostfile, match=r"rank 0 \(m0\) names e1 to rank 1 and to rank 2"):
+        parse_hostfile(text)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_several_cables_between_two_machines_are_read_as_mlx_reads_them(tmp_path: Path) -> None:
+    rows: list[list[Any]] = [[None, ["e1", "e2"]], [["e4", "e3"], None]]
+    hosts = parse_hostfile(mesh(*rows))
+    assert pairs(hosts) == [("m0", "e1", "m1", "e4"), ("m0", "e2", "m1", "e3")]
+    assert json.loads(device_matrix(hosts)) == rows
+    file = tmp_path / "hosts.json"
+    file.write_text(mesh(*rows))
+    assert [one.rdma for one in Hostfile.from_file(str(file)).hosts] == rows
+    assert port_problems(hosts[0], rdma_ports(devinfo(("e1", "PORT_ACTIVE (4)")))) == [
+        "m0: e2 is not there, not PORT_ACTIVE"
+    ]
+
+
+def test_machines_are_probed_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"m{number}" for number in range(8)]
+    met = threading.Barrier(len(names), timeout=10.0)
+
+    def asked(*_: object) -> subprocess.CompletedProcess[str]:
+        met.wait()
+        return subprocess.CompletedProcess([], 1, "", "no route")
+
+    monkeypatch.setattr(hostfile, "ran", asked)
+    file = tmp_path / "hosts.json"
+    hosts = [{"ssh": name, "ips": [f"10.0.0.{name[1:]}"]} for name in names]
+    file.write_text(json.dumps(hosts))
+    done = run(str(file), "--probe", "--json")
+    told = json.loads(done.stdout)["problems"]
+    assert [one.partition(":")[0] for one in told] == names, "in the order of the ranks"
 
 
 def test_a_ring_counts_ports_up_over_all_addresses_as_mlx_launch_does() -> None:

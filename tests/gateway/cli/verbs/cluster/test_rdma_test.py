@@ -13,6 +13,7 @@ from bus.wire.ids import InstanceId
 from bus.wire.messages.collectives import Check, CollectiveReading, RankFinding, SizeFinding
 from gateway.cli.app import app
 from gateway.http.collectives import standing_of
+from tests.gateway.cli.node.test_likeness import MINI, cluster
 from tests.harness.node_server import NODE, serving, state
 
 TEST = order_of("quick", 1 << 20, ("org/m (i9)",))
@@ -66,7 +67,9 @@ def test_all_right_is_exit_code_0_with_verdicts_and_what_was_skipped() -> None:
     result, asked = run(last=standing_of("t", None, [reading(0), reading(1)]))
     assert result.exit_code == 0, result.output
     assert "latency 50 us: excellent" in result.output
-    assert "bandwidth 2.62 GB/s: good" in result.output
+    left_out = "(2 larger sizes were skipped: over the memory cap)"
+    said = f"with arrays of 262.1 kB: too small to judge the link by {left_out}"
+    assert f"bandwidth 2.62 GB/s {said}" in result.output
     assert "skipped: over the memory cap" in result.output
     assert "org/m (i9) was in memory beside the test" in result.output
     assert ("POST", "/rdma-test", {"nodes": [], "mode": "standard"}) in asked
@@ -107,3 +110,47 @@ def test_a_wrong_command_line_is_said_before_anything_is_asked() -> None:
     for words in (("--quick", "--stress"), ("--backend", "mpi")):
         result, asked = run(*words)
         assert result.exit_code == 2 and asked == []
+
+
+def verified(body: dict[str, Any], last: Any, *words: str) -> tuple[Result, list[Any]]:
+    asked: list[Any] = []
+
+    def answer(method: str, path: str, said: dict[str, Any]) -> Any:
+        asked.append((method, path, said))
+        if path == "/state":
+            return 200, body
+        return 200, {"instance": "t"} if path == "/rdma-test" else last
+
+    with serving(answer) as url:
+        result = CliRunner().invoke(app, ["verify", *words, "--url", url], env={"COLUMNS": "200"})
+    return result, asked
+
+
+def test_verify_tells_of_the_nodes_and_tests_what_joins_them() -> None:
+    last = standing_of("t", None, [reading(0), reading(1)])
+    result, asked = verified(cluster(), last, "--quick", "--memory", "500")
+    assert result.exit_code == 0, result.output
+    assert "2 nodes: aligned" in result.output and "all right" in result.output
+    assert "all is well" in result.output
+    body = {"nodes": [MINI, NODE], "mode": "quick", "memory_bytes": 500_000_000}
+    assert ("POST", "/rdma-test", body) in asked
+    said = json.loads(verified(cluster(), last, "--json")[0].stdout)
+    assert said["well"] and said["cluster"]["well"] and said["collectives"]["passed"]
+
+
+def test_verify_fails_with_either_half() -> None:
+    wrong = standing_of("t", None, [reading(0), reading(1, wrong=2)])
+    result, _ = verified(cluster(), wrong)
+    assert result.exit_code == 1 and "something is amiss" in result.output
+    apart, asked = verified(cluster(mlx_version="0.1.0"), wrong)
+    assert apart.exit_code == 1 and "not tested before they are alike" in apart.output
+    assert not any(path == "/rdma-test" for _, path, _ in asked)
+
+
+def test_one_node_alone_is_verified_without_a_test() -> None:
+    body = cluster()
+    body["telemetry"]["cards"] = body["telemetry"]["cards"][:1]
+    body["telemetry"]["peers"][NODE]["peers"] = []
+    result, asked = verified(body, None)
+    assert result.exit_code == 0, result.output
+    assert [path for _, path, _ in asked] == ["/state"]
