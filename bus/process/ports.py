@@ -14,7 +14,8 @@ def listening(pid: int) -> frozenset[int]:
     """Return the ports at which a process listens; none where it is gone, or another user's."""
     with contextlib.suppress(psutil.Error, OSError):
         found = psutil.Process(pid).net_connections("tcp")
-        return frozenset(c.laddr.port for c in found if c.status == psutil.CONN_LISTEN)
+        ours = (one for one in found if one.status == psutil.CONN_LISTEN)
+        return frozenset(one.laddr.port for one in ours if one.laddr)
     return frozenset()
 
 

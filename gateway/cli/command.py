@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from gateway.cli.interrupts import INTERRUPTED
 
@@ -141,7 +142,7 @@ def command_of(act: Callable[..., None], name: str, *, is_here: bool) -> Any:
     run.__annotations__ = {one.name: one.annotation for one in (context, *keyword)}
     app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     app.command(name)(run)
-    return typer.main.get_command(app)
+    return get_command(app)
 
 
 def _run(

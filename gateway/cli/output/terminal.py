@@ -117,8 +117,8 @@ class Output:
             """Say it, or take it away."""
             nonlocal remarks
             if line is not None:
-                (line.start if words else line.stop)()
                 line.update(escape(words))
+                (line.start if words else line.stop)()
             elif words:
                 (self.detail if remarks else self.note)(words)
                 remarks += 1

@@ -15,10 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.progress import SpinnerColumn, TimeElapsedColumn
@@ -280,7 +280,8 @@ def _flag(key: str) -> str:
 
 def _word(value: Any) -> str:
     """Return a value as a flag takes it."""
-    return shlex.quote(",".join(value) if isinstance(value, tuple | list) else str(value))
+    words = cast(Sequence[str], value) if isinstance(value, tuple | list) else [str(value)]
+    return shlex.quote(",".join(words))
 
 
 def _summary(
