@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
@@ -91,6 +91,10 @@ class ClusterReadings:
             for model in card.models:
                 found.setdefault(model.model, model)
         return found
+
+    def passed_over(self, now: float) -> list[tuple[str, PassedOver]]:
+        """Return what lies on disks and is no model, with the names of the nodes."""
+        return [(card.name, one) for card in self.cards(now) for one in card.passed_over]
 
     def runners(self, now: float) -> list[RunnerReading]:
         """Return the fresh readings of runners."""
