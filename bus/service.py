@@ -135,7 +135,7 @@ def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
     """
     path = Path(endpoints.folder) / f"{process.replace(':', '-')}.role"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(path, "a+") as file:
+    with open(path, "a+") as file, _unswept(path.parent):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -150,6 +150,19 @@ def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
+
+
+@contextlib.contextmanager
+def _unswept(folder: Path) -> Generator[None]:
+    """Share the lock of a folder: systemd-tmpfiles(8), which takes what is old from /tmp, passes by
+    a folder that is locked."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
 
 
 def sweep_role(endpoints: Endpoints, process: str) -> list[str]:

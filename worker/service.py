@@ -19,6 +19,7 @@ from bus.wire.cards import NodeCard, PassedOver
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
 from bus.wire.messages.readings import CardReading, NodeReading
+from worker.machine.awake import KeepAwake
 from worker.machine.node_card import free_bytes, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
@@ -76,6 +77,7 @@ class Worker:
         self._models = LocalModels(weights, settings.weights.models)
         self._downloads = Downloads(client, settings.weights)
         self._rdma = RdmaWatch(client)
+        self._awake = KeepAwake(client.log)
         self._announced: tuple[object, ...] = ()
         self._announced_at = -CARD_S
         self._passed_over: set[PassedOver] = set()
@@ -105,6 +107,7 @@ class Worker:
         self._link.close()
         self._downloads.close()
         self._rdma.close()
+        self._awake.release()
         self.client.close()
 
     def _slot_control(
@@ -206,6 +209,8 @@ class Worker:
     def _tick(self) -> None:
         now = self._reactor.now()
         self._slots.tick(now)
+        living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
+        self._awake.look((hello for hello in living if hello is not None), now)
         if self._downloads.tick(now):
             self._look()
         self._slots.reconcile()
