@@ -98,9 +98,14 @@ class NodeState:
         return sorted(found, key=lambda one: (one[0], one[1].path))
 
     def reading_of(self, instance: Instance) -> RunnerReading | None:
-        """Return the reading of the instance's runner, of its newest generation."""
+        """Return the reading of the instance's lead runner, of its newest generation."""
+        return next((one for one in self.ranks_of(instance) if one.rank == 0), None)
+
+    def ranks_of(self, instance: Instance) -> list[RunnerReading]:
+        """Return the readings of the instance's ranks, of its newest generation, by rank."""
         mine = [one for one in self.runners if one.instance == instance.instance]
-        return max(mine, key=lambda one: one.generation, default=None)
+        newest = max((one.generation for one in mine), default=0)
+        return sorted((one for one in mine if one.generation == newest), key=lambda one: one.rank)
 
     def progress_of(self, instance: Instance) -> Progress:
         """Return how far the instance is.
