@@ -14,7 +14,7 @@ from gateway.cli.doctor import doctor
 from gateway.cli.output.errors import EXIT_CODES
 from gateway.cli.verbs.cluster import cluster_info, hostfile, keys, nodes, rdma_test
 from gateway.cli.verbs.models import bench, chat, instances, models, place
-from gateway.cli.verbs.node import config, down, lab, logs, service, status, tap, up
+from gateway.cli.verbs.node import config, down, lab, logs, restart, service, status, tap, up
 
 MEANT = {
     "start": "up",
@@ -64,7 +64,8 @@ app = typer.Typer(
 )
 app.callback()(options)
 VERBS = (
-    *(up.up, down.down, status.status, nodes.nodes, cluster_info.cluster_info, lab.lab),
+    *(up.up, down.down, restart.restart, status.status),
+    *(nodes.nodes, cluster_info.cluster_info, lab.lab),
     *(chat.run, chat.chat, instances.ps, instances.load, instances.stop, place.place),
     *(models.ls, models.show, models.rm),
     *(tap.tap, logs.logs, doctor.doctor, bench.bench, rdma_test.rdma_test, hostfile.hostfile),

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 from falcon.asgi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bus.process.tree import running_code
 from bus.wire.codec import first_problem
 from bus.wire.errors import BadMessage, BadRequest, Unavailable
 from bus.wire.ids import InstanceId, NodeId
@@ -244,6 +245,7 @@ def runtime() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "protocol": [PROTOCOL_MIN, PROTOCOL_MAX],
+        "code": running_code(),
         "packages": versions,
     }
 

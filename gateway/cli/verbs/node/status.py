@@ -7,9 +7,11 @@ from typing import Any
 
 from bus.process.clock import wall
 from bus.process.supervisor import SupervisedProcess, Supervisor
+from bus.process.tree import installed_code
 from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
 from gateway.cli.command import Invocation
+from gateway.cli.node import code_mix
 from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output.amounts import span
 from gateway.cli.output.errors import NO_NODE, CliError
@@ -36,6 +38,8 @@ def status(invocation: Invocation) -> None:
             "answers": state is not None,
             "processes": [_as_fields(one) for one in processes],
             "instances": [one.model_dump(mode="json") for one in instances],
+            "installed": installed_code(),
+            "running": code_mix.running_codes(settings.paths),
             "health": {node: one.model_dump() for node, one in health.items()},
         }
     )
@@ -54,6 +58,9 @@ def status(invocation: Invocation) -> None:
     output.say("")
     where = f"{settings.node_name} at {invocation.address()}"
     output.say(f"{where}: {trouble}" if trouble else where)
+    mixed = code_mix.mix(settings.paths)
+    if mixed:
+        output.say(f"warn: {mixed}; {code_mix.REMEDY}")
     for node, one in health.items():
         if one.status != "ok":
             output.say(f"{one.status}: {node}: {one.message} ({one.remediation})")

@@ -35,7 +35,7 @@ from conf.settings import (
 )
 from conf.supervisord import SERVICES, supervisord_command, write_conf
 from gateway.cli.command import Invocation
-from gateway.cli.node import processes
+from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import (
@@ -247,6 +247,9 @@ def _already(invocation: Invocation, supervisor: Supervisor, flags: Flags) -> No
     settings, output = invocation.settings(), invocation.output
     output.document(_summary(settings, supervisor, "already running", 0.0))
     output.say(f"{settings.node_name} is already running at {settings.url}")
+    mixed = code_mix.mix(settings.paths)
+    if mixed:
+        output.say(f"{mixed}; {code_mix.REMEDY}")
     ignored = [name for name, value in asdict(flags).items() if value is not None]
     if ignored:
         names = ", ".join("--" + name.replace("_", "-") for name in ignored)
