@@ -34,6 +34,7 @@ from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
 from bus.process.logs import Log
 from bus.process.stalls import StallMeter
+from bus.process.tree import running_code
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import AlreadyRunning, BadKey, BadMessage, Exposed
 from bus.wire.ids import NodeId
@@ -112,7 +113,7 @@ def run_service(
                 service = build(shell)
                 stalls = StallMeter(Path(endpoints.folder), process)
                 reactor.measure(stalls)
-                log.info("started", pid=os.getpid(), boot=shell.speaker.boot)
+                log.info("started", pid=os.getpid(), boot=shell.speaker.boot, code=running_code())
                 try:
                     reactor.run()
                 finally:
@@ -133,27 +134,41 @@ def run_service(
 
 @contextlib.contextmanager
 def role_lock(endpoints: Endpoints, process: str) -> Generator[None]:
-    """Hold the lock of a role, `<runtime>/<process>.role`, with our pid in it.
+    """Hold the lock of a role, `<runtime>/<process>.role`, with our pid in it and, in its second
+    line, the code that this process was started from.
 
     Raises AlreadyRunning, naming the pid that holds it.
     """
     path = Path(endpoints.folder) / f"{process.replace(':', '-')}.role"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(path, "a+") as file:
+    with open(path, "a+") as file, _unswept(path.parent):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
-            owner = file.read().strip() or "unknown"
+            owner = file.readline().strip() or "unknown"
             raise AlreadyRunning(f"{process} is already running (pid {owner})") from error
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()}\n{running_code()}\n")
         file.flush()
         try:
             yield
         finally:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
+
+
+@contextlib.contextmanager
+def _unswept(folder: Path) -> Generator[None]:
+    """Share the lock of a folder: systemd-tmpfiles(8), which takes what is old from /tmp, passes by
+    a folder that is locked."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
 
 
 def sweep_role(endpoints: Endpoints, process: str) -> list[str]:

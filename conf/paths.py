@@ -8,7 +8,8 @@
 |           |                   |                           | logs/                        |
 | `runtime` | `/tmp/shoal-<uid>/<hash of the home>`, both   || sockets and their locks      |
 
-(macOS has its own places for the XDG folders.)
+(macOS has its own places for the XDG folders, and the runtime folders lie in
+`~/Library/Caches/shoal` there: it takes files from /tmp that were not touched for three days.)
 The runtime folder does not follow TMPDIR: every process of a home has to find the same
 sockets, from any shell that it was started in, and socket paths must stay short.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ from bus.wire.errors import ConfigError
 
 HOME_VARIABLE = "SHOAL_HOME"
 PRIVATE = 0o700
+MAX_ROOT_BYTES = 65
+"""Of the folder of runtime folders: a home's hash and a socket's name come behind it."""
 BUNDLED_MODEL = "shoal-tiny"
 """The model that comes with shoal; see `bundled_models`."""
 
@@ -159,5 +163,14 @@ def bundled_models() -> dict[str, Path]:
 
 def _runtime(home: Path) -> Path:
     root = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())
+    cache = platformdirs.user_cache_path("shoal", appauthor=False)
     digest = hashlib.sha256(str(home).encode()).hexdigest()[:10]
-    return root.resolve() / f"shoal-{os.getuid()}" / digest
+    return runtime_root(sys.platform, root.resolve(), cache, os.getuid()) / digest
+
+
+def runtime_root(system: str, temporary: Path, cache: Path, user: int) -> Path:
+    """Return where the runtime folders of a user lie: on macOS in the user's cache, as long as
+    socket paths stay short, elsewhere in the system's temporary folder."""
+    if system == "darwin" and len(os.fsencode(cache)) <= MAX_ROOT_BYTES:
+        return cache
+    return temporary / f"shoal-{user}"

@@ -6,6 +6,7 @@ import sys
 
 from bus.process.identity import node_id
 from bus.process.logs import Log
+from bus.process.tree import running_code
 from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
 from bus.wire.errors import ShoalError
 from conf.settings import Settings, load_settings
@@ -32,6 +33,7 @@ def options_of(settings: Settings) -> Options:
         trusted_proxies=settings.trusted_proxies,
         log_level=settings.log_level,
         cluster_keys=settings.key_files,
+        version=running_code().partition("/")[0],
     )
 
 

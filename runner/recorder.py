@@ -7,6 +7,7 @@ ids, counts and texts of our own, never a word of a prompt or an answer.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,8 +22,6 @@ RecorderPhase = Literal[
     "kv_cache_lookup",
     "prefill",
     "decode_wait_first_token",
-    "decode_stream",
-    "parser",
     "cancel_requested",
     "cancel_observed",
     "completion",
@@ -34,8 +33,10 @@ KEPT = 128
 
 @dataclass(slots=True)
 class FlightRecorder:
-    """The last `KEPT` entries; `count` says how many there ever were."""
+    """The last `KEPT` entries; `count` says how many there ever were. `keep` has each as it comes,
+    to keep it where a crash does not reach."""
 
+    keep: Callable[[dict[str, Any]], None] | None = None
     count: int = 0
     _entries: deque[dict[str, Any]] = field(
         default_factory=lambda: deque[dict[str, Any]](maxlen=KEPT)
@@ -47,7 +48,10 @@ class FlightRecorder:
         """Keep one entry of `at_s` (wall clock); the oldest goes where there are `KEPT`."""
         self.count += 1
         whose = {"request_id": request_id} if request_id else {}
-        self._entries.append({"at_s": at_s, "phase": phase, **whose, **facts})
+        entry = {"at_s": at_s, "phase": phase, **whose, **facts}
+        self._entries.append(entry)
+        if self.keep is not None:
+            self.keep(entry)
 
     def report(self) -> tuple[dict[str, Any], ...]:
         """Return the entries as plain data, the oldest first."""

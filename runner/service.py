@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from bus.client import BusClient
 from bus.links.keyring import KeyFiles
 from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.process.endpoints import Endpoints
+from bus.process.flight import FlightFile
 from bus.service import Shell, run_service
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, FailReason
@@ -37,7 +39,7 @@ from bus.wire.topics import reading_topic
 from runner import lifecycle
 from runner.engine import EngineStatus
 from runner.group.group_config import CannotForm
-from runner.recorder import FlightRecorder
+from runner.recorder import KEPT, FlightRecorder
 from runner.roles.collective_test import CollectiveTestRole
 from runner.roles.follower import FollowerRole
 from runner.roles.lead import LeadRole
@@ -65,12 +67,13 @@ class RunnerService:
         self._role: Role | None = None
         self._drain: tuple[float, str] | None = None
         self._since = self._reactor.now()
-        self._recorder = FlightRecorder()
+        speaker = shell.speaker
+        self._flight = FlightFile(Path(shell.endpoints.folder), speaker.process, KEPT)
+        self._recorder = FlightRecorder(self._flight.add)
         self._recorder.note(wall(), "created", slot=slot)
         self._client = BusClient(
             shell.speaker, shell.endpoints, shell.reactor, shell.log, follow=False
         )
-        speaker = shell.speaker
         self._worker = Link("dealer", identity=f"{speaker.process}/{speaker.boot}")
         self._worker.connect(shell.endpoints.worker)
         self._reactor.watch(self._worker, self._told)
@@ -89,6 +92,8 @@ class RunnerService:
         self._reactor.unwatch(self._worker)
         self._worker.close()
         self._client.close()
+        self._recorder.keep = None
+        self._flight.close()
 
     # --- the worker's word ----------------------------------------------------------------
 

@@ -15,10 +15,11 @@ from bus.process.identity import new_boot
 from bus.process.supervisor import Supervisor
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
-from bus.wire.cards import NodeCard
+from bus.wire.cards import NodeCard, PassedOver
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
 from bus.wire.messages.readings import CardReading, NodeReading
+from worker.machine.awake import KeepAwake
 from worker.machine.node_card import free_bytes, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
@@ -36,6 +37,8 @@ from worker.transfer.thread import WeightsSettings
 TICK_S = 0.25
 LOOK_S = 5.0
 CARD_S = 30.0
+MOST_PASSED_OVER = 100
+"""Told in a card; the log has all."""
 FRESH_READING_S = 3.0
 
 
@@ -75,8 +78,10 @@ class Worker:
         self._models = LocalModels(weights, settings.weights.models)
         self._downloads = Downloads(client, settings.weights)
         self._rdma = RdmaWatch(client)
+        self._awake = KeepAwake(client.log)
         self._announced: tuple[object, ...] = ()
         self._announced_at = -CARD_S
+        self._passed_over: set[PassedOver] = set()
         self._seated = False
         self._measured: tuple[int, float] | None = None
         self._link = Link("router")
@@ -103,6 +108,7 @@ class Worker:
         self._link.close()
         self._downloads.close()
         self._rdma.close()
+        self._awake.release()
         self.client.close()
 
     def _slot_control(
@@ -164,13 +170,12 @@ class Worker:
     def _look(self) -> None:
         """See what lies on the disk; announce it when it changed, or it is time."""
         self._models.look()
-        for folder, trouble in self._models.troubles.items():
-            self._log.debug("cannot read a model", folder=folder, error=trouble)
+        passed_over = self._say_passed_over()
         addresses = self._downloads.addresses
         self._downloads.looked(self._models)
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         models, parts = self._models.cards, self._models.parts
-        announced = (models, parts, addresses, ports, devices)
+        announced = (models, parts, addresses, ports, devices, passed_over)
         if announced == self._announced and now - self._announced_at < CARD_S:
             return
         self._announced, self._announced_at = announced, now
@@ -186,9 +191,19 @@ class Worker:
             launched_by=settings.launched_by,
             rdma_ports=ports,
             rdma=devices,
+            passed_over=passed_over[:MOST_PASSED_OVER],
             **machine_facts(settings.memory_bytes),
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
+
+    def _say_passed_over(self) -> tuple[PassedOver, ...]:
+        """Log what lies on the disk and is not taken, each once; return all of it."""
+        passed_over = self._models.passed_over
+        for one in set(passed_over) - self._passed_over:
+            text = "a model is taken but for a part" if one.taken else "not taken for a model"
+            self._log.warning(text, path=one.path, why=one.why, remedy=one.remedy)
+        self._passed_over = set(passed_over)
+        return passed_over
 
     def _heard_reading(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, NodeReading):
@@ -200,6 +215,8 @@ class Worker:
     def _tick(self) -> None:
         now = self._reactor.now()
         self._slots.tick(now)
+        living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
+        self._awake.look((hello for hello in living if hello is not None), now)
         if self._downloads.tick(now):
             self._look()
         self._slots.reconcile()

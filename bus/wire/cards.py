@@ -84,6 +84,18 @@ class PartialModel(Message):
         return covers(self.layers, first, last)
 
 
+class PassedOver(Message):
+    """Something that lies where a node's models do and is not taken: `why`, and the way out.
+    `name` is what the model would be called. `taken`: it is a model, and what is said is about a
+    part of its folder that has no effect."""
+
+    name: str
+    path: str
+    why: str
+    remedy: str
+    taken: bool = False
+
+
 def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:
     """Return whether each of the layers [`first`, `last`) is in one of the spans."""
     held = tuple(spans)
@@ -101,7 +113,8 @@ class NodeCard(Message):
     `os_version` names the system and its version; `launched_by` is who started the node
     (`shoal up`, `systemd`, `launchd`, ...). Empty: not known.
     `weights_addresses` are where its worker gives the files of `models` to other nodes, best
-    first; none: it does not. `parts` are models of which it has some layers only.
+    first; none: it does not. `parts` are models of which it has some layers only. `passed_over` is
+    what lies on its disk and is no model, the first hundred.
     """
 
     node: NodeId
@@ -131,3 +144,4 @@ class NodeCard(Message):
     mlx_lm_version: str = ""
     launched_by: str = ""
     rdma_ports: tuple[RdmaPort, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()

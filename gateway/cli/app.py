@@ -45,6 +45,7 @@ class Group:
 VERBS: Mapping[str, Verb | Group] = {
     "up": Verb("Start a node and wait until it answers.", "verbs.node.up", here=True),
     "down": Verb("Stop the node: all processes of its home.", "verbs.node.down", here=True),
+    "restart": Verb("Stop the node; start it as it was started.", "verbs.node.restart", here=True),
     "status": Verb("Show the node's processes, models and address.", "verbs.node.status"),
     "nodes": Verb("Show the nodes of the cluster, or change one.", "verbs.cluster.nodes"),
     "cluster-info": Verb("Show what every node is, and whether all are alike.",

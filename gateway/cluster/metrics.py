@@ -9,6 +9,7 @@ does). What a runner knows is told from its readings at the time of the scrape.
 # (prometheus_client's collectors are not typed throughout)
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -103,8 +104,8 @@ class Metrics:
         demands: list[DemandReading],
         stalls: Mapping[str, StallCounts],
     ) -> bytes:
-        """Return the metrics text of all HTTP processes, of the runners, and of this node's loops
-        by the names of their processes."""
+        """Return the metrics text of this node: of its HTTP processes, the `runners` on it and the
+        demand at it, and of its loops by the names of their processes."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
@@ -136,20 +137,21 @@ class _Loops(Collector):
 
 @dataclass(frozen=True, eq=False)
 class _Readings(Collector):
-    """Runners' readings as metrics, with the stems that dashboards know."""
+    """Runners' readings as metrics, with the stems that dashboards know. `instance` is
+    Prometheus's word for what it scrapes: a loaded copy goes by `instance_id`."""
 
     runners: list[RunnerReading]
     demands: list[DemandReading]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all readings."""
-        names = ("model_name", "instance", "node")
+        names = ("model_name", "instance_id", "node")
         gauge = partial(GaugeMetricFamily, labels=names)
         counter = partial(CounterMetricFamily, labels=names)
         running = gauge("shoal_num_requests_running", "Requests in the batch.")
         waiting = gauge(
             "shoal_num_requests_waiting",
-            "Requests queued at runners; instance is empty for those that wait for a load.",
+            "Requests queued at runners; instance_id is empty for those that wait for a load.",
         )
         kv_ratio = gauge("shoal_kv_cache_usage_ratio", "KV cache in use, 0 to 1.")
         speed = gauge("shoal_generation_tokens_per_second", "Tokens generated in the last second.")
@@ -159,6 +161,9 @@ class _Readings(Collector):
         memory = gauge("shoal_runner_memory_bytes", "Accelerator memory in use.")
         for one in self.runners:
             labels = (str(one.model), str(one.instance), str(one.node))
+            memory.add_metric(labels, one.active_bytes)
+            if one.rank:
+                continue
             running.add_metric(labels, one.running)
             waiting.add_metric(labels, one.waiting)
             kv_ratio.add_metric(labels, one.kv_bytes / max(1, one.kv_limit_bytes))
@@ -166,9 +171,10 @@ class _Readings(Collector):
             hits.add_metric(labels, one.prefix_hits)
             hit_tokens.add_metric(labels, one.prefix_hit_tokens)
             preemptions.add_metric(labels, one.preemptions)
-            memory.add_metric(labels, one.active_bytes)
+        wanted = Counts[tuple[str, str]]()
         for reading in self.demands:
-            for wanted in reading.models:
-                labels = (str(wanted.model), "", f"{reading.node}/{reading.process}")
-                waiting.add_metric(labels, wanted.waiting)
+            for model in reading.models:
+                wanted[model.model, reading.node] += model.waiting
+        for (name, node), count in wanted.items():
+            waiting.add_metric((name, "", node), count)
         yield from (running, waiting, kv_ratio, speed, hits, hit_tokens, preemptions, memory)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
@@ -96,12 +96,20 @@ class ClusterReadings:
                 found.setdefault(model.model, model)
         return found
 
+    def passed_over(self, now: float) -> list[tuple[str, PassedOver]]:
+        """Return what lies on disks and is no model, with the names of the nodes."""
+        return [(card.name, one) for card in self.cards(now) for one in card.passed_over]
+
     def runners(self, now: float) -> list[RunnerReading]:
-        """Return the fresh readings of runners."""
+        """Return the fresh readings of runners, of every rank."""
         return self._fresh(RunnerReading, now)
 
     def serving(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
-        """Return those of runners whose generation is among `instances`: a dead runner's last
+        """Return those of lead runners whose generation is among `instances`."""
+        return [one for one in self.ranks(instances, now) if one.rank == 0]
+
+    def ranks(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
+        """Return those of all ranks whose generation is among `instances`: a dead runner's last
         reading stays fresh for a while."""
         return [
             one
@@ -112,8 +120,12 @@ class ClusterReadings:
         ]
 
     def runner_of(self, instance: Instance, now: float) -> RunnerReading | None:
-        """Return the reading of an instance's runner, if it was heard in this generation."""
+        """Return the reading of an instance's lead, if it was heard in this generation."""
         return next(iter(self.serving({instance.instance: instance}, now)), None)
+
+    def memory_of(self, instance: Instance, now: float) -> int:
+        """Return the bytes of memory that an instance's ranks say they use, on all nodes."""
+        return sum(one.active_bytes for one in self.ranks({instance.instance: instance}, now))
 
     def nodes(self, now: float) -> list[tuple[NodeReading, float]]:
         """Return each node's latest reading, however old, and its age in seconds."""

@@ -27,6 +27,11 @@ _BY_FIELD = "union_by_"
 """Begins the type of an error that lies in a field which tells a union's members apart."""
 MAX_PATH = 200
 """Characters of a path that are said back; field names are the client's, of any length."""
+NOT_YET: Mapping[str, str] = {
+    "x_trace": "leave it out; `GET /queue` and the logs tell of a request by its id",
+    "x_cooldown": "leave it out; x_stay_warm says how long the model stays",
+}
+"""Fields of ours that are promised and that nothing would come of -> what to do today."""
 MAX_PRIORITY = 1000
 MAX_SECONDS = 7 * 24 * 3600.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
@@ -126,17 +131,14 @@ def take_extras(fields: dict[str, Any]) -> Extras:
     client_id = taken.pop("x_client_id", None)
     if client_id is not None and not (isinstance(client_id, str) and 0 < len(client_id) <= 200):
         raise BadRequest("x_client_id must be a string of 1 to 200 characters", field="x_client_id")
-    trace = taken.pop("x_trace", None)
-    if trace is not None and not isinstance(trace, bool):
-        raise BadRequest("x_trace must be true or false", field="x_trace")
+    for name, advice in NOT_YET.items():
+        if taken.pop(name, None) is not None:
+            raise BadRequest(f"{name} is not there yet: {advice}", field=name)
     return Extras(
         client_id=client_id,
         priority=_priority(taken.pop("x_priority", None)),
         stay_warm_s=_seconds("x_stay_warm", taken),
-        cooldown_s=_seconds("x_cooldown", taken),
         timeout_s=_seconds("x_timeout_s", taken, above=0.0),
-        trace=bool(trace),
-        stripped=tuple(taken),
     )
 
 

@@ -67,18 +67,14 @@ class ParseContext:
 class Extras:
     """What a client may ask of shoal beyond its dialect (`x_*`, Ollama's `keep_alive`).
 
-    `keep_alive_s` is infinite for "for ever". `stripped` names the `x_*` fields that mean
-    nothing to us: accepted, and told to the log.
+    `keep_alive_s` is infinite for "for ever".
     """
 
     client_id: str | None = None
     priority: int = 10
     stay_warm_s: float | None = None
-    cooldown_s: float | None = None
     timeout_s: float | None = None
-    trace: bool = False
     keep_alive_s: float | None = None
-    stripped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.wire import errors
+from bus.wire.cards import PassedOver
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -123,8 +124,15 @@ def of_overflow(error: errors.ContextOverflow) -> HttpFault:
     )
 
 
-def unknown_model(model: str, known: Sequence[str] = ()) -> HttpFault:
-    """Return the 404 for an unknown model. Never a surprise download: it names the command."""
+def unknown_model(
+    model: str, known: Sequence[str] = (), seen: tuple[str, PassedOver] | None = None
+) -> HttpFault:
+    """Return the 404 for an unknown model. Never a surprise download: it names the command. `seen`
+    is what lies on a node's disk under that name and is not taken."""
+    if seen is not None:
+        node, one = seen
+        said = f"model '{model}' is not here: {one.path} on {node} is not taken for a model, "
+        return HttpFault(404, "model_not_found", f"{said}{one.why}; {one.remedy}", field="model")
     near = difflib.get_close_matches(model, known, n=1)
     hint = f"did you mean '{near[0]}'? Otherwise, to get it" if near else "to get it"
     return HttpFault(

@@ -10,6 +10,7 @@ from bus.wire.ids import RequestId
 from gateway.dialects.dialect import Api, ErrorEnvelope
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
+from gateway.dialects.to_come import to_come
 
 APIS: tuple[Api, ...] = (OPENAI, OLLAMA)
 DEFAULT_ENVELOPE = OPENAI.envelope
@@ -17,7 +18,10 @@ DEFAULT_ENVELOPE = OPENAI.envelope
 
 
 def envelope_of(path: str) -> ErrorEnvelope:
-    """Return the envelope for failures of a path."""
+    """Return the envelope for failures of a path, also of one that is not answered yet."""
+    planned = to_come(path)
+    if planned is not None:
+        return planned.envelope
     found = (api.envelope for api in APIS if path.startswith(api.prefixes))
     return next(found, DEFAULT_ENVELOPE)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bus.wire.errors import BadRequest
+from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.requests import ToolSpec
 from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Limits
@@ -18,6 +19,18 @@ LEAST_TOP_P = 1e-9
 LEAST_TEMPERATURE = 1e-3
 """Below it every draw is the likeliest token, and its inverse would soon leave float32."""
 LEAST_REPETITION = 0.01
+
+
+def named_model(name: str) -> ModelId:
+    """Return a name as a model's. BadRequest for what cannot be one, like a folder's with a blank
+    in it."""
+    if not is_model_id(name):
+        text = (
+            f"'{name[:80]}' cannot be the name of a model: it has letters a to z, digits, '.', '_' "
+            "and '-'; a folder of another name is to be renamed (`shoal ls` says how)"
+        )
+        raise BadRequest(text, field="model")
+    return ModelId(name)
 
 
 def temperature_of(asked: float) -> float:

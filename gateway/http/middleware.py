@@ -26,6 +26,7 @@ from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import envelope_of
+from gateway.dialects.to_come import not_there_yet, to_come
 from gateway.http.auth import (
     OPEN_PATHS,
     client_address,
@@ -282,6 +283,9 @@ def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:
         names = [one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()]
         return faults.method_not_allowed(req.method, names)
     if error.status_code == 404:
+        planned = to_come(req.path)
+        if planned is not None:
+            return not_there_yet(req.path, planned)
         return faults.not_found(req.path)
     retry_after = str(headers.get("Retry-After", ""))
     return HttpFault(

@@ -75,12 +75,12 @@ class ModelCatalog:
         names = self.names()
         found = routing.model_named(name, names)
         if found is None:
-            raise HttpFaultRaised(unknown_model(name, sorted(names)))
+            seen = routing.passed_over_named(name, self.readings.passed_over(self._now()))
+            raise HttpFaultRaised(unknown_model(name, sorted(names), seen))
         return found
 
     def serving(self) -> list[RunnerReading]:
-        """Return the readings of runners whose generation the state still has: a dead runner's
-        last reading stays fresh for a while."""
+        """Return the readings of lead runners whose generation the state still has."""
         return self.readings.serving(self._bus.state.instances, self._now())
 
     def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:

@@ -111,7 +111,7 @@ def loading_text(
     position: int,
 ) -> str:
     """Return a line for the person who waits: phase, bytes, per cent. While the weights are on
-    their way to a node, that; of several nodes the one that is furthest behind."""
+    their way to a node, that; of several nodes or ranks the one that is furthest behind."""
     mine = [one for one in readings if one.model == model]
     place = f", {position} ahead of you" if position else ""
     under_way = [
@@ -126,12 +126,16 @@ def loading_text(
         done, total = last.done_bytes / 1e6, last.total_bytes / 1e6
         rate = f"{last.bytes_per_s / 1e6:.0f} MB/s"
         return f"fetching {percent} % ({done:.0f} of {total:.0f} MB, {rate}) {model}{place}"
-    for one in mine:
+    for one in sorted(mine, key=_loaded_ratio):
         if one.phase == "loading" and one.total_bytes > 0:
-            ratio = min(1.0, one.done_bytes / one.total_bytes)
+            ratio = _loaded_ratio(one)
             done, total = one.done_bytes / 1e6, one.total_bytes / 1e6
             percent = math.floor(100 * ratio)
             return f"loading {percent} % ({done:.0f} of {total:.0f} MB) {model}{place}"
         if one.phase in ("loading", "warming"):
             return f"{one.phase} {model}{place}"
     return f"waiting for {model} to be loaded{place}"
+
+
+def _loaded_ratio(one: RunnerReading) -> float:
+    return min(1.0, one.done_bytes / max(1, one.total_bytes))

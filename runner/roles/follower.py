@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from bus.process.clock import wall
 from bus.process.memory import keep
+from bus.wire.messages.readings import RunnerReading
 from runner.group.lockstep import SharedPlan
 from runner.lifecycle import FIRST_STEP_DEADLINE_S, lost_peer
+from runner.recorder import ServedTotals
 from runner.roles.follower_loop import FollowerLoop
 from runner.roles.model_thread import LoadFailed, ThreadNews
+from runner.roles.reports import RunnerMeter
 from runner.roles.role import Role, RoleParts
 
 
@@ -27,6 +30,8 @@ class FollowerRole(Role):
             )
         )
         super().__init__(parts, self._loop)
+        now, speaker = parts.shell.reactor.now(), parts.shell.speaker
+        self._meter = RunnerMeter(parts.spec, speaker, ServedTotals(used_at=now), now)
 
     @property
     def is_empty(self) -> bool:
@@ -45,6 +50,10 @@ class FollowerRole(Role):
         if busy_since is not None and now - busy_since > FIRST_STEP_DEADLINE_S:
             step = self.status.steps_done + 1
             self._stuck(f"step {step} took more than {FIRST_STEP_DEADLINE_S:.0f} s")
+
+    def reading(self, now: float) -> RunnerReading:
+        """Return this second's reading: how far it is, and its memory."""
+        return self._meter.reading(self._host.phase, self.status, None, 0, now)
 
     def plan(self, shared: SharedPlan) -> None:
         """Hand the next plan to the engine's thread."""

@@ -1,4 +1,4 @@
-"""What a lead says of itself to the readings.
+"""What a rank says of itself to the readings.
 
 Pure: it reads what it is given and keeps only what rates are computed from.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunnerMeter:
-    """Makes a lead's readings; rates are over the time since the last one (`measured_at`)."""
+    """Makes a rank's readings; rates are over the time since the last one (`measured_at`)."""
 
     spec: RunnerSpec
     speaker: Speaker
@@ -37,7 +37,8 @@ class RunnerMeter:
         open_requests: int,
         now: float,
     ) -> RunnerReading:
-        """Return the reading of this instant. `load` is None before the model is loaded."""
+        """Return the reading of this instant. `load` is None before the model is loaded, and of a
+        rank that schedules nothing."""
         spec, totals = self.spec, self.totals
         load = load or SchedulerLoad()
         seconds = max(now - self.measured_at, 1e-3)
@@ -74,4 +75,5 @@ class RunnerMeter:
             last_used_ago_s=0.0 if open_requests else now - totals.used_at,
             done_bytes=status.progress.done_bytes,
             total_bytes=status.progress.total_bytes,
+            rank=spec.rank,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -152,3 +153,18 @@ def test_a_service_answers_for_its_own_stacks(folder: Path) -> None:
     assert all("locals" not in frame for t in sample.threads for frame in t["frames"])
     life.send_signal(signal.SIGTERM)
     assert ended(life)[0] == 0
+
+
+def test_a_sweeper_of_old_files_finds_the_folder_of_locks_locked(folder: Path) -> None:
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        endpoints = Endpoints(str(folder))
+        with (
+            role_lock(endpoints, "idle"),
+            role_lock(endpoints, "other"),
+            pytest.raises(BlockingIOError),
+        ):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(held)

@@ -24,10 +24,12 @@ from bus.wire.errors import BadRequest, Unavailable
 from bus.wire.ids import Boot, InstanceId, NodeId
 from bus.wire.messages.control import (
     AskDiagnosis,
+    AskEnded,
     AskRunner,
     Diagnosis,
     DiagnosisRefused,
     RunnerReport,
+    RunnersEnded,
 )
 from bus.wire.messages.readings import HealthFinding, NodeReading, ProcessReading
 from bus.wire.messages.wire import Message
@@ -222,7 +224,18 @@ def test_the_node_tells_of_processes_runners_and_what_is_wrong(desk: Desk) -> No
         recorder=({"at_s": 1.0, "phase": "idle"},),
         memory={"active_bytes": 5},
     )
+    desk.answers[AskEnded] = RunnersEnded(
+        reports=(
+            RunnerReport(
+                slot="01", pid=8, instance=one.instance, generation=1, phase="ended",
+                recorder=({"at_s": 0.5, "phase": "error"},), ended_at_s=1.0, exit_code=-1,
+            ),
+        )
+    )  # fmt: skip
     found = desk.get("/v1/diagnostics/node").json
+    (ended,) = found["ended"]
+    assert (ended["process"], ended["pid"], ended["exit_code"]) == ("runner:01", 8, -1)
+    assert ended["recorder"] == [{"at_s": 0.5, "phase": "error"}] and "memory" not in ended
     assert found["diagnosis"] == {"py_spy": True, "reason": "may"}
     assert [process["name"] for process in found["processes"]] == ["bus"]
     (runner,) = found["runners"]

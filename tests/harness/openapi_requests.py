@@ -127,7 +127,7 @@ class OpenApiRequests:
             if chance.random() < (0.97 if name in required else 0.15 if depth < DEEPEST else 0.0):
                 made[name] = self._value(name, inner, depth + 1)
         if chance.random() < 0.05:
-            made[chance.choice(["x_trace", "x_priority", "unknown", "", "💥"])] = 1
+            made[chance.choice(["x_timeout_s", "x_priority", "unknown", "", "💥"])] = 1
         return made
 
     def _at(self, pointer: str) -> dict[str, Any]:

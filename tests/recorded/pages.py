@@ -112,7 +112,7 @@ def tell(service: HttpService) -> None:
 
 def readings() -> list[tuple[str, Message]]:
     """List a reading of every sort that a gateway hears."""
-    runner = of(RunnerReading, N1, process="runner:00", instance=WHOLE, generation=1)
+    runner = of(RunnerReading, N1, process="runner:00", instance=WHOLE, generation=1, rank=0)
     return [
         ("card." + N1, full(CardReading)),
         ("reading.node." + N1, of(NodeReading, N1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import get_args
 
 from bus.wire.ids import Boot
@@ -10,7 +11,7 @@ from bus.wire.messages.control import Phase
 from bus.wire.messages.tokens import Hello
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from runner.lifecycle import EXIT_CODES, NEXT, Signal, signalled, step_deadline_s
-from runner.recorder import KEPT, FlightRecorder
+from runner.recorder import KEPT, FlightRecorder, RecorderPhase
 from runner.serving.clients import Clients
 
 ORDER: tuple[Phase, ...] = get_args(Phase)
@@ -67,3 +68,18 @@ def test_ranges_without_overlap_are_refused_with_both_named() -> None:
     assert isinstance(answer, str)
     assert "7 to 9" in answer
     assert f"{PROTOCOL_MIN} to {PROTOCOL_MAX}" in answer
+
+
+def test_every_phase_of_the_recorder_is_noted_somewhere() -> None:
+    runner = Path(__file__).resolve().parents[2] / "runner"
+    files = [path for path in runner.rglob("*.py") if path.name != "recorder.py"]
+    text = "\n".join(path.read_text() for path in files)
+    assert [phase for phase in get_args(RecorderPhase) if f'"{phase}"' not in text] == []
+
+
+def test_what_the_recorder_keeps_elsewhere_is_what_it_reports() -> None:
+    kept: list[dict[str, object]] = []
+    recorder = FlightRecorder(kept.append)
+    recorder.note(1.0, "created", slot="00")
+    recorder.note(2.0, "prefill", "r1", done=1)
+    assert tuple(kept) == recorder.report()

@@ -9,10 +9,16 @@ from __future__ import annotations
 import functools
 import platform
 import sys
+from collections.abc import Callable
 from importlib import metadata
 
 from bus.process.tools import asked
 
+ASK_METAL = (
+    "import mlx.core as mx; info = getattr(mx, 'device_info', None) or mx.metal.device_info;"
+    "print(info()['max_recommended_working_set_size'])"
+)
+METAL_S = 30.0
 CUDA_BUILDS = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
 """The packages of which one comes with `mlx[cuda]`."""
 
@@ -49,12 +55,24 @@ def memory_in(said: str) -> int:
 
 @functools.cache
 def working_set_bytes() -> int:
-    """Return what macOS lets its GPU wire down where the operator has set a limit
-    (`iogpu.wired_limit_mb`); 0 where that is left to the system, or there is no Metal."""
+    """Return what macOS lets its GPU wire down: the operator's limit (`iogpu.wired_limit_mb`)
+    where there is one, else what Metal recommends, asked in a process of its own; 0 without Metal,
+    or where neither says."""
     if not has_metal():
         return 0
     said = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
-    return int(said) << 20 if said.isdecimal() else 0
+    return working_set_in(
+        said, lambda: asked(sys.executable, "-P", "-c", ASK_METAL, timeout_s=METAL_S)
+    )
+
+
+def working_set_in(limit_mb: str, ask_metal: Callable[[], str]) -> int:
+    """Return the bytes that a limit in MB stands for; 0, as every Mac has it that was left alone,
+    is no limit, and then it is what Metal says."""
+    if limit_mb.isdecimal() and int(limit_mb):
+        return int(limit_mb) << 20
+    recommended = ask_metal()
+    return int(recommended) if recommended.isdecimal() else 0
 
 
 def _is_installed(distribution: str) -> bool:

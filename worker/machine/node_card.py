@@ -6,6 +6,7 @@ import functools
 import platform
 import re
 import sys
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import psutil
 
 from bus.process.interfaces import addresses_up
 from bus.process.tools import asked
+from bus.process.tree import running_code
 from bus.wire.topology import NodeAddress
 from worker.machine import gpu
 
@@ -36,7 +38,7 @@ def machine_facts(memory_bytes: int) -> dict[str, Any]:
         "memory_bytes": min(total, memory_bytes) if memory_bytes else total,
         "backends": gpu.backends(),
         "mlx_version": _version("mlx"),
-        "shoal_version": _version("shoal"),
+        "shoal_version": running_code().partition("/")[0],
         "chip": chip(),
         "working_set_bytes": gpu.working_set_bytes(),
         "vram_bytes": gpu.nvidia_bytes(),
@@ -78,7 +80,26 @@ def chip_in(cpuinfo: str) -> str:
 
 
 def machine() -> str:
-    """Return one name for all nodes of a machine, its lowest hardware address; "" without one."""
+    """Return one name for all nodes of a machine: of a Mac a digest of its own id, for its network
+    addresses come and go with docks and private Wi-Fi; elsewhere its lowest hardware address; ""
+    without one."""
+    return (mac_id() if sys.platform == "darwin" else "") or lowest_address()
+
+
+@functools.cache
+def mac_id() -> str:
+    """Return a digest of the id of this Mac; empty where it is not told."""
+    return mac_id_in(asked("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"))
+
+
+def mac_id_in(ioreg: str) -> str:
+    """Return a digest of the id in what `ioreg` says of a Mac; empty where there is none."""
+    found = re.search(r'"IOPlatformUUID"\s*=\s*"([0-9A-Fa-f-]+)"', ioreg)
+    return sha256(found.group(1).upper().encode()).hexdigest()[:16] if found else ""
+
+
+def lowest_address() -> str:
+    """Return the lowest hardware address of this machine; empty without one."""
     found = [
         address.address
         for name, some in psutil.net_if_addrs().items()
@@ -98,6 +119,7 @@ def addresses() -> tuple[NodeAddress, ...]:
     )
 
 
+@functools.cache
 def _version(distribution: str) -> str:
     try:
         return metadata.version(distribution)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bus.wire.cards import ModelCard, PartialModel
+from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.layer_bytes import Range
@@ -33,9 +33,9 @@ class LocalModels:
         self._stages = stages
 
     @property
-    def troubles(self) -> dict[str, str]:
-        """Return which folders could not be read, and why."""
-        return self._weights.troubles
+    def passed_over(self) -> tuple[PassedOver, ...]:
+        """Return what lies here and is not taken, or not wholly, and why."""
+        return self._weights.passed_over
 
     def card(self, model: ModelId) -> ModelCard:
         """Return the card to load a model by, with the folder of what there is of it. Raises

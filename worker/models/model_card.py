@@ -8,20 +8,25 @@ per row. What each layer has of it is in `worker.models.layers`.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from worker.models import layers
+from worker.models.passed_over import Unfit
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 DEFAULT_CONTEXT = 4096
+MAX_LAYERS = 4096
+FOR_PEOPLE = ("name", "summary", "license")
+"""What a `card.toml` may say to who reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +76,12 @@ def tensors_in(header: bytes) -> list[Tensor]:
 
 
 def notes_from(table: Mapping[str, Any]) -> Notes:
-    """Return the notes in a `card.toml`; what it says for people is left to people. Raises
-    ValueError for a value of the wrong type."""
+    """Return the notes in a `card.toml`. Raises ValueError for a value of the wrong type; keys that
+    it may not have are `unknown_keys`'."""
     thinking, keep = table.get("thinking_default"), table.get("keep_alive_s")
     if not (thinking is None or isinstance(thinking, bool)):
         raise ValueError("card.toml: thinking_default is true or false")
-    if not (keep is None or isinstance(keep, int | float)):
+    if not (keep is None or (type(keep) in (int, float) and math.isfinite(keep))):
         raise ValueError("card.toml: keep_alive_s is a number of seconds")
     return Notes(
         thinking,
@@ -86,6 +91,26 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
         _tags(table, "compatible_backends"),
         _tags(table, "backend_preference"),
     )
+
+
+def unknown_keys(table: Mapping[str, Any]) -> Unfit | None:
+    """Return what is said of the keys of a `card.toml` that have no effect; None without any."""
+    known = [field.name for field in fields(Notes)]
+    strange = sorted(table.keys() - {*known, *FOR_PEOPLE})
+    if not strange:
+        return None
+    near = difflib.get_close_matches(strange[0], known, n=1)
+    hint = f"{strange[0]} may be meant as {near[0]}; " if near else ""
+    remedy = f"{hint}known are {', '.join(known)}, and for people {', '.join(FOR_PEOPLE)}"
+    return Unfit(f"card.toml has what shoal does not know: {', '.join(strange)}", remedy)
+
+
+def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
+    """Return what is said of notes that would give a model more context than it was made for."""
+    if notes.context_tokens is None or notes.context_tokens <= card.context_tokens:
+        return None
+    why = f"card.toml: context_tokens = {notes.context_tokens} has no effect"
+    return Unfit(why, f"it may lower the model's own {card.context_tokens}, never raise it")
 
 
 def model_card(
@@ -116,7 +141,7 @@ def model_card(
     grows, fixed = tuple(one for one, _ in caches), tuple(one for _, one in caches)
     sizes = [(one.name, one.loaded_bytes(float32=float32)) for one in tensors]
     parts = layers.placed_bytes(sizes, count, layers.expert_share(text))
-    family = str(config.get("model_type", "unknown"))
+    family = str(config["model_type"])
     return ModelCard(
         model=model,
         path=path,
@@ -172,7 +197,9 @@ def _tags(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
 def _layers(text: Mapping[str, Any]) -> int:
     for name in ("num_hidden_layers", "n_layers", "n_layer", "num_layers"):
         if name in text:
-            return int(text[name])
+            if not 0 < (count := int(text[name])) <= MAX_LAYERS:
+                raise ValueError(f"{name} is {count}, and 1 to {MAX_LAYERS} can be")
+            return count
     raise KeyError("num_hidden_layers")
 
 

@@ -4,7 +4,8 @@ A model is a folder with `config.json` and safetensors. Folders are searched in 
 first of a name wins: the bundled model, `<data>/models/<name>` and `<owner>/<name>`, folders
 from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as they
 lie). Bytes are exact: they come from the safetensors headers. A `card.toml` beside them may say
-more (`worker.models.model_card.Notes`). Nothing is fetched.
+more (`worker.models.model_card.Notes`). Nothing is fetched. What lies there and is not taken is
+kept with the reason; what has not changed since the last look, good or bad, is not read again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import struct
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,13 +20,37 @@ from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
 
-from bus.wire.cards import ModelCard
-from bus.wire.ids import ModelId, is_model_id
-from worker.models.model_card import Notes, Tensor, model_card, notes_from, tensors_in
+from bus.wire.cards import ModelCard, PassedOver
+from bus.wire.ids import ModelId
+from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
+from worker.models.model_card import (
+    Notes,
+    Tensor,
+    model_card,
+    no_more_context,
+    notes_from,
+    tensors_in,
+    unknown_keys,
+)
+from worker.models.passed_over import (
+    CONFIG,
+    Unfit,
+    UnfitModel,
+    adapter_beside,
+    name_taken,
+    printable,
+    unfit_name,
+    unreadable,
+    weights_among,
+)
 
 MAX_HEADER_BYTES = 100 << 20
 NOTES_FILE = "card.toml"
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
+POINTER = b"version https://git-lfs"
+"""How a file begins that Git keeps in place of a large one."""
+ANEW = "fetch it anew from where the model came from"
+NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,78 +64,110 @@ class Shelf:
     float32: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A folder as it was read last: its card, or why it has none, and what is to be said of a model
+    that is taken."""
+
+    mark: tuple[object, ...]
+    card: ModelCard | None
+    unfit: tuple[Unfit, ...]
+
+
 class Weights:
-    """The models on this disk. What has not changed since the last look is not read again."""
+    """The models on this disk. `passed_over` is what the last look saw and did not take."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._known: dict[Path, tuple[tuple[int, ...], ModelCard | None]] = {}
-        self.troubles: dict[str, str] = {}
+        self._known: dict[Path, _Known] = {}
+        self._used: set[Path] = set()
+        self.passed_over: tuple[PassedOver, ...] = ()
 
     def look(self) -> tuple[ModelCard, ...]:
-        """Return every model found, by name. `troubles` says which folders could not be read."""
-        found: dict[ModelId, ModelCard] = {}
-        self.troubles = {}
-        seen: set[Path] = set()
-        for name, folder, bundled in self._candidates():
-            seen.add(folder)
-            if name in found or not is_model_id(name):
+        """Return every model found, by name."""
+        self._known = {path: self._known[path] for path in self._used & self._known.keys()}
+        self._used = set()
+        cards: dict[str, ModelCard] = {}
+        said: list[PassedOver] = []
+        for found in self._lying():
+            first = cards.get(found.name)
+            if first is not None:
+                if not found.cached:
+                    said.append(_passed_over(found, name_taken(first.path)))
                 continue
-            card = self.card(ModelId(name), folder, bundled=bundled)
-            if card is not None:
-                found[card.model] = card
-        self._known = {path: known for path, known in self._known.items() if path in seen}
-        return tuple(found[name] for name in sorted(found))
+            unfit = found.unfit or unfit_name(found.name)
+            if unfit is not None:
+                said.append(_passed_over(found, unfit))
+                continue
+            known = self._read_or_known(found)
+            said += [_passed_over(found, one, taken=known.card is not None) for one in known.unfit]
+            if known.card is not None:
+                cards[found.name] = known.card
+        self.passed_over = tuple(said)
+        return tuple(cards[name] for name in sorted(cards))
 
-    def _candidates(self) -> Iterator[tuple[str, Path, bool]]:
-        for name, folder in self._shelf.bundled.items():
-            yield name, folder, True
-        for folder in self._shelf.folders:
-            for name, path in _models_below(folder):
-                yield name, path, False
-        if self._shelf.hugging_face is not None:
-            for name, path in _snapshots(self._shelf.hugging_face):
-                yield name, path, False
-
-    def card(self, model: ModelId, folder: Path, *, bundled: bool = False) -> ModelCard | None:
+    def card(self, model: ModelId, folder: Path) -> ModelCard | None:
         """Return the card of the model in a folder, which may hold only some of its layers; None
         where it cannot be read."""
-        try:
-            files = sorted(folder.glob("*.safetensors"))
-            if not files or not (folder / "config.json").exists():
-                return None
-            mark = _mark(folder, files)
-            known = self._known.get(folder)
-            if known is not None and known[0] == mark:
-                return known[1]
-            card = self._read(model, folder, files, bundled=bundled)
-        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
-            self.troubles[str(folder)] = f"{type(error).__name__}: {error}"
+        found = folder_of(model, folder)
+        if found.unfit is not None or CONFIG not in found.entries:
             return None
-        self._known[folder] = (mark, card)
-        return card
+        return self._read_or_known(found).card
 
-    def _read(self, model: ModelId, folder: Path, files: list[Path], *, bundled: bool) -> ModelCard:
-        config = _json(folder / "config.json")
+    def _lying(self) -> Iterator[Found]:
+        for name, folder in self._shelf.bundled.items():
+            yield folder_of(name, folder, bundled=True)
+        for folder in self._shelf.folders:
+            yield from lying_in(folder)
+        if self._shelf.hugging_face is not None:
+            yield from snapshots_in(self._shelf.hugging_face)
+
+    def _read_or_known(self, found: Found) -> _Known:
+        mark = _mark(found.entries)
+        self._used.add(found.path)
+        known = self._known.get(found.path)
+        if known is None or known.mark != mark:
+            try:
+                card, unfit = self._read(found)
+            except UnfitModel as error:
+                card, unfit = None, (error.unfit,)
+            except OSError as error:
+                card, unfit = None, (unreadable(error),)
+            known = self._known[found.path] = _Known(mark, card, unfit)
+        return known
+
+    def _read(self, found: Found) -> tuple[ModelCard, tuple[Unfit, ...]]:
+        """Return the card, and what is to be said of the model. Raises OSError, UnfitModel."""
+        folder, weights = found.path, weights_among(found.entries)
+        config = _config(folder / CONFIG)
         tensors: list[Tensor] = []
-        digest = crc32((folder / "config.json").read_bytes())
-        for path in files:
-            header = _header(path)
+        digest = crc32((folder / CONFIG).read_bytes())
+        for name in weights:
+            header, inside = _header(folder / name)
             digest = crc32(header, digest)
-            tensors += tensors_in(header)
-        return model_card(
-            model,
-            path=str(folder),
-            config=config,
-            tensors=tensors,
-            template=_template(folder),
-            notes=_notes(folder),
-            size_bytes=sum(path.stat().st_size for path in files),
-            digest=f"{digest:08x}",
-            modified_at_s=int(max(path.stat().st_mtime for path in files)),
-            float32=self._shelf.float32,
-            bundled=bundled,
-        )
+            tensors += inside
+        notes, unknown = _notes(folder)
+        files = [found.entries[name].stat() for name in weights]
+        try:
+            card = model_card(
+                ModelId(found.name),
+                path=str(folder),
+                config=config,
+                tensors=tensors,
+                template=_template(folder),
+                notes=notes,
+                size_bytes=sum(file.st_size for file in files),
+                digest=f"{digest:08x}",
+                modified_at_s=int(max(file.st_mtime for file in files)),
+                float32=self._shelf.float32,
+                bundled=found.bundled,
+            )
+        except KeyError as error:
+            raise UnfitModel(f"{CONFIG} has no {error.args[0]}", NOT_A_MODEL) from error
+        except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            raise UnfitModel(f"{CONFIG}: {error}", NOT_A_MODEL) from error
+        adapter = adapter_beside(found.entries.keys())
+        return card, tuple(filter(None, (adapter, unknown, no_more_context(notes, card))))
 
 
 def hugging_face_cache() -> Path:
@@ -122,53 +178,24 @@ def hugging_face_cache() -> Path:
     return Path(home).expanduser() / "hub"
 
 
-def _models_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in _folders(folder):
-        if (path / "config.json").exists():
-            yield path.name, path
-            continue
-        for inner in _folders(path):
-            if (inner / "config.json").exists():
-                yield f"{path.name}/{inner.name}", inner
+def _passed_over(found: Found, unfit: Unfit, *, taken: bool = False) -> PassedOver:
+    return PassedOver(
+        name=printable(found.name),
+        path=printable(str(found.path)),
+        why=printable(unfit.why),
+        remedy=printable(unfit.remedy),
+        taken=taken,
+    )
 
 
-def _snapshots(hub: Path) -> Iterator[tuple[str, Path]]:
-    for path in _folders(hub):
-        kind, _, rest = path.name.partition("--")
-        if kind != "models" or not rest:
-            continue
-        snapshot = _snapshot(path)
-        if snapshot is not None:
-            yield rest.replace("--", "/", 1), snapshot
-
-
-def _snapshot(repository: Path) -> Path | None:
-    """Return the snapshot that `refs/main` names, else the newest that there is."""
-    with contextlib.suppress(OSError):
-        named = repository / "snapshots" / (repository / "refs" / "main").read_text().strip()
-        if (named / "config.json").exists():
-            return named
-    found = [p for p in _folders(repository / "snapshots") if (p / "config.json").exists()]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.is_dir())
-    except OSError:
-        return []
-
-
-def _mark(folder: Path, files: list[Path]) -> tuple[int, ...]:
-    mark: list[int] = []
-    named = ("config.json", NOTES_FILE, *TEMPLATE_FILES)
-    for path in (*(folder / name for name in named), *files):
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            mark += (0, 0)
-        else:
-            mark += (found.st_mtime_ns, found.st_size)
+def _mark(entries: Entries) -> tuple[object, ...]:
+    """Return what tells a folder from itself after a change, of the files that are read."""
+    named = {CONFIG, NOTES_FILE, *TEMPLATE_FILES, *weights_among(entries)}
+    mark: list[object] = [name for name in entries if name.startswith("adapter")]
+    for name in sorted(named & entries.keys()):
+        with contextlib.suppress(OSError):
+            found = entries[name].stat()
+            mark.append((name, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
     return tuple(mark)
 
 
@@ -179,26 +206,47 @@ def _json(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def _header(path: Path) -> bytes:
-    """Return the JSON of a safetensors file's header, behind 8 bytes of length. Raises OSError,
-    and ValueError for another kind of file or one cut short."""
-    with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        if length > MAX_HEADER_BYTES:
-            raise ValueError(f"{path.name} is not a safetensors file")
-        header = file.read(length)
-    if len(header) != length:
-        raise ValueError(f"{path.name} is cut short")
-    return header
-
-
-def _notes(folder: Path) -> Notes:
-    """Return what `card.toml` says, no notes where there is none."""
+def _config(path: Path) -> dict[str, Any]:
+    """Return a model's configuration. Raises OSError, UnfitModel."""
     try:
-        found = tomllib.loads((folder / NOTES_FILE).read_text())
+        return _json(path)
+    except (ValueError, RecursionError) as error:
+        raise UnfitModel(f"{CONFIG} is broken: {error}", ANEW) from error
+
+
+def _header(path: Path) -> tuple[bytes, list[Tensor]]:
+    """Return the JSON of a safetensors file's header, behind 8 bytes of length, and its tensors.
+    Raises OSError, and UnfitModel for another kind of file or one cut short."""
+    with open(path, "rb") as file:
+        begin, size = file.read(8), os.fstat(file.fileno()).st_size
+        if POINTER.startswith(begin) and begin:
+            remedy = "`git lfs pull` in its folder fetches it"
+            raise UnfitModel(f"{path.name} is a pointer of Git LFS, not the file itself", remedy)
+        length = int.from_bytes(begin, "little")
+        if length > MAX_HEADER_BYTES:
+            raise UnfitModel(f"{path.name} is no safetensors file", ANEW)
+        header = file.read(length) if len(begin) == 8 else b""
+    try:
+        tensors = tensors_in(header) if header and len(header) == length else []
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnfitModel(f"{path.name} is no safetensors file: {error}", ANEW) from error
+    whole = 8 + length + max((tensor.last for tensor in tensors), default=0)
+    if not header or size < whole:
+        raise UnfitModel(f"{path.name} is cut short: {size:,} of {whole:,} bytes or more", ANEW)
+    return header, tensors
+
+
+def _notes(folder: Path) -> tuple[Notes, Unfit | None]:
+    """Return what `card.toml` says, no notes where there is none, and what is said of keys that it
+    may not have. Raises OSError, UnfitModel."""
+    try:
+        table = tomllib.loads((folder / NOTES_FILE).read_text())
+        return notes_from(table), unknown_keys(table)
     except FileNotFoundError:
-        return Notes()
-    return notes_from(found)
+        return Notes(), None
+    except ValueError as error:
+        why = str(error).removeprefix(f"{NOTES_FILE}: ")
+        raise UnfitModel(f"{NOTES_FILE}: {why}", "mend it, or take it away") from error
 
 
 def _template(folder: Path) -> str:

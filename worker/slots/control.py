@@ -7,17 +7,21 @@ and the actions done. Stopping a worker stops no runner: the next one finds them
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from bus.links.transport import Change
+from bus.process.clock import wall
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage
 from bus.wire.ids import InstanceId
 from bus.wire.messages.control import (
+    AskEnded,
     AskRunner,
     DiagnosisRefused,
     RunnerReport,
+    RunnersEnded,
     SlotEnded,
     SlotHello,
     SlotRefused,
@@ -27,12 +31,14 @@ from worker.slots.actions import Action, SeatRank, Tell
 from worker.slots.admission import NodeInventory, SlotTiming
 from worker.slots.diagnoses import OpenQuestions
 from worker.slots.executor import Executor, identity_of
-from worker.slots.facts import Reported, exit_fact
+from worker.slots.facts import Reported, ended_report, exit_fact
 from worker.slots.reconcile import instance_slot, is_settled, reconcile, silent_ones
 from worker.slots.table import Gone, SlotTable
 
 REAPED_S, RESTLESS_S = 0.1, 2.0
 STALL_S = 3.0
+ENDED_KEPT = 8
+"""Runners that have ended whose last accounts are kept."""
 
 
 @dataclass
@@ -52,6 +58,7 @@ class SlotControl:
         self._reactor = self.client.reactor
         self._reported = Reported()
         self._questions = OpenQuestions()
+        self._ended = deque[RunnerReport](maxlen=ENDED_KEPT)
         self._began_at: float | None = None
         self._settled = False
         self._suspects: set[str] = set()
@@ -85,6 +92,8 @@ class SlotControl:
                 if message.instance is not None:
                     for asker in self._questions.answered(message.instance):
                         self.executor.send(asker, message)
+            case AskEnded():
+                self.executor.send(identity, RunnersEnded(reports=tuple(self._ended)))
             case AskRunner(instance=instance):
                 self._ask_runner(instance, identity)
             case _:
@@ -157,6 +166,9 @@ class SlotControl:
         self.log.info("a slot is free", slot=slot.name, pid=slot.pid, exit_code=gone.exit_code)
         for tell in facts:
             self._do(tell, now)
+        recorder = self.processes.take_flight(slot.name, slot.pid)
+        if slot.task is not None:
+            self._ended.append(ended_report(gone, slot.task, recorder, wall()))
 
     # --- what to do ---
 

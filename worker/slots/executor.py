@@ -14,6 +14,7 @@ from bus.client import BusClient
 from bus.links.transport import Link
 from bus.process.logs import Log
 from bus.process.supervisor import ProcessRefused
+from bus.process.tree import installed_code, running_code
 from bus.wire.errors import PortTaken, Refusal, Unavailable
 from bus.wire.messages.control import SlotDrain, SlotRefused
 from bus.wire.messages.wire import Message
@@ -67,6 +68,8 @@ class Executor:
             case actions.AssignSlot():
                 return [action]
             case actions.StartSlot(slot=slot, task=task):
+                if (installed := installed_code()) != running_code():
+                    return [self._tell(refused(task, self.client.speaker.node, _mixed(installed)))]
                 self.log.info("starts", slot=slot, instance=task.instance, rank=task.rank)
                 return [action] if self.processes.start(slot) else []
             case actions.GiveSpec(slot=slot):
@@ -121,6 +124,17 @@ class Executor:
     def _tell(self, tell: Tell) -> Tell:
         self.client.tell(tell.fact)
         return tell
+
+
+def _mixed(installed: str) -> Refusal:
+    """Return why no runner is started once other code was installed than this worker runs."""
+    return Refusal(
+        reason="protocol",
+        message=(
+            f"this node runs {running_code()}, and {installed} is installed now: a runner would "
+            "mix them; `shoal restart` on that node starts all from what is installed"
+        ),
+    )
 
 
 def identity_of(slot: str, boot: str) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 from bus.replica.state import ClusterState
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
+from bus.wire.messages.control import RunnerReport
 from bus.wire.messages.events import LoadRefused, RunnerEnded, RunnerUnloaded
 from worker.slots.actions import SeatRank, Task, Tell
 from worker.slots.table import Gone
@@ -62,6 +63,26 @@ def exit_fact(
         return [unloaded(task, node)]
     message, exit_code = _ending(gone, words)
     return [ended(task, node, message, exit_code)]
+
+
+def ended_report(
+    gone: Gone, task: Task, recorder: tuple[dict[str, Any], ...], ended_at_s: float
+) -> RunnerReport:
+    """Return what is kept of a runner whose process has gone: how it ended, and what its flight
+    recorder had last."""
+    slot, word = gone.slot, gone.slot.last_word
+    message = slot.doom or (word.message if word is not None else "")
+    return RunnerReport(
+        slot=slot.name,
+        pid=slot.pid,
+        instance=task.instance,
+        generation=task.generation,
+        phase="ended",
+        recorder=recorder,
+        ended_at_s=ended_at_s,
+        exit_code=gone.exit_code,
+        message=message,
+    )
 
 
 def unloaded(task: Task, node: NodeId) -> Tell:

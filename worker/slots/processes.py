@@ -6,9 +6,11 @@ supervisord that does not answer is a trouble that is logged once, for as long a
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, cast
 
 from bus.process.endpoints import Endpoints
+from bus.process.flight import take_flight
 from bus.process.logs import Log
 from bus.process.supervisor import ProcessRefused, Supervisor
 from bus.service import sweep_role
@@ -65,6 +67,10 @@ class SlotProcesses:
                 files = ", ".join(left)
                 self._log.info("swept after a runner that was killed", slot=slot, files=files)
         self._swept = free
+
+    def take_flight(self, slot: str, pid: int) -> tuple[dict[str, Any], ...]:
+        """Return what the flight recorder of a slot's process, which is gone, had last."""
+        return take_flight(Path(self._endpoints.folder), GROUP + slot, pid)
 
     def last_words(self, slot: str) -> str:
         """Return the last line of a slot's log, readable; empty when there is none."""

@@ -141,8 +141,7 @@ class Downloads:
             layers, part = attempt.layers, here.parts.get(model)
             in_part = layers and part and part.holds(layers.first, layers.last)
             if model not in here.cards and not in_part:
-                troubles = here.troubles.items()
-                said = "; ".join(why for folder, why in troubles if folder.endswith(model))
+                said = "; ".join(one.why for one in here.passed_over if one.name == model)
                 text = f"{model} was fetched, but is no model that can be read here: {said}"
                 attempt.unreadable = Refusal(reason="weights_unavailable", message=text)
         offered = {model: Path(card.path) for model, card in here.cards.items()}

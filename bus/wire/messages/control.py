@@ -350,7 +350,7 @@ class AskRunner(Message):
 
 
 class RunnerReport(Message):
-    """A runner's account of itself."""
+    """A runner's account of itself; of one that has ended (`ended_at_s`) the worker's account."""
 
     kind: Literal["runner_report"] = "runner_report"
     slot: str
@@ -361,6 +361,22 @@ class RunnerReport(Message):
     recorder: tuple[dict[str, Any], ...] = ()
     memory: dict[str, int] = {}
     facts: dict[str, Any] = {}
+    ended_at_s: float | None = None
+    exit_code: int | None = None
+    message: str = ""
+
+
+class AskEnded(Message):
+    """Ask a worker for the last accounts of runners that have ended."""
+
+    kind: Literal["ask_ended"] = "ask_ended"
+
+
+class RunnersEnded(Message):
+    """The runners that ended last on this node, the oldest first."""
+
+    kind: Literal["runners_ended"] = "runners_ended"
+    reports: tuple[RunnerReport, ...] = ()
 
 
 class StackSample(Message):

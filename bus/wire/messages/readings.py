@@ -99,8 +99,9 @@ class LinkReading(Message):
 
 
 class RunnerReading(Message):
-    """A runner's queue and speed, every second. Ratios are 0..1; per_s over the last second.
+    """A runner's queue, speed and memory, every second. Ratios are 0..1; per_s over that second.
 
+    Every rank of a group has one; requests, tokens and KV are the lead's to tell (`rank` 0).
     `best_waiting_priority` is the smallest among waiting rows. `last_used_ago_s` counts from
     the last time that any request was open.
     """
@@ -134,6 +135,7 @@ class RunnerReading(Message):
     last_used_ago_s: float
     done_bytes: int = 0
     total_bytes: int = 0
+    rank: int = 0
 
 
 class ModelDemand(Message):

@@ -150,7 +150,6 @@ class GenerationRequest(Message):
     priority: int = 10
     client_id: str | None = None
     key_id: str | None = None
-    trace: bool = False
 
 
 class Usage(Message):

@@ -21,11 +21,12 @@ from typing import cast
 import psutil
 
 from bus.process.supervisor import Supervisor
+from bus.process.tree import PACKAGES, installed_code
 from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains, usable_cores
 from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
-from gateway.cli.node import processes
+from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import NodeApi, check_is_of
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
@@ -35,7 +36,6 @@ DISK_LOW_BYTES = 10 << 30
 MEMORY_LOW_BYTES = 2 << 30
 MIN_FILES = 1024
 IMPORT_TIMEOUT_S = 60.0
-PACKAGES = ("bus", "master", "worker", "runner", "gateway", "telemetry", "conf")
 _MLX_PROBE = (
     "import json, mlx.core as mx; a = mx.ones((8, 8)); mx.eval(a @ a);"
     "print(json.dumps([mx.__version__, str(mx.default_device())]))"
@@ -71,6 +71,15 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
         return Finding("packages", "ok", f"all in {next(iter(places))}")
     found = "; ".join(f"{', '.join(names)} in {place}" for place, names in places.items())
     return Finding("packages", "error", found, "install shoal into an environment of its own")
+
+
+def _code(settings: Settings, running: bool) -> Finding:
+    """Check that every process of the node runs what is installed: an update came meanwhile."""
+    mixed = code_mix.mix(settings.paths) if running else ""
+    if mixed:
+        return Finding("code", "warn", mixed, code_mix.REMEDY)
+    said = "what every process of the node runs" if running else "installed"
+    return Finding("code", "ok", f"{installed_code()}, {said}")
 
 
 def _mlx(_settings: Settings, _running: bool) -> Finding:
@@ -257,6 +266,7 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
 CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     _python,
     _packages,
+    _code,
     _mlx,
     _blas,
     _disk,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from pathlib import Path
 
 import typer
 
@@ -17,6 +18,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.doctor.check import guarded
 from gateway.cli.doctor.checks import run_checks
 from gateway.cli.doctor.machine_checks import machine_checks
+from gateway.cli.doctor.model_findings import model_checks
 from gateway.cli.doctor.network_checks import network_checks
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import NodeState
@@ -34,6 +36,7 @@ def doctor(invocation: Invocation) -> None:
             *run_checks(settings),
             *guarded("network", network_checks(settings, state)),
             *guarded("machine", machine_checks(state)),
+            *guarded("models", model_checks(state, _model_folders(settings))),
         ]
     bad = [check for check in found if check.level != "ok"]
     errors = sum(check.level == "error" for check in bad)
@@ -55,6 +58,10 @@ def doctor(invocation: Invocation) -> None:
         output.say("all is well")
     if errors:
         raise typer.Exit(FAILED)
+
+
+def _model_folders(settings: Settings) -> list[Path]:
+    return [settings.paths.models, *(Path(one).expanduser() for one in settings.model_folders)]
 
 
 def _state(settings: Settings) -> NodeState | None:

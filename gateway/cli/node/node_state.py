@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from bus.replica.state import ClusterState
-from bus.wire.cards import ModelCard, NodeCard, PartialModel
+from bus.wire.cards import ModelCard, NodeCard, PartialModel, PassedOver
 from bus.wire.codec import first_problem
 from bus.wire.ids import NodeId
 from bus.wire.instances import Instance
@@ -97,10 +97,21 @@ class NodeState:
         found = [(card.name, part) for card in self.cards for part in card.parts]
         return sorted(found, key=lambda one: (one[1].model, one[0]))
 
+    @property
+    def passed_over(self) -> list[tuple[str, PassedOver]]:
+        """Return (node's name, what lies there and is no model, or has no effect), by path."""
+        found = [(card.name, one) for card in self.cards for one in card.passed_over]
+        return sorted(found, key=lambda one: (one[0], one[1].path))
+
     def reading_of(self, instance: Instance) -> RunnerReading | None:
-        """Return the reading of the instance's runner, of its newest generation."""
+        """Return the reading of the instance's lead runner, of its newest generation."""
+        return next((one for one in self.ranks_of(instance) if one.rank == 0), None)
+
+    def ranks_of(self, instance: Instance) -> list[RunnerReading]:
+        """Return the readings of the instance's ranks, of its newest generation, by rank."""
         mine = [one for one in self.runners if one.instance == instance.instance]
-        return max(mine, key=lambda one: one.generation, default=None)
+        newest = max((one.generation for one in mine), default=0)
+        return sorted((one for one in mine if one.generation == newest), key=lambda one: one.rank)
 
     def progress_of(self, instance: Instance) -> Progress:
         """Return how far the instance is.
@@ -145,6 +156,10 @@ class NodeState:
         known = self.models
         found = known.get(name) or known.get(name.removesuffix(":latest"))
         if found is None:
+            for node, one in self.passed_over:
+                if one.name == name and not one.taken:
+                    said = f"{one.path} on {node} is not taken for a model, {one.why}"
+                    raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
             there = ", ".join(known) or "none"
             raise CliError(
                 f"there is no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND

@@ -99,7 +99,7 @@ def lock_holder(path: Path) -> int | None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            text = file.read().strip()
+            text = file.readline().strip()
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and text.isdigit():
                 return int(text)
     return None

@@ -58,7 +58,7 @@ class Service:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A file for a service, and what the system is told: `start` after the file was written, `stop`
-    before it goes."""
+    before it goes; `before` comes before `start` and may fail, where there is nothing to end."""
 
     service: Service
     path: str
@@ -67,6 +67,7 @@ class Plan:
     stop: tuple[tuple[str, ...], ...]
     needs_root: bool
     note: str = ""
+    before: tuple[tuple[str, ...], ...] = ()
 
 
 def plan(service: Service, system: System, scope: Scope) -> Plan:
@@ -186,4 +187,6 @@ def _launchd(service: Service) -> Plan:
         start=(("launchctl", "bootstrap", "system", path),),
         stop=(("launchctl", "bootout", f"system/{label}"),),
         needs_root=True,
+        # launchd keeps what it was told: a job of that name has to go before another one comes
+        before=(("launchctl", "bootout", f"system/{label}"),),
     )

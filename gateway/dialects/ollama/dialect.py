@@ -105,7 +105,6 @@ def _parsed(
         thinking=fields.thinking_of(asked),
         priority=extras.priority,
         client_id=extras.client_id,
-        trace=extras.trace,
     )
     empty: Intent = "unload" if keep_alive_s == 0 else "load"
     return Parsed(

@@ -11,13 +11,17 @@ import contextlib
 import math
 import re
 
-from bus.wire.errors import BadRequest
-from bus.wire.ids import ModelId, is_model_id
+from bus.wire.ids import ModelId
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
 from gateway.dialects.body import bad_field, validate
 from gateway.dialects.dialect import ParseContext
 from gateway.dialects.ollama.bodies import NEUTRAL_OPTIONS, OllamaOptionsBody, SharedBody
-from gateway.dialects.shared_fields import LEAST_REPETITION, LEAST_TOP_P, temperature_of
+from gateway.dialects.shared_fields import (
+    LEAST_REPETITION,
+    LEAST_TOP_P,
+    named_model,
+    temperature_of,
+)
 
 DEFAULT_TEMPERATURE = 0.8
 DEFAULT_TOP_K = 40
@@ -30,10 +34,7 @@ _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR":
 
 def model_of(name: str) -> ModelId:
     """Return the model asked for, without `:latest`. BadRequest for what cannot be a name."""
-    plain = name.removesuffix(":latest")
-    if not is_model_id(plain):
-        raise BadRequest(f"'{name[:80]}' cannot be the name of a model", field="model")
-    return ModelId(plain)
+    return named_model(name.removesuffix(":latest"))
 
 
 def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:

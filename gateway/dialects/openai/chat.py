@@ -66,7 +66,6 @@ class OpenAIChat:
             ignore_eos=bool(asked.ignore_eos),
             priority=extras.priority,
             client_id=fields.client_of(asked, extras),
-            trace=extras.trace,
         )
         return Parsed(
             requests=(request,),

@@ -125,5 +125,4 @@ def _request_of(
         ignore_eos=bool(asked.ignore_eos),
         priority=extras.priority,
         client_id=fields.client_of(asked, extras),
-        trace=extras.trace,
     )

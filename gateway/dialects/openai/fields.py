@@ -6,12 +6,12 @@ Pure. Each function reads one matter out of a body, or raises `BadRequest` namin
 from __future__ import annotations
 
 from bus.wire.errors import BadRequest
-from bus.wire.ids import ModelId, is_model_id
+from bus.wire.ids import ModelId
 from bus.wire.messages.requests import Sampling
 from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Extras
 from gateway.dialects.openai.bodies import SharedBody
-from gateway.dialects.shared_fields import LEAST_TOP_P, temperature_of
+from gateway.dialects.shared_fields import LEAST_TOP_P, named_model, temperature_of
 
 MAX_BIASED = 1024
 NO_EFFECT_TIERS = ("auto", "default")
@@ -19,9 +19,7 @@ NO_EFFECT_TIERS = ("auto", "default")
 
 def model_of(body: SharedBody) -> ModelId:
     """Return the model asked for, known or not. BadRequest for what cannot be a model's name."""
-    if not is_model_id(body.model):
-        raise BadRequest(f"'{body.model[:80]}' cannot be the name of a model", field="model")
-    return ModelId(body.model)
+    return named_model(body.model)
 
 
 def check_offered(body: SharedBody) -> None:

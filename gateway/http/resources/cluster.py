@@ -145,11 +145,14 @@ class MetricsResource(Resource):
     """`GET /metrics`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with Prometheus's text, of all HTTP processes."""
+        """Answer with Prometheus's text, of all processes of this node and of no other: a series
+        that several nodes told would count twice in a sum."""
         service = self.service
-        demands = service.readings.demands(service.reactor.now())
+        node, known, now = service.options.node, service.readings, service.reactor.now()
+        ranks = [one for one in known.ranks(service.bus.state.instances, now) if one.node == node]
+        demands = [one for one in known.demands(now) if one.node == node]
         stalls = read_stalls(Path(service.options.endpoints.folder))
-        resp.data = service.metrics.render(service.catalog.serving(), demands, stalls)
+        resp.data = service.metrics.render(ranks, demands, stalls)
         resp.content_type = metrics.CONTENT_TYPE
 
 

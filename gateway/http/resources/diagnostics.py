@@ -17,15 +17,18 @@ from typing import Any, Literal, cast
 from falcon.asgi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bus.process.tree import running_code
 from bus.wire.codec import first_problem
 from bus.wire.errors import BadMessage, BadRequest, Unavailable
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.control import (
     AskDiagnosis,
+    AskEnded,
     AskRunner,
     Diagnosis,
     DiagnosisRefused,
     RunnerReport,
+    RunnersEnded,
 )
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
@@ -77,7 +80,8 @@ class NodeDiagnostics(_Diagnosing):
     """`GET /v1/diagnostics/node`."""
 
     async def on_get(self, _req: Request, resp: Response) -> None:
-        """Answer with runtime, processes, runners with their own accounts, memory, warnings."""
+        """Answer with runtime, processes, runners with their own accounts and those that ended
+        last, memory, warnings."""
         service = self.service
         node, state = service.bus.speaker.node, service.bus.state
         now = service.reactor.now()
@@ -85,8 +89,8 @@ class NodeDiagnostics(_Diagnosing):
         reading = fresh[0] if fresh else None
         readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
         within_s = self.timing.report_s
-        (reports, failed), capability = await asyncio.gather(
-            _reports(service, within_s), _capability(service, within_s)
+        (reports, failed), ended, capability = await asyncio.gather(
+            _reports(service, within_s), _ended(service, within_s), _capability(service, within_s)
         )
         warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
         if reading is None:
@@ -102,6 +106,7 @@ class NodeDiagnostics(_Diagnosing):
             "memory": _memory(reading),
             "processes": [p.model_dump() for p in reading.processes] if reading else [],
             "runners": runners,
+            "ended": [_ended_runner(report) for report in ended],
             "state": {"term": state.term, "index": state.index},
             "warnings": warnings,
         }
@@ -170,6 +175,15 @@ async def _report(
     return f"no account of {instance}: {said}"
 
 
+async def _ended(service: HttpService, within_s: float) -> tuple[RunnerReport, ...]:
+    """Return the worker's accounts of runners that have ended; none where it does not answer."""
+    try:
+        answer = await _ask(service, service.bus.endpoints.worker, AskEnded(), within_s)
+    except (Unavailable, BadMessage):
+        return ()
+    return answer.reports if isinstance(answer, RunnersEnded) else ()
+
+
 async def _capability(service: HttpService, within_s: float) -> dict[str, Any]:
     question = AskDiagnosis(want="capability")
     try:
@@ -231,6 +245,7 @@ def runtime() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "protocol": [PROTOCOL_MIN, PROTOCOL_MAX],
+        "code": running_code(),
         "packages": versions,
     }
 
@@ -270,6 +285,11 @@ def _runner(report: RunnerReport | None, reading: RunnerReading | None) -> dict[
         "recorder": list(report.recorder),
         "reading": reading.model_dump() if reading else None,
     }
+
+
+def _ended_runner(report: RunnerReport) -> dict[str, Any]:
+    kept = ("pid", "instance", "generation", "exit_code", "message", "ended_at_s", "recorder")
+    return {"process": _process_of(report), **report.model_dump(include=set(kept))}
 
 
 def _memory(reading: NodeReading | None) -> dict[str, Any] | None:

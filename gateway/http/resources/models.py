@@ -11,7 +11,6 @@ from bus.process.clock import wall
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
-from bus.wire.messages.readings import RunnerReading
 from gateway.dialects import dialect
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
 from gateway.service import HttpService
@@ -69,7 +68,7 @@ async def _shown(
 
 def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> dialect.ModelListing:
     copies = [
-        _loaded(one, service.readings.runner_of(one, service.reactor.now()), card)
+        _loaded(one, service, card)
         for one in service.bus.state.instances.values()
         if one.model == model and one.status == "ready"
     ]
@@ -89,11 +88,11 @@ def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> di
     )
 
 
-def _loaded(
-    instance: Instance, reading: RunnerReading | None, card: ModelCard | None
-) -> dialect.LoadedCopy:
+def _loaded(instance: Instance, service: HttpService, card: ModelCard | None) -> dialect.LoadedCopy:
+    now = service.reactor.now()
+    reading = service.readings.runner_of(instance, now)
     weights = card.weights_bytes if card is not None else 0
-    size = max(weights, reading.active_bytes if reading is not None else 0)
+    size = max(weights, service.readings.memory_of(instance, now))
     expires_at_s = None
     if instance.keep_alive_s >= 0 and not instance.pinned:
         idle_s = reading.last_used_ago_s if reading is not None else 0.0

@@ -132,8 +132,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"x_client_id": 5}, "x_client_id"),
     ({"x_timeout_s": 0}, "x_timeout_s"),
     ({"x_stay_warm": "long"}, "x_stay_warm"),
-    ({"x_cooldown": -1}, "x_cooldown"),
-    ({"x_trace": 1}, "x_trace"),
+    ({"x_cooldown": 1}, "x_cooldown"),
+    ({"x_trace": True}, "x_trace"),
     ({"colour": "red"}, "colour"),
 ]  # fmt: skip
 

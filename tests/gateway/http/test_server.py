@@ -17,8 +17,11 @@ import pytest
 
 from bus.process.clock import now
 from bus.wire.errors import Refusal
-from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
+from bus.wire.ids import NodeId
+from bus.wire.topics import reading_topic
+from tests.harness.gateway_testbed import MODEL, NODE, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, body, cancels_of, chat, ready, send_raw
+from tests.harness.node_server import reading
 
 pytestmark = pytest.mark.slow
 
@@ -292,6 +295,27 @@ def test_metrics_count_every_token_and_their_gaps(shared: GatewayTestbed) -> Non
     reader.wait_end(10)
     assert counted("shoal_generation_tokens_total") == tokens + 50
     assert counted("shoal_inter_token_latency_seconds_count") == gaps + 49
+
+
+def test_metrics_are_of_this_node_alone_and_of_every_rank_on_it(shared: GatewayTestbed) -> None:
+    held = shared.holder.state.instances["inst-1"]
+    lead = reading(held).model_copy(update={"node": NODE, "process": "runner:00"})
+    ranks = {
+        "runner:05": lead.model_copy(update={"process": "runner:05", "rank": 1, "active_bytes": 7}),
+        "runner:06": lead.model_copy(update={"process": "runner:06", "node": NodeId("far")}),
+    }
+    for process, said in ranks.items():
+        topic = reading_topic("runner", said.node, process)
+        shared.do(lambda topic=topic, said=said: shared.holder.bus.publish(topic, said))
+
+    def rows(name: str) -> list[str]:
+        text = httpx.get(f"{shared.url}/metrics").text
+        return [row for row in text.splitlines() if row.startswith(name + "{") and "inst-1" in row]
+
+    memory = eventually(lambda: rows("shoal_runner_memory_bytes"), 5, "the follower's memory")
+    assert [row.rpartition(" ")[2] for row in memory] == ["7.0"]
+    assert 'instance_id="inst-1"' in memory[0] and ' instance="' not in memory[0]
+    assert rows("shoal_num_requests_running") == [], "it is the lead's to tell"
 
 
 def test_each_request_leaves_one_line_in_the_log_without_its_text(shared: GatewayTestbed) -> None:

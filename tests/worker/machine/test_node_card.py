@@ -11,7 +11,17 @@ from bus.wire.topology import ports_in
 from conf.settings import load_settings
 from worker.__main__ import worker_settings
 from worker.machine import gpu
-from worker.machine.node_card import addresses, chip_in, machine, machine_facts
+from worker.machine.gpu import ASK_METAL, working_set_in
+from worker.machine.node_card import (
+    addresses,
+    chip_in,
+    lowest_address,
+    mac_id_in,
+    machine,
+    machine_facts,
+)
+
+METAL_KEY, UUID = "max_recommended_working_set_size", "IOPlatformUUID"
 
 PORTS = """
 Hardware Port: Ethernet Adapter (en4)
@@ -75,6 +85,36 @@ def test_runners_compute_on_a_gpu_where_there_is_one_and_mlx_is_built_for_it(
     monkeypatch.setattr(gpu, "nvidia_bytes", lambda: memory_bytes)
     monkeypatch.setattr(gpu, "_is_installed", installed.__contains__)
     assert gpu.backends() == (tags,)
+
+
+def test_a_macs_working_set_is_its_operators_limit_or_else_what_metal_says() -> None:
+    assert working_set_in("4096", lambda: pytest.fail("not asked")) == 4096 << 20
+    assert working_set_in("0", lambda: "22906503168") == 22906503168
+    assert working_set_in("", lambda: "22906503168") == 22906503168
+    assert working_set_in("0", lambda: "") == 0
+
+
+def test_metal_is_asked_in_python_that_runs() -> None:
+    namespace: dict[str, object] = {}
+    stand_in = type("core", (), {"device_info": staticmethod(lambda: {METAL_KEY: 7})})
+    said: list[object] = []
+    code = ASK_METAL.partition(";")[2].strip()
+    exec(code, {"mx": stand_in, "print": said.append}, namespace)
+    assert said == [7]
+
+
+def test_a_macs_id_is_its_own_and_not_that_of_its_cables() -> None:
+    said = """
+    | {
+    |   "IOPlatformSerialNumber" = "C02ABC"
+    |   "IOPlatformUUID" = "564D9A7B-1111-2222-3333-444455556666"
+    | }
+    """
+    found = mac_id_in(said)
+    assert len(found) == 16 and found == mac_id_in(said.lower().replace("ioplatformuuid", UUID))
+    assert found != mac_id_in(said.replace("6666", "6667"))
+    assert mac_id_in("") == ""
+    assert machine() == lowest_address(), "no Mac"
 
 
 def card_here(launched_by: str = "") -> NodeCard:

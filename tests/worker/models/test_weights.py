@@ -145,6 +145,11 @@ def test_a_card_file_may_say_more_and_is_seen_when_it_changes(tmp_path: Path) ->
     assert (after.thinking, after.context_tokens, after.keep_alive_s) == (False, 512, 9.0)
 
 
+def reasons(weights: Weights) -> dict[str, str]:
+    weights.look()
+    return {one.name: f"{one.why}; {one.remedy}" for one in weights.passed_over}
+
+
 def test_unreadable_models_are_named_with_their_trouble_and_harm_no_other(tmp_path: Path) -> None:
     write_model(tmp_path / "models" / "good")
     bad = write_model(tmp_path / "models" / "bad")
@@ -152,10 +157,80 @@ def test_unreadable_models_are_named_with_their_trouble_and_harm_no_other(tmp_pa
     cut = write_model(tmp_path / "models" / "cut")
     raw = (cut / "model.safetensors").read_bytes()
     (cut / "model.safetensors").write_bytes(raw[:40])
-    odd = write_model(tmp_path / "models" / "odd", {"model_type": "x"})
+    write_model(tmp_path / "models" / "odd", {"model_type": "x"})
     weights = shelf(tmp_path)
     assert [card.model for card in weights.look()] == ["good"]
-    assert set(weights.troubles) == {str(bad), str(cut), str(odd)}
+    said = reasons(weights)
+    assert set(said) == {"bad", "cut", "odd"}
+    assert "no safetensors file" in said["bad"] and "cut short" in said["cut"]
+    assert "has no num_hidden_layers" in said["odd"]
+
+
+def test_a_configuration_beyond_reason_costs_nothing(tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "m", {**CONFIG, "num_hidden_layers": 10**9})
+    assert "num_hidden_layers is 1000000000" in reasons(shelf(tmp_path))["m"]
+
+
+def test_weights_cut_short_behind_their_header_are_no_model(tmp_path: Path) -> None:
+    file = write_model(tmp_path / "models" / "m") / "model.safetensors"
+    size = file.stat().st_size
+    os.truncate(file, size - 1)
+    assert f"cut short: {size - 1:,} of {size:,}" in reasons(shelf(tmp_path))["m"]
+
+
+def test_what_has_not_changed_is_not_read_again_whether_good_or_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "models" / "good")
+    bad = write_model(tmp_path / "models" / "bad")
+    (bad / "config.json").write_text("{")
+    opened: list[str] = []
+    weights = shelf(tmp_path)
+    stage = write_model(tmp_path / "stage")
+    weights.look()
+    weights.card(ModelId("part"), stage)
+    real = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda p, *a, **k: opened.append(p.name) or real(p))
+    for _ in range(2):
+        weights.look()
+        weights.card(ModelId("part"), stage)
+    assert not opened
+    (bad / "config.json").write_text(json.dumps(CONFIG))
+    assert [card.model for card in weights.look()] == ["bad", "good"]
+    assert set(opened) >= {"config.json"} and not weights.passed_over
+
+
+def test_an_adapter_beside_weights_is_said_and_is_no_part_of_them(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m")
+    weights = shelf(tmp_path)
+    (before,) = weights.look()
+    other = write_model(tmp_path / "other")
+    (other / "model.safetensors").rename(folder / "adapters.safetensors")
+    (after,) = weights.look()
+    assert (after.parameters, after.size_bytes) == (before.parameters, before.size_bytes)
+    (said,) = weights.passed_over
+    assert said.taken and "adapters.safetensors" in said.why and "not applied" in said.why
+
+
+def test_keys_of_a_card_file_that_have_no_effect_are_said(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "m")
+    (folder / "card.toml").write_text("context_token = 5\nsummary = 'a model'\ntop_k = 1\n")
+    said = reasons(shelf(tmp_path))["m"]
+    assert "context_token, top_k" in said and "meant as context_tokens" in said
+    (folder / "card.toml").write_text("context_tokens = 4096\n")
+    assert "never raise" in reasons(shelf(tmp_path))["m"]
+    (folder / "card.toml").write_text("context_tokens = true\n")
+    assert "whole number" in reasons(shelf(tmp_path))["m"]
+    (folder / "card.toml").write_text("context_tokens = 1024\nkeep_alive_s = -1\n")
+    assert not reasons(shelf(tmp_path))
+
+
+def test_the_cache_of_others_is_named_only_where_it_has_weights(tmp_path: Path) -> None:
+    for name, file in (("a--gguf", "x.gguf"), ("a--words", "tokenizer.json")):
+        snapshot = tmp_path / "hub" / f"models--{name}" / "snapshots" / "aaa"
+        snapshot.mkdir(parents=True)
+        (snapshot / file).write_text("x")
+    assert set(reasons(shelf(tmp_path))) == {"a/gguf"}
 
 
 @pytest.mark.parametrize(

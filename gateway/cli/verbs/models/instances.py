@@ -195,7 +195,10 @@ def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     reading = state.reading_of(one)
     if reading is None:
         return (one.model, _status(state, one), one.instance, "", "", "", "", _leaves(one, 0.0))
-    speed, memory = f"{reading.generation_tokens_per_s:.0f}", size(reading.active_bytes)
+    speed, memory = (
+        f"{reading.generation_tokens_per_s:.0f}",
+        size(sum(rank.active_bytes for rank in state.ranks_of(one))),
+    )
     figures = (reading.running, reading.waiting, speed, memory)
     leaves = _leaves(one, reading.last_used_ago_s)
     return (one.model, one.status, one.instance, *figures, leaves)
@@ -215,7 +218,8 @@ def _leaves(one: Instance, idle_s: float) -> str:
 def _fields(state: NodeState, one: Instance) -> dict[str, Any]:
     reading = state.reading_of(one)
     told = None if reading is None else reading.model_dump(mode="json")
-    return {**one.model_dump(mode="json"), "reading": told}
+    ranks = [rank.model_dump(mode="json") for rank in state.ranks_of(one)]
+    return {**one.model_dump(mode="json"), "reading": told, "ranks": ranks}
 
 
 def _word(key: str, value: Any) -> str:

@@ -25,6 +25,9 @@ def ls(invocation: Invocation) -> None:
         {
             "models": [_fields(one, state.nodes_of(one.model)) for one in models],
             "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
+            "passed_over": [
+                {"node": node, **one.model_dump(mode="json")} for node, one in state.passed_over
+            ],
         }
     )
     rows = [
@@ -42,6 +45,9 @@ def ls(invocation: Invocation) -> None:
     rows += [part_row(node, part) for node, part in state.parts]
     columns = ("model", "family", ">parameters", "quantised", ">size", ">context", "changed")
     output.table(columns, rows)
+    for node, one in state.passed_over:
+        taken = "taken but for this" if one.taken else "not taken"
+        output.note(f"{taken}: {one.path} on {node}: {one.why}; {one.remedy}")
     if not models:
         output.note("no models yet: put a model's folder into <data>/models (`shoal config show`)")
 

@@ -7,6 +7,7 @@ right to do it nothing is written.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -71,7 +72,7 @@ def install(
     """Have the node of this home started with the machine, and again when it fails."""
     made = _plan(invocation, wanted)
     if wanted.dry_run:
-        _show(invocation, made, "would write", made.start)
+        _show(invocation, made, "would write", (*made.before, *made.start))
         return
     _check_rights(made, "install")
     path = Path(made.path)
@@ -83,6 +84,9 @@ def install(
     path.write_text(made.text)
     path.chmod(0o644)
     if start:
+        for one in made.before:
+            with contextlib.suppress(CliError):
+                _tell((one,), "there was none")
         _tell(made.start, f"{path} was written, but could not be started")
     _done(invocation, made, "installed" if start else "written")
     if not start:

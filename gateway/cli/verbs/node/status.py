@@ -9,10 +9,12 @@ import typer
 
 from bus.process.clock import wall
 from bus.process.supervisor import Status, SupervisedProcess, Supervisor
+from bus.process.tree import installed_code
 from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import ProcessReading, UndoneChange
 from gateway.cli.command import Invocation
+from gateway.cli.node import code_mix
 from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output.amounts import span
 from gateway.cli.output.errors import NO_NODE, CliError, no_node_in
@@ -49,6 +51,8 @@ def status(invocation: Invocation) -> None:
             "answers": state is not None,
             "processes": [_as_fields(one) for one in processes],
             "instances": [one.model_dump(mode="json") for one in instances],
+            "installed": installed_code(),
+            "running": code_mix.running_codes(settings.paths),
             "health": {node: one.model_dump() for node, one in health.items()},
             "undone": [{"node": node, **one.model_dump(mode="json")} for node, one in undone],
         }
@@ -68,6 +72,9 @@ def status(invocation: Invocation) -> None:
     output.say("")
     where = f"{name} at {invocation.address()}"
     output.say(f"{where}: {trouble}" if trouble else where)
+    mixed = code_mix.mix(settings.paths)
+    if mixed:
+        output.say(f"warn: {mixed}; {code_mix.REMEDY}")
     for node, one in health.items():
         if one.status != "ok":
             output.say(f"{one.status}: {node}: {one.message} ({one.remediation})")

@@ -39,7 +39,7 @@ from conf.settings import (
 )
 from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf
 from gateway.cli.command import Invocation
-from gateway.cli.node import processes
+from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import (
@@ -261,6 +261,9 @@ def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -
     missed = {key: value for key, value in asked.items() if value != values[key]}
     output.document({**_summary(settings, supervisor, "already running", 0.0), "not_taken": missed})
     output.say(f"{settings.node_name} is already running at {settings.url}")
+    mixed = code_mix.mix(settings.paths)
+    if mixed:
+        output.say(f"{mixed}; {code_mix.REMEDY}")
     if missed:
         there = {key: value for key, value, source in settings.rows() if source == "shoal up"}
         again = " ".join(

@@ -94,7 +94,6 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
     ("x_client_id", {"user": "u1", "x_client_id": "c1"}, "client_id", "c1"),
     ("x_priority", {"x_priority": "urgent"}, "priority", 1),
     ("x_priority number", {"x_priority": 42}, "priority", 42),
-    ("x_trace", {"x_trace": True}, "trace", True),
 ]  # fmt: skip
 
 
@@ -197,11 +196,9 @@ def test_the_last_assistant_turn_can_be_continued(desk: Any) -> None:
 
 
 def test_extras_are_read_and_unknown_x_fields_stripped(desk: Any) -> None:
-    body = _body(x_stay_warm=60, x_cooldown=1.5, x_timeout_s=30, x_colour="red", x_priority="low")
+    body = _body(x_stay_warm=60, x_timeout_s=30, x_colour="red", x_priority="low", x_trace=None)
     extras = desk.parse(CHAT, body).extras
-    assert (extras.stay_warm_s, extras.cooldown_s, extras.timeout_s) == (60.0, 1.5, 30.0)
-    assert extras.stripped == ("x_colour",)
-    assert extras.priority == 20
+    assert (extras.stay_warm_s, extras.timeout_s, extras.priority) == (60.0, 30.0, 20)
 
 
 @pytest.mark.parametrize(

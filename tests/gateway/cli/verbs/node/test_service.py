@@ -57,6 +57,14 @@ def test_the_files_are_as_they_were_read_and_approved(name: str, made: units.Pla
     assert made.text == (GOLDEN / name).read_text()
 
 
+def test_launchd_lets_go_of_a_job_of_that_name_before_it_takes_another() -> None:
+    made = plan(CHOSEN, "darwin", "system")
+    label = "system/local.shoal.0123456789"
+    assert made.before == (("launchctl", "bootout", label),)
+    assert made.start[0][:3] == ("launchctl", "bootstrap", "system")
+    assert plan(PLAIN, "linux", "system").before == ()
+
+
 def words_of(line: str) -> list[str]:
     """systemd's reading of a line of quoted words, written apart from what quotes them."""
     words: list[str] = []

@@ -1,0 +1,78 @@
+"""Talks to supervisord: `shoal restart`, a node that runs what is installed now.
+
+It is `down` and then `up` with what the last `up` was told, by flags and by SHOAL_ variables: the
+latter are read from the running node, for this shell may not have them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+from bus.process.supervisor import Supervisor
+from conf.paths import HOME_VARIABLE, Paths
+from conf.settings import LAUNCHED_BY
+from gateway.cli.command import Invocation
+from gateway.cli.node import processes
+from gateway.cli.output.errors import NO_NODE, CliError
+from gateway.cli.verbs.node.down import bring_down
+from gateway.cli.verbs.node.up import SETTINGS, Flags, up
+
+
+def restart(
+    invocation: Invocation,
+    *,
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="Seconds until everything has to be up.", min=1.0)
+    ] = 180.0,
+) -> None:
+    """Stop the node and start it again, as it was started; for after an update."""
+    settings, output = invocation.settings(), invocation.output
+    paths, supervisor = settings.paths, Supervisor(settings.endpoints.supervisor)
+    if not supervisor.is_up():
+        home = f"no node runs in {paths.home}"
+        raise CliError(home, remedy="`shoal up` starts one", code=NO_NODE)
+    environment = _environment_of(supervisor.pid())
+    by = environment.get(LAUNCHED_BY, "")
+    if (remedy := _by_system(by, paths)) is not None:
+        raise CliError(f"{by} started this node and holds it", remedy=remedy)
+    flags = _remembered(paths)
+    with processes.alone(paths):
+        ended = bring_down(paths, supervisor, output)
+    output.note(f"{settings.node_name} is down ({ended.took_s:.1f} s)")
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
+    up(invocation, flags=flags, foreground=False, stay=False, write_venv_conf=False, wait_s=wait_s)
+
+
+def _by_system(by: str, paths: Paths) -> str | None:
+    """Return how a node is started anew by the system that holds it; None where none does."""
+    name = f"shoal-{paths.runtime.name}" if paths.chosen else "shoal"
+    if by == "systemd":
+        return f"`systemctl restart {name}`, with `--user` where the service is your own"
+    if by == "launchd":
+        return f"`sudo launchctl kickstart -k system/local.{name.replace('-', '.')}`"
+    return None
+
+
+def _environment_of(pid: int | None) -> dict[str, str]:
+    """Return the settings in the environment of the node that runs, as far as they can be read."""
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(pid).environ()
+        ours = {name: value for name, value in found.items() if name.startswith("SHOAL_")}
+        return {name: value for name, value in ours.items() if name != HOME_VARIABLE}
+    return {}
+
+
+def _remembered(paths: Paths) -> Flags:
+    """Return the flags that the last `up` was given."""
+    names = {setting: flag for flag, setting in SETTINGS.items()}
+    told: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        told = json.loads(paths.up_file.read_text())
+    return Flags(**{names.get(setting, setting): value for setting, value in told.items()})

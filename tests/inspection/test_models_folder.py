@@ -1,0 +1,225 @@
+"""What lies in the models folder and is no model, or not wholly, says so (C4, C14)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.nodes import Node, eventually
+
+CONFIG: dict[str, Any] = {
+    "model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 16,
+}  # fmt: skip
+LAYERS = "num_hidden_layers"
+
+
+def weights(values: int = 128) -> bytes:
+    """Return a safetensors file of one tensor."""
+    tensor = {"dtype": "F16", "shape": [values], "data_offsets": [0, 2 * values]}
+    header = json.dumps({"model.embed_tokens.weight": tensor}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(2 * values)
+
+
+def files(**contents: str | bytes | None) -> Callable[[Path], None]:
+    """Return what makes a model's folder with these files instead of, or beside, a good one's."""
+    good: dict[str, str | bytes | None] = {
+        "config.json": json.dumps(CONFIG),
+        "model.safetensors": weights(),
+    }
+
+    def make(folder: Path) -> None:
+        """Write the files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in {**good, **contents}.items():
+            if content is not None:
+                data = content.encode() if isinstance(content, str) else content
+                (folder / name).write_bytes(data)
+
+    return make
+
+
+def only(**contents: str | bytes) -> Callable[[Path], None]:
+    """Return what makes a folder of these files alone."""
+    return files(**{"config.json": None, "model.safetensors": None, **contents})
+
+
+def config(**fields: Any) -> str:
+    return json.dumps({**CONFIG, **fields})
+
+
+KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "loose.gguf": (lambda path: path.write_bytes(b"GGUF"), "mlx_lm.convert"),
+    "loose.safetensors": (lambda path: path.write_bytes(weights()), "a model is a folder"),
+    "packed.zip": (lambda path: path.write_bytes(b"PK"), "packed"),
+    "nowhere": (lambda path: path.symlink_to("/nowhere/at/all"), "leads nowhere"),
+    "gguf": (only(**{"a.Q4_K_M.gguf": b"GGUF"}), "mlx_lm.convert"),
+    "gguf-config": (files(**{"model.safetensors": None, "a.gguf": b"GGUF"}), "mlx_lm.convert"),
+    "no-config": (files(**{"config.json": None}), "without a config.json"),
+    "broken-config": (files(**{"config.json": "{"}), "config.json is broken"),
+    "listed-config": (files(**{"config.json": "[]"}), "not a JSON object"),
+    "other-config": (files(**{"config.json": '{"model_type": "x"}'}), f"has no {LAYERS}"),
+    "odd-config": (files(**{"config.json": config(vocab_size="many")}), "config.json"),
+    "no-layers": (files(**{"config.json": config(num_hidden_layers=0)}), LAYERS),
+    "no-weights": (files(**{"model.safetensors": None}), "without weights"),
+    "torch": (files(**{"model.safetensors": None, "pytorch_model.bin": b"x"}), "pytorch_model.bin"),
+    "other-name": (
+        files(**{"model.safetensors": None, "consolidated.safetensors": weights()}),
+        "consolidated.safetensors",
+    ),
+    "corrupt": (files(**{"model.safetensors": b"\xff" * 64}), "no safetensors file"),
+    "short-header": (files(**{"model.safetensors": weights()[:40]}), "cut short"),
+    "short-data": (files(**{"model.safetensors": weights()[:-1]}), "cut short"),
+    "nothing-in-file": (files(**{"model.safetensors": b""}), "cut short"),
+    "pointer": (
+        files(**{"model.safetensors": "version https://git-lfs.github.com/spec/v1\n"}),
+        "git lfs pull",
+    ),
+    "shards": (
+        files(**{"model.safetensors": None, "model-00002-of-00002.safetensors": weights()}),
+        "model-00001-of-00002.safetensors is missing",
+    ),
+    "unfinished": (
+        files(**{"model.safetensors": None, "model.safetensors.part": b"x"}),
+        "did not end",
+    ),
+    "lora": (
+        only(**{"adapter_config.json": "{}", "adapters.safetensors": weights()}),
+        "LoRA",
+    ),
+    "bad-card": (files(**{"card.toml": "context_tokens = 'long'"}), "context_tokens"),
+    "a blank": (files(), "a-blank"),
+    "größe": (files(), "rename"),
+    "empty": (lambda path: path.mkdir(), "empty folder"),
+    "shoal-tiny": (files(), "comes first"),
+    "owner/deep/er": (files(), "too deep"),
+    "owner/gguf": (only(**{"b.gguf": b"GGUF"}), "GGUF"),
+}
+"""Name below the models folder: what makes it, and words that are said of it."""
+
+
+NAMELESS = ("a blank", "größe")
+"""Names that no request may have: they are refused before anything is looked for."""
+
+
+def named(kind: str) -> str:
+    """Return what is spoken of: of what lies too deep, the folder that might be a model's."""
+    return "owner/deep" if kind == "owner/deep/er" else kind
+
+
+@pytest.fixture(scope="module")
+def littered() -> Iterator[Node]:
+    """Start a node whose models folder holds every kind of what is none, and one good model."""
+    node = Node()
+    models = node.home / "data" / "models"
+    models.mkdir(parents=True)
+    for kind, (make, _) in KINDS.items():
+        (models / kind).parent.mkdir(parents=True, exist_ok=True)
+        make(models / kind)
+    files()(models / "good")
+    files(**{"card.toml": "context_token = 5\nsummary = 'small'\n"})(models / "noted")
+    files(**{"adapters.safetensors": weights(9_999)})(models / "adapted")
+    try:
+        node.up()
+        yield node
+    finally:
+        node.close()
+
+
+def unsaid(text: str, *, folder: Path) -> list[str]:
+    """Return the kinds that no line of a text names together with what is said of them."""
+    lines = text.splitlines()
+    return [
+        kind
+        for kind, (_, words) in KINDS.items()
+        if not any(str(folder / named(kind)) in line and words in line for line in lines)
+    ]
+
+
+def test_c4_ls_says_what_it_saw_and_did_not_take(littered: Node) -> None:
+    models = littered.home / "data" / "models"
+    said = littered.shoal("ls")
+    assert said.returncode == 0 and "good" in said.stdout
+    assert not unsaid(said.stdout + said.stderr, folder=models)
+    document = json.loads(littered.shoal("ls", "--json").stdout)
+    paths = {one["path"] for one in document["passed_over"] if not one["taken"]}
+    assert paths == {str(models / named(kind)) for kind in KINDS}
+
+
+def test_c4_doctor_says_why_each_is_not_taken_and_the_way_out(littered: Node) -> None:
+    said = json.loads(littered.shoal("doctor", "--json").stdout)
+    told = "\n".join(f"{one['found']}; {one['remedy']}" for one in said["checks"])
+    assert not unsaid(told, folder=littered.home / "data" / "models")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "shoal-tiny"])
+def test_c4_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str) -> None:
+    answer = littered.chat("Hi.", model=named(kind))
+    said = answer.json()["error"]["message"]
+    if kind in NAMELESS:
+        assert answer.status_code == 400 and "renamed (`shoal ls`" in said, answer.text
+        return
+    assert answer.status_code == 404, answer.text
+    assert KINDS[kind][1] in said and "is not taken for a model" in said
+
+
+def test_c4_a_file_is_known_by_its_name_without_the_ending(littered: Node) -> None:
+    said = littered.chat("Hi.", model="loose").json()["error"]["message"]
+    assert "loose.gguf is GGUF" in said, said
+
+
+def test_c4_the_log_says_each_once(littered: Node) -> None:
+    models = littered.home / "data" / "models"
+
+    def told() -> list[str]:
+        """Return a line for each thing that the worker's log tells of."""
+        lines = littered.log_lines("worker")
+        return [
+            f"{one['path']}: {one['why']}; {one['remedy']}"
+            for one in lines
+            if "remedy" in one and "path" in one
+        ]
+
+    assert not unsaid("\n".join(told()), folder=models)
+    shutil.rmtree(models / "empty")
+    gone = str(models / "empty")
+    eventually(lambda: gone not in littered.shoal("ls").stderr, 20, "the disk is looked at again")
+    assert len(told()) == len(set(told())) == len(KINDS) + 2, "those taken but for a part too"
+
+
+def test_c14_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> None:
+    folder = littered.home / "data" / "models" / "noted"
+    listed, examined = littered.shoal("ls"), littered.shoal("doctor")
+    for said in (listed.stdout + listed.stderr, examined.stdout):
+        lines = [line for line in said.splitlines() if str(folder) in line]
+        assert any("does not know: context_token" in line for line in lines), said
+        assert not any("context_token, summary" in line for line in lines), said
+    assert "noted" in listed.stdout, "it is a model all the same"
+
+
+def test_c14_an_adapter_beside_the_weights_is_said_and_not_counted(littered: Node) -> None:
+    plain, adapted = (
+        json.loads(littered.shoal("show", name, "--json").stdout) for name in ("good", "adapted")
+    )
+    assert adapted["parameters"] == plain["parameters"] == 128
+    assert adapted["weights_bytes"] == plain["weights_bytes"]
+    listed = littered.shoal("ls")
+    folder = littered.home / "data" / "models" / "adapted"
+    lines = [line for line in listed.stderr.splitlines() if str(folder) in line]
+    assert lines and "adapters.safetensors" in lines[0] and "not applied" in lines[0]
+
+
+def test_c4_what_is_mended_is_taken_without_a_restart(littered: Node) -> None:
+    folder = littered.home / "data" / "models" / "no-config"
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    eventually(
+        lambda: "no-config" in littered.shoal("ls").stdout, 20, "the mended folder is a model"
+    )
+    answer = littered.shoal("ls")
+    assert str(folder) not in answer.stderr

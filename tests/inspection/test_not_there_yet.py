@@ -1,0 +1,44 @@
+"""What is promised and not there says so: fields of ours, and paths that clients know (C14)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.nodes import Node
+
+
+@pytest.mark.parametrize(("field", "value"), [("x_trace", True), ("x_cooldown", 5)])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
+def test_c14_a_field_of_which_nothing_comes_is_refused_by_name(
+    node: Node, path: str, field: str, value: object
+) -> None:
+    messages = [{"role": "user", "content": "Hi."}]
+    body = {"model": "shoal-tiny", "messages": messages, "stream": False, field: value}
+    answer = node.http.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    said = error if isinstance(error, str) else error["message"]
+    assert field in said and "not there yet" in said
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/embeddings", "/v1/responses", "/v1/responses/resp_1", "/dashboard"]
+)
+def test_c14_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, path: str) -> None:
+    misspelt = node.http.get("/v1/embedings")
+    answer = node.http.post(path, json={})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "not_there_yet"), answer.text
+    assert path in error["message"] and "not there yet" in error["message"]
+    assert misspelt.json()["error"]["code"] == "not_found"
+
+
+def test_c14_a_path_of_another_dialect_answers_in_its_words(node: Node) -> None:
+    answer = node.http.post("/v1/messages", json={"model": "shoal-tiny", "messages": []})
+    said = answer.json()
+    assert answer.status_code == 404 and said.get("type") == "error", said
+    assert said["error"]["type"] == "not_found_error"
+    assert "not there yet" in said["error"]["message"]
+    for path in ("/api/embed", "/ollama/api/embed"):
+        told = node.http.post(path, json={}).json()["error"]
+        assert isinstance(told, str) and "not there yet" in told

@@ -1,0 +1,23 @@
+"""A node's locks outlive those who sweep old files out of temporary folders (C17)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from conf.settings import load_settings
+from tests.harness.nodes import Node
+
+
+def test_c17_a_sweeper_passes_by_the_folder_of_a_running_nodes_locks(node: Node) -> None:
+    folder = load_settings(home=node.home).paths.runtime
+    assert list(folder.glob("*.role"))
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        # systemd-tmpfiles does this to each folder, and leaves alone the one that it cannot lock
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(held)
+    raise AssertionError(f"{folder} is not locked: a sweeper takes the lock files in it")
