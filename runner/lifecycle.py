@@ -39,7 +39,7 @@ GROUP_LOST: Final = 76
 
 EXIT_CODES: Mapping[int, str] = {
     STOPPED: "stopped in good order",
-    WEDGED: "a step passed its deadline; the device may be wedged",
+    WEDGED: "a step, or a request's preparation, passed its deadline; the device may be wedged",
     ENGINE_ERROR: "the engine raised; see the log for its traceback",
     LOAD_FAILED: "the model could not be loaded; trying again will not help",
     NO_SPEC: "no worker gave this slot a spec in time",
@@ -52,6 +52,9 @@ SPEC_DEADLINE_S: Final = 60.0
 FIRST_STEP_DEADLINE_S: Final = 60.0
 SHORTEST_STEP_DEADLINE_S: Final = 5.0
 LONGEST_STEP_DEADLINE_S: Final = 10.0
+PREPARES_S: Final = 60.0
+"""How long one request may take to become tokens: templates, grammars and the length of a prompt
+have limits of their own, so that it is a defect which takes longer."""
 RANK_BEAT_S: Final = 0.5
 RANK_LOST_S: Final = 3.0
 RANK_LOST_LOADING_S: Final = 15.0

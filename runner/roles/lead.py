@@ -13,7 +13,7 @@ from bus.wire.messages.control import Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Entry
 from runner.engine import Engine
-from runner.lifecycle import step_deadline_s
+from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import Progressed, Role, RoleParts
 from runner.roles.startup import Startup
@@ -56,9 +56,13 @@ class LeadRole(Role):
         self._server.phase = phase
 
     def watch(self, now: float) -> None:
-        """Give up silent gateways; leave where a step takes longer than it may."""
+        """Give up silent gateways; leave where a step or a request's preparation takes longer than
+        it may."""
         self._server.watch(now)
         super().watch(now)
+        prepares_since = self._startup.text.busy_since
+        if prepares_since is not None and now - prepares_since > PREPARES_S:
+            self._stuck(f"the preparation of a request took more than {PREPARES_S:g} s")
         status = self.status
         if status.busy_since is None:
             return

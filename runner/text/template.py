@@ -3,7 +3,8 @@
 Pure, but for the template itself, which belongs to the model. What a template is given is
 the shape that Hugging Face templates know: `content` as one string (text parts joined by line
 breaks), `reasoning_content`, `tool_calls` with arguments as objects, `tool_call_id` and the
-tool's name on results. A template that raises refuses the request in its own words.
+tool's name on results. A template that raises refuses the request in its own words. Where a turn
+is to be continued, `marked` and `up_to_mark` do what transformers does.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ from typing import Any, Protocol, cast
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolSpec
+from runner.rendering import TemplateStopped
 from runner.text.prepared import SpanState
 from runner.text.spans import Marks
+
+MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Stands where a turn is to go on; some templates trim the blank at its end."""
+
+
+class StoppedTemplate(BadRequest):
+    """The model's template took more than it may for this conversation."""
 
 
 class Template(Protocol):
@@ -62,6 +71,10 @@ def render_chat(
         text = template.render(
             messages, tool_objects(tools), thinking=thinking, continue_final=continues
         )
+    except TemplateStopped as problem:
+        raise StoppedTemplate(
+            f"the model's chat template was stopped: {problem}", field="messages"
+        ) from problem
     except Exception as problem:  # whatever a template raises, the request is at fault
         raise BadRequest(
             f"the model's chat template refuses these messages: {_words(problem)}",
@@ -69,6 +82,22 @@ def render_chat(
         ) from problem
     final = str(messages[-1]["content"]) if continues else None
     return Rendered(text, _opening(text, final, template.think))
+
+
+def marked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with the place marked where the last one is to be continued."""
+    *before, last = (dict(message) for message in messages)
+    return [*before, {**last, "content": last["content"] + MARK}]
+
+
+def up_to_mark(text: str, final: str) -> str:
+    """Return what a template made of `marked` messages up to the mark; `final` is the content of
+    the last. Raises ValueError where the template does not show it."""
+    found = text.rfind(MARK.strip())
+    if found < 0 or final.strip() not in text:
+        raise ValueError("it does not show the message that is to be continued")
+    kept = text[:found]
+    return kept if text.startswith(MARK, found) else kept.rstrip()
 
 
 def chat_messages(prompt: ChatPrompt) -> list[dict[str, Any]]:

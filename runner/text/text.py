@@ -28,7 +28,7 @@ from runner.text.grammar import Calls, Grammars, ThinkFirst
 from runner.text.prepared import PreparedChoice, PreparedRequest, SpanState, choice_seed
 from runner.text.spans import SpanReader
 from runner.text.stops import automaton
-from runner.text.template import Rendered, render_chat, tool_objects
+from runner.text.template import Rendered, StoppedTemplate, render_chat, tool_objects
 from runner.text.tokenizer import ModelTokenizer, TokenizerError
 
 DEFAULT_MAX_TOKENS = 4096
@@ -73,11 +73,17 @@ class Text:
 
     def __init__(self, tokenizer: ModelTokenizer, *, thinking_by_default: bool = False) -> None:
         """Make here, not in a request, all that is slow the first time (the template, llguidance's
-        trie). `thinking_by_default` is the card's: what a request that does not say gets."""
+        trie). `thinking_by_default` is the card's: what a request that does not say gets.
+        Raises TokenizerError where the template has to be stopped already at a first "Hello"."""
         self._tokenizer = tokenizer
         self._thinking_by_default = thinking_by_default
         self._grammars: Grammars | None = None
-        self.prepare(_FIRST, context_tokens=1024)
+        try:
+            self._prepare(_FIRST, context_tokens=1024)
+        except StoppedTemplate as problem:
+            raise TokenizerError(problem.message) from problem
+        except (BadRequest, ContextOverflow):
+            pass  # what the model cannot do is said to who asks for it
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
         """Return the request as tokens, or why not. A `max_tokens` beyond the context is cut to

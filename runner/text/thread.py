@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from bus.process.clock import now
 from bus.wire.errors import Refusal
 from bus.wire.messages.requests import GenerationRequest
 from runner.text.prepared import PreparedRequest, TextWorks
@@ -22,7 +23,8 @@ Job = tuple[GenerationRequest, Callable[[Answer], None]]
 
 class TextThread:
     """`load` is called on the thread; `post` runs a callback in the main thread; `loaded` is
-    called there with the works, or with what went wrong."""
+    called there with the works, or with what went wrong. `busy_since` is when the request that is
+    being prepared was begun; None while there is none."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class TextThread:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="text", daemon=True)
         self.context_tokens = 0
+        self.busy_since: float | None = None
 
     def start(self, context_tokens: int) -> None:
         """Begin to load; prompts are to fit `context_tokens`."""
@@ -60,7 +63,9 @@ class TextThread:
             return
         self._post(lambda: self._loaded(works))
         while (job := self._jobs.get()) is not None:
+            self.busy_since = now()
             self._answer(works, *job)
+            self.busy_since = None
 
     def _answer(
         self, works: TextWorks, request: GenerationRequest, answered: Callable[[Answer], None]

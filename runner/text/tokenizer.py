@@ -6,7 +6,8 @@
 The one home of mlx-lm's `TokenizerWrapper` outside `runner.mlx`. What it gives out is
 ours: encode, render a chat template, the bytes of every token, the markers of thinking and
 of tool calls, the end-of-sequence ids, and llguidance's view of the same vocabulary. No code from
-the model directory is ever run. After opening nothing here changes, so that any thread may ask.
+the model directory is ever run here; its templates are, by `runner.rendering`, in a process of
+their own. After opening nothing else here changes, so that any thread may ask.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ from typing import Any, cast
 
 from llguidance import LLTokenizer
 from mlx_lm.utils import load_tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from bus.wire.errors import ShoalError
+from runner.rendering import Renderer
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
 from runner.text.spans import Marks
+from runner.text.template import marked, up_to_mark
+
+TEMPLATE_CHARACTERS = 1 << 20
 
 
 class TokenizerError(ShoalError):
@@ -38,6 +44,8 @@ class ModelTokenizer:
         anywhere, and no code that lies there is run. Raises TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
+        files = [path / "chat_template.jinja", *path.glob("additional_chat_templates/*.jinja")]
+        _check_templates(sum(file.stat().st_size for file in files if file.is_file()) // 4, path)
         config = _read_json(path / "config.json")
         generation = _read_json(path / "generation_config.json")
         eos = generation.get("eos_token_id", config.get("eos_token_id"))
@@ -63,6 +71,11 @@ class ModelTokenizer:
             index for index in self._wrapper.eos_token_ids if 0 <= index < self.vocabulary
         )
         self.has_template = bool(self._wrapper.has_chat_template)
+        self._renderer = Renderer()
+        self._special = {name: _plain(value) for name, value in hf.special_tokens_map.items()}
+        found = hf.chat_template
+        templates = found.values() if isinstance(found, dict) else [found or ""]
+        _check_templates(sum(map(len, templates)), path)
         self.think: Marks | None = _marks(self._wrapper.think_start, self._wrapper.think_end)
         self.calls: Marks | None = _marks(
             self._wrapper.tool_call_start, self._wrapper.tool_call_end
@@ -87,12 +100,40 @@ class ModelTokenizer:
         thinking: bool,
         continue_final: bool,
     ) -> str:
-        """Return the chat template's text. Raises what the template raises."""
+        """Return the chat template's text. Raises TemplateError and TemplateStopped of
+        `runner.rendering`, and ValueError where there is no template for this."""
+        given = [dict(tool) for tool in tools] or None
+        if self._renders_itself:
+            return self._by_library(messages, given, thinking, continue_final)
+        variables = {
+            **self._special,
+            self._wrapper._thinking_kwarg: thinking,
+            "messages": [_aliased(m) for m in (marked(messages) if continue_final else messages)],
+            "tools": given,
+            "documents": None,
+            "add_generation_prompt": not continue_final,
+        }
+        text = self._renderer.render(self._hf.get_chat_template(None, given), variables)
+        return up_to_mark(text, messages[-1]["content"]) if continue_final else text
+
+    @property
+    def _renders_itself(self) -> bool:
+        """Return whether a library's own code writes this model's prompts, and no template."""
+        own = type(self._hf).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template
+        return own or self._wrapper._chat_template is not None
+
+    def _by_library(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        thinking: bool,
+        continue_final: bool,
+    ) -> str:
         return cast(
             str,
             self._wrapper.apply_chat_template(
                 [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools] or None,
+                tools=tools,
                 add_generation_prompt=not continue_final,
                 continue_final_message=continue_final,
                 enable_thinking=thinking,
@@ -196,3 +237,22 @@ def _vocabulary(config: Mapping[str, Any]) -> int | None:
 
 def _marks(start: str | None, end: str | None) -> Marks | None:
     return None if start is None else Marks(start, end or "")
+
+
+def _plain(value: Any) -> Any:
+    """Return a special token, or a list of such, without the types of its library."""
+    return [str(item) for item in value] if isinstance(value, list | tuple) else str(value)
+
+
+def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message with its reasoning under the other name that templates have for it."""
+    reasoning = message.get("reasoning_content")
+    return {**({} if reasoning is None else {"thinking": reasoning}), **message}
+
+
+def _check_templates(characters: int, path: Path) -> None:
+    """Raise TokenizerError for templates that are too large to be compiled."""
+    if characters > TEMPLATE_CHARACTERS:
+        raise TokenizerError(
+            f"{path}: its chat templates have over {TEMPLATE_CHARACTERS} characters together"
+        )

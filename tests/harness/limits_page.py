@@ -20,7 +20,9 @@ from gateway.dialects.openai import fields
 from gateway.http import middleware
 from gateway.http.resources import diagnostics, instances
 from gateway.requests import body_budget
-from runner.text import grammar
+from runner.lifecycle import PREPARES_S
+from runner.rendering import RenderLimits
+from runner.text import grammar, tokenizer
 from worker.transfer import store, thread
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "limits.md"
@@ -74,6 +76,28 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
     yield "tokens with a bias", f"{fields.MAX_BIASED:,}", "", "400"
     yield "a JSON schema", amount(grammar.SCHEMA_BYTES), "", "400"
     yield "depth of a JSON schema", f"{grammar.SCHEMA_DEPTH}", "", "400"
+    render = RenderLimits()
+    stopped = "400, or the load fails"
+    yield "a chat template", f"{tokenizer.TEMPLATE_CHARACTERS:,} characters", "", "the load fails"
+    yield (
+        "time to render a chat template",
+        f"{render.processor_s:g} s of a processor, {render.wall_s:g} s in all",
+        "",
+        stopped,
+    )
+    yield (
+        "memory to render a chat template",
+        f"{amount(render.memory_bytes)} + {render.memory_per_byte} bytes a byte",
+        "",
+        stopped,
+    )
+    yield (
+        "text of a chat template",
+        f"{amount(render.text_bytes)} + {render.text_per_byte} bytes a byte",
+        "",
+        stopped,
+    )
+    yield "time to prepare a request", f"{PREPARES_S:g} s", "", "the runner is replaced"
     yield "whole numbers about placement", f"{instances.MOST - 1:,}", "", "400"
     yield "requests open", f"{options.max_open:,}", "", "429"
     yield "requests that wait for a model", f"{options.max_waiting}", "", "429"

@@ -34,6 +34,7 @@ from runner.text.prepared import (
     choice_seed,
 )
 from runner.text.text import Text
+from runner.text.tokenizer import TokenizerError
 from tests.harness.toy_tokenizer import FILL_IN, MARKERS, VOCABULARY, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
@@ -458,3 +459,21 @@ def test_markup_has_no_logprobs() -> None:
         assert isinstance(piece, TextPiece)
         texts[piece.channel] += "".join(each.text for each in piece.logprobs)
     assert texts == {"reasoning": "hm", "text": "hello"}
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def test_a_template_that_is_stopped_at_a_first_hello_fails_the_load() -> None:
+    with pytest.raises(TokenizerError, match="chat template was stopped: it took more than"):
+        Text(toy_tokenizer(ENDLESS))
+
+
+def test_a_template_that_is_stopped_for_one_request_refuses_that_request_alone() -> None:
+    template = "{{ messages[0].content }}{% if messages[0].content == 'x' %}" + ENDLESS
+    text = Text(toy_tokenizer(template + "{% endif %}"))
+    refused = text.prepare(request(chat("x")), 100)
+    assert isinstance(refused, Refusal)
+    assert (refused.reason, refused.field) == ("bad_request", "messages")
+    assert "chat template was stopped: it took more than" in refused.message
+    assert isinstance(text.prepare(request(chat("y")), 100), PreparedRequest)

@@ -1,0 +1,185 @@
+"""Talks to the process that renders templates (`sandbox`): starts it, asks it, ends it.
+
+It is started when first asked, and stays for the next. One that breaks a limit is killed, and the
+next question starts another. Time is the processor's, so that a busy machine stops no honest
+template, and the wall's at the latest; where a template was just stopped there is less of both
+for the next, until one ends well: those who wait behind it shall not wait for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bus.process.clock import now
+from runner.rendering import sandbox
+from runner.rendering.limits import RenderLimits, TemplateError, TemplateStopped
+from runner.rendering.sandbox import QUESTION
+
+STARTS_S = 10.0
+LOOKS_S = 0.05
+LEAST_SHARE = 0.25
+"""Of the time that a render has at most, when the ones before it were stopped."""
+ALARM_S = 1.0
+"""How long after the deadline a process ends by itself."""
+PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "TZ", "LANG", "LC_ALL", "SHOAL_HOME", "SPT_NOENV")
+"""Of the environment: no keys, and no libraries to be loaded first."""
+HEAP = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
+"""For glibc: a prompt of a megabyte costs no page faults, and what a larger one took goes back."""
+
+
+class _Sandbox:
+    """One process, held to what `begin` gave it last."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", str(Path(sandbox.__file__))],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                cwd="/",
+                env={name: os.environ[name] for name in PASSED_ON if name in os.environ} | HEAP,
+            )
+        ours.settimeout(LOOKS_S)
+        self._link = ours
+        self._used_s = 0.0
+        self._wall_s = self._processor_s = STARTS_S
+        self._memory_bytes = 1 << 30
+        self._began_at = now()
+
+    def begin(self, processor_s: float, wall_s: float, memory_bytes: int) -> None:
+        """Hold it to so much from now on."""
+        self._processor_s, self._wall_s = processor_s, wall_s
+        self._memory_bytes = memory_bytes
+        self._began_at = now()
+
+    def send(self, data: bytes) -> None:
+        """Send a question. Raises TemplateStopped."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._link.send(left) :]
+            except TimeoutError:
+                self._look()
+            except OSError:
+                raise self._ended() from None
+
+    def answer(self, text_bytes: int) -> tuple[bytes, bytearray]:
+        """Return what the answer is, and its text of so many bytes at most. Raises
+        TemplateStopped."""
+        kind, self._used_s, size = sandbox.ANSWER.unpack(self._receive(sandbox.ANSWER.size))
+        if kind == sandbox.NO_MEMORY:
+            raise TemplateStopped(f"it wanted more than {self._memory_bytes >> 20} MiB of memory")
+        if kind == sandbox.TOO_LONG or size > text_bytes:
+            raise TemplateStopped(f"its text has more than {text_bytes >> 20} MiB")
+        return kind, self._receive(size)
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self._link.close()
+        self.process.kill()
+        self.process.wait()
+
+    def _receive(self, size: int) -> bytearray:
+        found = bytearray(size)
+        left = memoryview(found)
+        while left:
+            try:
+                count = self._link.recv_into(left)
+            except TimeoutError:
+                self._look()
+                continue
+            except OSError:
+                count = 0
+            if not count:
+                raise self._ended()
+            left = left[count:]
+        return found
+
+    def _look(self) -> None:
+        """Raise TemplateStopped where it has used more than it may."""
+        try:
+            found = psutil.Process(self.process.pid)
+            times, resident = found.cpu_times(), found.memory_info().rss
+        except psutil.Error:
+            raise self._ended() from None
+        if times.user + times.system - self._used_s > self._processor_s:
+            raise TemplateStopped(f"it took more than {self._processor_s:g} s of processor time")
+        if now() - self._began_at > self._wall_s:
+            raise TemplateStopped(f"it took more than {self._wall_s:g} s")
+        if resident > self._memory_bytes:
+            raise TemplateStopped(f"it took more than {self._memory_bytes >> 20} MiB of memory")
+
+    def _ended(self) -> TemplateStopped:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(ALARM_S)
+        code = self.process.returncode
+        why = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+        return TemplateStopped(f"the process that renders it ended ({why})")
+
+
+class Renderer:
+    """Renders chat templates. For one thread; its process ends with it, or with `close`."""
+
+    def __init__(self, limits: RenderLimits | None = None) -> None:
+        self._limits = limits or RenderLimits()
+        self._share = 1.0
+        self._sandbox: _Sandbox | None = None
+        self._end: Callable[[], object] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process that renders; None while there is none."""
+        return None if self._sandbox is None else self._sandbox.process.pid
+
+    def close(self) -> None:
+        """End the process."""
+        if self._end is not None:
+            self._end()
+        self._sandbox = self._end = None
+
+    def render(self, template: str, variables: Mapping[str, Any]) -> str:
+        """Return the template's text; `variables` are plain data.
+
+        Raises TemplateError in the template's words, TemplateStopped when it took too much.
+        """
+        asked = marshal.dumps((template, dict(variables)))
+        limits, share = self._limits, self._share
+        memory_bytes, text_bytes = limits.memory(len(asked)), limits.text(len(asked))
+        alarm_s = limits.wall_s * share + ALARM_S
+        question = QUESTION.pack(len(asked), memory_bytes, text_bytes, alarm_s)
+        try:
+            process = self._opened()
+            process.begin(limits.processor_s * share, limits.wall_s * share, memory_bytes)
+            process.send(question)
+            process.send(asked)
+            kind, said = process.answer(text_bytes)
+        except TemplateStopped:
+            self.close()
+            self._share = max(LEAST_SHARE, share / 2)
+            raise
+        self._share = 1.0
+        text = said.decode("utf-8", "surrogatepass")
+        if kind == sandbox.RAISED:
+            raise TemplateError(text)
+        return text
+
+    def _opened(self) -> _Sandbox:
+        """Return a process that waits for a question: a new one where there is none."""
+        if self._sandbox is None or self._sandbox.process.poll() is not None:
+            self.close()
+            self._sandbox = made = _Sandbox()
+            self._end = weakref.finalize(self, made.end)
+            made.answer(0)
+        return self._sandbox
