@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     @property
     def key_files(self) -> KeyFiles:
         """Return the files of the cluster's keys and of the nodes that they admit."""
-        return KeyFiles(self.cluster_key, self._paths.known_nodes)
+        return KeyFiles(self.cluster_key, self._paths.known_nodes, self._paths.machine_key)
 
     @property
     def cluster_key(self) -> Path:
