@@ -30,7 +30,7 @@ from pydantic_settings import (
 
 from bus.links.keyring import KeyFiles
 from bus.process.endpoints import Endpoints, is_loopback
-from bus.process.identity import node_id
+from bus.process.identity import http_token, node_id
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
@@ -77,6 +77,7 @@ class Settings(BaseSettings):
     http_port: int = Field(ge=1, le=65535)
     base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
     http_processes: int = Field(ge=0, le=64)
+    http_owner_only: bool
     http_names: Words
     cors_origins: Words
     api_keys: Words
@@ -138,6 +139,11 @@ class Settings(BaseSettings):
         host = "127.0.0.1" if self.http_host in ("0.0.0.0", "") else self.http_host
         host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.http_port}"
+
+    @property
+    def owner_token(self) -> str | None:
+        """Return what HTTP asks this node's owner for, None where it does not."""
+        return http_token(self._paths.state) if self.http_owner_only else None
 
     def port_of(self, use: str) -> int:
         """Return the first port of a use in the table of `conf.ports`."""

@@ -46,8 +46,11 @@ class Invocation:
         return (self.url or self.settings().url).rstrip("/")
 
     def api(self) -> NodeApi:
-        """Return the node's HTTP API."""
-        return NodeApi(self.address())
+        """Return the node's HTTP API; with its owner's token where it is this home's."""
+        if self.url:
+            return NodeApi(self.address())
+        settings = self.settings()
+        return NodeApi(settings.url, settings.owner_token)
 
     def state(self) -> NodeState:
         """Return the cluster as the node sees it."""

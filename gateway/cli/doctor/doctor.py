@@ -60,4 +60,4 @@ def _state(settings: Settings) -> NodeState | None:
     """Return the state as this home's node knows it; None where no node runs or answers."""
     if not Supervisor(settings.endpoints.supervisor).is_up():
         return None
-    return NodeApi(settings.url).state_if_it_answers(5.0)
+    return NodeApi(settings.url, settings.owner_token).state_if_it_answers(5.0)
