@@ -38,12 +38,13 @@ def main() -> int:
 
     def build(shell: Shell) -> Switchboard:
         """Return the switchboard that the settings ask for."""
+        has_key = shell.keyring is not None and not shell.keyring.is_local
         return Switchboard(
             shell.endpoints,
             shell.reactor,
             shell.log,
             shell.speaker,
-            peer_settings(settings, has_key=shell.keyring is not None),
+            peer_settings(settings, has_key=has_key),
             shell.keyring,
         )
 

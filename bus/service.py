@@ -65,7 +65,7 @@ class Shell:
     reactor: PollReactor
     log: Log
     keyring: Keyring | None = None
-    """The cluster's keys; None on a node that has none, which stays on loopback."""
+    """The cluster's keys, or the machine's; None where TCP is not used."""
 
     def client(self, *, follow: bool = True) -> BusClient:
         """Return this process's connection to the bus; `follow`: it mirrors the state."""

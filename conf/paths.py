@@ -95,6 +95,12 @@ class Paths:
         return self.state / "cluster-key"
 
     @property
+    def machine_key(self) -> Path:
+        """Return the file of the key that this user's nodes on this machine share, which have no
+        cluster key."""
+        return self.runtime.parent / "machine-key"
+
+    @property
     def known_nodes(self) -> Path:
         """Return the file of the nodes that this one has met, by which it admits them."""
         return self.state / "known-nodes"

@@ -31,7 +31,7 @@ from pydantic_settings import (
 
 from bus.links.keyring import KeyFiles
 from bus.process.endpoints import Endpoints, is_loopback
-from bus.process.identity import node_id
+from bus.process.identity import http_token, node_id
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
@@ -89,6 +89,7 @@ class Settings(BaseSettings):
     http_port: int = Field(ge=1, le=65535)
     base_port: int = Field(ge=0, le=HIGHEST_BASE_PORT)
     http_processes: int = Field(ge=0, le=64)
+    http_owner_only: bool
     http_names: Words
     cors_origins: Words
     trusted_proxies: Networks
@@ -128,7 +129,7 @@ class Settings(BaseSettings):
     @property
     def key_files(self) -> KeyFiles:
         """Return the files of the cluster's keys and of the nodes that they admit."""
-        return KeyFiles(self.cluster_key, self._paths.known_nodes)
+        return KeyFiles(self.cluster_key, self._paths.known_nodes, self._paths.machine_key)
 
     @property
     def cluster_key(self) -> Path:
@@ -158,6 +159,11 @@ class Settings(BaseSettings):
         host = "127.0.0.1" if self.http_host in ("0.0.0.0", "") else self.http_host
         host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.http_port}"
+
+    @property
+    def owner_token(self) -> str | None:
+        """Return what HTTP asks this node's owner for, None where it does not."""
+        return http_token(self._paths.state) if self.http_owner_only else None
 
     def port_of(self, use: str) -> int:
         """Return the first port of a use in the table of `conf.ports`."""

@@ -9,7 +9,7 @@ from bus.process.logs import Log
 from bus.process.tree import running_code
 from bus.service import EXIT_FAILED, EXIT_ROLE_TAKEN, AlreadyRunning, role_lock
 from bus.wire.errors import ShoalError
-from conf.settings import Settings, load_settings
+from conf.settings import Settings, hash_key, load_settings
 from gateway.cluster.options import Options
 from gateway.http.auth import check_exposure
 from gateway.http.server import serve
@@ -17,6 +17,7 @@ from gateway.http.server import serve
 
 def options_of(settings: Settings) -> Options:
     """Return the gateway's options, as the settings have them."""
+    token = settings.owner_token
     return Options(
         node=node_id(settings.paths.state),
         node_name=settings.node_name,
@@ -27,7 +28,7 @@ def options_of(settings: Settings) -> Options:
         processes=settings.http_processes,
         request_timeout_s=settings.request_timeout_s,
         load_timeout_s=settings.runner.load_deadline_s,
-        keys=settings.api_keys,
+        keys=(*settings.api_keys, *(() if token is None else (hash_key(token),))),
         names=settings.http_names,
         origins=settings.cors_origins,
         trusted_proxies=settings.trusted_proxies,

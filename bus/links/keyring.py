@@ -3,7 +3,9 @@
 The key file is 0600, written whole or not at all. It is read again whenever it has changed, so
 every step of a rotation reaches running processes. Another file lists the nodes that this node
 has met: a node's public key follows from its id, so to know the id is to know the key. The `bus`
-process writes the list; every process of the node admits by it.
+process writes the list; every process of the node admits by it. A node without a cluster key has
+the *machine key*, which all nodes of one user on one machine share, and with it stays on
+loopback: it keeps other users out, and tells no nodes apart.
 """
 
 from __future__ import annotations
@@ -50,10 +52,12 @@ _Stamp = tuple[int, int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """The key file, which need not be there, and the list of nodes that this one has met."""
+    """The key file, which need not be there, the list of nodes that this one has met, and the file
+    of the machine key, which is made where there is none."""
 
     key: Path
     known: Path
+    machine: Path | None = None
 
 
 def new_key() -> ClusterKey:
@@ -84,6 +88,20 @@ def read_keys(file: Path) -> ClusterKeys | None:
         except (BadKey, UnicodeDecodeError) as error:
             why = str(error) if isinstance(error, BadKey) else "it is not text"
             raise BadKey(f"{file}: {why}") from None
+
+
+def machine_keys(file: Path) -> ClusterKeys:
+    """Return the machine key, a new one where there is none. Raises BadKey when the file or its
+    folder is not this user's alone."""
+    folder = file.parent
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise BadKey(f"{folder} is not a folder of this user alone; remove it, or `chmod 700` it")
+    while (keys := read_keys(file)) is None:
+        with contextlib.suppress(BadKey):  # another process was first
+            write_keys(file, ClusterKeys(new_key()), replace=False)
+    return keys
 
 
 def write_keys(file: Path, keys: ClusterKeys, *, replace: bool) -> None:
@@ -121,12 +139,21 @@ def _stamp(file: Path) -> _Stamp:
 
 
 class Keyring:
-    """This node's keys. `node` and `door` are what links take as `security`. From any thread."""
+    """This node's keys. `node` and `door` are what links take as `security`. From any thread.
+    `is_local`: the machine key is all there is."""
 
     def __init__(
-        self, keys: ClusterKeys, *, file: Path, known_file: Path, node: NodeId, log: Log
+        self,
+        keys: ClusterKeys,
+        *,
+        file: Path,
+        known_file: Path,
+        node: NodeId,
+        log: Log,
+        is_local: bool = False,
     ) -> None:
         self.file = file
+        self.is_local = is_local
         self.known_file = known_file
         self.me = node
         self._log = log
@@ -137,7 +164,7 @@ class Keyring:
         self._admitted: dict[bytes, NodeId] = {}
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
         self._lock = threading.Lock()
-        self.node = NodeSecurity(self)
+        self.node = MachineSecurity(self) if is_local else NodeSecurity(self)
         self.door = DoorSecurity(self)
 
     @property
@@ -160,7 +187,8 @@ class Keyring:
     def introduce(self, nodes: Iterable[NodeId]) -> None:
         """Admit these nodes by name, in every process of this node, until `forget`. For the `bus`
         process alone. Raises BadKey for what is no node id, or for too many."""
-        self._rewrite(lambda known: known | set(nodes))
+        if not self.is_local:
+            self._rewrite(lambda known: known | set(nodes))
 
     def forget(self, node: NodeId) -> None:
         """Admit a node no longer, until it is introduced again. It still has the key: only a
@@ -222,7 +250,11 @@ class Keyring:
     def _follow_keys(self) -> None:
         try:
             found = read_keys(self.file)
-        except BadKey as error:
+            if found is None and self.is_local:  # systems sweep their temporary folders
+                with contextlib.suppress(BadKey):  # another process was first
+                    write_keys(self.file, self._keys, replace=False)
+                found = read_keys(self.file)
+        except (BadKey, OSError) as error:
             self._log.error("goes on with the keys it had", why=str(error), key=self.named)
             return
         if found is None:
@@ -254,6 +286,11 @@ class KeyringGate(ABC):
     def __init__(self, ring: Keyring) -> None:
         self.ring = ring
         self.domain = f"{self.name}-{next(_count)}"
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether this is for loopback alone."""
+        return self.ring.is_local
 
     def enter(self) -> None:
         """Have the authenticator ask this gate about clients of its domain."""
@@ -320,13 +357,25 @@ class DoorSecurity(KeyringGate):
         return "" if public in mine else None
 
 
+class MachineSecurity(DoorSecurity):
+    """As a node, to this user's other nodes on this machine: each has the machine key, is admitted
+    by it from the first moment, and proves no name."""
+
+    name = "machine"
+    max_bytes = MAX_MESSAGE_BYTES
+
+
 def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:
-    """Return the keyring of a key file, None where there is no file (the node stays on loopback).
-    Raises BadKey for a file that is there and wrong."""
-    keys = read_keys(files.key)
+    """Return the keyring of the key file, else of the machine key; None without either. Raises
+    BadKey for a file that is there and wrong."""
+    keys, file = read_keys(files.key), files.key
+    is_local = keys is None and files.machine is not None
+    if is_local and files.machine is not None:
+        keys, file = machine_keys(files.machine), files.machine
     if keys is None:
         return None
-    return Keyring(keys, file=files.key, known_file=files.known, node=node, log=log)
+    known = files.known
+    return Keyring(keys, file=file, known_file=known, node=node, log=log, is_local=is_local)
 
 
 def _read_known(file: Path) -> frozenset[NodeId]:

@@ -71,6 +71,11 @@ class Security(Protocol):
         handshake fails, for each connection: libzmq has no smaller limit for handshakes."""
         ...
 
+    @property
+    def is_local(self) -> bool:
+        """Return whether it is for connections within this machine alone."""
+        ...
+
     def enter(self) -> None:
         """Have the clients of a socket that is about to serve admitted from now on."""
         ...

@@ -4,8 +4,8 @@ A send that cannot be done at once returns False, and what to do then is the cal
 keep (telemetry drops, control repeats, tokens have credit). Every link sets LINGER 0 and size
 caps. A bound ipc path is guarded by a lock file, for a second bind would steal it in silence.
 With `security` every TCP connection of a link is CURVE (rfc.zeromq.org/spec/26); without, TCP
-is plain and stays on this machine (`bus.links.curve`). The loops that drain links are in
-`bus.links.reactor`.
+is plain (`bus.links.curve`). Without, and with the machine key, it stays on this machine. The
+loops that drain links are in `bus.links.reactor`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ CONNECT_MS = 1_500
 """A connection that is not made by then is tried afresh. The kernel's own patience doubles with
 each try: after a cut of a minute it may look again half a minute after the cable is back."""
 SECURE_HEARTBEAT_MS = 1_000
-"""Links with keys always have ZMTP heartbeats: a monitored libzmq socket that meets a damaged
-message stops reading and does not close (4.3.5), and cables are pulled without a farewell."""
+"""Links with a cluster's keys always have ZMTP heartbeats: a monitored libzmq socket that meets a
+damaged message stops reading and does not close (4.3.5), and cables are pulled without a
+farewell."""
 
 _MONITORED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | sum(FAILED)
@@ -90,8 +91,9 @@ class Link:
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         if security is not None:
-            heartbeat_ms = heartbeat_ms or SECURE_HEARTBEAT_MS
             max_bytes = min(max_bytes, security.max_bytes)
+            if not security.is_local:
+                heartbeat_ms = heartbeat_ms or SECURE_HEARTBEAT_MS
         self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
         if heartbeat_ms:
             self.socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
@@ -113,11 +115,11 @@ class Link:
         """Bind, and return the address with its real port. An ipc path is locked first.
 
         Raises AlreadyRunning when another process holds the path, PortTaken when the address
-        cannot be bound, Exposed for TCP beyond loopback without security.
+        cannot be bound, Exposed for TCP beyond loopback without a cluster key.
         """
+        self._check_is_here(address)
         if address.startswith("tcp://") and self._keys is not None:
             return self._keys.serve(address)
-        _check_is_here(address)
         if address.startswith("ipc://"):
             path = address[6:]
             lock = open(path + ".lock", "wb")  # noqa: SIM115 - held as long as the link
@@ -134,12 +136,12 @@ class Link:
 
         Over TCP with a node's security, `peer` is the node that has to be there: another one, or
         one that cannot prove to be it, gets no connection. Raises Exposed for TCP beyond loopback
-        without security.
+        without a cluster key.
         """
+        self._check_is_here(address)
         if self._keys is not None and address.startswith("tcp://"):
             self._keys.reach(address, peer)
             return
-        _check_is_here(address)
         self.socket.connect(address)
 
     def disconnect(self, address: str) -> None:
@@ -251,13 +253,14 @@ class Link:
         if self._keys is not None:
             self._keys.close()
 
-
-def _check_is_here(address: str) -> None:
-    if address.startswith("tcp://") and not is_loopback(host_of(address)):
-        raise Exposed(
-            f"{address} is not on this machine alone, so a cluster key is needed: "
-            "`shoal keys init` at the first node, `shoal keys join` at the others"
-        )
+    def _check_is_here(self, address: str) -> None:
+        """Raise Exposed for what only a cluster key may reach."""
+        is_bound_here = self.security is None or self.security.is_local
+        if is_bound_here and address.startswith("tcp://") and not is_loopback(host_of(address)):
+            raise Exposed(
+                f"{address} is not on this machine alone, so a cluster key is needed: "
+                "`shoal keys init` at the first node, `shoal keys join` at the others"
+            )
 
 
 def _proved(frame: zmq.Frame) -> NodeId | None:

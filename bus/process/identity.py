@@ -1,7 +1,7 @@
 """Talks to the disk and to chance: ids that are made once.
 
-A node id is made at a node's first start and kept in its state folder; a boot id is new
-for every process.
+A node id is made at a node's first start and kept in its state folder, and so is its owner's
+token; a boot id is new for every process.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from bus.wire.ids import Boot, NodeId
 
-FILE = "node-id"
+FILE, TOKEN_FILE = "node-id", "http-token"
 
 
 def new_boot() -> Boot:
@@ -27,28 +28,46 @@ def new_name(prefix: str) -> str:
 
 
 def node_id(state: Path) -> NodeId:
-    """Return this node's id, from `<state>/node-id`; made there at the first call.
+    """Return this node's id, from `<state>/node-id`; made there at the first call."""
+    return NodeId(_made_once(state / FILE, lambda: f"n{secrets.token_hex(5)}"))
+
+
+def http_token(state: Path) -> str:
+    """Return what HTTP asks this node's owner for, from `<state>/http-token`, which others cannot
+    read; made there at the first call."""
+    return _made_once(state / TOKEN_FILE, lambda: f"sk-{secrets.token_urlsafe(32)}")
+
+
+def _made_once(path: Path, make: Callable[[], str]) -> str:
+    """Return the word in a file, a new one where there is none.
 
     The processes of a node start together: the file has its name only once it has its content,
     so that none of them reads an empty one. One that a power cut left empty is made again.
     """
-    path = state / FILE
-    state.mkdir(parents=True, exist_ok=True)
-    with open(state / f"{FILE}.lock", "w") as lock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f"{path.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = known_node_id(state)
+        known = _known(path)
         if not known:
-            known = f"n{secrets.token_hex(5)}"
-            draft = path.with_name(f"{FILE}.draft")
-            with open(draft, "w") as file:
+            known = make()
+            draft = path.with_name(f"{path.name}.draft")
+            draft.unlink(missing_ok=True)
+            with open(draft, "x", opener=_private) as file:
                 file.write(f"{known}\n")
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, path)
-    return NodeId(known)
+    return known
 
 
 def known_node_id(state: Path) -> NodeId | None:
     """Return the id of the node whose state this is; None where no node was ever started."""
-    path = state / FILE
-    return NodeId(path.read_text().strip()) or None if path.exists() else None
+    return NodeId(_known(state / FILE)) or None
+
+
+def _known(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -25,6 +25,10 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 MAX_CONTROL_BYTES = 64 << 20
 """Snapshots are the largest; anything else is far below."""
+MAX_QUESTION_BYTES = 1 << 20
+"""The longest where only questions come. A byte of msgpack may become 72 of memory."""
+MAX_ITEMS = 1 << 16
+"""The longest array or map of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,23 @@ def pack(value: Any) -> bytes:
     return cast(bytes, msgpack.packb(value, use_bin_type=True))
 
 
-def unpack(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Any:
-    """Read plain data from msgpack. Raises BadMessage."""
+def unpack(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES, most_items: int = -1) -> Any:
+    """Read plain data from msgpack, with `most_items` in an array or map (-1: as many as there
+    are). Raises BadMessage."""
     if len(data) > limit_bytes:
         raise BadMessage(f"message of {len(data)} bytes is over the limit of {limit_bytes}")
     try:
-        return cast(Any, msgpack.unpackb(data, raw=False, strict_map_key=False))
+        return cast(
+            Any,
+            msgpack.unpackb(
+                data,
+                raw=False,
+                strict_map_key=False,
+                max_array_len=most_items,
+                max_map_len=most_items,
+                max_ext_len=0,
+            ),
+        )
     except Exception as error:  # msgpack raises many types on garbage
         raise BadMessage(f"not msgpack: {error}") from error
 
@@ -79,7 +94,7 @@ def encode(envelope: Envelope) -> bytes:
 
 def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
     """Read one frame as an envelope with a validated message. Raises BadMessage."""
-    raw = unpack(data, limit_bytes=limit_bytes)
+    raw = unpack(data, limit_bytes=limit_bytes, most_items=MAX_ITEMS)
     if not isinstance(raw, list) or len(cast(list[Any], raw)) != 7:
         raise BadMessage("an envelope is an array of 7")
     version, kind, node, process, boot, seq, body = cast(list[Any], raw)

@@ -57,13 +57,16 @@ class Invocation:
         return (self.url or self.settings().url).rstrip("/")
 
     def api(self) -> NodeApi:
-        """Return the HTTP API of the node at `--url`, else of the home's own node. Raises CliError
-        where the home has none that runs, though another's answers at its address."""
+        """Return the HTTP API of the node at `--url`, else of the home's own node, with its owner's
+        token. Raises CliError where the home has none that runs, though another's answers at its
+        address."""
         from gateway.cli.node.node_api import NodeApi, check_is_of
 
-        api = NodeApi(self.address())
-        if not self.url:
-            check_is_of(api, self.settings().paths)
+        if self.url:
+            return NodeApi(self.address())
+        settings = self.settings()
+        api = NodeApi(settings.url.rstrip("/"), settings.owner_token)
+        check_is_of(api, settings.paths)
         return api
 
     def state(self) -> NodeState:

@@ -15,7 +15,7 @@ from bus.client import BusClient, topic_of
 from bus.links.reactor import Reactor
 from bus.links.transport import Change, Link
 from bus.process.logs import CountedWarning, Log
-from bus.wire.codec import Envelope, decode
+from bus.wire.codec import MAX_QUESTION_BYTES, Envelope, decode
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import TermHeartbeat
@@ -194,7 +194,7 @@ class CandidateRouter:
         self._log = log
         self._dropped = CountedWarning(log, "dropped a question")
         self._on_question = on_question
-        self._link = Link("router", security=client.security)
+        self._link = Link("router", max_bytes=MAX_QUESTION_BYTES, security=client.security)
         self._link.bind(client.endpoints.candidate)
         for address in listen:
             self._listen(address)
@@ -221,7 +221,7 @@ class CandidateRouter:
             return
         asker, payload = frames
         try:
-            question = decode(payload).message
+            question = decode(payload, limit_bytes=MAX_QUESTION_BYTES).message
         except BadMessage as error:
             self._dropped.add(error=str(error)[:200])
             return

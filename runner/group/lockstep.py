@@ -188,7 +188,8 @@ class RankContext:
 
     `first_layer` up to (not including) `last_layer` are its own. `agree` waits until every rank
     has spoken and the lead has answered; `tell` (the lead's) sends a plan to all followers and
-    does not wait. Both are called from the engine's thread.
+    does not wait; `met` notes that all ranks have proved to be the group's. All are called from
+    the engine's thread.
     """
 
     rank: int
@@ -201,3 +202,4 @@ class RankContext:
     secret: str
     agree: Callable[[RankFacts], Agreement]
     tell: Callable[[SharedPlan], None]
+    met: Callable[[], None]

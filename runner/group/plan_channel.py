@@ -95,6 +95,7 @@ class PlanChannel:
             secret=group.secret,
             agree=agree,
             tell=tell,
+            met=self._has_met,
         )
         self.step = 0
         self.ready = False
@@ -102,6 +103,7 @@ class PlanChannel:
         self._log = shell.log
         self._listener = listener
         self._formed = False
+        self._met = False
         self._over = False
         self._told = threading.Condition()
         self._link = Link(
@@ -111,8 +113,9 @@ class PlanChannel:
         )
 
     def formed(self) -> None:
-        """Count silence from now: the ring is there."""
+        """Count silence from now: the ring is there, and the proof of who is in it is due."""
         self._formed = True
+        self._reactor.later(self.group.form_deadline_s, self._check_met)
 
     def end(self, why: str, *, is_final: bool = False) -> None:
         """Tell the others that this rank leaves, and from a follower whether it always would."""
@@ -127,6 +130,16 @@ class PlanChannel:
     def _begin(self, received: Callable[[list[bytes]], None], beat: Callable[[], None]) -> None:
         self._reactor.watch(self._link, received)
         self._beats = self._reactor.every(RANK_BEAT_S, beat)
+
+    def _has_met(self) -> None:
+        self._met = True
+
+    def _check_met(self) -> None:
+        """Give the group up where its first exchange does not end: who is in the ring and is none
+        of its ranks need not say anything."""
+        if not self._met:
+            limit_s = self.group.form_deadline_s
+            self._lose(f"the ranks did not prove in {limit_s:g} s that they alone are in the ring")
 
     def _lose(self, what: str, *, is_final: bool = False) -> None:
         if not self._over:

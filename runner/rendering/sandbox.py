@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateError
@@ -94,10 +94,12 @@ def environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
     made.filters["tojson"] = _to_json
-    made.globals["raise_exception"] = _raise_exception
-    made.globals["strftime_now"] = _strftime_now
-    made.globals["dict"] = TemplateDict()
-    made.globals["namespace"] = TemplateNamespace
+    cast(dict[str, Any], made.globals).update(
+        raise_exception=_raise_exception,
+        strftime_now=_strftime_now,
+        dict=TemplateDict(),
+        namespace=TemplateNamespace,
+    )
     return made
 
 
@@ -128,19 +130,26 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     compiled = lru_cache(TEMPLATES_KEPT)(environment().from_string)
     _send(READY)
-    while (head := _receive(QUESTION.size)) is not None:
-        size, memory_bytes, text_bytes, seconds = QUESTION.unpack(head)
-        asked = _receive(size)
-        if asked is None:
-            return
-        _limit_memory(memory_bytes)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        kind, said = _rendered(compiled, asked)
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        _send(*((kind, said) if len(said) <= text_bytes else (TOO_LONG, b"")))
+    while _served(compiled):
+        pass
 
 
-def _rendered(compiled: Callable[[str], Template], asked: bytes) -> tuple[bytes, bytes]:
+def _served(compiled: Callable[[str], Template]) -> bool:
+    """Answer the next question; False when there is none any more."""
+    head = _receive(QUESTION.size)
+    size, memory_bytes, text_bytes, seconds = QUESTION.unpack(head) if head else (0, 0, 0, 0.0)
+    asked = _receive(size)
+    if not head or asked is None:
+        return False
+    _limit_memory(memory_bytes)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    kind, said = _rendered(compiled, asked)
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    _send(*((kind, said) if len(said) <= text_bytes else (TOO_LONG, b"")))
+    return True
+
+
+def _rendered(compiled: Callable[[str], Template], asked: bytearray) -> tuple[bytes, bytes]:
     try:
         template, variables = marshal.loads(asked)
         return TEXT, compiled(template).render(variables).encode("utf-8", "surrogatepass")
@@ -157,22 +166,23 @@ def _limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def _receive(size: int) -> bytes | None:
+def _receive(size: int) -> bytearray | None:
     """Return so many bytes of standard input, None at its end."""
-    parts: list[bytes] = []
-    while size > 0:
-        part = os.read(0, min(size, 1 << 20))
-        if not part:
+    found = bytearray(size)
+    left = memoryview(found)
+    while left:
+        count = os.readv(0, [left])
+        if not count:
             return None
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        left = left[count:]
+    return found
 
 
 def _send(kind: bytes, said: bytes = b"") -> None:
-    left = memoryview(ANSWER.pack(kind, time.process_time(), len(said)) + said)
-    while left:
-        left = left[os.write(1, left) :]
+    for part in (ANSWER.pack(kind, time.process_time(), len(said)), said):
+        left = memoryview(part)
+        while left:
+            left = left[os.write(1, left) :]
 
 
 if __name__ == "__main__":

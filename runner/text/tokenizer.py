@@ -44,6 +44,8 @@ class ModelTokenizer:
         anywhere, and no code that lies there is run. Raises TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
+        files = [path / "chat_template.jinja", *path.glob("additional_chat_templates/*.jinja")]
+        _check_templates(sum(file.stat().st_size for file in files if file.is_file()) // 4, path)
         config = _read_json(path / "config.json")
         generation = _read_json(path / "generation_config.json")
         eos = generation.get("eos_token_id", config.get("eos_token_id"))
@@ -71,7 +73,9 @@ class ModelTokenizer:
         self.has_template = bool(self._wrapper.has_chat_template)
         self._renderer = Renderer()
         self._special = {name: _plain(value) for name, value in hf.special_tokens_map.items()}
-        _check_templates(hf.chat_template, path)
+        found = hf.chat_template
+        templates = found.values() if isinstance(found, dict) else [found or ""]
+        _check_templates(sum(map(len, templates)), path)
         self.think: Marks | None = _marks(self._wrapper.think_start, self._wrapper.think_end)
         self.calls: Marks | None = _marks(
             self._wrapper.tool_call_start, self._wrapper.tool_call_end
@@ -246,10 +250,9 @@ def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**({} if reasoning is None else {"thinking": reasoning}), **message}
 
 
-def _check_templates(found: str | dict[str, str] | None, path: Path) -> None:
+def _check_templates(characters: int, path: Path) -> None:
     """Raise TokenizerError for templates that are too large to be compiled."""
-    size = sum(map(len, found.values() if isinstance(found, dict) else [found or ""]))
-    if size > TEMPLATE_CHARACTERS:
+    if characters > TEMPLATE_CHARACTERS:
         raise TokenizerError(
-            f"{path}: its chat templates have {size} characters, {TEMPLATE_CHARACTERS} at most"
+            f"{path}: its chat templates have over {TEMPLATE_CHARACTERS} characters together"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import subprocess
 import sys
 import threading
@@ -13,9 +14,17 @@ from typing import Any
 import pytest
 
 from bus.links.cluster_key import ClusterKey, ClusterKeys
-from bus.links.keyring import DOOR_MAX_BYTES, new_key, write_keys
+from bus.links.keyring import (
+    DOOR_MAX_BYTES,
+    KeyFiles,
+    Keyring,
+    new_key,
+    open_keyring,
+    write_keys,
+)
 from bus.links.reactor import RENEW_S, AsyncioReactor
 from bus.links.transport import Change, Frames, Link
+from bus.process.logs import Log
 from bus.wire.errors import Exposed
 from bus.wire.ids import NodeId
 from tests.harness.secure_site import ANY, Site
@@ -171,12 +180,41 @@ def test_loopback_without_a_key_stays_plain(site: Site) -> None:
     assert site.until(lambda: heard == [(None, [b"p", b"hello"])])
 
 
+def machine_ring(folder: Path) -> Keyring:
+    files = KeyFiles(folder / "cluster-key", folder / "known", folder / "own" / "machine-key")
+    ring = open_keyring(files, node=A, log=Log(node=A, process="test", stream=io.StringIO()))
+    assert ring is not None
+    return ring
+
+
+@pytest.mark.parametrize("with_machine_key", [False, True])
 @pytest.mark.parametrize("host", ["*", "0.0.0.0", "192.168.1.5", "eth0", "[::]"])
-def test_beyond_loopback_a_key_is_required(host: str) -> None:
-    link = Link("router")
-    with pytest.raises(Exposed, match=r"shoal keys init.*shoal keys join"):
-        link.bind(f"tcp://{host}:0")
+def test_beyond_loopback_a_cluster_key_is_required(
+    host: str, with_machine_key: bool, tmp_path: Path
+) -> None:
+    link = Link("router", security=machine_ring(tmp_path).node if with_machine_key else None)
+    for use in (link.bind, link.connect):
+        with pytest.raises(Exposed, match=r"shoal keys init.*shoal keys join"):
+            use(f"tcp://{host}:1")
     link.close()
+
+
+def test_on_loopback_the_machine_key_is_enough_and_nothing_less_is(
+    site: Site, tmp_path: Path
+) -> None:
+    link, address, heard = site.serve(machine_ring(tmp_path).node)
+    other = tmp_path / "other"
+    plain, _ = site.call(None, address, identity="plain")
+    strange, _ = site.call(machine_ring(other).node, address, identity="strange", peer=A)
+    member, _ = site.call(site.keyring(B, ClusterKeys(KEY)).node, address, peer=A, identity="far")
+    friend, said = site.call(machine_ring(tmp_path).node, address, peer=B, identity="friend")
+    for one in (plain, strange, member, friend):
+        one.send(b"hello")
+    assert site.until(lambda: bool(heard))
+    link.send(b"friend", b"welcome")
+    assert site.until(lambda: said == [[b"welcome"]])
+    site.for_seconds(1.0)
+    assert heard == [(None, [b"friend", b"hello"])]
 
 
 def test_one_link_serves_others_with_keys_and_its_own_node_without(

@@ -2,8 +2,8 @@
 
 The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong soon
 after the first request has come: `wedge` (a step never ends), `raise`, or `slow` (a step takes
-half a second). `stray` is a follower with its real engine that once hears another token than
-its lead has sampled.
+half a second). With `ponder` no request ever becomes tokens. `stray` is a follower with its real
+engine that once hears another token than its lead has sampled.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from bus.process.identity import node_id
 from bus.wire.messages.control import RunnerSpec
+from bus.wire.messages.requests import GenerationRequest
 from conf.settings import load_settings
 from runner import __main__ as real
 from runner.engine import (
@@ -28,6 +29,7 @@ from runner.engine import (
     StepResult,
 )
 from runner.group.lockstep import RankContext
+from runner.roles import lead
 from runner.roles.role import Factories, Progressed
 from runner.service import run_slot
 from runner.serving.warm_up import LENGTHS
@@ -35,6 +37,7 @@ from runner.text import ModelTokenizer, Text, TextWorks
 from tests.harness.engine import FakeEngine, facts
 
 STEPS_BEFORE = 2
+PREPARES_S = 2.0
 STRAYS_AFTER = 120
 """Steps: more than warming up takes, so that a request's token is misread."""
 
@@ -76,8 +79,17 @@ def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progres
     return FaultyEngine(facts(kv_bytes=1 << 20), os.environ["SHOAL_TEST_FAULT"])
 
 
+class PonderingText(Text):
+    """Comes to no end with a request."""
+
+    def prepare(self, request: GenerationRequest, context_tokens: int) -> NoReturn:
+        while True:
+            threading.Event().wait(60.0)
+
+
 def load_text(spec: RunnerSpec) -> TextWorks:
-    return Text(ModelTokenizer(Path(spec.path)))
+    made = PonderingText if os.environ["SHOAL_TEST_FAULT"] == "ponder" else Text
+    return made(ModelTokenizer(Path(spec.path)))
 
 
 def load_straying(
@@ -126,11 +138,13 @@ def fake() -> Factories:
 
 def main() -> int:
     settings = load_settings()
+    lead.PREPARES_S = PREPARES_S
     return run_slot(
         "00",
         node=node_id(settings.paths.state),
         endpoints=settings.endpoints,
         log_level="info",
+        keys=settings.key_files,
         factories=straying() if os.environ["SHOAL_TEST_FAULT"] == "stray" else fake(),
     )
 

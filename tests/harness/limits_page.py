@@ -111,6 +111,8 @@ def bus_rows() -> Iterator[Row]:
     """Give what holds on the ports between nodes, and on the sockets of one."""
     closed = "the connection is closed"
     yield "an envelope", amount(codec.MAX_CONTROL_BYTES), "", "dropped, a line in the log"
+    yield "an array or map in it", f"{codec.MAX_ITEMS:,}", "", "dropped, a line in the log"
+    yield "a question to a master", amount(codec.MAX_QUESTION_BYTES), "", closed
     yield "a data frame", amount(array_frames.MAX_FRAME_BYTES), "", "dropped, a line in the log"
     yield "any message", amount(transport.MAX_MESSAGE_BYTES), "", closed
     yield "a message at the door of new nodes", amount(keyring.DOOR_MAX_BYTES), "", closed

@@ -41,7 +41,8 @@ def _model(models: Path, name: str, template: str, *, for_tools: bool = False) -
             {"name": "default", "template": (TINY / "chat_template.jinja").read_text()},
             {"name": "tool_use", "template": template},
         ]
-        path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": named}))
+        settings = {"chat_template": named, "tool_parser_type": "json_tools"}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     else:
         (folder / "chat_template.jinja").write_text(template)
 

@@ -321,6 +321,20 @@ def test_an_engine_that_raises_ends_the_runner_with_its_own_code(
         gateway.close()
 
 
+def test_a_request_that_never_becomes_tokens_ends_the_runner(tmp_path: Path, model: Path) -> None:
+    with started_slot(tmp_path / "home", model, fault="ponder") as slot:
+        slot.ready()
+        gateway = FakeGateway(slot)
+        stream = gateway.submit(request("pondered"))
+        gateway.until(lambda: stream.answer is not None, "an answer", 10.0)
+        assert isinstance(stream.answer, Refused)
+        assert stream.answer.refusal.reason == "not_ready"
+        assert slot.exit_code() == 70
+        assert slot.ended is not None
+        assert "the preparation of a request took more than 2 s" in slot.ended.message
+        gateway.close()
+
+
 def test_a_slow_engine_is_not_taken_for_a_stuck_one(tmp_path: Path, model: Path) -> None:
     with started_slot(tmp_path / "home", model, fault="slow") as slot:
         slot.ready()

@@ -5,8 +5,11 @@ Every rank is a process on loopback. In float32 a group says exactly what one ra
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -268,6 +271,41 @@ def test_a_rank_with_another_key_is_no_part_of_the_group() -> None:
         become(slots)
         assert slots[0].exit_code(20.0) == GROUP_LOST
         assert slots[1].exit_code(20.0) == GROUP_LOST
+
+
+def test_a_stranger_at_a_ring_s_port_ends_that_generation_by_name_and_hears_nothing() -> None:
+    group = group_spec("pipeline", stages(LAYERS, 2), form_deadline_s=3.0)
+    ports = [int(address.rpartition(":")[2]) for rank in group.ranks for address in rank.ring]
+    with started_ranks(TINY, group) as slots:
+        become(slots)
+        with _intruder(ports) as stranger:
+            assert [slot.exit_code(40.0) for slot in slots] == [GROUP_LOST, GROUP_LOST]
+            heard = _heard(stranger)
+        said = [slot.ended.message for slot in slots if slot.ended is not None]
+    assert len(said) == 2 and all(said), said
+    assert bytes.fromhex(group.secret) not in heard
+
+
+def _intruder(ports: list[int]) -> socket.socket:
+    """Connect to the first that listens, before the rank whose place it is; talk nonsense."""
+    end = time.monotonic() + 30.0
+    while time.monotonic() < end:
+        for port in ports:
+            with contextlib.suppress(OSError):
+                link = socket.create_connection(("127.0.0.1", port), 1.0)
+                link.sendall(b"GET / HTTP/1.1\r\n\r\n" * 4)
+                return link
+        time.sleep(0.001)
+    raise AssertionError("no rank listens")
+
+
+def _heard(link: socket.socket) -> bytes:
+    heard = b""
+    link.settimeout(2.0)
+    with contextlib.suppress(OSError):
+        while part := link.recv(4096):
+            heard += part
+    return heard
 
 
 def test_a_ring_that_does_not_form_is_given_up_in_time() -> None:

@@ -46,6 +46,7 @@ from worker.models.passed_over import (
 
 MAX_HEADER_BYTES = 100 << 20
 NOTES_FILE = "card.toml"
+TEMPLATE_CHARACTERS = 1 << 20
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 POINTER = b"version https://git-lfs"
 """How a file begins that Git keeps in place of a large one."""
@@ -251,8 +252,8 @@ def _notes(folder: Path) -> tuple[Notes, Unfit | None]:
 
 def _template(folder: Path) -> str:
     """Return the chat template's text, "" without one."""
-    with contextlib.suppress(OSError):
-        return (folder / TEMPLATE_FILES[0]).read_text()
+    with contextlib.suppress(OSError), open(folder / TEMPLATE_FILES[0], errors="replace") as file:
+        return file.read(TEMPLATE_CHARACTERS)
     try:
         found: object = _json(folder / TEMPLATE_FILES[1]).get("chat_template", "")
     except (OSError, ValueError):

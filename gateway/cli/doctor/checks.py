@@ -228,7 +228,7 @@ def _gateway(settings: Settings, running: bool) -> Finding:
     if not running:
         return Finding("HTTP API", "ok", "the node does not run")
     try:
-        api = NodeApi(settings.url)
+        api = NodeApi(settings.url, settings.owner_token)
         check_is_of(api, settings.paths)
         health = api.get("/health", timeout_s=5.0)
     except CliError as problem:
@@ -244,7 +244,9 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
     """Check py-spy: the node knows, for it has tried; without a node only whether it is there."""
     if running:
         try:
-            found = NodeApi(settings.url).get("/v1/diagnostics/node", timeout_s=10.0)
+            found = NodeApi(settings.url, settings.owner_token).get(
+                "/v1/diagnostics/node", timeout_s=10.0
+            )
         except CliError as problem:
             return Finding("py-spy", "warn", problem.message, "see `shoal logs telemetry`")
         can = found["diagnosis"]

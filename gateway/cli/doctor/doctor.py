@@ -68,6 +68,6 @@ def _state(settings: Settings) -> NodeState | None:
     """Return the state as this home's node knows it; None where no node runs or answers."""
     if not Supervisor(settings.endpoints.supervisor).is_up():
         return None
-    state = NodeApi(settings.url).state_if_it_answers(5.0)
+    state = NodeApi(settings.url, settings.owner_token).state_if_it_answers(5.0)
     own = known_node_id(settings.paths.state)
     return state if state is not None and state.asked == own else None

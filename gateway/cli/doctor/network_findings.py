@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.links.cluster_key import ClusterKeys
-from bus.process.endpoints import WILDCARDS, is_loopback
+from bus.process.endpoints import WILDCARDS, host_of, is_loopback
 from bus.wire.messages.peers import PeerReading
 from bus.wire.topology import NodeAddress, ranked
 from gateway.cli.doctor.check import Finding
@@ -151,7 +151,8 @@ def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
     if spoken is None:
         remedy = "is that the port of `peers` there (base port + 4), and not HTTP?"
         return Finding(name, "error", "something answers that is no shoal node", remedy)
-    if spoken == "CURVE" and not has_key:
+    is_here = is_loopback(host_of(look.address))
+    if spoken == "CURVE" and not has_key and not is_here:
         remedy = "`shoal keys join` with that cluster's key"
         return Finding(name, "error", "it wants a cluster key, and this node has none", remedy)
     if spoken == "NULL" and has_key:
@@ -162,6 +163,9 @@ def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
     if look.said and has_key:
         remedy = "compare the fingerprints of `shoal keys show` here and there; then `shoal up`"
         return Finding(name, "error", "it does not take this node's cluster key", remedy)
+    if look.said and spoken == "CURVE":
+        found = "it does not take this machine's key: it has a cluster's, or is another user's"
+        return Finding(name, "error", found, "`shoal keys join` with that cluster's key")
     if look.said:
         return Finding(name, "error", "it listens, but does not answer", "see `shoal logs` there")
     return Finding(

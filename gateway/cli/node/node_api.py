@@ -29,15 +29,15 @@ KEEP_ALIVE = "keep-alive"
 
 
 class NodeApi:
-    """The HTTP API of one node, with the key of the environment (SHOAL_API_KEY).
+    """The HTTP API of one node, with `key`, else the key of the environment (SHOAL_API_KEY).
 
     Every method raises CliError when there is no good answer. Fields of a body that are None are
     not sent: they are the node's to choose.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url
-        key = os.environ.get("SHOAL_API_KEY")
+        key = key or os.environ.get("SHOAL_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         try:

@@ -60,7 +60,7 @@ def no_node_in(home: Path) -> CliError:
 def refusal(status: int, message: str) -> CliError:
     """Return what an HTTP error of the node means here: its remedy and exit code."""
     if status in (401, 403):
-        remedy = "give the node's API key in SHOAL_API_KEY"
+        remedy = "give the node's API key in SHOAL_API_KEY (or what its `http-token` file holds)"
         return CliError(message, remedy=remedy, code=FAILED)
     if status == 404:
         return CliError(message, remedy="`shoal ls` shows the models here", code=NOT_FOUND)

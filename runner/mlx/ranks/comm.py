@@ -98,6 +98,7 @@ def meet(context: RankContext) -> GroupComm:
     rank = group_config.stranger(context.secret, context.generation, greetings)
     if rank is not None:
         raise CannotForm(f"rank {rank} of the ring is not the group's")
+    context.met()
     return comm
 
 

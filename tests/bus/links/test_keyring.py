@@ -5,13 +5,22 @@ from __future__ import annotations
 import io
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from bus.links.cluster_key import ClusterKeys, node_secret
 from bus.links.curve import public_key
-from bus.links.keyring import KeyFiles, Keyring, new_key, open_keyring, read_keys, write_keys
+from bus.links.keyring import (
+    KeyFiles,
+    Keyring,
+    machine_keys,
+    new_key,
+    open_keyring,
+    read_keys,
+    write_keys,
+)
 from bus.process.logs import Log
 from bus.wire.errors import BadKey
 from bus.wire.ids import InstanceId, NodeId
@@ -151,3 +160,62 @@ def test_a_rings_secret_is_the_same_at_every_node(tmp_path: Path) -> None:
     instance = InstanceId("inst-1")
     assert ring.ring_secret(instance, 3) == other.ring_secret(instance, 3)
     assert len(ring.ring_secret(instance, 3)) == 64
+
+
+def machine(home: Path, folder: Path, into: io.StringIO | None = None) -> Keyring:
+    log = Log(node=ME, process="test", stream=into if into is not None else io.StringIO())
+    files = KeyFiles(home / "cluster-key", home / "known", folder / "machine-key")
+    ring = open_keyring(files, node=ME, log=log)
+    assert ring is not None
+    return ring
+
+
+def test_nodes_without_a_cluster_key_share_the_machine_key(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    one, other = machine(tmp_path / "a", shared), machine(tmp_path / "b", shared)
+    assert one.is_local and one.keys == other.keys
+    assert stat.S_IMODE(one.file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o700
+    assert other.node.admit(public_key(one.node.serving())) == ""
+    assert one.node.max_bytes > one.door.max_bytes
+    one.introduce([PEER])
+    assert not one.known_file.exists()
+
+
+def test_a_cluster_key_goes_before_the_machine_key(tmp_path: Path) -> None:
+    made(tmp_path)
+    ring = machine(tmp_path, tmp_path / "shared")
+    assert not ring.is_local and not (tmp_path / "shared").exists()
+
+
+def test_the_machine_key_is_made_once_whoever_comes_first(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(machine_keys, [tmp_path / "shared" / "machine-key"] * 32))
+    assert len({keys.current.text for keys in found}) == 1
+
+
+def test_a_machine_key_that_was_swept_away_is_put_back(tmp_path: Path) -> None:
+    said = io.StringIO()
+    ring = machine(tmp_path, tmp_path / "shared", said)
+    kept = ring.keys
+    ring.file.unlink()
+    assert ring.keys == kept and read_keys(ring.file) == kept
+    assert machine(tmp_path, tmp_path / "shared").keys == kept
+    assert "error" not in said.getvalue()
+
+
+def test_a_folder_that_others_reach_keeps_no_machine_key(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(BadKey, match="chmod 700"):
+        machine_keys(folder / "machine-key")
+    (tmp_path / "real").mkdir(mode=0o700)
+    folder.rmdir()
+    folder.symlink_to(tmp_path / "real")
+    with pytest.raises(BadKey, match="not a folder of this user alone"):
+        machine_keys(folder / "machine-key")
+    folder.unlink()
+    key = machine(tmp_path, folder).file
+    key.chmod(0o644)
+    with pytest.raises(BadKey, match="can be read by others"):
+        machine_keys(key)

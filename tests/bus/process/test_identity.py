@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
-from bus.process.identity import node_id
+from bus.process.identity import http_token, node_id
 
 ASKERS = 6
 ASK = (
@@ -22,6 +23,16 @@ def test_an_id_is_made_once_and_kept(tmp_path: Path) -> None:
     first = node_id(state)
     assert first[0] == "n" and len(first) == 11
     assert node_id(state) == first == (state / "node-id").read_text().strip()
+
+
+def test_a_token_is_made_once_and_nobody_else_can_read_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        token = http_token(tmp_path)
+    finally:
+        os.umask(before)
+    assert len(token) > 40 and http_token(tmp_path) == token
+    assert stat.S_IMODE((tmp_path / "http-token").stat().st_mode) == 0o600
 
 
 def test_processes_that_start_together_read_the_same_id(tmp_path: Path) -> None:

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.wire import codec
-from bus.wire.codec import KINDS, MAX_CONTROL_BYTES, Envelope, decode, encode, pack, unpack
+from bus.wire.codec import (
+    KINDS,
+    MAX_CONTROL_BYTES,
+    MAX_ITEMS,
+    Envelope,
+    decode,
+    encode,
+    pack,
+    unpack,
+)
 from bus.wire.data_frames import (
     pack_to_gateway,
     pack_to_runner,
@@ -147,6 +156,21 @@ def test_all_else_is_of_the_version_that_the_build_speaks(monkeypatch: pytest.Mo
 def test_oversized_messages_are_refused_before_they_are_read() -> None:
     with pytest.raises(BadMessage, match="over the limit"):
         unpack(b"\xc0" * (MAX_CONTROL_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pack([None] * (MAX_ITEMS + 1)),
+        pack(dict.fromkeys(range(MAX_ITEMS + 1))),
+        b"\xd4\x01x",  # an extension type
+    ],
+    ids=("array", "map", "extension"),
+)
+def test_what_would_take_far_more_memory_than_bytes_is_refused(body: bytes) -> None:
+    whole = pack([1, "demand_reading", "n", "p", "b", 1, {"models": None}])
+    with pytest.raises(BadMessage, match="exceeds max_"):
+        decode(whole[:-1] + body)
 
 
 @settings(max_examples=300)

@@ -11,6 +11,7 @@ from transformers.utils import chat_template_utils
 
 from runner.rendering import sandbox
 from runner.text import ModelTokenizer
+from runner.text.tokenizer import TokenizerError
 from tests.harness.toy_tokenizer import TEMPLATE, save_toy
 
 TINY = Path(__file__).resolve().parents[3] / "conf" / "tiny" / "chat_template.jinja"
@@ -110,3 +111,13 @@ def test_what_comes_with_a_special_token_is_plain_data(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     text = ModelTokenizer(tmp_path).render(TALK, [], thinking=False, continue_final=False)
     assert text == '"<|im_end|>"'
+
+
+@pytest.mark.parametrize("size", [(1 << 20) + 1, 5 << 20])
+def test_a_template_that_is_too_large_to_be_compiled_fails_the_load(
+    tmp_path: Path, size: int
+) -> None:
+    save_toy(tmp_path, template=None)
+    (tmp_path / "chat_template.jinja").write_text("x" * size)
+    with pytest.raises(TokenizerError, match="over 1048576 characters"):
+        ModelTokenizer(tmp_path)

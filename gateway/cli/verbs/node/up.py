@@ -171,7 +171,7 @@ def wait_until_up(
 ) -> None:
     """Look until the node is up. Raises CliError when it is stuck or the deadline has come."""
     watch = StartWatch(SERVICES)
-    api = NodeApi(settings.url)
+    api = NodeApi(settings.url, settings.owner_token)
     began = time.monotonic()
     said: set[str] = set()
     with output.progress("starts", TimeElapsedColumn(), before=[SpinnerColumn()]) as show:

@@ -88,6 +88,14 @@ LOOK = PeerLook("10.0.0.2:24154", linked=False)
         ({"linked": True}, True, False, "ok", "linked"),
         ({"greeting": CURVE}, True, False, "ok", "CURVE"),
         ({"greeting": NULL}, False, False, "ok", "NULL"),
+        ({"greeting": CURVE, "address": "127.0.0.1:1"}, False, False, "ok", "CURVE"),
+        (
+            {"greeting": CURVE, "address": "127.0.0.1:1", "said": "nobody answers"},
+            False,
+            False,
+            "error",
+            "this machine's key",
+        ),
         ({"greeting": CURVE}, False, False, "error", "`shoal keys join` with that"),
         ({"greeting": NULL}, True, False, "error", "`shoal keys join` there"),
         ({"greeting": b"HTTP/1.1 400"}, True, False, "error", "no shoal node"),
@@ -239,7 +247,7 @@ def test_a_node_of_another_key_is_told_from_one_that_is_away(
     configure(home, "[cluster]", 'listen = ""', f'peers = ["{there}"]')
     strange = a_state(strangers=(f"{there}: nobody answers",))
     wanted = checks(home, strange)[f"peer {there}"]
-    assert wanted.level == "error" and "this node has none" in wanted.found
+    assert wanted.level == "error" and "this machine's key" in wanted.found
     mine = load_settings(home=home).key_files.key
     mine.parent.mkdir(parents=True)
     write_keys(mine, ClusterKeys(new_key()), replace=False)
