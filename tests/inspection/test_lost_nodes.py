@@ -15,7 +15,7 @@ from tests.harness.nodes import MODEL, Node, eventually
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(600)]
 
-WITHIN_S = 15.0
+WITHIN_S = 25.0
 """Five are promised on machines of their own; here three nodes share two cores."""
 PATIENCE_S = 120.0
 HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
