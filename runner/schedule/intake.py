@@ -1,15 +1,20 @@
 """Which requests are refused at the door, and how long those had better wait.
 
 Pure: time arrives as `now`. A request is refused that never fits, and one that finds the queue
-full; the pace at which rows end says when to come again.
+full; what the running rows have left, at the measured cost of a step, says when to come again.
 """
 
 from __future__ import annotations
 
 from bus.wire.errors import Refusal
+from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
 from runner.text import PreparedRequest
+
+USUAL_TOKENS = 256.0
+"""How long an answer is, until some have ended."""
+LEAST_RETRY_S, MOST_RETRY_S = 1.0, 120.0
 
 
 class Intake:
@@ -17,24 +22,20 @@ class Intake:
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
-        self._between_ends_s = 0.0
-        self._ended_at: float | None = None
+        self._usual_tokens = USUAL_TOKENS
 
-    def refusal(self, prepared: PreparedRequest, now: float) -> Refusal | None:
+    def refusal(self, prepared: PreparedRequest) -> Refusal | None:
         """Return why the request cannot be taken now; None where it can."""
         if prepared.request_id in self._table.requests:
             return Refusal(
                 reason="conflict", message=f"request {prepared.request_id} is open already"
             )
-        return self._never_fits(prepared) or self._queue_full(now)
+        return self._never_fits(prepared) or self._queue_full()
 
-    def ended(self, row: Row, now: float) -> None:
-        """Note that a row has ended: those that ran tell the pace."""
-        if row.admitted_at is not None:
-            if self._ended_at is not None:
-                between_s = now - self._ended_at
-                self._between_ends_s += 0.2 * (between_s - self._between_ends_s)
-            self._ended_at = now
+    def ended(self, row: Row) -> None:
+        """Note how long the answer of a row that has ended was, if it is whole."""
+        if row.finish in ("stop", "length"):
+            self._usual_tokens += 0.2 * (len(row.made) - self._usual_tokens)
 
     def _never_fits(self, prepared: PreparedRequest) -> Refusal | None:
         table = self._table
@@ -57,7 +58,7 @@ class Intake:
             )
         return None
 
-    def _queue_full(self, now: float) -> Refusal | None:
+    def _queue_full(self) -> Refusal | None:
         table = self._table
         if len(table.rows) < table.max_rows:
             return None
@@ -68,12 +69,24 @@ class Intake:
             reason="queue_full",
             message=f"{queued} requests are waiting already",
             position=queued,
-            retry_after_s=self._retry_after_s(queued, now),
+            retry_after_s=self._retry_after_s(),
         )
 
-    def _retry_after_s(self, position: int, now: float) -> float:
-        """Return how long until a place frees up: the pace of recent ends, else of decoding."""
-        pace_s = self._between_ends_s or 256 * self._table.costs.decode_s(self._table.max_rows)
-        if self._ended_at is not None:
-            pace_s = max(pace_s, now - self._ended_at)
-        return round(min(max(pace_s * (1 + position / 2), 1.0), 120.0), 1)
+    def _retry_after_s(self) -> float:
+        """Return how long until the first of the running rows ends, and so a place frees up.
+
+        A row may make all the tokens that it asked for, but ends as soon as the usual one does.
+        """
+        table = self._table
+        running = [
+            row for row in table.rows.values() if row.row_id is not None and row.paused_at is None
+        ]
+        step_s = table.costs.decode_s(max(len(running), 1))
+        left_s = [self._left_s(row, step_s) for row in running]
+        soonest_s = min(left_s, default=step_s * self._usual_tokens)
+        return round(min(max(soonest_s, LEAST_RETRY_S), MOST_RETRY_S), 1)
+
+    def _left_s(self, row: Row, step_s: float) -> float:
+        unread = row.life_tokens - row.computed
+        prefill_s = self._table.costs.prefill_s(GroupSize(unread)) if unread > 0 else 0.0
+        return prefill_s + step_s * min(row.prepared.max_tokens - len(row.made), self._usual_tokens)

@@ -76,7 +76,7 @@ class Scheduler:
     ) -> Placed | Refusal:
         """Take the request with one row per choice (`seeds` as many), or say why not."""
         table, request_id = self._table, prepared.request_id
-        refusal = self._intake.refusal(prepared, now)
+        refusal = self._intake.refusal(prepared)
         if refusal is not None:
             return refusal
         seed = (prepared.request.key_id or "").encode()
@@ -258,10 +258,10 @@ class Scheduler:
     def _finish(self, row: Row, finish: FinishReason, now: float) -> RowFinished:
         row.finish = finish
         self._table.end(row)
-        self._intake.ended(row, now)
+        self._intake.ended(row)
         return RowFinished(row.key, finish, row.cost(now))
 
     def _fail(self, row: Row, reason: FailReason, message: str, now: float) -> RowFailed:
         self._table.end(row)
-        self._intake.ended(row, now)
+        self._intake.ended(row)
         return RowFailed(row.key, reason, message, row.cost(now))

@@ -66,16 +66,20 @@ def _garble(weights: Path) -> None:
     weights.write_bytes(len(told).to_bytes(8, "little") + told + data[8 + length :])
 
 
+def _asked_again(node: Node) -> httpx.Response:
+    try:
+        return _post(node, 20.0, model="broken", max_tokens=4)
+    except httpx.TimeoutException:
+        pytest.fail("a request for a model that was given up has no answer after 20 s")
+
+
 def test_b15_a_request_for_a_model_that_was_given_up_is_refused_when_it_comes(
     broken: Node,
 ) -> None:
     first = _post(broken, model="broken", max_tokens=4)
     assert first.status_code == 503, first.text
     began = time.monotonic()
-    try:
-        second = _post(broken, 20.0, model="broken", max_tokens=4)
-    except httpx.TimeoutException:
-        pytest.fail("a request for a model that was given up has no answer after 20 s")
+    second = _asked_again(broken)
     assert second.status_code == 503, second.text
     assert "cannot be loaded" in second.text
     assert int(second.headers["retry-after"]) > 0
@@ -90,7 +94,7 @@ def test_b15_what_was_refused_is_tried_again_all_the_same(broken: Node) -> None:
     before = generations()
 
     def asked_again() -> bool:
-        _post(broken, 20.0, model="broken", max_tokens=4)
+        _asked_again(broken)
         time.sleep(1.0)
         return generations() != before
 
@@ -113,6 +117,10 @@ def _long(node: Node, tokens: int) -> Stream:
     return node.stream(ASK, max_tokens=tokens, ignore_eos=True)
 
 
+def _queued(node: Node) -> int:
+    return sum(one["waiting"] for one in node.http.get("/queue").json()["instances"])
+
+
 def _tokens_in(node: Node, seconds: float) -> int:
     """Return how many tokens of one row the node makes in so many seconds."""
     began = time.monotonic()
@@ -128,14 +136,10 @@ def test_c12_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
     streams = [_long(narrow, tokens)]
     streams[0].flowing(1)
     streams += [_long(narrow, 8), _long(narrow, 8)]
+    eventually(lambda: _queued(narrow) == 2, 10, "the queue is full")
     began = time.monotonic()
-    refused = eventually(
-        lambda: next(
-            (one for one in [_post(narrow, max_tokens=1)] if one.status_code == 429), None
-        ),
-        10,
-        "the queue is full",
-    )
+    refused = _post(narrow, max_tokens=1)
+    assert refused.status_code == 429, refused.text
     streams[0].wait(60.0)
     free_s = time.monotonic() - began
     told_s = int(refused.headers["retry-after"])
@@ -194,20 +198,3 @@ def test_c19_a_bench_shows_the_link_that_its_figures_went_over(narrow: Node) -> 
     assert "links" in found, sorted(found)
     assert 0 < found["links"]["round_trip_ms"]["p50"] < 1000
     assert "round trip" in narrow.shoal(*words).stdout
-
-
-def test_c19_health_is_answered_at_once_while_the_node_is_busy(node: Node) -> None:
-    streams = [node.stream(ASK, max_tokens=300, ignore_eos=True) for _ in range(32)]
-    streams[0].flowing(1)
-    took: list[float] = []
-    with httpx.Client(base_url=node.url, timeout=30.0) as client:
-        while any(stream.ended_at is None for stream in streams) and len(took) < 200:
-            at = time.monotonic()
-            assert client.get("/health").status_code == 200
-            took.append(time.monotonic() - at)
-            time.sleep(0.02)
-    for stream in streams:
-        stream.wait(60.0)
-    took.sort()
-    print(f"/health under load: p50 {took[len(took) // 2]:.3f} s, worst {took[-1]:.3f} s")
-    assert took[len(took) // 2] < 0.1, took[-5:]

@@ -69,7 +69,7 @@ class QueueResource(Resource):
             {
                 "running": sum(one.running for one in runners),
                 "waiting": sum(one.waiting for one in runners)
-                + sum(1 for one in requests if one["waiting"]),
+                + sum(1 for one in requests if one["instance"] is None),
                 "instances": [
                     {
                         "instance": one.instance,

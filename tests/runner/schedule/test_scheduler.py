@@ -82,6 +82,23 @@ def test_a_full_queue_refuses_with_position_and_time() -> None:
     assert len(loop.ends) == 5
 
 
+def test_who_is_refused_is_told_when_the_first_running_row_ends_however_long_it_was_idle() -> None:
+    loop = Loop(facts(), ScheduleSettings(max_rows=2, max_waiting=0))
+    loop.submit(prepared("before", prompt(9), max_tokens=200))
+    loop.run()
+    loop.now += 1000.0
+    for name, most in (("short", 200), ("long", 4000)):
+        loop.submit(prepared(name, prompt(9), max_tokens=most))
+    for _ in range(20):
+        loop.turn()
+    refusal = loop.submit(prepared("late", prompt(9), max_tokens=4))
+    assert isinstance(refusal, Refusal) and refusal.retry_after_s is not None
+    told_at = loop.now
+    while key("short") not in loop.ends:
+        loop.turn()
+    assert refusal.retry_after_s == pytest.approx(max(loop.now - told_at, 1.0), rel=0.3)
+
+
 def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
     loop = Loop(facts(kv_bytes=100, context_tokens=200))
     too_long = loop.submit(prepared("a", prompt(199), max_tokens=8))
