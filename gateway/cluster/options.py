@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Options:
     """One gateway. Seconds are wall-clock.
 
-    `request_timeout_s` bounds the time without progress from a request's submission on (0:
+    `request_timeout_s` bounds the time without progress from a request's first entry on (0:
     none); loading has `load_timeout_s` to itself. `keys` are hashes
     (`gateway.http.auth`); `names` are further Host names, `origins` further web origins that
     may call. `headers_s` is the time from a connection to its first request's complete headers,

@@ -1,7 +1,8 @@
 """Shapes that OpenAI's two text APIs share: errors, usage, timing, reasons, framing.
 
-Pure. `timing` is ours (`seconds` from queue to last token, `tokens_per_sec` = completion
-tokens over those seconds) and stands beside `usage`, never inside.
+Pure. `timing` is ours and stands beside `usage`, never inside: `seconds` from entering the queue
+to the last token, and the parts of them; `tokens_per_sec` divides all completion tokens by
+`seconds`, `decode_tokens_per_sec` those after the first by `decode_seconds`.
 """
 
 from __future__ import annotations
@@ -86,10 +87,22 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def timing_object(usage: Usage) -> dict[str, float]:
-    """Return the seconds from entering the queue to the last token, and tokens per second."""
+    """Return the seconds from entering the queue to the last token, their parts, and tokens per
+    second of the whole and of decoding."""
     seconds = usage.queue_s + usage.prefill_s + usage.decode_s
-    rate = usage.completion_tokens / seconds if seconds > 0 else 0.0
-    return {"seconds": round(seconds, 6), "tokens_per_sec": round(rate, 3)}
+    after_first = max(usage.completion_tokens - 1, 0)
+    return {
+        "seconds": round(seconds, 6),
+        "queue_seconds": round(usage.queue_s, 6),
+        "prefill_seconds": round(usage.prefill_s, 6),
+        "decode_seconds": round(usage.decode_s, 6),
+        "tokens_per_sec": _per_second(usage.completion_tokens, seconds),
+        "decode_tokens_per_sec": _per_second(after_first, usage.decode_s),
+    }
+
+
+def _per_second(tokens: int, seconds: float) -> float:
+    return round(tokens / seconds, 3) if seconds > 0 else 0.0
 
 
 def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:

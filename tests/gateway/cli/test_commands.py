@@ -69,6 +69,8 @@ class Desk:
             return found
         if path.startswith("/v1/chat"):
             return self.chat
+        if path == "/health":
+            return 200, {"status": "ok"}
         if path.startswith("/instance/previews"):
             return 200, PREVIEWS
         if path == "/place_instance":
@@ -337,6 +339,8 @@ def test_bench_counts_what_the_node_counted(shoal: Shoal) -> None:
     found = shoal.json(*words)
     assert (found["runs"], found["concurrency"], found["tokens"]) == (2, 2, 12)
     assert found["memory"]["peak_bytes"] == 3
+    assert 0 < found["links"]["round_trip_ms"]["p50"] <= found["links"]["round_trip_ms"]["p99"]
+    assert found["links"]["between_nodes"] == []
     chats = [body for _, path, body in shoal.desk.asked if "chat" in path]
     assert len(chats) == 6
     assert len({body["messages"][0]["content"] for body in chats}) == 6

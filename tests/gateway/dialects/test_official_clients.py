@@ -217,7 +217,7 @@ def test_openai_reads_a_stream(openai_client: Any) -> None:
     assert "".join(one.choices[0].delta.content or "" for one in chunks if one.choices) == TEXT
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-1].usage.total_tokens == 5
-    assert chunks[-1].timing == {"seconds": 1.5, "tokens_per_sec": 1.333}
+    assert chunks[-1].timing["tokens_per_sec"] == 1.333
 
 
 def test_openai_reads_a_whole_answer(openai_client: Any) -> None:

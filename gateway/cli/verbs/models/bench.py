@@ -20,6 +20,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
+from gateway.cli.verbs.models.bench_links import link_lines, probe_links
 from gateway.cli.verbs.models.bench_math import Answered, Run, summary
 
 WORDS = ("shoal", "reef", "tide", "current", "school", "silver", "kelp", "drift", "salt", "wave")
@@ -63,6 +64,7 @@ def bench(
         "warmup": warmup,
         **summary(measured),
         "memory": _memory(api, name),
+        "links": probe_links(api, name),
     }
     if save is not None:
         _save(save, found)
@@ -74,6 +76,8 @@ def bench(
         f"\n{answers} answers of {tokens} tokens, {concurrency} at once"
         + (f"; peak memory of the runner {size(peak)}" if peak else "")
     )
+    for line in link_lines(found["links"]):
+        output.say(line)
 
 
 def one_round(api: NodeApi, model: str, prompts: list[str], tokens: int) -> Run:

@@ -169,7 +169,14 @@ def test_usage_and_timing_are_told_in_full(desk: Any) -> None:
         "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
-    assert last["timing"] == {"seconds": 2.0, "tokens_per_sec": 3.5}
+    assert last["timing"] == {
+        "seconds": 2.0,
+        "queue_seconds": 0.5,
+        "prefill_seconds": 0.25,
+        "decode_seconds": 1.25,
+        "tokens_per_sec": 3.5,
+        "decode_tokens_per_sec": 4.8,
+    }
 
 
 def test_a_call_names_itself_once_and_then_sends_fragments(desk: Any) -> None:
