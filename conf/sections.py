@@ -5,10 +5,11 @@ Pure. Meanings are in default.toml.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
@@ -28,6 +29,21 @@ def words(value: Any) -> Any:
 
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
 """A list of words: in TOML an array, in the environment separated by commas (or a JSON array)."""
+
+
+def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    for network in networks:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise ValueError(
+                f"{network!r} is neither an IP address nor a network such as 10.0.0.0/8"
+            ) from None
+    return networks
+
+
+Networks = Annotated[Words, AfterValidator(_networks)]
+"""A list of IP addresses and networks."""
 
 
 class RunnerSettings(BaseModel):

@@ -35,7 +35,7 @@ from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
 from conf.paths import Paths, find_paths
 from conf.ports import HIGHEST_BASE_PORT, port_of
-from conf.sections import ClusterSettings, RunnerSettings, Words, words
+from conf.sections import ClusterSettings, Networks, RunnerSettings, Words, words
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 PREFIX = "SHOAL_"
@@ -79,6 +79,7 @@ class Settings(BaseSettings):
     http_processes: int = Field(ge=0, le=64)
     http_names: Words
     cors_origins: Words
+    trusted_proxies: Networks
     api_keys: Words
     cluster_key_file: str
     slots: int = Field(ge=1, le=99)

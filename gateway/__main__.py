@@ -29,6 +29,7 @@ def options_of(settings: Settings) -> Options:
         keys=settings.api_keys,
         names=settings.http_names,
         origins=settings.cors_origins,
+        trusted_proxies=settings.trusted_proxies,
         log_level=settings.log_level,
         cluster_keys=settings.key_files,
     )

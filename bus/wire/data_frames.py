@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from bus.wire.array_frames import packer, reader
 from bus.wire.codec import first_problem
 from bus.wire.messages.requests import GenerationRequest
-from bus.wire.messages.tokens import Entry, StepEntries, ToGateway, TokenDelta, ToRunner
+from bus.wire.messages.tokens import Entry, StepEntries, Submit, ToGateway, TokenDelta, ToRunner
 
 
 def pack_to_gateway(message: ToGateway) -> bytes:
@@ -56,8 +56,23 @@ def _validated(model: type[BaseModel], data: object) -> BaseModel:
 
 
 _pack = packer(_plain)
-pack_to_runner: Callable[[ToRunner], bytes] = _pack
-"""Packs one frame for a runner."""
+
+
+def pack_to_runner(message: ToRunner) -> bytes:
+    """Pack one frame for a runner."""
+    if type(message) is Submit and not message.sharer:
+        return _pack(
+            (
+                "submit",
+                message.request,
+                message.generation,
+                message.credit,
+                message.remaining_ms,
+            )
+        )
+    return _pack(message)
+
+
 unpack_to_runner: Callable[[bytes], ToRunner] = reader(ToRunner, "a runner", _validated)
 """Reads a runner's incoming frame. Raises BadMessage."""
 unpack_to_gateway: Callable[[bytes], ToGateway] = reader(ToGateway, "a gateway", _validated)

@@ -22,7 +22,8 @@ class Options:
     `request_timeout_s` bounds the time without progress from a request's first entry on (0:
     none); loading has `load_timeout_s` to itself. `keys` are hashes
     (`gateway.http.auth`); `names` are further Host names, `origins` further web origins that
-    may call. `headers_s` is the time from a connection to its first request's complete headers,
+    may call; `trusted_proxies` are the addresses and networks whose X-Forwarded-For counts.
+    `headers_s` is the time from a connection to its first request's complete headers,
     `body_s` that for a whole body, however steadily it trickles; `max_connections` are those of one
     HTTP process. `drain_s` is how long open answers may go on after SIGTERM before they end
     with an error. `cluster_keys` are for what goes to other nodes.
@@ -47,6 +48,7 @@ class Options:
     keys: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     drain_s: float = 6.0
     cluster_keys: KeyFiles | None = None
     log_level: str = "info"

@@ -1,4 +1,4 @@
-"""Who may come in: API keys by their hashes, Host names, web origins.
+"""Who may come in: API keys by their hashes, Host names, web origins. And whose address counts.
 
 Pure. Keys are long and random, so one SHA-256 is enough to keep them by (there is nothing to
 guess); a comparison takes the same time for every mistake. A browser's page may call only from
@@ -7,6 +7,7 @@ an origin that is ours or listed, and only by a Host name that no stranger's DNS
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -77,6 +78,43 @@ def origin_allowed(origin: str | None, host: str | None, origins: Collection[str
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         return False
     return is_loopback(parts.hostname) or parts.netloc == host
+
+
+def client_address(peer: str, forwarded: str | None, proxies: tuple[str, ...]) -> str:
+    """Return the address that a request counts for: its peer's, unless that is one of `proxies`
+    (addresses or networks); then the last in X-Forwarded-For that is none of them.
+
+    Of an IPv6 address the network of 64 bits: that is what one client has.
+    """
+    counts = peer
+    steps = [step.strip() for step in (forwarded or "").split(",")]
+    while steps and _is_proxy(counts, proxies) and _address(steps[-1]) is not None:
+        counts = steps.pop()
+    address = _address(counts)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return counts if address is None else str(address)
+
+
+def _is_proxy(address: str, proxies: tuple[str, ...]) -> bool:
+    found = _address(address)
+    return found is not None and any(found in network for network in _networks(proxies))
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address, that of IPv4 where IPv6 only wraps it; None for what is none."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+@functools.cache
+def _networks(
+    proxies: tuple[str, ...],
+) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    return tuple(ipaddress.ip_network(proxy, strict=False) for proxy in proxies)
 
 
 def _split(url: str) -> SplitResult | None:

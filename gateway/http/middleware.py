@@ -16,6 +16,7 @@ import falcon
 from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
+from bus.shares import Sharer
 from bus.wire.errors import BadRequest, ContextOverflow
 from gateway.cluster.options import Options
 from gateway.dialects import body as bodies
@@ -27,6 +28,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import envelope_of
 from gateway.http.auth import (
     OPEN_PATHS,
+    client_address,
     hashed,
     host_allowed,
     is_known_key,
@@ -216,6 +218,14 @@ def key_id(req: Request, options: Options) -> str | None:
     """Return the id of the API key that a request carries, None where fewer than two are known."""
     key = _key_of(req)
     return hashed(key)[-KEY_ID_DIGITS:] if key is not None and len(options.keys) > 1 else None
+
+
+def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
+    """Return who asks, for an even share: API key, client id, address, connection."""
+    host, port = req.scope.get("client") or ("", 0)
+    forwarded = req.get_header("x-forwarded-for")
+    address = client_address(str(host), forwarded, options.trusted_proxies)
+    return (key_id(req, options) or "", client_id or "", address, f"{host}:{port}")
 
 
 def _key_of(req: Request) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from bus.client import BusClient
 from bus.replica.state import ClusterState
+from bus.shares import Sharer, has_share
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
@@ -81,12 +82,13 @@ class Dispatcher:
 
     # --- what resources ask ------------------------------------------------------------------
 
-    def start(self, parsed: Parsed, *, key_id: str | None = None) -> Exchange:
-        """Submit the requests of a body, asked with the API key of that id, or let them wait.
+    def start(self, parsed: Parsed, *, sharer: Sharer, key_id: str | None = None) -> Exchange:
+        """Submit the requests of a body, asked by `sharer` with the API key of that id, or let
+        them wait.
 
         Raises HttpFaultRaised when they cannot even wait, or name no model that is here.
         """
-        self._check_room()
+        self._check_room(sharer)
         model = self._catalog.named(parsed.model)
         wires = tuple(
             one.model_copy(update={"model": model, "key_id": key_id}) for one in parsed.requests
@@ -100,6 +102,7 @@ class Dispatcher:
                 counters=self._counters,
                 now=self._reactor.now(),
                 timeout_s=parsed.extras.timeout_s,
+                sharer=sharer,
             )
             for wire in wires
         )
@@ -221,7 +224,9 @@ class Dispatcher:
         remaining_ms = NEVER_MS
         if request.deadline_at is not None:
             remaining_ms = max(1, int(1000 * (request.deadline_at - now)))
-        self._clients.submit(chosen, request.wire, request, remaining_ms=remaining_ms)
+        self._clients.submit(
+            chosen, request.wire, request, remaining_ms=remaining_ms, sharer=request.sharer
+        )
 
     def _stop(self, request: ClientRequest) -> None:
         now = self._reactor.now()
@@ -255,12 +260,15 @@ class Dispatcher:
             self._clients.cancel(Cancel(request_id, why))
         self._clients.forget(request_id)
 
-    def _check_room(self) -> None:
+    def _check_room(self, sharer: Sharer) -> None:
         """Raise HttpFaultRaised while no request may be opened: draining, or as many as may be."""
+        most = self._options.max_open
         if self.draining:
             message = "this gateway is shutting down"
             refusal = Refusal(reason="draining", message=message, retry_after_s=2.0)
-        elif len(self.requests) >= self._options.max_open:
+        elif len(self.requests) >= most and not has_share(
+            (one.sharer for one in self.requests.values()), sharer, most
+        ):
             refusal = Refusal(
                 reason="queue_full",
                 message=f"{len(self.requests)} requests are open at this gateway",

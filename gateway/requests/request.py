@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from bus.shares import Sharer
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, RequestId
 from bus.wire.instances import Instance
@@ -34,10 +35,10 @@ class RequestOwner(Protocol):
 class ClientRequest:
     """One request of a client and where it stands. Instants end in `_at` and are monotonic.
 
-    `wire` is the request as runners get it. `moved_at` is when it was submitted or last gave an
-    entry; `first_at` when its first token came. `begun`: it gave an entry, so a runner computes
-    it. `excluded` are (instance, generation) pairs that were tried; `has_waited`: for a model to
-    be loaded.
+    `wire` is the request as runners get it, `sharer` who asks. `moved_at` is when it was submitted
+    or last gave an entry; `first_at` when its first token came. `begun`: it gave an entry, so a
+    runner computes it. `excluded` are (instance, generation) pairs that were tried; `has_waited`:
+    for a model to be loaded.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class ClientRequest:
         counters: Counters,
         now: float,
         timeout_s: float | None,
+        sharer: Sharer,
     ) -> None:
         self.wire = wire
+        self.sharer = sharer
         self.request_id: RequestId = wire.request_id
         self.model: ModelId = wire.model
         self.inbox = inbox

@@ -1,6 +1,7 @@
 """Requests that wait while no instance of their model is ready: bounded, with deadlines.
 
-Pure: time arrives as `now`. Order of a model's waiters is (priority, age). A model that
+Pure: time arrives as `now`. Those who ask for a model have their turns in rotation, the requests of
+one by (priority, age). A model that
 cannot load yet blocks no other model's. What waits is published as a reading; that reading is
 what makes the holder load models.
 """
@@ -11,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bus.shares import Sharer, has_share, in_turn
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import DemandReading, ModelDemand, RunnerReading, WeightsReading
@@ -20,25 +22,29 @@ PUBLISH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One request (or a wish to load). `key` is the caller's name for it."""
+    """One request (or a wish to load). `key` is the caller's name for it, `sharer` who asks."""
 
     key: str
     model: ModelId
     priority: int
     since_at: float
     deadline_at: float
+    sharer: Sharer = ()
 
 
 @dataclass(slots=True)
 class WaitingQueue:
-    """All that waits at one HTTP process. Invariant: at most `limit` waiters."""
+    """All that waits at one HTTP process: `limit` waiters, and more of those who have less than
+    their share of it."""
 
     limit: int
     waiters: dict[str, Waiter] = field(default_factory=dict[str, Waiter])
+    _turns: dict[ModelId, dict[str, int]] = field(default_factory=dict[ModelId, dict[str, int]])
 
     def add(self, waiter: Waiter) -> Refusal | None:
         """Let a request wait, or refuse: full, with its place and when to come again."""
-        if len(self.waiters) >= self.limit:
+        sharers = (one.sharer for one in self.waiters.values())
+        if len(self.waiters) >= self.limit and not has_share(sharers, waiter.sharer, self.limit):
             return Refusal(
                 reason="queue_full",
                 message=f"{len(self.waiters)} requests already wait for models to load",
@@ -46,11 +52,15 @@ class WaitingQueue:
                 position=len(self.waiters) + 1,
             )
         self.waiters[waiter.key] = waiter
+        self._turns.pop(waiter.model, None)
         return None
 
     def remove(self, key: str) -> Waiter | None:
         """Remove a waiter that waits no longer (served, cancelled, failed)."""
-        return self.waiters.pop(key, None)
+        waiter = self.waiters.pop(key, None)
+        if waiter is not None:
+            self._turns.pop(waiter.model, None)
+        return waiter
 
     def models(self) -> set[ModelId]:
         """Return the models that requests wait for."""
@@ -58,13 +68,11 @@ class WaitingQueue:
 
     def of(self, model: ModelId) -> list[Waiter]:
         """Return a model's waiters in the order in which they are to be submitted."""
-        mine = (one for one in self.waiters.values() if one.model == model)
-        return sorted(mine, key=lambda one: (one.priority, one.since_at))
+        return [self.waiters[key] for key in self._turns_of(model)]
 
     def position(self, key: str) -> int:
         """Return how many of the same model go first."""
-        waiter = self.waiters[key]
-        return [one.key for one in self.of(waiter.model)].index(key)
+        return self._turns_of(self.waiters[key].model)[key]
 
     def expired(self, now: float) -> list[Waiter]:
         """Return the waiters whose deadline has come; they stay until removed."""
@@ -76,7 +84,7 @@ class WaitingQueue:
             ModelDemand(
                 model=model,
                 waiting=len(mine),
-                best_priority=mine[0].priority,
+                best_priority=min(one.priority for one in mine),
                 oldest_s=max(now - one.since_at for one in mine),
             )
             for model in self.models()
@@ -84,6 +92,15 @@ class WaitingQueue:
         ]
         models.sort(key=lambda one: (one.best_priority, -one.oldest_s))
         return DemandReading(node=node, process=process, models=tuple(models))
+
+    def _turns_of(self, model: ModelId) -> dict[str, int]:
+        """Return the turn of each of a model's waiters, in order; kept until one comes or goes."""
+        if model not in self._turns:
+            mine = [one for one in self.waiters.values() if one.model == model]
+            mine.sort(key=lambda one: (one.priority, one.since_at))
+            order = in_turn([one.sharer for one in mine])
+            self._turns[model] = {mine[place].key: turn for turn, place in enumerate(order)}
+        return self._turns[model]
 
 
 def loading_text(

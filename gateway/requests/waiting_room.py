@@ -134,6 +134,7 @@ class WaitingRoom:
             priority=request.wire.priority,
             since_at=request.since_at,
             deadline_at=request.since_at + self._options.load_timeout_s,
+            sharer=request.sharer,
         )
 
     def _wish(self, request: ClientRequest) -> None:

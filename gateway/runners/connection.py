@@ -14,6 +14,7 @@ from typing import Protocol
 
 from bus.client import BusClient
 from bus.links.transport import Change, Link
+from bus.shares import Sharer
 from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
 from bus.wire.ids import Boot, RequestId
@@ -21,6 +22,8 @@ from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     CREDIT_WINDOW,
+    DATA_PROTOCOL_MAX,
+    DATA_PROTOCOL_MIN,
     Accepted,
     Cancel,
     ChoiceEnd,
@@ -40,7 +43,6 @@ from bus.wire.messages.tokens import (
     ToRunner,
     Welcome,
 )
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from gateway.runners.credit import CreditBook
 from gateway.runners.liveness import Liveness, Verdict
 
@@ -50,6 +52,8 @@ ANSWER_S = 1.0
 """A submit is answered within this long..."""
 BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
+SHARER_PROTOCOL = 2
+"""The first version of the data plane in which a runner is told who asks."""
 
 
 class RequestObserver(Protocol):
@@ -108,6 +112,9 @@ class RunnerConnection:
         self._log = bus.log.bind(instance=self.instance, generation=self.generation)
         self._on_dead = on_dead
         self._open: dict[RequestId, _Open] = {}
+        self._protocol: int | None = None
+        self._unsent: list[Submit | Cancel] = []
+        """What waits for the runner's welcome, which says what it understands."""
         self._connects = 0
         self._lost_at: float | None = None
         self._dead = False
@@ -127,19 +134,25 @@ class RunnerConnection:
         return len(self._open)
 
     def submit(
-        self, request: GenerationRequest, observer: RequestObserver, *, remaining_ms: int
+        self,
+        request: GenerationRequest,
+        observer: RequestObserver,
+        *,
+        remaining_ms: int,
+        sharer: Sharer,
     ) -> None:
         """Hand a request over. The observer gets its last word in any case."""
         now = self._reactor.now()
         one = _Open(request.request_id, request.n, observer, now, CreditBook(request.n))
         self._open[request.request_id] = one
-        if not self._send(Submit(request, self.generation, CREDIT_WINDOW, remaining_ms)):
+        submit = Submit(request, self.generation, CREDIT_WINDOW, remaining_ms, sharer)
+        if not self._send_known(submit):
             del self._open[request.request_id]
             observer.lost_unaccepted()
 
     def cancel(self, message: Cancel) -> None:
         """Stop a request; its terminal still comes."""
-        self._send(message)
+        self._send_known(message)
 
     def forget(self, request_id: RequestId) -> None:
         """Drop what still comes of this request; its sink is called no more."""
@@ -228,6 +241,12 @@ class RunnerConnection:
         self._runner_boot = message.boot
         if wrong or again:
             self.end("runner_lost", "another runner answers at this address")
+            return
+        self._protocol = message.protocol
+        unsent, self._unsent = self._unsent, []
+        for waiting in unsent:
+            if isinstance(waiting, Cancel) or waiting.request.request_id in self._open:
+                self._send_known(waiting)
 
     def _accepted(self, message: Accepted) -> None:
         one = self._open.get(message.request_id)
@@ -283,11 +302,22 @@ class RunnerConnection:
     def _give_back(self, one: _Open) -> None:
         self._log.warning("a submit was not answered", request=one.request_id)
         del self._open[one.request_id]
-        self._send(Cancel(one.request_id, "shutdown"))
+        self._send_known(Cancel(one.request_id, "shutdown"))
         one.observer.lost_unaccepted()
 
+    def _send_known(self, message: Submit | Cancel) -> bool:
+        """Send in the version of the data plane that the runner chose; kept until it has."""
+        if self._protocol is None:
+            self._unsent.append(message)
+            return not self._dead
+        if isinstance(message, Submit) and self._protocol < SHARER_PROTOCOL:
+            message = Submit(
+                message.request, message.generation, message.credit, message.remaining_ms
+            )
+        return self._send(message)
+
     def _send_hello(self) -> None:
-        self._send(Hello(self._identity, self._boot, PROTOCOL_MIN, PROTOCOL_MAX))
+        self._send(Hello(self._identity, self._boot, DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX))
 
     def _send(self, message: ToRunner) -> bool:
         return not self._dead and self._link.send(pack_to_runner(message))

@@ -12,6 +12,7 @@ from functools import partial
 
 from bus.client import BusClient
 from bus.replica.state import ClusterState
+from bus.shares import Sharer
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.instances import Instance, RankReady
@@ -47,6 +48,7 @@ class RunnerClients:
         observer: RequestObserver,
         *,
         remaining_ms: int,
+        sharer: Sharer,
     ) -> None:
         """Hand a request to an instance's lead runner. The instance must have one."""
         connection = self._connection(instance)
@@ -54,7 +56,7 @@ class RunnerClients:
             observer.refused(_unreachable(instance))
             return
         self._at[request.request_id] = connection
-        connection.submit(request, observer, remaining_ms=remaining_ms)
+        connection.submit(request, observer, remaining_ms=remaining_ms, sharer=sharer)
 
     def cancel(self, message: Cancel) -> bool:
         """Stop a request; False when no runner has it."""

@@ -1,12 +1,17 @@
 """Which requests are refused at the door, and how long those had better wait.
 
 Pure: time arrives as `now`. A request is refused that never fits, and one that finds the queue
-full; what the running rows have left, at the measured cost of a step, says when to come again.
+full, unless others have more than their share of it; what the running rows have left, at the
+measured cost of a step, says when to come again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from bus.shares import Sharer, Shares
 from bus.wire.errors import Refusal
+from bus.wire.ids import RequestId
 from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
@@ -24,13 +29,13 @@ class Intake:
         self._table = table
         self._usual_tokens = USUAL_TOKENS
 
-    def refusal(self, prepared: PreparedRequest) -> Refusal | None:
+    def refusal(self, prepared: PreparedRequest, sharer: Sharer) -> Refusal | None:
         """Return why the request cannot be taken now; None where it can."""
         if prepared.request_id in self._table.requests:
             return Refusal(
                 reason="conflict", message=f"request {prepared.request_id} is open already"
             )
-        return self._never_fits(prepared) or self._queue_full()
+        return self._never_fits(prepared) or self._queue_full(sharer)
 
     def ended(self, row: Row) -> None:
         """Note how long the answer of a row that has ended was, if it is whole."""
@@ -58,12 +63,13 @@ class Intake:
             )
         return None
 
-    def _queue_full(self) -> Refusal | None:
+    def _queue_full(self, sharer: Sharer) -> Refusal | None:
         table = self._table
         if len(table.rows) < table.max_rows:
             return None
-        queued = len(table.queue())
-        if queued < table.settings.max_waiting:
+        queue = table.queue()
+        queued, most = len(queue), table.settings.max_waiting
+        if queued < most or self._has_share(sharer, queue):
             return None
         return Refusal(
             reason="queue_full",
@@ -71,6 +77,16 @@ class Intake:
             position=queued,
             retry_after_s=self._retry_after_s(),
         )
+
+    def _has_share(self, sharer: Sharer, queue: Sequence[RequestId]) -> bool:
+        """Return whether a place is made in a full queue: another sharer has at least two rows more
+        here, and requests of the same API key wait in at most twice the places there are."""
+        table = self._table
+        key = sharer[:1]
+        same_key = sum(table.requests[one][0].sharer[:1] == key for one in queue)
+        if same_key >= 2 * table.settings.max_waiting:
+            return False
+        return Shares(row.sharer for row in table.rows.values()).gives_way(sharer) is not None
 
     def _retry_after_s(self) -> float:
         """Return how long until the first of the running rows ends, and so a place frees up.

@@ -1,14 +1,18 @@
 """What the engine does next: one step, decided from the rows.
 
 Pure. The order of deciding: let ended rows go; make sure that running rows may grow (the
-lowest, youngest is preempted where KV is short); admit waiting rows, first rank, then age,
-none overtaken for memory; decode every row that can; fill what prefill may take; keep finished
+lowest, youngest of who holds most is preempted where KV is short); admit waiting rows, first of
+who holds fewest, then rank, then age, none overtaken for memory; have rows give way to those who
+hold fewer and have waited; decode every row that can; fill what prefill may take; keep finished
 prompts. Iteration-level batching is Orca's, the mix of chunks and decodes Sarathi-Serve's,
 preemption by recomputation vLLM's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from bus.shares import Sharer
 from runner.engine import PrefixHit, StepPlan
 from runner.schedule.draft import Draft
 from runner.schedule.prefill import choose_prefill, keep_prefix
@@ -26,6 +30,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     _retire(table, draft)
     _grow(table, draft)
     _admit(table, draft)
+    _give_way(table, draft)
     _decode(table, draft)
     choose_prefill(table, draft)
     if draft.is_empty:
@@ -73,7 +78,7 @@ def _grow(table: RowTable, draft: Draft) -> None:
         while not _fits(table, draft):
             victim = max(
                 (other for other in table.live.values() if other.status != "ended"),
-                key=_victim_order,
+                key=lambda other: _victim_order(table, other),
             )
             if victim is row:
                 row.reserved = reserved
@@ -93,9 +98,12 @@ def _yield_or_fail(table: RowTable, draft: Draft, row: Row) -> None:
     draft.events.append(RowFailed(row.key, "memory_pressure", message, row.cost(draft.now)))
 
 
-def _victim_order(row: Row) -> tuple[bool, tuple[int, float, int]]:
-    """Return the key, the largest to go first: paused rows, then the lowest, then the youngest."""
-    return (row.paused_at is not None, row.order)
+def _victim_order(
+    table: RowTable, row: Row
+) -> tuple[bool, tuple[int, ...], tuple[int, float, int]]:
+    """Return the key, the largest to go first: paused rows, then those of who holds most, of these
+    the lowest, then the youngest."""
+    return (row.paused_at is not None, table.shares.weight(row.sharer), row.order)
 
 
 def _preempt(table: RowTable, draft: Draft, row: Row) -> None:
@@ -116,19 +124,86 @@ def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
 
 
 def _admit(table: RowTable, draft: Draft) -> None:
-    """Admit in order while there are places and memory. One that must wait for memory is not
+    """Admit in turn while there are places and memory. One that must wait for memory is not
     overtaken; those that wait for a reader, a sibling's prompt or an unread token are."""
-    if len(table.live) == len(table.rows) + len(table.retiring):
+    if _is_full(table) and not _idle(table, draft):
         return
-    for row in table.waiting():
-        if row.in_flight or row.paused_at is not None:
+    waiting = _may_enter(table)
+    while waiting:
+        row = _next(table, waiting)
+        if _waits_for_prefix(table, draft, row):
             continue
-        match = table.prefixes.find(row.chain())
-        if _shares_soon(table, row, match) or (match and match.entry in draft.fresh):
-            continue
-        if not _make_place(table, draft, row):
+        if not _make_place(table, draft, row, ()):
             return
         _enter(table, draft, row)
+
+
+def _give_way(table: RowTable, draft: Draft) -> None:
+    """Admit in turn those who have waited for `give_way_s` in the places of others who hold too
+    many; looked at now and then, for it changes nothing that a token waits for."""
+    settings = table.settings
+    if draft.now - table.looked_at < settings.look_s:
+        return
+    table.looked_at = draft.now
+    long_ago = draft.now - settings.give_way_s
+    waiting = [row for row in _may_enter(table) if row.waiting_since <= long_ago]
+    have_theirs: set[Sharer] = set()
+    while waiting:
+        row = _next(table, waiting)
+        if row.sharer in have_theirs or _waits_for_prefix(table, draft, row):
+            continue
+        givers = _givers(table, row, long_ago)
+        if not givers or not _make_place(table, draft, row, givers):
+            have_theirs.add(row.sharer)
+            continue
+        _enter(table, draft, row)
+
+
+def _givers(table: RowTable, row: Row, long_ago: float) -> list[Row]:
+    """Return the rows that have to give way to this one, as many as it needs: of who holds most,
+    one whose client does not read, else one that gave way least often, the youngest of these."""
+    shares, givers = table.shares.copy(), list[Row]()
+    need = row.reserve_for(table.settings.headroom_tokens)
+    while (sharer := shares.gives_way(row.sharer)) is not None:
+        able = [
+            other
+            for other in table.live.values()
+            if other.sharer == sharer
+            and other.status != "ended"
+            and other.entered_at <= long_ago
+            and other not in givers
+        ]
+        if not able:
+            break
+        givers.append(max(able, key=_giver_order))
+        shares.give_back(sharer)
+        staying = [other.reserved for other in table.live.values() if other not in givers]
+        if table.cost_bytes([*staying, need]) <= table.kv_bytes:
+            break
+    return givers
+
+
+def _giver_order(row: Row) -> tuple[bool, int, tuple[int, float, int]]:
+    return (row.paused_at is not None, -row.gave_way, row.order)
+
+
+def _may_enter(table: RowTable) -> list[Row]:
+    """Return the rows outside the engine that wait for nothing but a place, by rank, then age."""
+    if len(table.live) == len(table.rows) + len(table.retiring):
+        return []
+    return [row for row in table.waiting() if not row.in_flight and row.paused_at is None]
+
+
+def _next(table: RowTable, waiting: list[Row]) -> Row:
+    """Take out whose turn it is: a row that has aged, else the first of who holds fewest."""
+    row = min(waiting, key=lambda one: (not one.promoted, table.shares.weight(one.sharer)))
+    waiting.remove(row)
+    return row
+
+
+def _waits_for_prefix(table: RowTable, draft: Draft, row: Row) -> bool:
+    match = table.prefixes.find(row.chain())
+    return _shares_soon(table, row, match) or (match is not None and match.entry in draft.fresh)
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
@@ -164,35 +239,56 @@ def _will_keep(table: RowTable, length: int) -> bool:
     )
 
 
-def _make_place(table: RowTable, draft: Draft, row: Row) -> bool:
-    """Find a slot and memory for the row, preempting idle readers' rows and, for memory, rows
-    of lower rank; nothing is preempted unless it suffices."""
-    grace_at = draft.now - table.settings.paused_grace_s
-    idle = [
-        other
-        for other in table.live.values()
-        if other.status != "ended" and other.paused_at is not None and other.paused_at <= grace_at
-    ]
-    lower = [
-        other
-        for other in table.live.values()
-        if other.status != "ended" and other.rank > row.rank and other not in idle
-    ]
-    running = len(table.live) - len(table.retiring)
-    if running >= table.max_rows:
-        if not idle:
-            return False
-        lower = []
+def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) -> bool:
+    """Find a slot and memory for the row, preempting idle readers' rows, for memory rows of lower
+    rank, then `givers`; nothing is preempted unless it suffices."""
+    idle = _idle(table, draft)
+    lower: list[Row] = []
+    if not _is_full(table):
+        lower = [
+            other
+            for other in table.live.values()
+            if other.status != "ended"
+            and other.rank > row.rank
+            and other not in idle
+            and _may_be_asked(table, draft, other, row)
+        ]
+    elif not idle and not givers:
+        return False
     need = row.reserve_for(table.settings.headroom_tokens)
-    victims = sorted([*idle, *lower], key=_victim_order, reverse=True)
+    first = sorted([*idle, *lower], key=lambda one: _victim_order(table, one), reverse=True)
+    victims = [*first, *(giver for giver in givers if giver not in first)]
     staying = [other.reserved for other in table.live.values() if other not in victims]
     if table.cost_bytes([*staying, need]) > table.kv_bytes:
         return False
     for victim in victims:
-        if len(table.live) - len(table.retiring) < table.max_rows and _fits(table, draft, need):
+        if not _is_full(table) and _fits(table, draft, need):
             return True
+        victim.gave_way += victim in givers
         _preempt(table, draft, victim)
     return _fits(table, draft, need)
+
+
+def _may_be_asked(table: RowTable, draft: Draft, other: Row, row: Row) -> bool:
+    """Return whether a row may go for one of higher rank: not of a sharer who holds no more, who
+    would ask it back; nor if it has just come."""
+    weight = table.shares.weight
+    mine = other.sharer == row.sharer or weight(other.sharer) > weight(row.sharer)
+    return mine and all(spec.row != other.row_id for spec in draft.admit)
+
+
+def _is_full(table: RowTable) -> bool:
+    return len(table.live) - len(table.retiring) >= table.max_rows
+
+
+def _idle(table: RowTable, draft: Draft) -> list[Row]:
+    """Return the rows in the engine whose readers have taken nothing for a while."""
+    grace_at = draft.now - table.settings.paused_grace_s
+    return [
+        other
+        for other in table.live.values()
+        if other.paused_at is not None and other.paused_at <= grace_at and other.status != "ended"
+    ]
 
 
 def _enter(table: RowTable, draft: Draft, row: Row) -> None:

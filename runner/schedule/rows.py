@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from bus.shares import Sharer
 from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
 from runner.engine import EntryId, RowId, RowSpec, SampledToken
@@ -102,7 +103,8 @@ RowEvent = RowStarted | RowPrefilled | RowToken | RowFinished | RowFailed
 class Row:
     """A row's state. `length` = prompt + made; `computed` counts tokens with KV, issued steps
     included; `in_flight` counts samples issued but not read; `reserved` is the length that KV
-    memory is admitted for, and `computed <= reserved` while it lives in the engine."""
+    memory is admitted for, and `computed <= reserved` while it lives in the engine. `sharer` asked
+    for it; `gave_way` counts how often it was preempted for another sharer."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -128,6 +130,9 @@ class Row:
     first_token_at: float | None = None
     finish: FinishReason | None = None
     kept_output: bool = False
+    sharer: Sharer = ()
+    entered_at: float = 0.0
+    gave_way: int = 0
 
     @property
     def prompt_tokens(self) -> int:

@@ -3,8 +3,10 @@
 Pure: time arrives as `now`; the engine's thread asks and acts. The scheduler is kept one step
 ahead: `plan` n + 1 may be asked before `commit` n, never more. Promises: a row ends exactly
 once (`RowFinished` or `RowFailed`), its tokens come in order before it; no plan needs more KV
-memory than allowed, by formula; a row that has waited `promote_after_s` goes before all that
-have not, so nothing starves; preemption never loses or changes a token.
+memory than allowed, by formula; who holds the fewest rows has the next turn, and waits no longer
+than `give_way_s` for another's row while that holds at least two more; a row that has waited
+`promote_after_s` goes before all that have not, so nothing starves; preemption never loses or
+changes a token.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bus.shares import Sharer
 from bus.wire.errors import FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
@@ -73,10 +76,11 @@ class Scheduler:
         seeds: Sequence[int],
         now: float,
         deadline_at: float | None = None,
+        sharer: Sharer = (),
     ) -> Placed | Refusal:
         """Take the request with one row per choice (`seeds` as many), or say why not."""
         table, request_id = self._table, prepared.request_id
-        refusal = self._intake.refusal(prepared)
+        refusal = self._intake.refusal(prepared, sharer)
         if refusal is not None:
             return refusal
         seed = (prepared.request.key_id or "").encode()
@@ -93,6 +97,7 @@ class Scheduler:
                 serial=self._serial,
                 deadline_at=deadline_at,
                 waiting_since=now,
+                sharer=sharer,
             )
             rows.append(row)
         table.open(request_id, rows)

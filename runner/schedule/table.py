@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from bus.shares import Shares
 from bus.wire.ids import RequestId
 from runner.engine import EngineFacts, EntryId, RowId, StepResult
 from runner.group.lockstep import digested
@@ -28,6 +29,8 @@ class ScheduleSettings:
 
     `kv_bytes` None: what the engine's memory limit leaves beside the weights, less a tenth.
     `promote_after_s`: a row that has waited so long in all goes before every priority.
+    `give_way_s`: a row that has run so long gives way to one that has waited as long, where its
+    sharer holds too many; that is looked at every `look_s`.
     `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends it.
     """
 
@@ -40,6 +43,8 @@ class ScheduleSettings:
     longest_step_s: float = 0.4
     headroom_tokens: int = 256
     promote_after_s: float = 15.0
+    give_way_s: float = 1.0
+    look_s: float = 0.1
     paused_grace_s: float = 0.5
     paused_limit_s: float = 60.0
     padding: float = 0.25
@@ -54,7 +59,9 @@ class RowTable:
     that the engine holds, ended ones (`retiring`) included until their release is planned.
 
     `issued` are the plans whose results are not read; `step` the last one's number, `digest` that
-    of all tokens read. `kv_bytes` is what rows and kept prefixes may take together.
+    of all tokens read. `kv_bytes` is what rows and kept prefixes may take together. `shares` are
+    the rows in the engine that have not ended, by sharer; `looked_at` is when it was last seen
+    whether one has to give way.
     """
 
     facts: EngineFacts
@@ -68,6 +75,8 @@ class RowTable:
     step: int = 0
     digest: int = 0
     preemptions: int = 0
+    shares: Shares = field(default_factory=Shares)
+    looked_at: float = float("-inf")
     _last_row_id: int = 0
     prefixes: PrefixIndex = field(init=False)
     account: PrefillAccount = field(init=False)
@@ -153,7 +162,9 @@ class RowTable:
         row.life_tokens = row.length
         row.reserved = row.reserve_for(self.settings.headroom_tokens)
         row.waited_s += now - row.waiting_since
+        row.entered_at = now
         self.live[row_id] = row
+        self.shares.take(row.sharer)
         return row_id
 
     def hold(self, row: Row, entry: EntryId, length: int) -> None:
@@ -166,6 +177,7 @@ class RowTable:
         """Have a row leave the engine by preemption and wait again."""
         assert row.row_id is not None
         del self.live[row.row_id]
+        self.shares.give_back(row.sharer)
         self.drop_held(row)
         row.move("preempt")
         row.row_id = None
@@ -183,6 +195,7 @@ class RowTable:
             del self.requests[row.key.request_id]
         if row.row_id is not None:
             self.retiring.append(row)
+            self.shares.give_back(row.sharer)
 
     def drop_held(self, row: Row) -> None:
         """Let go of the kept prefix that the row started from, if it did."""
@@ -226,7 +239,10 @@ class RowTable:
         assert len(self.live) <= self.max_rows + len(self.retiring)
         assert [row for rows in self.requests.values() for row in rows] == list(self.rows.values())
         assert self.live_bytes() + self.prefixes.used_bytes <= self.kv_bytes
+        shares = Shares(row.sharer for row in self.live.values() if row.status != "ended")
+        assert shares.held(()) == self.shares.held(())
         for row_id, row in self.live.items():
+            assert shares.weight(row.sharer) == self.shares.weight(row.sharer)
             assert row.row_id == row_id
             assert row.computed <= row.reserved <= row.longest
             assert (row.status == "ended") == (row in self.retiring)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bus.wire.ids import Boot
-from bus.wire.messages.tokens import Hello
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from bus.wire.messages.tokens import DATA_PROTOCOL_MAX, DATA_PROTOCOL_MIN, Hello
 
 SILENT_S = 3.0
 
@@ -33,11 +32,12 @@ class Clients:
 
     def greet(self, peer: bytes, hello: Hello, now: float) -> Client | str:
         """Take up a gateway process, or say why not."""
-        protocol = min(PROTOCOL_MAX, hello.protocol_max)
-        if protocol < max(PROTOCOL_MIN, hello.protocol_min):
+        protocol = min(DATA_PROTOCOL_MAX, hello.protocol_max)
+        if protocol < max(DATA_PROTOCOL_MIN, hello.protocol_min):
             return (
-                f"no common protocol: this runner speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}, "
-                f"{hello.gateway} {hello.protocol_min} to {hello.protocol_max}"
+                f"no common protocol: this runner speaks {DATA_PROTOCOL_MIN} to "
+                f"{DATA_PROTOCOL_MAX}, {hello.gateway} {hello.protocol_min} to "
+                f"{hello.protocol_max}"
             )
         gateway = Client(hello.gateway, hello.boot, protocol, now)
         self.known[peer] = gateway

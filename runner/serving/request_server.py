@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from bus.process.clock import wall
 from bus.service import Shell
+from bus.shares import Sharer
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import Phase, RunnerSpec
@@ -37,6 +38,8 @@ from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
 from runner.text import Answer, PreparedRequest, TextThread, TextWorks
 
 REMEMBERED = 4096
+UNNAMED: Sharer = ("",)
+"""All those together whose gateway does not say who they are."""
 Tap = Callable[[int, list[Entry]], None]
 
 
@@ -208,7 +211,11 @@ class RequestServer:
         ]
         with self._loop.scheduling() as scheduler:
             placed = scheduler.submit(
-                prepared, seeds=seeds, now=now, deadline_at=pending.deadline_at
+                prepared,
+                seeds=seeds,
+                now=now,
+                deadline_at=pending.deadline_at,
+                sharer=pending.submit.sharer or UNNAMED,
             )
         if isinstance(placed, schedule.Placed):
             self._open[prepared.request_id] = request

@@ -17,7 +17,7 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     given["endpoints"] = Endpoints(given["endpoints"])
     given["node"] = NodeId(given["node"])
-    for name in ("keys", "names", "origins"):
+    for name in ("keys", "names", "origins", "trusted_proxies"):
         given[name] = tuple(given.get(name, ()))
     try:
         serve(Options(**given))

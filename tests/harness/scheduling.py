@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bus.shares import Sharer
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
@@ -67,13 +68,18 @@ class Loop:
         self.scheduler = Scheduler(self.facts, self.settings)
 
     def submit(
-        self, request: PreparedRequest, *, deadline_at: float | None = None
+        self,
+        request: PreparedRequest,
+        *,
+        deadline_at: float | None = None,
+        sharer: Sharer = (),
     ) -> Placed | Refusal:
         answer = self.scheduler.submit(
             request,
             seeds=[100 + choice.choice for choice in request.choices],
             now=self.now,
             deadline_at=deadline_at,
+            sharer=sharer,
         )
         self.scheduler.validate_state()
         return answer

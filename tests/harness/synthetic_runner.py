@@ -103,7 +103,8 @@ class SyntheticRunner:
             return
         match message:
             case Hello():
-                self.send(peer, Welcome(self.instance, self.generation, self.boot, 1))
+                protocol = message.protocol_max
+                self.send(peer, Welcome(self.instance, self.generation, self.boot, protocol))
             case Ping():
                 self.send(peer, Pong(self.boot, self.step, bool(self.rows)))
             case Submit():
@@ -119,7 +120,13 @@ class SyntheticRunner:
     def submit(self, peer: bytes, message: Submit) -> None:
         request = message.request
         orders = orders_of(request)
-        tell("submit", request=request.request_id, n=request.n, remaining_ms=message.remaining_ms)
+        tell(
+            "submit",
+            request=request.request_id,
+            n=request.n,
+            remaining_ms=message.remaining_ms,
+            sharer=message.sharer,
+        )
         if "mute" in orders:
             return
         if "refuse" in orders:

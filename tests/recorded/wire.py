@@ -83,6 +83,7 @@ def runner_messages() -> list[ToRunner]:
         Hello("n0123456789/h0", BOOT, 1, 3),
         *(Submit(request, 7, 64, 119_500) for request in requests),
         Submit(least(GenerationRequest), 1, 0, 0),
+        Submit(least(GenerationRequest), 1, 0, 0, ("", "me", "10.0.0.7", "10.0.0.7:4711")),
         Credit(RID, 2, 32),
         *(Cancel(RID, why) for why in ("client", "deadline", "shutdown")),
         Ping(BOOT),

@@ -18,6 +18,10 @@ from bus.wire.ids import Boot, InstanceId, RequestId
 from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
+DATA_PROTOCOL_MIN = 1
+DATA_PROTOCOL_MAX = 2
+"""The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
+who asks."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -38,12 +42,16 @@ class Hello(ArrayFrame, tag="hello", frozen=True):
 
 
 class Submit(ArrayFrame, tag="submit", frozen=True):
-    """A request, with the credit of each choice and what is left of its deadline."""
+    """A request, with the credit of each choice and what is left of its deadline.
+
+    `sharer` is who asks, for an even share (`bus.shares`); version 1 leaves it out.
+    """
 
     request: GenerationRequest
     generation: int
     credit: int
     remaining_ms: int
+    sharer: tuple[str, ...] = ()
 
 
 class Credit(ArrayFrame, tag="credit", frozen=True):

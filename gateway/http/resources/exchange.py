@@ -18,7 +18,7 @@ from gateway.dialects import sse
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
-from gateway.http.middleware import Resource, key_id, read_body, receive_of
+from gateway.http.middleware import Resource, key_id, read_body, receive_of, sharer_of
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
 from gateway.service import HttpService
@@ -72,7 +72,11 @@ class GenerateResource(Resource):
         if parsed.intent != "generate":
             resp.data = await load_or_unload(service, self.dialect, parsed)
             return
-        exchange = service.dispatcher.start(parsed, key_id=key_id(req, service.options))
+        exchange = service.dispatcher.start(
+            parsed,
+            key_id=key_id(req, service.options),
+            sharer=sharer_of(req, service.options, parsed.extras.client_id),
+        )
         inbox = exchange.inbox
         watcher = asyncio.ensure_future(_watch(req, service, exchange))
         service.running += 1

@@ -162,6 +162,7 @@ def full_request() -> GenerationRequest:
     [
         Hello("gw", Boot("b"), 1, 1),
         Submit(full_request(), 3, 64, 120_000),
+        Submit(full_request(), 3, 64, 120_000, ("", "me", "10.0.0.7", "10.0.0.7:4711")),
         Submit(
             GenerationRequest(request_id=RID, model=ModelId("m"), prompt=TextPrompt(text="a")),
             1, 64, 1,
@@ -179,6 +180,11 @@ def full_request() -> GenerationRequest:
 )  # fmt: skip
 def test_frames_for_a_runner_come_back_as_they_went(message: ToRunner) -> None:
     assert unpack_to_runner(pack_to_runner(message)) == message
+
+
+def test_a_submit_that_does_not_say_who_asks_is_one_of_version_1() -> None:
+    frame = pack_to_runner(Submit(full_request(), 3, 64, 120_000))
+    assert len(unpack(frame)) == len(("submit", "request", 3, 64, 120_000))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from bus.wire.errors import ConfigError
 from conf.settings import hash_key
 from gateway.http.auth import (
     check_exposure,
+    client_address,
     hashed,
     host_allowed,
     is_known_key,
@@ -47,6 +48,35 @@ def test_beyond_loopback_a_key_is_required(host: str) -> None:
     with pytest.raises(ConfigError, match="api_keys"):
         check_exposure(host, ())
     check_exposure(host, (hashed("k"),))
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "proxies", "counts"),
+    [
+        ("10.0.0.9", None, (), "10.0.0.9"),
+        ("10.0.0.9", "1.2.3.4", (), "10.0.0.9"),
+        ("10.0.0.9", "1.2.3.4", ("10.0.0.9",), "1.2.3.4"),
+        ("10.0.0.9", "6.6.6.6, 1.2.3.4", ("10.0.0.0/8",), "1.2.3.4"),
+        ("10.0.0.9", "1.2.3.4, 10.0.0.8", ("10.0.0.0/8",), "1.2.3.4"),
+        ("10.0.0.9", "10.0.0.7, 10.0.0.8", ("10.0.0.0/8",), "10.0.0.7"),
+        ("10.0.0.9", "1.2.3.4, unknown", ("10.0.0.0/8",), "10.0.0.9"),
+        ("10.0.0.9", "", ("10.0.0.0/8",), "10.0.0.9"),
+        ("::ffff:10.0.0.9", "1.2.3.4", ("10.0.0.0/8",), "1.2.3.4"),
+        ("2001:db8:1:2:3:4:5:6", None, (), "2001:db8:1:2::/64"),
+        ("::1", "2001:db8::7", ("::1",), "2001:db8::/64"),
+        ("", None, (), ""),
+    ],
+)
+def test_the_address_that_counts_is_the_last_that_no_proxy_of_ours_has(
+    peer: str, forwarded: str | None, proxies: tuple[str, ...], counts: str
+) -> None:
+    assert client_address(peer, forwarded, proxies) == counts
+
+
+@given(st.text(), st.text())
+def test_whatever_is_forwarded_by_a_stranger_counts_for_nothing(peer: str, said: str) -> None:
+    assert client_address("10.0.0.9", said, ("10.0.0.1",)) == "10.0.0.9"
+    client_address(peer, said, ("10.0.0.1", "::/0"))
 
 
 def test_a_host_name_that_strangers_dns_points_here_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -56,6 +57,25 @@ def test_a_full_house_refuses_with_a_place_and_a_time() -> None:
     assert refusal.retry_after_s is not None
     demand.remove("a")
     assert demand.add(waiter("c")) is None
+
+
+def test_who_asks_once_is_not_behind_all_that_another_asks_for() -> None:
+    demand = WaitingQueue(limit=10)
+    for number in range(4):
+        demand.add(replace(waiter(f"hog{number}", since_at=number), sharer=("", "hog")))
+    demand.add(replace(waiter("other", since_at=9.0), sharer=("", "other")))
+    assert [one.key for one in demand.of(M)] == ["hog0", "other", "hog1", "hog2", "hog3"]
+    assert demand.position("other") == 1
+    demand.remove("hog0")
+    assert [one.key for one in demand.of(M)] == ["hog1", "other", "hog2", "hog3"]
+
+
+def test_a_full_house_takes_one_more_from_who_has_less_than_another() -> None:
+    demand = WaitingQueue(limit=3)
+    for number in range(3):
+        assert demand.add(replace(waiter(f"hog{number}"), sharer=("", "hog"))) is None
+    assert demand.add(replace(waiter("hog3"), sharer=("", "hog"))) is not None
+    assert demand.add(replace(waiter("other"), sharer=("", "other"))) is None
 
 
 def test_a_model_that_cannot_load_blocks_no_other() -> None:

@@ -296,6 +296,7 @@ def storms(draw: st.DrawFn) -> list[tuple[int, str, int, int, int, int]]:
     ragged=st.booleans(),
     share=st.sampled_from([0.3, 0.7, 0.9]),
     salts=st.integers(1, 3),
+    clients=st.integers(1, 4),
 )
 def test_whatever_happens_every_row_ends_once_with_the_right_tokens(
     storm: list[tuple[int, str, int, int, int, int]],
@@ -304,11 +305,17 @@ def test_whatever_happens_every_row_ends_once_with_the_right_tokens(
     ragged: bool,
     share: float,
     salts: int,
+    clients: int,
 ) -> None:
     loop = Loop(
         facts(kv_bytes=kv_bytes, trims=trims, batches_ragged=ragged),
         ScheduleSettings(
-            max_rows=5, headroom_tokens=32, prefill_share=share, prefix_bytes=kv_bytes // 3
+            max_rows=5,
+            headroom_tokens=32,
+            prefill_share=share,
+            prefix_bytes=kv_bytes // 3,
+            give_way_s=0.1,
+            look_s=0.02,
         ),
     )
     asked = {}
@@ -325,7 +332,8 @@ def test_whatever_happens_every_row_ends_once_with_the_right_tokens(
                 priority=priority,
                 stops=frozenset({7}),
             )
-            if isinstance(loop.submit(request), Placed):
+            sharer = ("", str(number % clients))
+            if isinstance(loop.submit(request, sharer=sharer), Placed):
                 asked[name] = request
         elif what == "cancel":
             disturbed.add(name)
