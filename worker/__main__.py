@@ -12,7 +12,7 @@ from conf.addresses import announced_hosts
 from conf.paths import bundled_models, make_folders
 from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
-from worker.machine.node_card import has_metal
+from worker.machine.gpu import has_cuda, has_metal
 from worker.models.weights import Shelf, Weights, hugging_face_cache
 from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
@@ -59,7 +59,7 @@ def shelf(settings: Settings) -> Shelf:
         bundled=bundled_models() if settings.bundled_model else {},
         folders=(settings.paths.models, *more),
         hugging_face=hugging_face_cache(),
-        float32=not has_metal(),
+        float32=not (has_metal() or has_cuda()),
     )
 
 

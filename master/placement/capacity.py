@@ -5,7 +5,7 @@ Pure. A node can give
     usable = min(what is free, its ceiling - what is reserved there)
 
 where "free" is measured, less the reservations of shards that are still loading. The ceiling is
-what the device recommends to use, else 0.75 x memory; a GPU of its own gives 0.90 x its memory,
+what the GPU of a Mac may wire down, else 0.75 x memory; a GPU of its own gives 0.90 x its memory,
 and an APU that shares the machine's (GTT > VRAM and GTT >= RAM, both) adds GTT - 16 GB.
 """
 
@@ -120,10 +120,15 @@ def node_capacities(
     ]
 
 
+def computes_in_vram(card: NodeCard) -> bool:
+    """Return whether models lie in the memory of a GPU of its own."""
+    return bool(card.vram_bytes) and any(not tag.endswith(_SHARED) for tag in card.backends)
+
+
 def limit_bytes(card: NodeCard) -> int | None:
     """Return the bytes that all models may take on a node's device, or None where only the
     machine's memory is known."""
-    if card.vram_bytes and any(not tag.endswith(_SHARED) for tag in card.backends):
+    if computes_in_vram(card):
         vram = int(VRAM_SHARE * card.vram_bytes)
         shares = card.gtt_bytes > card.vram_bytes and card.gtt_bytes >= card.memory_bytes
         return vram + max(0, card.gtt_bytes - APU_SYSTEM_BYTES) if shares else vram

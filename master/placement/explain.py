@@ -13,7 +13,13 @@ from typing import Any
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from master.placement.availability import Kind, PlacementSpec
-from master.placement.capacity import MEMORY_SHARE, NodeCapacity, limit_bytes
+from master.placement.capacity import (
+    MEMORY_SHARE,
+    VRAM_SHARE,
+    NodeCapacity,
+    computes_in_vram,
+    limit_bytes,
+)
 from master.placement.memory_cost import MemoryCost, cost_text, gb
 from master.placement.pipeline_search import MAX_RANKS
 from master.placement.search import Placement, PlacementProblem, why_unshardable
@@ -232,8 +238,17 @@ def _disks_text(problem: PlacementProblem) -> str:
 
 
 def _ceiling_text(node: NodeCapacity) -> str:
-    share = "what its device recommends," if limit_bytes(node.card) else f"{MEMORY_SHARE:.0%}"
-    return f"{share} of {gb(node.card.memory_bytes)} GB"
+    """Return where a node's ceiling comes from, and which setting moves it."""
+    card = node.card
+    if computes_in_vram(card):
+        return f"{VRAM_SHARE:.0%} of its GPU's {gb(card.vram_bytes)} GB"
+    if limit_bytes(card):
+        return "what its operator lets the GPU wire down: iogpu.wired_limit_mb"
+    text = f"{MEMORY_SHARE:.0%} of {gb(card.memory_bytes)} GB"
+    machine_bytes = card.memory_bytes if node.reading is None else node.reading.memory_total_bytes
+    if machine_bytes > card.memory_bytes:
+        text += f", which memory_bytes leaves of the machine's {gb(machine_bytes)} GB"
+    return text
 
 
 def _capacity_text(node: NodeCapacity) -> str:

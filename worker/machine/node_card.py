@@ -15,6 +15,7 @@ import psutil
 from bus.process.interfaces import addresses_up
 from bus.process.tools import asked
 from bus.wire.topology import NodeAddress
+from worker.machine import gpu
 
 _VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "gif", "stf", "anpi")
 """Interfaces that lead to no other machine."""
@@ -25,11 +26,6 @@ def free_bytes() -> int:
     return psutil.virtual_memory().available
 
 
-def has_metal() -> bool:
-    """Return whether runners compute on Apple's GPU here."""
-    return sys.platform == "darwin" and platform.machine() == "arm64"
-
-
 def machine_facts(memory_bytes: int) -> dict[str, Any]:
     """Return what this node's card says of its machine and its software, by field.
     `memory_bytes` 0 stands for all that the machine has."""
@@ -38,11 +34,12 @@ def machine_facts(memory_bytes: int) -> dict[str, Any]:
         "platform": f"{sys.platform}-{platform.machine()}",
         "cores": psutil.cpu_count() or 1,
         "memory_bytes": min(total, memory_bytes) if memory_bytes else total,
-        "backends": ("mlx-metal",) if has_metal() else ("mlx-cpu",),
+        "backends": gpu.backends(),
         "mlx_version": _version("mlx"),
         "shoal_version": _version("shoal"),
         "chip": chip(),
-        "working_set_bytes": working_set_bytes(),
+        "working_set_bytes": gpu.working_set_bytes(),
+        "vram_bytes": gpu.nvidia_bytes(),
         "machine": machine(),
         "ips": addresses(),
         "os_version": os_version(),
@@ -78,16 +75,6 @@ def chip_in(cpuinfo: str) -> str:
     """Return the processor's name in Linux's `/proc/cpuinfo`."""
     found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, flags=re.MULTILINE)
     return found.group(1).strip() if found else ""
-
-
-@functools.cache
-def working_set_bytes() -> int:
-    """Return what macOS lets its GPU wire down where the operator has set a limit
-    (`iogpu.wired_limit_mb`); 0 where that is left to the system, or there is no Metal."""
-    if not has_metal():
-        return 0
-    said = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
-    return int(said) << 20 if said.isdecimal() else 0
 
 
 def machine() -> str:

@@ -50,7 +50,7 @@ DONE_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "stop",
-    "cancelled": "length",
+    "cancelled": "cancelled",
 }
 
 

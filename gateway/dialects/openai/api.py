@@ -29,13 +29,16 @@ def render_model(listing: dialect.ModelListing) -> bytes:
 
 
 def _model_object(listing: dialect.ModelListing) -> dict[str, Any]:
+    # what every loaded copy takes, for any of them may be asked; before it, what the model could
+    served = min((copy.context_tokens for copy in listing.loaded), default=listing.context_tokens)
     return {
         "id": listing.id,
         "object": "model",
         "created": int(listing.modified_at_s),
         "owned_by": OWNER,
-        # other servers' words for the same two facts; clients size their prompts by them
-        "max_model_len": listing.context_tokens,
+        # other servers' words for what is served and what the model was made for; clients size
+        # their prompts by them
+        "max_model_len": served,
         "context_length": listing.context_tokens,
         "capabilities": list(listing.capabilities),
         "loaded": bool(listing.loaded),

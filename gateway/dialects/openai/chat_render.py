@@ -25,7 +25,7 @@ from bus.wire.messages.tokens import (
 from gateway.dialects.collect import Collected, CollectedChoice
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
-from gateway.dialects.openai.shapes import FINISH_REASONS, whole_answer
+from gateway.dialects.openai.shapes import FINISHES, finish_bytes, whole_answer
 from gateway.dialects.openai.stream import OpenAIStream
 
 CHUNK = "chat.completion.chunk"
@@ -83,8 +83,8 @@ class ChatStream(OpenAIStream):
                 calls = json_bytes([call_delta(entry)])
                 return self._starts[entry.choice] + b'"tool_calls":' + calls + _DELTA_TAIL
             case ChoiceEnd():
-                reason = FINISH_REASONS[entry.finish_reason].encode()
-                return self._starts[entry.choice] + b'},"finish_reason":"%b"}]}\n\n' % reason
+                finish = finish_bytes(FINISHES[entry.finish_reason])
+                return self._starts[entry.choice] + b"},%b}]}\n\n" % finish
             case TokenDelta():
                 return b""
             case PrefillProgress() | Finished() | Failed():
@@ -139,5 +139,5 @@ def _choice_object(index: int, choice: CollectedChoice, *, wants_logprobs: bool)
         "index": index,
         "message": message,
         "logprobs": logprobs_object(choice.logprobs) if wants_logprobs else None,
-        "finish_reason": FINISH_REASONS[choice.finish_reason],
+        **FINISHES[choice.finish_reason],
     }

@@ -7,10 +7,9 @@ what a model thinks on a raw prompt is part of its text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from bus.wire.errors import FinishReason
 from bus.wire.messages.tokens import (
     ChoiceEnd,
     Entry,
@@ -25,17 +24,12 @@ from gateway.dialects import sse
 from gateway.dialects.collect import Collected, CollectedChoice, total
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import finite_logprob, json_bytes, text_bytes
-from gateway.dialects.openai.shapes import whole_answer
+from gateway.dialects.openai import shapes
 from gateway.dialects.openai.stream import OpenAIStream
 
 OBJECT = "text_completion"
-FINISH_REASONS: Mapping[FinishReason, str] = {
-    "stop": "stop",
-    "length": "length",
-    # a raw prompt has no tools: a model that wrote a call has come to its end
-    "tool_calls": "stop",
-    "cancelled": "length",
-}
+# a raw prompt has no tools: a model that wrote a call has come to its end
+FINISHES = {**shapes.FINISHES, "tool_calls": shapes.FINISHES["stop"]}
 _DELTA_TAIL = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
@@ -97,10 +91,8 @@ class CompletionsStream(OpenAIStream):
         match entry:
             case ChoiceEnd():
                 index = self._first[entry.request_id] + entry.choice
-                reason = FINISH_REASONS[entry.finish_reason].encode()
-                return (
-                    self._starts[index] + b'"","logprobs":null,"finish_reason":"%b"}]}\n\n' % reason
-                )
+                finish = shapes.finish_bytes(FINISHES[entry.finish_reason])
+                return self._starts[index] + b'"","logprobs":null,%b}]}\n\n' % finish
             case TokenDelta() | ToolCallDelta():
                 return b""
             case PrefillProgress() | Finished() | Failed():
@@ -115,7 +107,7 @@ def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
         for request, (one, echo) in enumerate(zip(collected, echoes, strict=True))
         for index, choice in enumerate(one.choices)
     ]
-    return whole_answer(parsed, OBJECT, choices, total([one.usage for one in collected]))
+    return shapes.whole_answer(parsed, OBJECT, choices, total([one.usage for one in collected]))
 
 
 def logprobs_object(logprobs: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, Any], int]:
@@ -147,5 +139,5 @@ def _choice_object(
         "index": index,
         "text": echo + choice.text,
         "logprobs": logprobs_object(choice.logprobs, 0)[0] if wants_logprobs else None,
-        "finish_reason": FINISH_REASONS[choice.finish_reason],
+        **FINISHES[choice.finish_reason],
     }

@@ -17,13 +17,14 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, in_words
 
-FINISH_REASONS: Mapping[FinishReason, str] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    # the only value of the dialect that says "there would have been more"
-    "cancelled": "length",
+FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
+    "stop": {"finish_reason": "stop"},
+    "length": {"finish_reason": "length"},
+    "tool_calls": {"finish_reason": "tool_calls"},
+    # the dialect has no word for what somebody stopped, and its clients take no other
+    "cancelled": {"finish_reason": "stop", "stop_reason": "cancelled"},
 }
+"""How the end of a choice is told, by why it ended."""
 
 FIELD_WORDS = {"thinking": "reasoning_effort"}
 """What the rest of shoal calls differently."""
@@ -103,6 +104,11 @@ def timing_object(usage: Usage) -> dict[str, float]:
 
 def _per_second(tokens: int, seconds: float) -> float:
     return round(tokens / seconds, 3) if seconds > 0 else 0.0
+
+
+def finish_bytes(finish: Mapping[str, str]) -> bytes:
+    """Return one of `FINISHES` as members of an object, for a stream."""
+    return json_bytes(finish)[1:-1]
 
 
 def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:

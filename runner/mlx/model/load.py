@@ -101,9 +101,9 @@ def _bring_in(
 
 
 def _precision(precision: Precision) -> mx.Dtype | None:
-    """Return the type to compute in; None leaves the weights as stored, right where Metal is."""
+    """Return the type to compute in; None leaves the weights as stored, right where a GPU is."""
     if precision == "auto":
-        return None if mx.metal.is_available() else mx.float32
+        return None if mx.metal.is_available() or mx.cuda.is_available() else mx.float32
     return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[precision]
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +85,24 @@ def test_what_can_never_fit_is_refused_with_the_arithmetic() -> None:
     assert "26.34 GB = weights 20.00 x 1.30 + KV 0.08 for 8,192 tokens + 0.26" in verdict.message
     assert "75% of 16.00 GB" in verdict.message
     assert verdict.facts["need_bytes"] == bill(card(20 * GB), None).total
+
+
+def test_a_ceiling_is_told_with_what_sets_it() -> None:
+    def told(card_facts: dict[str, Any], machine_bytes: int = 16 * GB) -> str:
+        node = capacity(models=(card(60 * GB),))
+        assert node.reading is not None
+        said = node.card.model_copy(update=card_facts)
+        measured = node.reading.model_copy(update={"memory_total_bytes": machine_bytes})
+        node = replace(node, card=said, reading=measured)
+        verdict = place(PlacementSpec(MODEL), [node], RunnerSizing())
+        assert isinstance(verdict, Refusal)
+        return verdict.message
+
+    assert "75% of 16.00 GB)" in told({})
+    assert "memory_bytes leaves of the machine's 64.00 GB" in told({}, 64 * GB)
+    assert "iogpu.wired_limit_mb" in told({"working_set_bytes": 12 * GB})
+    vram = told({"vram_bytes": 24 * GB, "backends": ("mlx-cuda",)})
+    assert "90% of its GPU's 24.00 GB" in vram
 
 
 def test_what_would_fit_if_others_left_is_crowded_by_so_many_bytes() -> None:

@@ -10,6 +10,7 @@ from bus.wire.ids import NodeId
 from bus.wire.topology import ports_in
 from conf.settings import load_settings
 from worker.__main__ import worker_settings
+from worker.machine import gpu
 from worker.machine.node_card import addresses, chip_in, machine, machine_facts
 
 PORTS = """
@@ -45,6 +46,37 @@ def test_a_processor_says_its_name() -> None:
     assert chip_in("") == ""
 
 
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("81559\n", 81559 << 20),
+        ("24564\n24564\n", 24564 << 20),
+        ("[N/A]\n", 0),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the driver", 0),
+        ("", 0),
+    ],
+)
+def test_the_first_gpus_memory_is_read(said: str, found: int) -> None:
+    assert gpu.memory_in(said) == found
+
+
+@pytest.mark.parametrize(
+    ("installed", "memory_bytes", "tags"),
+    [
+        ((), 8 << 30, "mlx-cpu"),
+        (("mlx-cuda-13",), 0, "mlx-cpu"),
+        (("mlx-cuda-13",), 8 << 30, "mlx-cuda"),
+    ],
+)
+def test_runners_compute_on_a_gpu_where_there_is_one_and_mlx_is_built_for_it(
+    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], memory_bytes: int, tags: str
+) -> None:
+    monkeypatch.setattr(gpu, "has_metal", lambda: False)
+    monkeypatch.setattr(gpu, "nvidia_bytes", lambda: memory_bytes)
+    monkeypatch.setattr(gpu, "_is_installed", installed.__contains__)
+    assert gpu.backends() == (tags,)
+
+
 def card_here(launched_by: str = "") -> NodeCard:
     return NodeCard(
         node=NodeId("n"), name="n", slots=2, models=(), announced_at_s=1.0,
@@ -56,7 +88,7 @@ def test_this_machine_announces_what_it_is_and_where() -> None:
     card = card_here()
     assert card.ips == addresses() and card.machine == machine()
     assert any(one.medium == "loopback" for one in card.ips)
-    assert card.vram_bytes == 0
+    assert card.vram_bytes == gpu.nvidia_bytes()
     assert not any(one.ip.startswith("fe80") for one in card.ips)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from openai.types import Model
@@ -36,4 +37,7 @@ def test_openai_lists_models_in_its_own_shape() -> None:
     assert (model.id, model.created, model.object) == ("shoal-tiny", int(AT), "model")
     assert json.loads(render_model(TINY)) == found["data"][0]
     assert found["data"][0]["context_length"] == 4096
+    assert found["data"][0]["max_model_len"] == 2048, "what every loaded copy takes"
+    unloaded = json.loads(render_model(dataclasses.replace(TINY, loaded=())))
+    assert unloaded["max_model_len"] == 4096
     assert json.loads(render_models([], AT)) == {"object": "list", "data": []}

@@ -288,9 +288,16 @@ def test_a_flush_without_text_sends_nothing(desk: Any) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "shown"),
-    [("stop", "stop"), ("length", "length"), ("tool_calls", "tool_calls"), ("cancelled", "length")],
+    [
+        ("stop", {"finish_reason": "stop"}),
+        ("length", {"finish_reason": "length"}),
+        ("tool_calls", {"finish_reason": "tool_calls"}),
+        ("cancelled", {"finish_reason": "stop", "stop_reason": "cancelled"}),
+    ],
 )
-def test_finish_reasons_are_words_of_the_dialect(desk: Any, reason: str, shown: str) -> None:
+def test_finish_reasons_are_words_of_the_dialect(
+    desk: Any, reason: str, shown: dict[str, str]
+) -> None:
     parsed = desk.parse(CHAT, BODY)
     chunks = _chunks(desk.play(CHAT, parsed, desk.end(parsed, reason)))
-    assert chunks[-1]["choices"][0]["finish_reason"] == shown
+    assert chunks[-1]["choices"][0] == {"index": 0, "delta": {}, **shown}

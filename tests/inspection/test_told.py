@@ -1,0 +1,68 @@
+"""What is said of models, nodes and answers is what holds for them (C18 of the inspection)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.nodes import MODEL, Node, eventually, running_node
+
+GPU_MIB = 81_559
+
+
+def _listed(node: Node) -> dict[str, Any]:
+    models = node.http.get("/v1/models").json()["data"]
+    return next(one for one in models if one["id"] == MODEL)
+
+
+def test_c18_max_model_len_is_what_the_loaded_copy_takes(node: Node) -> None:
+    eventually(node.ready, 30, "ready")
+    for instance in node.state()["instances"]:
+        node.http.delete(f"/instance/{instance}?drain_s=1")
+    eventually(lambda: not node.state()["instances"], 30, "nothing is loaded")
+    made_for = _listed(node)["context_length"]
+    placed = node.http.post("/place_instance", json={"model": MODEL, "context_tokens": 600})
+    assert placed.status_code == 200, placed.text
+    eventually(lambda: _listed(node)["loaded"], 60, "it is loaded")
+    (instance,) = node.state()["instances"].values()
+    found = _listed(node)
+    assert found["max_model_len"] == instance["context_tokens"] < made_for, found
+
+
+def test_c18_a_cancelled_stream_does_not_say_that_a_limit_was_reached(node: Node) -> None:
+    stream = node.stream("Tell me about the sea.", max_tokens=400, ignore_eos=True).flowing(1)
+    (request,) = node.http.get("/queue").json()["requests"]
+    assert node.http.post(f"/v1/cancel/{request['request']}").status_code == 200
+    stream.wait(20.0)
+    assert stream.done and stream.error is None
+    assert stream.finish == "stop", stream.finish
+
+
+def test_c18_a_refusal_names_the_operators_number() -> None:
+    with running_node(SHOAL_MEMORY_BYTES="10000000", SHOAL_PRELOAD="") as node:
+        eventually(lambda: node.http.get("/v1/models").json()["data"], 30, "models are listed")
+        answer = node.http.post("/place_instance", json={"model": MODEL})
+        assert answer.status_code == 507, answer.text
+        message = answer.json()["error"]["message"]
+        assert "memory_bytes" in message and "recommends" not in message, message
+
+
+@pytest.fixture
+def with_a_gpu(tmp_path: Path) -> str:
+    """Put a tool of NVIDIA's first on the path that tells of one GPU; return the path."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho {GPU_MIB}\n")
+    tool.chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+def test_c18_a_nodes_card_tells_of_its_gpu(with_a_gpu: str) -> None:
+    with running_node(PATH=with_a_gpu) as node:
+        (card,) = eventually(
+            lambda: node.http.get("/state").json()["telemetry"]["cards"], 30, "a card is heard"
+        )
+        assert card["vram_bytes"] == GPU_MIB << 20, card["vram_bytes"]
+        assert card["backends"] == ["mlx-cpu"], "MLX without CUDA computes on the processor"
