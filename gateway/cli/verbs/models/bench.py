@@ -186,13 +186,14 @@ def ask_one(api: NodeApi, model: str, prompt: str, tokens: int) -> Answered:
                 token_at.append(time.perf_counter())
             usage = event.get("usage") or usage
     ended_at = token_at[-1] if token_at else time.perf_counter()
+    details = cast(dict[str, Any], usage.get("prompt_tokens_details") or {})
     return Answered(
         sent_at=sent_at,
         token_at=tuple(token_at),
         ended_at=ended_at,
         prompt_tokens=int(usage.get("prompt_tokens", 0)),
         tokens=int(usage.get("completion_tokens", 0)),
-        cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)),
+        cached_tokens=int(details.get("cached_tokens", 0)),
     )
 
 

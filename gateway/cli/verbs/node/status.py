@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import typer
@@ -18,6 +18,7 @@ from gateway.cli.node import code_mix
 from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.output.amounts import span
 from gateway.cli.output.errors import NO_NODE, CliError, no_node_in
+from gateway.cli.output.terminal import Output
 
 
 def status(invocation: Invocation) -> None:
@@ -27,6 +28,8 @@ def status(invocation: Invocation) -> None:
     processes run and its API does not answer, too.
     """
     output = invocation.output
+    running: dict[str, str] = {}
+    mixed = ""
     if invocation.url:
         state, trouble = invocation.state(), ""
         name, home = state.names.get(state.asked, state.asked), None
@@ -40,6 +43,7 @@ def status(invocation: Invocation) -> None:
             output.detail(str(error))
             raise no_node_in(settings.paths.home) from error
         state, trouble = _state(invocation)
+        running, mixed = code_mix.running_codes(settings.paths), code_mix.mix(settings.paths)
     instances: list[Instance] = [] if state is None else state.instances
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
     undone = [] if state is None else _undone(state)
@@ -52,7 +56,7 @@ def status(invocation: Invocation) -> None:
             "processes": [_as_fields(one) for one in processes],
             "instances": [one.model_dump(mode="json") for one in instances],
             "installed": installed_code(),
-            "running": code_mix.running_codes(settings.paths),
+            "running": running,
             "health": {node: one.model_dump() for node, one in health.items()},
             "undone": [{"node": node, **one.model_dump(mode="json")} for node, one in undone],
         }
@@ -72,7 +76,17 @@ def status(invocation: Invocation) -> None:
     output.say("")
     where = f"{name} at {invocation.address()}"
     output.say(f"{where}: {trouble}" if trouble else where)
-    mixed = code_mix.mix(settings.paths)
+    _say_what_is_amiss(output, mixed, health, undone)
+    if state is None:
+        raise typer.Exit(NO_NODE)
+
+
+def _say_what_is_amiss(
+    output: Output,
+    mixed: str,
+    health: Mapping[str, HealthSummary],
+    undone: Sequence[tuple[str, UndoneChange]],
+) -> None:
     if mixed:
         output.say(f"warn: {mixed}; {code_mix.REMEDY}")
     for node, one in health.items():
@@ -84,8 +98,6 @@ def status(invocation: Invocation) -> None:
             f"undone {ago} ago at {node}, whose log gave way to another: {change.what}: "
             f"{change.about}; repeat it if it is still wanted"
         )
-    if state is None:
-        raise typer.Exit(NO_NODE)
 
 
 def _supervised(one: ProcessReading) -> SupervisedProcess:
