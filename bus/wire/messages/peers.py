@@ -5,7 +5,7 @@ each time with `PeerWelcome` or `PeerRefused`. Addresses are `host:port` of a no
 port, best first; the planes and the candidate listen on the same host at the ports given.
 
 Nodes of any two versions can say hello, refuse and say goodbye: for `FIRST_WORDS` the envelope, its
-version and the fields below stay what they are (decision 0012). All else is said between nodes of
+version and the fields below stay what they are (decision 0015). All else is said between nodes of
 one protocol version alone.
 """
 
