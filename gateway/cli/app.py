@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from gateway.cli.interrupts import INTERRUPTED, silent_interrupts
+from gateway.cli.exit_codes import INTERRUPTED
+from gateway.cli.interrupts import silent_interrupts
 
 with silent_interrupts():
     import typer

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.main import get_command
 
-from gateway.cli.interrupts import INTERRUPTED
+from gateway.cli.exit_codes import INTERRUPTED
 
 if TYPE_CHECKING:
     from bus.wire.errors import ShoalError

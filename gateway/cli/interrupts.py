@@ -8,8 +8,7 @@ import signal
 import threading
 from collections.abc import Generator
 
-INTERRUPTED = 130
-"""The exit code, as shells have it."""
+from gateway.cli.exit_codes import INTERRUPTED
 
 
 @contextlib.contextmanager

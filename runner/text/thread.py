@@ -1,24 +1,40 @@
 """Talks to the text thread: requests become tokens off the main and the engine thread.
 
 Templates, tokenising and grammar compilation may take long, so no other thread waits: each
-answer is posted. What comes back from the engine is read (detokenised) by the main thread, for a
-third thread on the way of every token costs more than the reading itself.
+answer is posted. Those that wait share the thread fairly by the size of their text, so that a
+short prompt does not wait behind long ones that came before (Demers, Keshav and Shenker 1989),
+nor a long one for ever. What comes back from the engine is read (detokenised) by the main thread,
+for a third thread on the way of every token costs more than the reading itself.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import traceback
 from collections.abc import Callable
-from queue import SimpleQueue
+from dataclasses import dataclass, field
+from queue import PriorityQueue
 
 from bus.process.clock import now
 from bus.wire.errors import Refusal
-from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.requests import ChatPrompt, GenerationRequest, TextPrompt
 from runner.text.prepared import PreparedRequest, TextWorks
 
 Answer = PreparedRequest | Refusal
-Job = tuple[GenerationRequest, Callable[[Answer], None]]
+
+
+@dataclass(order=True, slots=True)
+class _Job:
+    """A request to prepare; None ends the thread. The smallest `turn` is next: when it would be
+    done if all that wait were prepared side by side, each at the same pace. `size` is that of its
+    text."""
+
+    turn: float
+    number: int
+    size: int = field(compare=False, default=0)
+    request: GenerationRequest | None = field(compare=False, default=None)
+    answered: Callable[[Answer], None] = field(compare=False, default=lambda _answer: None)
 
 
 class TextThread:
@@ -35,7 +51,9 @@ class TextThread:
         self._load = load
         self._post = post
         self._loaded = loaded
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs = PriorityQueue[_Job]()
+        self._numbers = itertools.count()
+        self._turn = 0.0
         self._thread = threading.Thread(target=self._run, name="text", daemon=True)
         self.context_tokens = 0
         self.busy_since: float | None = None
@@ -47,11 +65,12 @@ class TextThread:
 
     def prepare(self, request: GenerationRequest, answered: Callable[[Answer], None]) -> None:
         """Have the request prepared; `answered` is called once, in the main thread."""
-        self._jobs.put((request, answered))
+        size = text_size(request)
+        self._jobs.put(_Job(self._turn + size, next(self._numbers), size, request, answered))
 
     def stop(self) -> None:
         """End the thread after the jobs given so far; it takes no more."""
-        self._jobs.put(None)
+        self._jobs.put(_Job(float("inf"), next(self._numbers)))
 
     def _run(self) -> None:
         try:
@@ -62,9 +81,10 @@ class TextThread:
             self._post(lambda: self._loaded(failure))
             return
         self._post(lambda: self._loaded(works))
-        while (job := self._jobs.get()) is not None:
+        while (job := self._jobs.get()).request is not None:
+            self._turn += job.size / (self._jobs.qsize() + 1)
             self.busy_since = now()
-            self._answer(works, *job)
+            self._answer(works, job.request, job.answered)
             self.busy_since = None
 
     def _answer(
@@ -78,3 +98,12 @@ class TextThread:
             message = f"the request could not be prepared: {type(error).__name__}"
             answer = Refusal(reason="bad_request", message=message)
         self._post(lambda: answered(answer))
+
+
+def text_size(request: GenerationRequest) -> int:
+    """Return how much there is to prepare in a request: characters of text, or token ids."""
+    prompt = request.prompt
+    if isinstance(prompt, ChatPrompt):
+        parts = (part for message in prompt.messages for part in message.parts)
+        return sum(len(part.text) for part in parts if part.kind == "text")
+    return len(prompt.text) if isinstance(prompt, TextPrompt) else len(prompt.token_ids)

@@ -3,7 +3,7 @@
 A process of its own (`python -m tests.harness.synthetic_runner SOCKET INSTANCE GENERATION`), so
 that it can be stopped and killed. What a request gets is written in its last message, as
 words `name=value`: tokens=N, every_ms=N (0: as fast as credit allows), refuse=REASON,
-fail=REASON, silent=1 (accept, then nothing), mute=1 (not even an answer), skip=N (lose that
+fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an answer), skip=N (lose that
 entry), calls=1 (end with a tool call). It keeps every promise that a runner makes, credit
 above all, and prints one JSON line for each thing that it is told.
 """
@@ -69,6 +69,13 @@ class Row:
         self.seq += 1
         return self.seq - 1
 
+    def most(self) -> int:
+        """So many tokens are made for a choice."""
+        return min(self.tokens, int(self.orders.get("silent", self.tokens)))
+
+    def is_silent(self) -> bool:
+        return "silent" in self.orders and min(self.made) >= self.most()
+
 
 class SyntheticRunner:
     """The process. `step` counts rounds in which anything was made."""
@@ -92,7 +99,7 @@ class SyntheticRunner:
             self.round()
 
     def can_move(self, row: Row) -> bool:
-        return "silent" not in row.orders and (row.tokens <= 0 or any(c > 0 for c in row.credit))
+        return not row.is_silent() and (row.tokens <= 0 or any(c > 0 for c in row.credit))
 
     def heard(self, frames: list[bytes]) -> None:
         peer, data = frames[0], frames[-1]
@@ -172,7 +179,7 @@ class SyntheticRunner:
         now = self.reactor.now()
         by_peer: dict[bytes, list[Entry]] = {}
         for request_id, row in list(self.rows.items()):
-            if row.next_at > now or "silent" in row.orders:
+            if row.next_at > now or row.is_silent():
                 continue
             entries = self.entries(row)
             if not entries:
@@ -190,7 +197,7 @@ class SyntheticRunner:
         request_id, made = row.request.request_id, []
         many = 1 if row.every_s else 64
         for choice in range(row.request.n):
-            for _ in range(min(many, row.credit[choice], row.tokens - row.made[choice])):
+            for _ in range(min(many, row.credit[choice], row.most() - row.made[choice])):
                 if str(row.seq) == row.orders.get("skip"):
                     row.number()
                 word = WORDS[row.made[choice] % len(WORDS)]

@@ -8,8 +8,7 @@ from typing import get_args
 
 from bus.wire.ids import Boot
 from bus.wire.messages.control import Phase
-from bus.wire.messages.tokens import Hello
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
+from bus.wire.messages.tokens import DATA_PROTOCOL_MAX, DATA_PROTOCOL_MIN, Hello
 from runner.lifecycle import EXIT_CODES, NEXT, Signal, signalled, step_deadline_s
 from runner.recorder import KEPT, FlightRecorder, RecorderPhase
 from runner.serving.clients import Clients
@@ -55,8 +54,8 @@ def test_the_recorder_keeps_the_last_entries_in_order() -> None:
 
 def test_a_gateway_is_given_up_after_three_silent_seconds() -> None:
     gateways = Clients()
-    gateways.greet(b"a", Hello("a", Boot("1"), PROTOCOL_MIN, PROTOCOL_MAX), 0.0)
-    gateways.greet(b"b", Hello("b", Boot("1"), PROTOCOL_MIN, PROTOCOL_MAX), 0.0)
+    gateways.greet(b"a", Hello("a", Boot("1"), DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX), 0.0)
+    gateways.greet(b"b", Hello("b", Boot("1"), DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX), 0.0)
     assert gateways.heard(b"a", 2.0)
     assert gateways.silent(3.5) == [b"b"]
     gateways.forget(b"b")
@@ -67,7 +66,7 @@ def test_ranges_without_overlap_are_refused_with_both_named() -> None:
     answer = Clients().greet(b"x", Hello("x", Boot("1"), 7, 9), 0.0)
     assert isinstance(answer, str)
     assert "7 to 9" in answer
-    assert f"{PROTOCOL_MIN} to {PROTOCOL_MAX}" in answer
+    assert f"{DATA_PROTOCOL_MIN} to {DATA_PROTOCOL_MAX}" in answer
 
 
 def test_every_phase_of_the_recorder_is_noted_somewhere() -> None:

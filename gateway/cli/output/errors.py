@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bus.wire.errors import ShoalError
-from gateway.cli.interrupts import INTERRUPTED
+from gateway.cli.exit_codes import INTERRUPTED
 
 FAILED = 1
 USAGE = 2

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bus.membership.mdns_hints import Advert
@@ -438,7 +438,9 @@ def test_whoever_missed_what_is_linked_in_the_end_as_the_last_state_says(
     story: list[tuple[set[str], set[str], bool]], last: set[str]
 ) -> None:
     """Of some states each reaches some nodes alone, and one that missed it may begin anew from what
-    it remembers; the last one reaches those that are of the cluster."""
+    it remembers; the last one reaches those that are of the cluster, one of the two among them
+    whom all know from the start."""
+    assume(not last >= {"a", "c"})
     net = Net()
     names = "abcd"
     for name in names:

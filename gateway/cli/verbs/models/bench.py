@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bus.process.clock import wall
 from gateway.cli.command import Invocation
-from gateway.cli.interrupts import INTERRUPTED
+from gateway.cli.exit_codes import INTERRUPTED
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
