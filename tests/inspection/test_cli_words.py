@@ -303,7 +303,7 @@ def test_c9_a_deadline_has_one_text_whoever_sees_it_first(node: Node) -> None:
     for seconds in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4):
         answer = node.chat("Count to 1000.", max_tokens=3000, ignore_eos=True, x_timeout_s=seconds)
         assert answer.status_code == 504, answer.text
-        said.add(answer.json()["error"]["message"])
+        said.add(answer.json()["error"]["message"].replace(f"{seconds} s", "N s"))
     assert len(said) == 1 and "x_timeout_s" in said.pop(), said
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -13,7 +12,6 @@ from tests.harness.nodes import MODEL, Node, eventually, running_node
 
 pytestmark = pytest.mark.alone
 
-WISHES = 24
 LONG_PROMPTS = 24
 LONG_CHARS = 1_200_000
 
@@ -23,30 +21,6 @@ def lone() -> Iterator[Node]:
     """Start a node with one HTTP process."""
     with running_node(SHOAL_HTTP_PROCESSES="1") as made:
         yield made
-
-
-def test_b13_keep_alive_values_that_alternate_are_not_an_event_each(lone: Node) -> None:
-    before = lone.state()["index"]
-    for number in range(WISHES):
-        answer = lone.http.post(
-            "/api/generate",
-            json={
-                "model": MODEL,
-                "prompt": "hi",
-                "stream": False,
-                "options": {"num_predict": 1},
-                "keep_alive": "5m" if number % 2 else "7m",
-            },
-        )
-        assert answer.status_code == 200, answer.text
-    time.sleep(1.0)
-    events = lone.state()["index"] - before
-    assert events <= 3, f"{WISHES} requests made {events} events"
-
-    def kept_s() -> float:
-        return next(iter(lone.state()["instances"].values()))["keep_alive_s"]
-
-    eventually(lambda: kept_s() == 300.0, 60, "the last wish counts in the end")
 
 
 def test_b13_a_short_prompt_does_not_wait_behind_long_ones_that_are_read(lone: Node) -> None:
