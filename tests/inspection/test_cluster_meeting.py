@@ -52,7 +52,9 @@ def newer(folder: Path) -> Path:
 
 
 @contextmanager
-def _neighbours(older: Path | None, newer: Path | None) -> Iterator[tuple[Node, Node]]:
+def _neighbours(
+    older: Path | None, newer: Path | None, **settings: str
+) -> Iterator[tuple[Node, Node]]:
     """Run two nodes that are told of each other, of these trees or of the one that is tested."""
     with ExitStack() as stack:
         pair = [Node(SHOAL_CLUSTER__NAMESPACE="versions", SHOAL_PRELOAD="") for _ in range(2)]
@@ -60,6 +62,7 @@ def _neighbours(older: Path | None, newer: Path | None) -> Iterator[tuple[Node, 
         for node, port, other in zip(pair, ports, reversed(ports), strict=True):
             stack.callback(node.close)
             node.move(port)
+            node.env |= settings
             node.env["SHOAL_CLUSTER__PEERS"] = f"127.0.0.1:{other + 4}"
         for node, name, tree in zip(pair, ("older", "newer"), (older, newer), strict=True):
             node.env["SHOAL_NODE_NAME"] = name
@@ -140,7 +143,9 @@ def test_b9_the_first_builds_are_told_in_words_that_they_can_read(
     first = tree_of(INSPECTED, folder)
     if first is None:
         pytest.skip(f"this history does not hold {INSPECTED}")
-    with _neighbours(first, newer) as (old, new):
+    key = folder / "key"
+    write_keys(key, ClusterKeys(new_key()), replace=False)  # the first builds had none by default
+    with _neighbours(first, newer, SHOAL_CLUSTER_KEY_FILE=str(key)) as (old, new):
         for node in (old, new):
             eventually(lambda node=node: _says_both(node, "nodes"), 20.0, "`nodes` names both")
             _serves_alone(node)
