@@ -31,7 +31,7 @@ def mapped(node: Node) -> str:
 def doctor(node: Node) -> dict[str, str]:
     done = shoal("doctor", "--json", "--home", str(node.home), env=node.env)
     found = json.loads(done.stdout)
-    return next(one for one in found["findings"] if one["name"] == "BLAS")
+    return next(one for one in found["checks"] if one["name"] == "BLAS")
 
 
 def test_a_node_runs_with_what_was_measured_and_doctor_says_what_it_gains() -> None:

@@ -107,7 +107,7 @@ def _blas(settings: Settings, _running: bool) -> Finding:
     if known.choice is None:
         found = "no OpenBLAS: prompts are read some 40 times slower without it"
         return Finding("BLAS", "warn", found, INSTALL_HINT)
-    found = f"{told(known.choice)} of {usable_cores()} cores"
+    found = f"{told(known.choice)}; {usable_cores()} cores"
     other = "fast" if runner.parity == "exact" else "exact"
     rival = choose(known.table.measured, other, runner.blas_threads)
     if rival is not None:
