@@ -55,6 +55,22 @@ class Paths:
         return self.runtime.parent / "kernels"
 
     @property
+    def measured(self) -> Path:
+        """Return the folder of what was measured of this machine, which all of the user's homes
+        share, for measuring takes a while."""
+        return self.runtime.parent / "measured"
+
+    @property
+    def busy_runners(self) -> Path:
+        """Return the file in which the user's runners count who is busy, of all homes."""
+        return self.measured / "busy-runners"
+
+    @property
+    def preloads(self) -> Path:
+        """Return the folder of what is compiled here and preloaded into runners."""
+        return self.state / "preloads"
+
+    @property
     def logs(self) -> Path:
         """Return the folder in which supervisord keeps each process's output."""
         return self.state / "logs"
@@ -116,7 +132,7 @@ def find_paths(home: Path | None = None) -> Paths:
 def make_folders(paths: Paths) -> None:
     """Make every folder, private to this user. Raises ConfigError when the runtime folder
     belongs to another user (every user may make names under /tmp)."""
-    for folder in (paths.runtime.parent, paths.runtime, paths.kernels):
+    for folder in (paths.runtime.parent, paths.runtime, paths.kernels, paths.measured):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

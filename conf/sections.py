@@ -30,6 +30,9 @@ Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
 """A list of words: in TOML an array, in the environment separated by commas (or a JSON array)."""
 
 
+MOST_THREADS = 256
+
+
 class RunnerSettings(BaseModel):
     """The settings of every runner. Units in the names; meanings in default.toml."""
 
@@ -42,7 +45,24 @@ class RunnerSettings(BaseModel):
     default_max_tokens: int = Field(ge=1)
     drop_idle_s: float = Field(gt=0.0)
     load_deadline_s: float = Field(gt=0.0)
-    blas_threads: int = Field(ge=1, le=256)
+    blas: str
+    blas_threads: int | Literal["auto"]
+    parity: Literal["exact", "fast"]
+
+    @field_validator("blas")
+    @classmethod
+    def _preloadable(cls, blas: str) -> str:
+        if blas in ("auto", "off") or (blas.startswith("/") and not set(blas) & set(" :")):
+            return blas
+        raise ValueError("`auto`, `off`, or the whole path of a library, without blanks and colons")
+
+    @field_validator("blas_threads", mode="before")
+    @classmethod
+    def _counted(cls, threads: Any) -> Any:
+        text = str(threads)
+        if text == "auto" or (text.isdecimal() and 1 <= int(text) <= MOST_THREADS):
+            return threads
+        raise ValueError(f"`auto`, or a number from 1 to {MOST_THREADS}")
 
 
 class ClusterSettings(BaseModel):

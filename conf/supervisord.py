@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus.wire.errors import ConfigError
-from conf.openblas import find_openblas, preload
-from conf.paths import HOME_VARIABLE, make_folders
+from conf.paths import HOME_VARIABLE
 from conf.settings import Settings, environment_of
 
 LOG_BYTES = "10MB"
@@ -50,10 +49,11 @@ SERVICES: tuple[str, ...] = tuple(program.name for program in PROGRAMS)
 
 
 def render(
-    settings: Settings, *, python: str, openblas: Path | None, user: str | None = None
+    settings: Settings, *, python: str, blas: Mapping[str, str], user: str | None = None
 ) -> str:
-    """Return the whole configuration. `user` is named only where supervisord runs as root, which it
-    otherwise warns of. Raises ConfigError for a path that supervisord cannot express."""
+    """Return the whole configuration. `blas` are the variables by which runners get a library;
+    `user` is named only where supervisord runs as root, which it otherwise warns of. Raises
+    ConfigError for a path that supervisord cannot express."""
     paths = settings.paths
     socket = _plain(settings.endpoints.supervisor)
     environment = _environment(settings)
@@ -83,23 +83,21 @@ def render(
         _section("supervisorctl", {"serverurl": f"unix://{socket}", "prompt": "shoal"}),
     ]
     sections += [_service(settings, program, python, environment) for program in PROGRAMS]
-    blas = preload(openblas, settings.runner.blas_threads)
     runners = {**environment, **blas, "TMPDIR": str(paths.kernels)}
     sections.append(_runners(settings, python, runners))
     return "\n".join(sections)
 
 
-def write_conf(settings: Settings, *, beside_python: bool = False) -> Path:
-    """Make the folders, write `<state>/supervisord.conf`, and return its path.
+def write_conf(settings: Settings, *, blas: Mapping[str, str], beside_python: bool = False) -> Path:
+    """Write `<state>/supervisord.conf`, and return its path.
 
     `beside_python` writes the same into `<environment>/etc/`, where a plain `supervisorctl` of
     this environment looks first.
     """
-    make_folders(settings.paths)
     text = render(
         settings,
         python=sys.executable,
-        openblas=find_openblas(),
+        blas=blas,
         user=pwd.getpwuid(0).pw_name if os.getuid() == 0 else None,
     )
     path = settings.paths.supervisord_conf

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bus.wire.messages.control import GroupSpec, RunnerSpec
+from conf.blas import usable_cores
 from conf.settings import load_settings
 from runner.group.collectives import Exchanges
 from runner.group.lockstep import RankContext
@@ -26,8 +28,16 @@ SWITCH_S = 0.0005
 the engine's thread must not wait for a prompt's template."""
 
 
-def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progressed) -> MlxEngine:
-    """Import MLX only in the thread that will own it, and load."""
+def load_engine(
+    spec: RunnerSpec,
+    context: RankContext | None,
+    progress: Progressed,
+    *,
+    busy_runners: Path | None = None,
+) -> MlxEngine:
+    """Import MLX only in the thread that will own it, and load. With a file of `busy_runners`, the
+    threads of its BLAS are shared with them."""
+    from runner.mlx.cores import shared_threads
     from runner.mlx.engine import Precision
     from runner.mlx.engine import load_engine as load
 
@@ -38,6 +48,7 @@ def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progres
         context_tokens=spec.context_tokens,
         progress=progress,
         rank_context=context,
+        threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,
     )
 
 
@@ -66,12 +77,15 @@ def main() -> int:
     """Serve one slot; returns the exit code of the table in `runner.lifecycle`."""
     settings = load_settings()
     sys.setswitchinterval(SWITCH_S)
+    shares = sys.platform.startswith("linux") and settings.runner.blas_threads == "auto"
+    busy_runners = settings.paths.busy_runners if shares else None
+    load = partial(load_engine, busy_runners=busy_runners)
     return run_slot(
         os.environ.get("SHOAL_SLOT", "00"),
         **settings.process_arguments(),
         factories=Factories(
-            load_engine=load_engine,
-            load_follower=load_engine,
+            load_engine=load,
+            load_follower=load,
             load_text=load_text,
             form_group=form_group,
             open_exchanges=open_exchanges,

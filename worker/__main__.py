@@ -18,6 +18,9 @@ from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
 from worker.transfer.thread import WeightsSettings
 
+HOW_IT_COMPUTES = {"blas", "blas_threads", "parity"}
+"""Settings of runners that supervisord gives them as variables, or that they read themselves."""
+
 
 def weights_settings(settings: Settings) -> WeightsSettings:
     """Return where weights go, and where others get them: nowhere, unless this node listens for
@@ -39,7 +42,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         node_name=settings.node_name,
         slots=settings.slots,
         memory_bytes=settings.memory_bytes,
-        runner=RunnerDefaults(**runner.model_dump(exclude={"blas_threads"})),
+        runner=RunnerDefaults(**runner.model_dump(exclude=HOW_IT_COMPUTES)),
         data=DataPorts(
             listen=settings.cluster.listen,
             port=settings.port_of("data"),

@@ -36,6 +36,7 @@ from runner.engine import (
     StepResult,
 )
 from runner.group.lockstep import RankContext, RankFacts
+from runner.mlx.cores import OwnThreads, Threads
 from runner.mlx.forward import Forward
 from runner.mlx.kv import PrefixStore, copy_of, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape, measure, try_out
@@ -71,13 +72,14 @@ def load_engine(
     context_tokens: int | None = None,
     progress: Callable[[LoadProgress], None] = lambda _: None,
     rank_context: RankContext | None = None,
+    threads: Threads | None = None,
 ) -> MlxEngine:
     """Load the model in `path` into the calling thread, which owns the engine from then on.
     UnloadableModel says why not.
 
     With a `rank_context`, load that rank's part and agree with the others; the group has been
     formed. `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may
-    lower, never raise, what the model was made for.
+    lower, never raise, what the model was made for. `threads` are those of the processor's BLAS.
     """
     comm = Comm()
     if rank_context is None:
@@ -89,7 +91,7 @@ def load_engine(
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
     try:
-        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens, comm)
+        engine = MlxEngine(path, loaded, memory_limit_bytes, context_tokens, comm, threads)
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
     progress(LoadProgress("ready", loaded.weights_bytes, loaded.weights_bytes))
@@ -106,6 +108,7 @@ class MlxEngine:
         memory_limit_bytes: int,
         context_tokens: int | None,
         comm: Comm,
+        threads: Threads | None = None,
     ) -> None:
         head = LastTokenHead(loaded.module)
         shape, capabilities = _found(loaded, head)
@@ -128,6 +131,7 @@ class MlxEngine:
             },
         )
         self._comm = comm
+        self._threads = threads or OwnThreads()
         if isinstance(comm, GroupComm):
             capabilities = self._agreed(path, comm.context, capabilities)
         grammars = GrammarMasks(
@@ -203,6 +207,7 @@ class MlxEngine:
     def rest(self) -> None:
         """Give back what is free, until the next step."""
         self._rests = True
+        self._threads.rest()
         mx.clear_cache()
         give_back(_come_and_go)
 
@@ -218,6 +223,7 @@ class MlxEngine:
         mx.clear_cache()
 
     def _compute(self, plan: StepPlan, pending: PendingStep) -> None:
+        self._threads.work()
         self._open(plan)
         for group in plan.prefill:
             chunks = [

@@ -15,7 +15,8 @@ from typing import Protocol
 import httpx
 import psutil
 
-from conf.openblas import find_openblas, preload
+from conf.blas.choice import Choice, variables
+from conf.blas.libraries import find_libraries
 from tests.bench.load import Job, Timing, run
 from tests.harness.nodes import ROOT, Node, eventually
 
@@ -33,8 +34,10 @@ class Contestant(Protocol):
 
 
 def environment() -> dict[str, str]:
-    """The same BLAS for everybody."""
-    return {**os.environ, **preload(find_openblas()), "HF_HUB_OFFLINE": "1"}
+    """What mlx-lm runs with: OpenBLAS on one thread, where it is found."""
+    found = find_libraries("auto")[:1]
+    blas = variables(Choice(found[0])) if found else {}
+    return {**os.environ, **blas, "HF_HUB_OFFLINE": "1"}
 
 
 class Raw:
@@ -110,11 +113,11 @@ class MlxServer:
 
 
 class Shoal:
-    """A whole node, through HTTP."""
+    """A whole node, through HTTP; `settings` are variables of the node, `name` tells nodes with
+    different ones apart."""
 
-    name = "shoal"
-
-    def __init__(self, models: dict[str, Path], **settings: str) -> None:
+    def __init__(self, models: dict[str, Path], name: str = "shoal", **settings: str) -> None:
+        self.name = name
         self._names = {key: path.name for key, path in models.items()}
         folders = ",".join({str(path.parent) for path in models.values()})
         self.node = Node(

@@ -18,10 +18,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from conf.blas.libraries import find_libraries
 from tests.bench.contestants import Contestant, MlxServer, Raw, Shoal, cpu_s, peak_bytes
 from tests.bench.load import Job, median_of, summary
 from tests.bench.models import endless_tiny, random_qwen3
-from tests.bench.targets import verdicts
+from tests.bench.targets import FAST, PLAIN, verdicts
 from tests.harness.nodes import ROOT
 
 SENTENCE = "the fish swims in a shoal and the shoal moves as one over the deep blue sea"
@@ -46,6 +47,14 @@ def mixed_jobs(chance: random.Random, count: int, tokens: int) -> list[Job]:
         words = {0: 640, 4: 320}.get(number % 8) or chance.randint(16, 96)
         jobs.append(Job(prompt(chance, words), chance.randint(tokens // 4, tokens)))
     return jobs
+
+
+def prompt_jobs(chance: random.Random, count: int, _tokens: int) -> list[Job]:
+    """Long prompts with hardly an answer: what reading them takes is their TTFT."""
+    return [Job(prompt(chance, 640), 4) for _ in range(count)]
+
+
+MIXES = {"equal": equal_jobs, "mix": mixed_jobs, "prompt": prompt_jobs}
 
 
 def measure(contestant: Contestant, model: str, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -80,10 +89,10 @@ def main() -> int:
         contestants: list[Contestant] = []
         try:
             contestants += [Raw("single", models), Raw("batch", models)]
-            contestants += [MlxServer(models), Shoal(models)]
+            contestants += [MlxServer(models), Shoal(models), *other_nodes(models)]
             for model in models:
                 for level in levels:
-                    for mix in ("equal",) if level == 1 else ("equal", "mix"):
+                    for mix in ("equal", "prompt") if level == 1 else ("equal", "mix"):
                         rows = round_of(contestants, model, level, mix, tokens, asked.repeats)
                         show(rows)
                         results += rows
@@ -99,6 +108,19 @@ def main() -> int:
     return 0
 
 
+def other_nodes(models: dict[str, Path]) -> list[Contestant]:
+    """Nodes that multiply otherwise: with `runner.parity` "fast", and with what was the default
+    before anything was measured: OpenBLAS by itself on one thread."""
+    found = find_libraries("auto")[:1]
+    if not found:
+        return []
+    plain = {"SHOAL_RUNNER__BLAS": found[0].path, "SHOAL_RUNNER__BLAS_THREADS": "1"}
+    return [
+        Shoal(models, FAST, SHOAL_RUNNER__PARITY="fast"),
+        Shoal(models, PLAIN, **plain),
+    ]
+
+
 def round_of(
     contestants: Sequence[Contestant], model: str, level: int, mix: str, tokens: int, repeats: int
 ) -> list[dict[str, Any]]:
@@ -109,8 +131,8 @@ def round_of(
             if level > 1 and contestant.name.endswith("stream_generate"):
                 continue
             chance = random.Random(f"{model}{level}{mix}{repeat}{number}")
-            make = equal_jobs if mix == "equal" else mixed_jobs
-            row = measure(contestant, model, make(chance, level, tokens * (4 if level == 1 else 1)))
+            jobs = MIXES[mix](chance, level, tokens * (4 if level == 1 else 1))
+            row = measure(contestant, model, jobs)
             if repeat >= 0:
                 rows[contestant.name].append(row)
     return [

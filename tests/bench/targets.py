@@ -8,14 +8,24 @@ from typing import Any
 SINGLE = "mlx-lm stream_generate"
 SERVER = "mlx_lm.server"
 SHOAL = "shoal"
+FAST = "shoal, fast"
+PLAIN = "shoal, plain BLAS"
+"""Nodes that differ in how a CPU multiplies matrices: by `runner.parity` "fast" instead of "exact",
+and by OpenBLAS on one thread without anything that was measured."""
+
+
+BLAS_AIMS = ((SHOAL, 1, 1.25), (FAST, 1, 1.7), (SHOAL, 16, 1.35), (SHOAL, 32, 1.35))
+"""Who, at how many streams, is to be how much faster than a plain BLAS."""
 
 
 def verdicts(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float, float, bool]]:
     """For each target whose rows are there: what, the figure, the aim, whether it is met."""
     rows = {(r["model"], r["level"], r["mix"], r["who"]): r for r in results}
 
-    def ratio(model: str, level: int, mix: str, other: str, key: str = "tok_s") -> float | None:
-        mine, theirs = (rows.get((model, level, mix, who)) for who in (SHOAL, other))
+    def ratio(
+        model: str, level: int, mix: str, other: str, key: str = "tok_s", who: str = SHOAL
+    ) -> float | None:
+        mine, theirs = (rows.get((model, level, mix, name)) for name in (who, other))
         return None if mine is None or theirs is None else mine[key] / theirs[key]
 
     for model in sorted({r["model"] for r in results}):
@@ -35,3 +45,16 @@ def verdicts(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float, fl
             found = ratio(model, level, "mix", SERVER, "ttft_ms_p50")
             if found is not None:
                 yield f"({model}) {level} mix: TTFT p50, x {SERVER}", found, 1.0, found <= 1.0
+        if model != "a":
+            for who, level, aim in BLAS_AIMS:
+                found = ratio(model, level, "equal", PLAIN, who=who)
+                if found is not None:
+                    what = f"({model}) {level} equal: tokens/s of {who!r}, x {PLAIN!r}"
+                    yield what, found, aim, found >= aim
+            found = ratio(model, 1, "prompt", SHOAL, "ttft_ms_p50", who=PLAIN)
+            if found is not None:
+                yield f"({model}) prompts read, x {PLAIN!r}", found, 1.35, found >= 1.35
+            for level in (16, 32):
+                found = ratio(model, level, "mix", PLAIN, "ttft_ms_p99")
+                if found is not None:
+                    yield f"({model}) {level} mix: TTFT p99, x {PLAIN!r}", found, 1.0, found <= 1.0

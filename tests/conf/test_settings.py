@@ -179,3 +179,32 @@ def test_a_list_in_a_variable_has_commas_or_is_a_json_array(
         monkeypatch.setenv("SHOAL_MODEL_FOLDERS", text)
         with pytest.raises(ConfigError, match="model_folders"):
             load_settings(home=home)
+
+
+def test_what_multiplies_is_measured_unless_it_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = load_settings(home=home).runner
+    assert (runner.blas, runner.blas_threads, runner.parity) == ("auto", "auto", "exact")
+    write(home, "[runner]\nblas_threads = 2\n")
+    assert load_settings(home=home).runner.blas_threads == 2
+    monkeypatch.setenv("SHOAL_RUNNER__BLAS_THREADS", "4")
+    assert load_settings(home=home).runner.blas_threads == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("blas_threads", 0),
+        ("blas_threads", 257),
+        ("blas_threads", "many"),
+        ("blas_threads", True),
+        ("blas", "openblas"),
+        ("blas", "/lib/a b.so"),
+        ("blas", "/lib/a:b.so"),
+        ("parity", "quick"),
+    ],
+)
+def test_how_a_runner_multiplies_is_refused_by_name(home: Path, name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"runner\.{name} = "):
+        load_settings(home=home, flags={f"runner.{name}": value})

@@ -40,7 +40,8 @@ def test_supervisord_reads_back_what_was_meant_even_with_a_percent_sign(tmp_path
     (home / "config" / "shoal.toml").write_text("[runner]\nblas_threads = 6\n")
     settings = load_settings(home=home, flags={"slots": 3, "log_level": "debug"})
     make_folders(settings.paths)
-    text = render(settings, python="/opt/my python/bin/python", openblas=Path("/lib/o.so"))
+    blas = {"LD_PRELOAD": "/lib/o.so", "OPENBLAS_NUM_THREADS": "6"}
+    text = render(settings, python="/opt/my python/bin/python", blas=blas)
     found = read_back(tmp_path, text)
     assert set(found) == {f"{n}:{n}" for n in SERVICES} | {f"runner:0{n}" for n in range(3)}
     bus, slot = found["bus:bus"], found["runner:02"]
@@ -63,7 +64,7 @@ def test_supervisord_reads_back_what_was_meant_even_with_a_percent_sign(tmp_path
 def test_the_bus_starts_first_and_the_gateway_stops_first(tmp_path: Path) -> None:
     settings = load_settings(home=tmp_path)
     make_folders(settings.paths)
-    found = read_back(tmp_path, render(settings, python="python", openblas=None))
+    found = read_back(tmp_path, render(settings, python="python", blas={}))
     order = {name: process.priority for name, process in found.items()}  # type: ignore[attr-defined]
     assert min(order, key=lambda name: order[name]) == "bus:bus"
     assert max(order, key=lambda name: order[name]) == "gateway:gateway"
@@ -73,7 +74,7 @@ def test_the_bus_starts_first_and_the_gateway_stops_first(tmp_path: Path) -> Non
 def test_a_home_that_supervisord_cannot_express_is_refused(tmp_path: Path, name: str) -> None:
     settings = load_settings(home=tmp_path / name)
     with pytest.raises(ConfigError, match="another folder"):
-        render(settings, python="python", openblas=None)
+        render(settings, python="python", blas={})
 
 
 def test_socket_paths_are_short_and_private_whatever_the_home(tmp_path: Path) -> None:

@@ -51,12 +51,19 @@ VARIABLES: Mapping[str, str] = {
     "HF_HOME": "where Hugging Face's cache is; models in it are used, never written",
     "HF_HUB_CACHE": "that cache itself; wins over HF_HOME",
     "HOME": "given to the node by the service that starts it",
-    "LD_PRELOAD": "given to runners: OpenBLAS, where it is found",
+    "KMP_BLOCKTIME": "given to runners: how soon MKL's threads sleep",
+    "LD_PRELOAD": "given to runners: what multiplies matrices, see `runner.blas`",
+    "MKL_DYNAMIC": "given to runners: MKL takes the threads that it is told",
+    "MKL_INTERFACE_LAYER": "given to runners: MKL's interface with 32-bit integers, as MLX has",
+    "MKL_NUM_THREADS": "given to runners: `runner.blas_threads`",
+    "MKL_THREADING_LAYER": "given to runners: by what MKL makes threads",
     "MLX_HOSTFILE": "given to MLX: the ring's addresses",
     "MLX_IBV_DEVICES": "given to MLX: the RDMA device between each two ranks",
     "MLX_JACCL_COORDINATOR": "given to MLX: where rank 0 listens",
     "MLX_RANK": "given to MLX: the rank of this process",
+    "OPENBLAS_CORETYPE": "given to runners: OpenBLAS's kernels, where others are faster",
     "OPENBLAS_NUM_THREADS": "given to runners: `runner.blas_threads`",
+    "OPENBLAS_THREAD_TIMEOUT": "given to runners: how soon OpenBLAS's threads sleep",
     "PATH": "where the system's RDMA tools are looked for",
     "PROMETHEUS_MULTIPROC_DIR": "given to HTTP processes: where they count together",
     "PYTHONPATH": "given to the process that compiles kernels",
@@ -75,7 +82,7 @@ VARIABLES: Mapping[str, str] = {
     "XDG_STATE_HOME": "where the node's state lies without a home",
 }
 """What each variable means that is no setting. Making the page fails for one that is not here."""
-NAMES = re.compile(r"(SHOAL|MLX|XDG|HF|OPENBLAS|PROMETHEUS)_[A-Z_]*[A-Z]")
+NAMES = re.compile(r"(SHOAL|MLX|MKL|KMP|XDG|HF|OPENBLAS|PROMETHEUS)_[A-Z_]*[A-Z]")
 FOREIGN = ("SHOAL_PROVE",)
 """Names that only tests set, and that the settings let pass."""
 

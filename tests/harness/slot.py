@@ -35,13 +35,14 @@ from bus.wire.messages.tokens import (
     ToRunner,
 )
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from conf.blas import prepared_blas
 from conf.paths import find_paths, make_folders
+from conf.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ModelId("toy")
 PING_S = 0.5
 PATIENCE_S = 30.0
-BLAS = Path("/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblas.so.0")
 
 
 def request(name: str, text: str = "hello world", **changes: object) -> GenerationRequest:
@@ -133,9 +134,8 @@ def started_slot(
     }
     spec = RunnerSpec.model_validate(fields | changes)
     environment = os.environ | {"SHOAL_HOME": str(home), "SHOAL_SLOT": "00"}
-    environment |= {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
-    if BLAS.exists():
-        environment["LD_PRELOAD"] = str(BLAS)
+    environment |= {"PYTHONPATH": str(ROOT)}
+    environment |= prepared_blas(load_settings(home=home)).variables
     if fault:
         environment["SHOAL_TEST_FAULT"] = fault
     if supervised:

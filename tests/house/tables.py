@@ -7,6 +7,7 @@ from collections.abc import Mapping
 DOORED_ROOMS: tuple[str, ...] = (
     "bus.survey",
     "bus.switchboard",
+    "conf.blas",
     "master.consensus",
     "master.decisions",
     "master.placement",

@@ -199,8 +199,8 @@ def supervisord() -> list[str]:
     """List the lines of supervisord's configuration for one home; modules are not named."""
     flags = {"node_name": "box", "http_port": 50_001, "slots": 3, "runner.blas_threads": 2}
     chosen = load_settings(home=HOME, flags=flags, remembered=False)
-    blas = Path("/opt/libopenblas.so.0")
-    text = render(chosen, python="/opt/python", openblas=blas, user="keeper")
+    blas = {"LD_PRELOAD": "/opt/libopenblas.so.0", "OPENBLAS_NUM_THREADS": "2"}
+    text = render(chosen, python="/opt/python", blas=blas, user="keeper")
     text = re.sub(r" -m [a-z_.]+$", " -m <module>", text, flags=re.M)
     return _unplaced(text, chosen.paths).splitlines()
 

@@ -21,7 +21,7 @@ from typing import cast
 import psutil
 
 from bus.process.supervisor import Supervisor
-from conf.openblas import INSTALL_HINT, find_openblas
+from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains, usable_cores
 from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
@@ -88,15 +88,25 @@ def _mlx(_settings: Settings, _running: bool) -> Finding:
 
 
 def _blas(settings: Settings, _running: bool) -> Finding:
+    """Check what multiplies matrices here: what was chosen, what it gains, and what the other
+    `runner.parity` would."""
     if sys.platform != "linux":
-        return Finding("OpenBLAS", "ok", "not needed here")
-    library = find_openblas()
-    if library is None:
-        found = "not found: prompts are read some 40 times slower without it"
-        return Finding("OpenBLAS", "warn", found, INSTALL_HINT)
-    threads = settings.runner.blas_threads
-    told = f"{library}; runner.blas_threads = {threads} on {os.cpu_count()} cores"
-    return Finding("OpenBLAS", "ok", told)
+        return Finding("BLAS", "ok", "not needed here")
+    if settings.runner.blas == "off":
+        return Finding("BLAS", "ok", "MLX's own (runner.blas = off), slow on prompts")
+    known, runner = known_blas(settings), settings.runner
+    if known.choice is None:
+        found = "no OpenBLAS: prompts are read some 40 times slower without it"
+        return Finding("BLAS", "warn", found, INSTALL_HINT)
+    found = f"{told(known.choice)}; {usable_cores()} cores"
+    other = "fast" if runner.parity == "exact" else "exact"
+    rival = choose(known.table.measured, other, runner.blas_threads)
+    if rival is not None:
+        found += f"; of what it does on one thread by itself: {told_gains(known.choice)}"
+        found += f" ({runner.parity}); {told_gains(rival)} ({other})"
+    if known.trouble:
+        return Finding("BLAS", "warn", f"{found}; {known.trouble}", known.remedy)
+    return Finding("BLAS", "ok", found)
 
 
 def _disk(settings: Settings, _running: bool) -> Finding:

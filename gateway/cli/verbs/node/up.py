@@ -24,6 +24,8 @@ from rich.progress import SpinnerColumn, TimeElapsedColumn
 
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
+from conf.blas import prepared_blas
+from conf.paths import make_folders
 from conf.settings import (
     API_KEY,
     API_KEYS,
@@ -128,7 +130,7 @@ def up(
     began = time.monotonic()
     with processes.alone(settings.paths):
         _clear_the_way(settings, output)
-        write_conf(settings, beside_python=_beside_python(settings, asked=write_venv_conf))
+        _configure(settings, output, _beside_python(settings, asked=write_venv_conf))
         remember_flags(settings)
         child = _start(settings, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
@@ -295,6 +297,15 @@ def _beside_python(settings: Settings, *, asked: bool) -> bool:
     if asked and not (in_venv and has_supervisorctl):
         raise CliError("--write-venv-conf needs a virtual environment that holds supervisorctl")
     return in_venv and has_supervisorctl and (asked or not settings.paths.chosen)
+
+
+def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
+    """Make the folders and supervisord's configuration; the first time, measure this machine."""
+    make_folders(settings.paths)
+    blas = prepared_blas(settings)
+    if blas.trouble:
+        output.note(f"BLAS: {blas.trouble}")
+    write_conf(settings, blas=blas.variables, beside_python=beside_python)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

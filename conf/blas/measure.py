@@ -1,0 +1,261 @@
+"""Talks to child processes and the disk: measures the libraries once, and remembers the table.
+
+The table is remembered for this processor, its cores and the libraries' files, and shared by all of
+the user's homes; what is chosen from it follows the settings each time. Where the measurement
+failed, runners get the first library on one thread with the kernels that it chooses itself; where
+other work disturbed it, what was measured of one thread holds. Either is said, and a start an hour
+later tries again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from conf.blas.choice import (
+    Choice,
+    Library,
+    Measured,
+    choose,
+    kernel_variables,
+    kernels_for,
+    thread_counts,
+    variables,
+)
+from conf.blas.interposer import NoInterposer, interposer_in, make_interposer
+from conf.blas.libraries import find_libraries, fingerprint, processor, usable_cores
+from conf.settings import Settings
+
+PROBE = Path(__file__).with_name("probe.py")
+DEADLINE_S = 8.0
+"""For all of a measurement; it takes about 0.3 s for each set of kernels."""
+CALM = 0.8
+"""The share of the time that a measuring process has a core, where nothing disturbs it."""
+QUICK_S = 0.8
+"""One that was disturbed is made a second time where the first took no longer."""
+BELIEVED_S = 3600.0
+WRONG_HINT = "`runner.parity = exact` does without it"
+BUSY = "the machine was too busy for more than one thread to be measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What was measured, and in `trouble` why not all of it was."""
+
+    measured: tuple[Measured, ...] = ()
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What runners are started with: their variables, and the choice behind them; None where
+    nothing is preloaded. `trouble` says in words what of the settings could not be had, and
+    `remedy` what to do."""
+
+    choice: Choice | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    trouble: str = ""
+    remedy: str = ""
+    table: Table = field(default_factory=Table)
+
+
+def prepared_blas(settings: Settings) -> Outcome:
+    """Return what runners are started with; measures and compiles what is not there yet. Raises
+    ConfigError where `runner.blas` names no file."""
+    libraries = find_libraries(settings.runner.blas)
+    if not libraries:
+        return Outcome()
+    file = _table_file(settings, libraries)
+    with _alone(file):
+        table = _remembered(file)
+        if table is None:
+            table = measure(libraries, _kernels(settings), usable_cores())
+            _remember(file, table)
+    folder = settings.paths.preloads
+    return _outcome(settings, libraries, table, lambda choice: _prepared(folder, choice))
+
+
+def known_blas(settings: Settings) -> Outcome:
+    """Return the same without measuring or making anything."""
+    libraries = find_libraries(settings.runner.blas)
+    if not libraries:
+        return Outcome()
+    table = _remembered(_table_file(settings, libraries)) or Table(trouble="not measured yet")
+    folder = settings.paths.preloads
+    return _outcome(settings, libraries, table, lambda _choice: interposer_in(folder))
+
+
+def _outcome(
+    settings: Settings,
+    libraries: list[Library],
+    table: Table,
+    interposer: Callable[[Choice], Path | None],
+) -> Outcome:
+    choice, trouble, remedy = _chosen(settings, libraries, table), table.trouble, ""
+    if trouble:
+        remedy = f"`shoal up` measures anew, once {_table_file(settings, libraries)} is removed"
+    if choice.one_row == "sgemm":
+        return Outcome(choice, variables(choice), trouble, remedy, table)
+    try:
+        path = interposer(choice)
+        if path is None:
+            raise NoInterposer("the interposer is not compiled", "`shoal up` compiles it")
+        return Outcome(choice, variables(choice, str(path)), trouble, remedy, table)
+    except NoInterposer as problem:
+        choice = _chosen(settings, libraries, table, can_interpose=False)
+        trouble = f"one row goes through cblas_sgemm: {problem.args[0]}"
+        return Outcome(choice, variables(choice), trouble, problem.args[1], table)
+
+
+def measure(
+    libraries: Sequence[Library],
+    kernel_sets: Sequence[str],
+    cores: int,
+    deadline_s: float = DEADLINE_S,
+) -> Table:
+    """Return the table of what can be preloaded here, each library with its own kernels and
+    OpenBLAS with others; what crashes or gives a wrong product is not in it."""
+    end_at = time.monotonic() + deadline_s
+    counts = thread_counts(cores)
+    measured: list[Measured] = []
+    calm = True
+    for library in libraries:
+        own = ""
+        for kernels in ("", *(kernel_sets if library.kind == "openblas" else ())):
+            if kernels and kernels == own:
+                continue
+            found = _calmly(library, kernels, counts, own, end_at)
+            if time.monotonic() > end_at:
+                return Table(trouble=f"measuring took longer than {deadline_s:g} s")
+            if found is None:
+                continue
+            calm = calm and found["share"] >= CALM
+            own = own or str(found["kernels"])
+            measured += [_row(library, kernels, count, row) for count, row in _rows(found)]
+    if not measured:
+        return Table(trouble="no product that a library computed here was right")
+    if not calm:
+        return Table(tuple(one for one in measured if one.threads == 1), BUSY)
+    return Table(tuple(measured))
+
+
+def _calmly(
+    library: Library, kernels: str, counts: Sequence[int], known: str, end_at: float
+) -> dict[str, Any] | None:
+    """Return what a process of its own found, after another try where the first was disturbed."""
+    began = time.monotonic()
+    found = _probed(library, kernels, counts, known, end_at)
+    if found is None or found["share"] >= CALM or time.monotonic() - began > QUICK_S:
+        return found
+    return _probed(library, kernels, counts, known, end_at)
+
+
+def _probed(
+    library: Library, kernels: str, counts: Sequence[int], known: str, end_at: float
+) -> dict[str, Any] | None:
+    """Return what a process of its own found: with one thread alone where more do not work."""
+    found = _asked(library.path, kernel_variables(library, kernels, counts[-1]), counts, known,
+                   end_at)  # fmt: skip
+    if found is None and counts[-1] > 1:
+        alone = kernel_variables(library, kernels, 1)
+        found = _asked(library.path, alone, counts[:1], known, end_at)
+    return found
+
+
+def _asked(
+    path: str, told: Mapping[str, str], counts: Sequence[int], known: str, end_at: float
+) -> dict[str, Any] | None:
+    command = [sys.executable, "-I", "-S", str(PROBE), path, ",".join(map(str, counts)), known]
+    environment = {**os.environ, "LD_PRELOAD": "", **told}
+    left_s = max(0.0, end_at - time.monotonic())
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=left_s, check=True
+        )
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def _rows(found: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    return [(int(count), row) for count, row in found["threads"].items()]
+
+
+def _row(library: Library, kernels: str, threads: int, row: Mapping[str, Any]) -> Measured:
+    seconds = {int(rows): float(taken) for rows, taken in row["seconds"].items()}
+    bits = bool(row["steady"]), bool(row["even"])
+    return Measured(library, kernels, threads, seconds, float(row["sgemv_s"]), *bits)
+
+
+def _chosen(
+    settings: Settings, libraries: Sequence[Library], table: Table, *, can_interpose: bool = True
+) -> Choice:
+    runner = settings.runner
+    threads = 1 if runner.blas_threads == "auto" else runner.blas_threads
+    return choose(
+        table.measured, runner.parity, runner.blas_threads, can_interpose=can_interpose
+    ) or Choice(libraries[0], threads=threads)
+
+
+def _prepared(folder: Path, choice: Choice) -> Path:
+    """Return the interposer; one that was just made, when products through it are right. Raises
+    NoInterposer."""
+    ready = interposer_in(folder)
+    if ready is None:
+        ready = make_interposer(folder)
+        told = variables(choice, str(ready))
+        if _asked("", told, (), "", time.monotonic() + DEADLINE_S) is None:
+            ready.unlink()
+            raise NoInterposer("products through the interposer are wrong", WRONG_HINT)
+    return ready
+
+
+def _kernels(settings: Settings) -> list[str]:
+    """Return the kernels to try beside a library's own: none for a library that was named."""
+    return kernels_for(processor()[1]) if settings.runner.blas == "auto" else []
+
+
+def _table_file(settings: Settings, libraries: Sequence[Library]) -> Path:
+    name = fingerprint(libraries, _kernels(settings), usable_cores())
+    return settings.paths.measured / f"blas-{name}.json"
+
+
+@contextmanager
+def _alone(file: Path) -> Generator[None]:
+    """Keep other nodes that start now from measuring at the same time."""
+    with open(file.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remembered(file: Path) -> Table | None:
+    try:
+        table = _adapter().validate_json(file.read_bytes())
+        age_s = time.time() - file.stat().st_mtime
+    except (OSError, ValueError):
+        return None
+    return table if not table.trouble or 0 <= age_s < BELIEVED_S else None
+
+
+def _remember(file: Path, table: Table) -> None:
+    draft = file.with_suffix(".draft")
+    with suppress(OSError):
+        draft.write_bytes(_adapter().dump_json(table))
+        os.replace(draft, file)
+
+
+@cache
+def _adapter() -> TypeAdapter[Table]:
+    return TypeAdapter(Table)

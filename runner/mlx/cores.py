@@ -1,0 +1,128 @@
+"""Talks to BLAS and to a file that this user's runners share: how many threads a busy one may use.
+
+Every runner has a line in the file, which it holds by a lock for life and in which its process id
+stands while it is busy. The cores are divided by the busy runners, of all nodes of this user here:
+BLAS's threads spin while they wait, so together they must not be more than the cores. A step costs
+a look at the clock; ten times a second the file is read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+LINES = 512
+LOOK_S = 0.1
+_LINE = struct.Struct("=q")
+
+SetThreads = Callable[[int], object]
+
+
+def share(most: int, cores: int, busy: int) -> int:
+    """Return the threads of one of so many busy runners: at least 1, at most what pays."""
+    return max(1, min(most, cores // max(1, busy)))
+
+
+class Threads(Protocol):
+    """The threads of the library that multiplies matrices for one engine."""
+
+    def work(self) -> None:
+        """Take note that a step begins."""
+        ...
+
+    def rest(self) -> None:
+        """Take note that there is nothing to do."""
+        ...
+
+
+class OwnThreads:
+    """The threads of a runner that shares with none: they stay as many as they are."""
+
+    def work(self) -> None:
+        """Change nothing."""
+
+    def rest(self) -> None:
+        """Change nothing."""
+
+
+class SharedThreads:
+    """The threads of a runner beside others. `most` is what it was started with; `file` is made
+    when it is not there. Where all lines are taken it counts itself alone."""
+
+    def __init__(self, file: Path, *, most: int, cores: int, set_threads: SetThreads) -> None:
+        self._most, self._cores, self._set_threads = most, cores, set_threads
+        self._threads = most
+        self._busy = False
+        self._looked_at = 0.0
+        # Open for life, for the line's lock goes with it.
+        self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = LINES * _LINE.size
+        if os.fstat(self._file).st_size < size:
+            os.ftruncate(self._file, size)
+        self._map = mmap.mmap(self._file, size)
+        self._line = next(filter(self._takes, range(0, size, _LINE.size)), None)
+
+    def work(self) -> None:
+        """Take note that a step begins, and use as many threads as the others leave."""
+        now = time.monotonic()
+        if self._busy and now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        if not self._busy:
+            self._busy = True
+            self._write(os.getpid())
+        threads = share(self._most, self._cores, self._count())
+        if threads != self._threads:
+            self._threads = threads
+            self._set_threads(threads)
+
+    def rest(self) -> None:
+        """Leave the cores to the others."""
+        self._busy = False
+        self._write(0)
+
+    def _takes(self, line: int) -> bool:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, _LINE.size, line)
+        except OSError:
+            return False
+        _LINE.pack_into(self._map, line, 0)
+        return True
+
+    def _write(self, pid: int) -> None:
+        if self._line is not None:
+            _LINE.pack_into(self._map, self._line, pid)
+
+    def _count(self) -> int:
+        """Return how many runners are busy, this one among them; a killed one may have left its
+        process id behind."""
+        own = os.getpid()
+        others = {pid for (pid,) in _LINE.iter_unpack(self._map[:]) if pid not in (0, own)}
+        return 1 + sum(os.path.exists(f"/proc/{pid}") for pid in others)
+
+
+def shared_threads(file: Path, cores: int) -> Threads:
+    """Return the threads of the BLAS that was preloaded into this process; they stay what they are
+    where it has one alone, cannot be told, or the file cannot be had."""
+    preloaded = ctypes.CDLL(None)
+    for get, put in _CALLS:
+        if hasattr(preloaded, get) and hasattr(preloaded, put):
+            most, set_threads = getattr(preloaded, get)(), getattr(preloaded, put)
+            with suppress(OSError):
+                if most > 1:
+                    return SharedThreads(file, most=most, cores=cores, set_threads=set_threads)
+    return OwnThreads()
+
+
+_CALLS = (
+    ("openblas_get_num_threads", "openblas_set_num_threads"),
+    ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
+)

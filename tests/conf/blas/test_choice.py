@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conf.blas.choice import (
+    CLEARLY,
+    WEIGHTS,
+    Choice,
+    Library,
+    Measured,
+    choose,
+    kernels_for,
+    thread_counts,
+    variables,
+)
+
+OPENBLAS, MKL = Library("/lib/libopenblas.so.0", "openblas"), Library("/v/libmkl_rt.so.3", "mkl")
+
+
+def row(
+    speed: float = 1.0,
+    *,
+    kernels: str = "",
+    threads: int = 1,
+    sgemv: float = 0.1,
+    steady: bool = True,
+    even: bool = True,
+    library: Library = OPENBLAS,
+) -> Measured:
+    seconds = {rows: rows / speed for rows in WEIGHTS}
+    return Measured(library, kernels, threads, seconds, 1.0 / (sgemv * speed), steady, even)
+
+
+BASE = row()
+
+
+def test_what_is_not_clearly_faster_leaves_the_library_to_itself_on_one_thread() -> None:
+    chosen = choose([BASE, row(1.03, kernels="Haswell"), row(1.04, threads=2)], "exact")
+    assert chosen == Choice(OPENBLAS, "", 1, "sgemm", tuple((rows, 1.0) for rows in WEIGHTS))
+
+
+def test_the_fastest_kernels_and_threads_are_taken_and_the_gain_is_told() -> None:
+    table = [BASE, row(1.2, kernels="SkylakeX"), row(1.5, kernels="SkylakeX", threads=2)]
+    chosen = choose(table, "exact")
+    assert chosen is not None and (chosen.kernels, chosen.threads) == ("SkylakeX", 2)
+    assert dict(chosen.gains)[16] == pytest.approx(1.5)
+
+
+def test_threads_that_change_bits_are_taken_only_when_fast_is_asked_for() -> None:
+    table = [BASE, row(1.8, threads=2, steady=False)]
+    exact, fast = choose(table, "exact"), choose(table, "fast")
+    assert exact is not None and exact.threads == 1
+    assert fast is not None and fast.threads == 2
+
+
+def test_one_row_goes_through_sgemv_only_when_fast_is_asked_for_and_it_pays() -> None:
+    quick = row(sgemv=3.0)
+    ways = [
+        choose([quick], "exact"),
+        choose([quick], "fast"),
+        choose([row(sgemv=1.01)], "fast"),
+        choose([quick], "fast", can_interpose=False),
+    ]
+    assert [way.one_row for way in ways if way] == ["sgemm", "sgemv", "sgemm", "sgemm"]
+
+
+def test_another_library_is_exact_only_where_one_row_is_what_it_is_among_many() -> None:
+    table = [BASE, row(2.0, library=MKL, even=False)]
+    exact, fast = choose(table, "exact"), choose(table, "fast", can_interpose=False)
+    assert exact is not None and exact.library == OPENBLAS
+    assert fast is not None and fast.library == MKL
+    even = choose([BASE, row(2.0, library=MKL)], "exact")
+    assert even is not None and even.library == MKL
+
+
+def test_a_number_of_threads_is_taken_as_it_is() -> None:
+    table = [BASE, row(1.5, threads=2), row(1.4, kernels="Haswell"), row(4.0, threads=4)]
+    chosen = choose(table, "exact", 3)
+    assert chosen is not None and (chosen.kernels, chosen.threads) == ("", 3)
+    one = choose(table, "exact", 1)
+    assert one is not None and (one.kernels, one.threads) == ("Haswell", 1)
+
+
+def test_nothing_is_chosen_from_nothing() -> None:
+    assert choose([], "fast") is None
+
+
+speeds = st.floats(0.2, 8.0)
+tables = st.lists(
+    st.builds(
+        row,
+        speeds,
+        kernels=st.sampled_from(["", "Haswell", "SkylakeX"]),
+        threads=st.sampled_from([1, 2, 8]),
+        sgemv=speeds,
+        steady=st.booleans(),
+        even=st.booleans(),
+        library=st.sampled_from([OPENBLAS, MKL]),
+    ),
+    max_size=12,
+).map(lambda rows: [BASE, *rows])
+
+
+@given(tables)
+def test_exact_is_never_unsteady_and_fast_is_never_much_slower_than_it(
+    table: list[Measured],
+) -> None:
+    exact, fast = choose(table, "exact"), choose(table, "fast")
+    assert exact is not None and fast is not None
+    taken = [
+        one for one in table
+        if (one.library, one.kernels, one.threads)
+        == (exact.library, exact.kernels, exact.threads)
+    ]  # fmt: skip
+    assert exact.threads == 1 or any(one.steady for one in taken)
+    assert exact.library == OPENBLAS or any(one.even for one in taken)
+    assert exact.one_row == "sgemm"
+    assert dict(exact.gains)[256] >= 1.0 or taken[0] is BASE
+    product = 1.0
+    for rows, weight in WEIGHTS.items():
+        product *= (dict(fast.gains)[rows] / dict(exact.gains)[rows]) ** weight
+    assert product > 1 / CLEARLY - 1e-9
+
+
+def test_only_kernels_that_the_processor_can_run_are_tried() -> None:
+    haswell = {"avx2", "fma"}
+    skylake = haswell | {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}
+    assert kernels_for({"sse2", "avx"}) == []
+    assert kernels_for(haswell) == ["Haswell"]
+    assert kernels_for(skylake) == ["Haswell", "SkylakeX"]
+    assert kernels_for(skylake | {"avx512_bf16"}) == ["Haswell", "SkylakeX", "Cooperlake"]
+
+
+@given(st.integers(1, 512))
+def test_one_thread_and_all_cores_are_always_measured(cores: int) -> None:
+    counts = thread_counts(cores)
+    assert counts[0] == 1 and counts[-1] == cores and len(counts) < 12
+
+
+def test_a_library_is_told_its_kernels_and_threads_by_its_own_variables() -> None:
+    plain = Choice(OPENBLAS)
+    assert variables(plain) == {"LD_PRELOAD": OPENBLAS.path, "OPENBLAS_NUM_THREADS": "1"}
+    many = variables(replace(plain, kernels="SkylakeX", threads=2), "/s/one-row-1.so")
+    assert many["LD_PRELOAD"] == f"/s/one-row-1.so:{OPENBLAS.path}"
+    assert many["OPENBLAS_CORETYPE"] == "SkylakeX" and many["OPENBLAS_NUM_THREADS"] == "2"
+    assert 4 <= int(many["OPENBLAS_THREAD_TIMEOUT"]) < 26
+    mkl = variables(Choice(MKL, threads=2))
+    assert mkl["MKL_NUM_THREADS"] == "2" and mkl["MKL_INTERFACE_LAYER"] == "LP64"
+    assert not any(name.startswith("OPENBLAS") for name in mkl)

@@ -1,0 +1,186 @@
+"""The measurement, on libraries made for it: right, wrong, crashing, slow ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bus.wire.errors import ConfigError
+from conf.blas import measure as measuring
+from conf.blas.choice import Library
+from conf.blas.interposer import COMPILERS
+from conf.blas.libraries import find_libraries, fingerprint, usable_cores
+from conf.blas.measure import known_blas, measure, prepared_blas
+from conf.paths import find_paths, make_folders
+from conf.settings import Settings, load_settings
+
+COMPILER = next(filter(None, map(shutil.which, COMPILERS)), None)
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+
+HEAD = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void gemm(int m, int n, int k, const float *a, const float *b, float *c) {
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++) {
+            float sum = 0;
+            for (int l = 0; l < k; l++) sum += a[i * k + l] * b[j * k + l];
+            c[i * n + j] = sum;
+        }
+}
+"""
+CALL = """
+void cblas_sgemm(int o, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                 const float *b, int ldb, float beta, float *c, int ldc) {
+    %s
+}
+void cblas_sgemv(int o, int t, int m, int n, float alpha, const float *w, int ldw, const float *x,
+                 int ix, float beta, float *y, int iy) {
+    gemm(1, m, n, x, w, y);
+}
+"""
+GOOD = "gemm(m, n, k, a, b, c);"
+
+
+def built(folder: Path, name: str, body: str, before: str = "") -> Library:
+    source, path = folder / f"{name}.c", folder / f"lib{name}.so"
+    source.write_text(HEAD + before + CALL % body)
+    flags = ["-Ofast", "-march=native", "-shared", "-fPIC", "-o", str(path)]
+    subprocess.run([str(COMPILER), *flags, str(source)], check=True)
+    return Library(str(path), "openblas")
+
+
+@pytest.fixture
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests share their machine: no measurement counts as disturbed."""
+    monkeypatch.setattr(measuring, "CALM", 0.0)
+    monkeypatch.setattr(measuring, "measure", partial(measure, deadline_s=60.0))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    """A home whose measurements, shared with other homes in use, lie in a folder of its own."""
+    yield tmp_path / "home"
+    shutil.rmtree(find_paths(tmp_path / "home").runtime, ignore_errors=True)
+
+
+def settings_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch, library: Library, **flags: object
+) -> Settings:
+    given = {f"runner.{name}": value for name, value in flags.items()}
+    settings = load_settings(home=home, flags={"runner.blas": library.path, **given})
+    make_folders(settings.paths)
+    measured = home / "measured"
+    measured.mkdir(exist_ok=True)
+    monkeypatch.setattr(type(settings.paths), "measured", property(lambda _: measured))
+    return settings
+
+
+def test_what_crashes_or_multiplies_wrongly_is_not_in_the_table(
+    tmp_path: Path, undisturbed: None
+) -> None:
+    good = built(tmp_path, "good", GOOD)
+    libraries = [
+        built(tmp_path, "crashes", "abort();"),
+        built(tmp_path, "wrong", GOOD + "c[m * n - 1] += 3;"),
+        built(tmp_path, "nothing", ""),
+        good,
+    ]
+    table = measure(libraries, [], 1, 60.0)
+    assert {one.library for one in table.measured} == {good} and not table.trouble
+    (found,) = table.measured
+    assert found.steady and found.seconds[256] > found.seconds[1] > 0
+    none = measure(libraries[:3], [], 1, 60.0)
+    assert not none.measured and "right" in none.trouble
+
+
+def test_products_that_depend_on_the_threads_are_told(tmp_path: Path, undisturbed: None) -> None:
+    threads = "static int threads; void openblas_set_num_threads(int n) { threads = n; }"
+    body = GOOD + "if (threads > 1 && m > 1) c[1] *= 1.000001f;"
+    library = built(tmp_path, "threads", body, threads)
+    table = measure([library], [], 2, 60.0)
+    assert [(one.threads, one.steady) for one in table.measured] == [(1, True), (2, False)]
+
+
+def test_a_measurement_that_takes_too_long_leaves_the_plain_choice_and_says_so(
+    tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = built(tmp_path, "slow", "sleep(30);")
+    monkeypatch.setattr(measuring, "measure", partial(measure, deadline_s=0.3))
+    settings = settings_for(here, monkeypatch, slow)
+    outcome = prepared_blas(settings)
+    assert outcome.variables == {"LD_PRELOAD": slow.path, "OPENBLAS_NUM_THREADS": "1"}
+    assert "longer than 0.3 s" in outcome.trouble and outcome.remedy
+    assert known_blas(settings).trouble == outcome.trouble
+
+
+def test_a_measurement_is_remembered_until_the_library_is_another_file(
+    tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: None
+) -> None:
+    library = built(tmp_path, "good", GOOD)
+    asked: list[object] = []
+
+    def counted(*parts: object) -> measuring.Table:
+        asked.append(parts)
+        return measure(*parts, deadline_s=60.0)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(measuring, "measure", counted)
+    settings = settings_for(here, monkeypatch, library)
+    assert known_blas(settings).trouble == "not measured yet"
+    first = prepared_blas(settings)
+    assert prepared_blas(settings).choice == first.choice and len(asked) == 1
+    assert known_blas(settings).table == first.table
+    os.utime(library.path, ns=(1, 1))
+    prepared_blas(settings)
+    assert len(asked) == 2
+
+
+def test_a_failed_measurement_is_tried_again_after_an_hour(
+    tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: None
+) -> None:
+    settings = settings_for(here, monkeypatch, built(tmp_path, "good", GOOD))
+    monkeypatch.setattr(measuring, "CALM", 2.0)
+    assert prepared_blas(settings).trouble == measuring.BUSY
+    monkeypatch.setattr(measuring, "CALM", 0.0)
+    assert prepared_blas(settings).trouble == measuring.BUSY
+    (file,) = (here / "measured").glob("*.json")
+    os.utime(file, (0, 0))
+    assert not prepared_blas(settings).trouble
+
+
+def test_off_preloads_nothing_and_a_name_without_a_file_is_refused(tmp_path: Path) -> None:
+    off = load_settings(home=tmp_path, flags={"runner.blas": "off"})
+    assert prepared_blas(off).choice is None and prepared_blas(off).variables == {}
+    gone = load_settings(home=tmp_path, flags={"runner.blas": "/no/such.so"})
+    with pytest.raises(ConfigError, match=r"runner\.blas.*no such file"):
+        prepared_blas(gone)
+
+
+def test_fast_without_a_compiler_goes_on_and_says_what_is_missing(
+    tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: None
+) -> None:
+    library = built(tmp_path, "slowrow", "if (m == 1) usleep(20000);" + GOOD)
+    settings = settings_for(here, monkeypatch, library, parity="fast", blas_threads=1)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    outcome = prepared_blas(settings)
+    assert outcome.variables["LD_PRELOAD"] == library.path
+    assert "no C compiler" in outcome.trouble and "install" in outcome.remedy
+    monkeypatch.setenv("PATH", str(Path(str(COMPILER)).parent))
+    again = prepared_blas(settings)
+    assert not again.trouble
+    interposer, _, preloaded = again.variables["LD_PRELOAD"].partition(":")
+    assert preloaded == library.path and Path(interposer).parent == settings.paths.preloads
+
+
+def test_a_measurement_holds_for_one_machine_and_its_cores() -> None:
+    libraries = find_libraries("auto")
+    known = {fingerprint(libraries, [], cores) for cores in (1, 2)}
+    assert len(known) == 2 and fingerprint(libraries, ["Haswell"], 1) not in known
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)

@@ -1,0 +1,72 @@
+"""What real runners multiply by: as the first start found it, and as `doctor` says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import psutil
+import pytest
+
+from conf.blas.interposer import COMPILERS
+from conf.blas.libraries import find_libraries
+from tests.harness.nodes import Node, running_node, shoal
+
+FOUND = find_libraries("auto")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not sys.platform.startswith("linux") or not FOUND, reason="no OpenBLAS"),
+]
+
+
+def variables(node: Node) -> dict[str, str]:
+    return psutil.Process(node.runner()[1]).environ()
+
+
+def mapped(node: Node) -> str:
+    return "\n".join(one.path for one in psutil.Process(node.runner()[1]).memory_maps())
+
+
+def doctor(node: Node) -> dict[str, str]:
+    done = shoal("doctor", "--json", "--home", str(node.home), env=node.env)
+    found = json.loads(done.stdout)
+    return next(one for one in found["checks"] if one["name"] == "BLAS")
+
+
+def test_a_node_runs_with_what_was_measured_and_doctor_says_what_it_gains() -> None:
+    with running_node() as node:
+        told, finding = variables(node), doctor(node)
+        answer = node.chat("Say hello.", max_tokens=8)
+        assert answer.status_code == 200, answer.text
+    assert "one-row" not in told["LD_PRELOAD"]
+    assert finding["found"].startswith(("OpenBLAS (", "MKL ("))
+    if finding["level"] == "ok":
+        assert " x at 1 row" in finding["found"] and "(exact)" in finding["found"]
+    else:
+        assert finding["remedy"]
+
+
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler")
+def test_with_fast_one_row_goes_its_own_way_and_answers_stay_right() -> None:
+    """Where sgemv pays; elsewhere the runner has no interposer, and says the same."""
+    count = "Count from 1 to 5."
+    with running_node() as node:
+        exact = node.chat(count, max_tokens=24).json()["choices"][0]["message"]["content"]
+    with running_node(SHOAL_RUNNER__PARITY="fast") as node:
+        preloaded, finding, files = variables(node)["LD_PRELOAD"], doctor(node), mapped(node)
+        fast = node.chat(count, max_tokens=24).json()["choices"][0]["message"]["content"]
+        own = node.home / "state" / "preloads"
+    assert ("one row by sgemv" in finding["found"]) == ("one-row-" in preloaded), finding
+    if "one-row-" in preloaded:
+        interposer = preloaded.partition(":")[0]
+        assert interposer.startswith(f"{own}/") and interposer in files
+    assert fast == exact
+
+
+def test_off_preloads_nothing() -> None:
+    with running_node(SHOAL_RUNNER__BLAS="off") as node:
+        told = variables(node)
+        assert node.chat("Say hello.", max_tokens=4).status_code == 200
+        assert "off" in doctor(node)["found"]
+    assert "LD_PRELOAD" not in told
