@@ -28,7 +28,8 @@ def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[s
     """
     model, url = settings.default_model, settings.url
     where = "" if home is None else f" --home {shlex.quote(str(home))}"
-    body = {"model": model, "messages": [{"role": "user", "content": "List the integers from 1 to 10."}]}
+    question = {"role": "user", "content": "List the integers from 1 to 10."}
+    body = {"model": model, "messages": [question]}
     key = ' -H "Authorization: Bearer $SHOAL_API_KEY"' if settings.api_keys else ""
     return (
         f"{called} run {shlex.quote(model)}{where}",
