@@ -162,8 +162,10 @@ def test_c8_status_at_an_address_is_of_the_node_there() -> None:
     assert nobody.returncode == 3 and "http://127.0.0.1:9" in nobody.stderr
 
 
-def test_c8_doctor_in_a_pipe_has_a_line_for_each_check_as_long_as_its_words() -> None:
-    done = shoal("doctor", env={"SHOAL_HOME": tempfile.mkdtemp(prefix="shoal-test-")})
+def test_c8_doctor_in_a_pipe_has_a_line_for_each_check_as_long_as_its_words(
+    tmp_path: Path,
+) -> None:
+    done = shoal("doctor", env={"SHOAL_HOME": str(tmp_path)})
     lines = done.stdout.splitlines()
     assert any("python" in line for line in lines), done.stderr
     assert [line for line in lines if line != line.rstrip()] == []
