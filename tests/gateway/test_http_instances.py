@@ -18,8 +18,10 @@ pytestmark = pytest.mark.slow
 def test_a_request_waits_for_its_model_with_progress_and_is_served_once_it_is_ready() -> None:
     with gateway_testbed(load_timeout_s=20.0) as made:
         reader = Reader(made, "tokens=5")
-        demand = eventually(lambda: made.holder.demands, 10, "the demand is published")
-        assert demand[-1].models[0].model == MODEL
+        demand = eventually(  # after what takes back that of an earlier process
+            lambda: made.holder.demands and made.holder.demands[-1].models, 10, "the demand"
+        )
+        assert demand[0].model == MODEL
         eventually(lambda: any("waiting for" in line for line in reader.lines), 10, "progress")
         made.runner()
         reader.wait_end(10)
