@@ -105,9 +105,9 @@ def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:
 class NodeCard(Message):
     """A node's announcement of itself. `ttl_s` > 0; expired strictly after it.
 
-    `chip` is the processor's name. `working_set_bytes` is what the operator lets the GPU of
-    a Mac wire down (0: left to the system); `vram_bytes` and `gtt_bytes` are of a GPU of its own,
-    or of an APU.
+    `chip` is the processor's name. `working_set_bytes` is what the GPU of a Mac may wire
+    down, by its operator's limit or else by Metal's word (0: neither is told); `vram_bytes` and
+    `gtt_bytes` are of a GPU of its own, or of an APU.
     `memory_bytes_per_s` 0: not measured. `machine` is alike on nodes of one machine. `rdma` names
     the device whose active port leads to each peer, by node id; `rdma_ports` are all there are.
     `os_version` names the system and its version; `launched_by` is who started the node

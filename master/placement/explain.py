@@ -243,7 +243,7 @@ def _ceiling_text(node: NodeCapacity) -> str:
     if computes_in_vram(card):
         return f"{VRAM_SHARE:.0%} of its GPU's {gb(card.vram_bytes)} GB"
     if limit_bytes(card):
-        return "what its operator lets the GPU wire down: iogpu.wired_limit_mb"
+        return "what its GPU may wire down: iogpu.wired_limit_mb, else Metal's word"
     text = f"{MEMORY_SHARE:.0%} of {gb(card.memory_bytes)} GB"
     machine_bytes = card.memory_bytes if node.reading is None else node.reading.memory_total_bytes
     if machine_bytes > card.memory_bytes:

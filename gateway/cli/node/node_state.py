@@ -69,7 +69,6 @@ class NodeState:
     thunderbolt: Mapping[NodeId, ThunderboltReading] = field(
         default_factory=dict[NodeId, ThunderboltReading]
     )
-
     processes: tuple[ProcessReading, ...] = ()
 
     @property

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.cli.exit_codes import INTERRUPTED
+
 System = Literal["linux", "darwin"]
 Scope = Literal["system", "user"]
 MARK = "written by `shoal service install`; `shoal service uninstall` removes it"
@@ -22,8 +24,6 @@ STOP_S = 90
 AGAIN_S = 5
 OPEN_FILES = 65_536
 """launchd's own limit is 256."""
-INTERRUPTED = 130
-"""How `shoal up --foreground` ends when it is told to."""
 
 
 class NotAUnit(ValueError):
@@ -112,7 +112,7 @@ def _systemd(service: Service, scope: Scope) -> Plan:
         f"ExecStart={' '.join(_argument(word) for word in command(service))}",
         "Restart=on-failure",
         f"RestartSec={AGAIN_S}",
-        f"SuccessExitStatus={INTERRUPTED}",
+        f"SuccessExitStatus={INTERRUPTED}",  # how `up --foreground` ends when it is told to
         "KillMode=mixed",
         f"TimeoutStopSec={STOP_S}",
         f"LimitNOFILE={OPEN_FILES}",

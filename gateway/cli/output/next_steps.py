@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from bus.process.identity import TOKEN_FILE
 from conf.settings import Settings
 
 
@@ -30,7 +31,10 @@ def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[s
     where = "" if home is None else f" --home {shlex.quote(str(home))}"
     question = {"role": "user", "content": "List the integers from 1 to 10."}
     body = {"model": model, "messages": [question]}
-    key = ' -H "Authorization: Bearer $SHOAL_API_KEY"' if settings.api_keys else ""
+    token = "$SHOAL_API_KEY" if settings.api_keys else ""
+    if settings.http_owner_only:
+        token = f"$(cat {shlex.quote(str(settings.paths.state / TOKEN_FILE))})"
+    key = f' -H "Authorization: Bearer {token}"' if token else ""
     return (
         f"{called} run {shlex.quote(model)}{where}",
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "

@@ -19,7 +19,7 @@ from conf.paths import HOME_VARIABLE, Paths
 from conf.settings import LAUNCHED_BY
 from gateway.cli.command import Invocation
 from gateway.cli.node import processes
-from gateway.cli.output.errors import NO_NODE, CliError
+from gateway.cli.output.errors import CliError, no_node_in
 from gateway.cli.verbs.node.down import bring_down
 from gateway.cli.verbs.node.up import SETTINGS, Flags, up
 
@@ -35,8 +35,7 @@ def restart(
     settings, output = invocation.settings(), invocation.output
     paths, supervisor = settings.paths, Supervisor(settings.endpoints.supervisor)
     if not supervisor.is_up():
-        home = f"no node runs in {paths.home}"
-        raise CliError(home, remedy="`shoal up` starts one", code=NO_NODE)
+        raise no_node_in(paths.home)
     environment = _environment_of(supervisor.pid())
     by = environment.get(LAUNCHED_BY, "")
     if (remedy := _by_system(by, paths)) is not None:
