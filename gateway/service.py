@@ -30,6 +30,7 @@ from bus.wire.messages.peers import PeersReading
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import HttpProcesses
+from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics
 from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
@@ -41,6 +42,7 @@ from gateway.requests.dispatcher import Dispatcher, Exchange
 from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
+WISHES_S = 1.0
 
 
 class HttpService:
@@ -67,6 +69,7 @@ class HttpService:
         self._clients = RunnerClients(self.bus, self._short_name)
         self.catalog = ModelCatalog(self.bus, self.readings, self._clients)
         self.bodies = BodyBudget()
+        self._wishes = KeepAliveWishes()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self._own_cancels = RememberedCancels(self.dispatcher)
         self.cancels = CancelRouter(
@@ -89,6 +92,7 @@ class HttpService:
         self.reactor.measure(self._stalls)
         self._was_busy = False
         self.reactor.every(TIDY_S, self._tidy)
+        self.reactor.every(WISHES_S, self._tell_wishes)
         keep()
 
     # --- life ------------------------------------------------------------------------------------
@@ -154,17 +158,13 @@ class HttpService:
         return answer
 
     def keep_alive(self, model: ModelId, seconds: float | None) -> None:
-        """Tell the model's instances how long they may idle, where it is said; not waited for."""
+        """Wish that the model's instances may idle so long, where it is said; not waited for."""
         if seconds is None:
             return
-        wanted = -1.0 if seconds == float("inf") or seconds < 0 else seconds
         for one in self.bus.state.instances.values():
-            same = one.keep_alive_s == wanted or (wanted < 0 and one.keep_alive_s < 0)
-            if one.model == model and one.status in ("placed", "ready") and not same:
-                told = KeepAlive(
-                    command_id=self.command_id(), instance=one.instance, keep_alive_s=wanted
-                )
-                self.bus.command(told, self._keep_alive_answered)
+            if one.model == model and one.status in ("placed", "ready"):
+                self._wishes.wish(one.instance, seconds)
+        self._tell_wishes()
 
     def command_id(self) -> CommandId:
         """Return a new command id."""
@@ -216,6 +216,12 @@ class HttpService:
         self.readings.heard(message, self.reactor.now())
         if isinstance(message, PeersReading):
             self._clients.heard_peers(message)
+
+    def _tell_wishes(self) -> None:
+        due = self._wishes.due(self.bus.state.instances, self.reactor.now())
+        for instance, seconds in due:
+            told = KeepAlive(command_id=self.command_id(), instance=instance, keep_alive_s=seconds)
+            self.bus.command(told, self._keep_alive_answered)
 
     def _keep_alive_answered(self, answer: Acknowledged | CommandRefused) -> None:
         if isinstance(answer, CommandRefused):

@@ -34,6 +34,7 @@ from bus.wire.data_frames import (
 from bus.wire.errors import BadMessage
 from bus.wire.messages.events import EventBody, NodeRenamed
 from bus.wire.messages.peers import KnownPeer
+from bus.wire.messages.wire import PROTOCOL_MIN
 from conf.settings import load_settings
 from master.consensus.term_file import read_term
 from master.consensus.types import PersistentState
@@ -113,6 +114,15 @@ def test_a_recorded_kind_is_read_and_said_again(kind: str) -> None:
     for data in in_bytes(SPOKEN[kind]):
         assert unpack(data)[1] == kind
         assert encode(decode(data)) == data
+
+
+@pytest.mark.parametrize("kind", SPOKEN)
+def test_what_an_earlier_build_of_this_node_says_is_read(kind: str) -> None:
+    """Processes of one node read every version from the first: theirs may be updated apart."""
+    for data in in_bytes(SPOKEN[kind]):
+        version, *said = unpack(data)
+        for earlier in range(PROTOCOL_MIN, version):
+            assert decode(pack([earlier, *said])) == decode(data)
 
 
 def test_the_same_is_said_today() -> None:

@@ -18,6 +18,10 @@ from bus.wire.messages.wire import Message
 Status = Literal["placed", "ready", "draining", "failed"]
 Signal = Literal["all_ready", "rank_lost", "reopened", "drain", "gave_up"]
 
+LEAST_IDLE_S = 3.0
+"""A copy idles at least so long before it is unloaded: longer than readings take to come, so that
+a use is heard of before it is judged."""
+
 NEXT: Mapping[Status, Mapping[Signal, Status]] = {
     "placed": {
         "all_ready": "ready",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from bus.replica.state import ClusterState
 from bus.wire.ids import CommandId, InstanceId, ModelId
-from bus.wire.instances import Conditions, Instance
+from bus.wire.instances import LEAST_IDLE_S, Conditions, Instance
 from bus.wire.messages.commands import PlaceModel
 from bus.wire.messages.events import (
     EventBody,
@@ -32,8 +32,6 @@ IDLE_DRAIN_S = 600.0
 """The time for a request that came in while the decision was made."""
 RETRY_FAILED_S = 60.0
 """A copy that was given up is tried again on demand, but not before."""
-LEAST_IDLE_S = 3.0
-"""Longer than readings take to come, so that a use is heard of before it is judged."""
 
 
 @dataclass(slots=True)

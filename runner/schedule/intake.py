@@ -7,6 +7,7 @@ measured cost of a step, says when to come again.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from bus.shares import Sharer, Shares
@@ -35,7 +36,25 @@ class Intake:
             return Refusal(
                 reason="conflict", message=f"request {prepared.request_id} is open already"
             )
-        return self._never_fits(prepared) or self._queue_full(sharer)
+        return self._never_fits(prepared) or self.full(sharer)
+
+    def full(self, sharer: Sharer, preparing: Sequence[Sharer] = ()) -> Refusal | None:
+        """Return why a request of `sharer` finds no place to wait in, behind requests of the
+        sharers `preparing` that are on their way here; None where it does."""
+        table = self._table
+        over = len(table.rows) + len(preparing) - table.max_rows
+        if over < 0:
+            return None
+        queue = table.queue()
+        queued, most = len(queue) + min(len(preparing), over), table.settings.max_waiting
+        if queued < most or self._has_share(sharer, queue, preparing):
+            return None
+        return Refusal(
+            reason="queue_full",
+            message=f"{queued} requests are waiting already",
+            position=queued,
+            retry_after_s=self._retry_after_s(),
+        )
 
     def ended(self, row: Row) -> None:
         """Note how long the answer of a row that has ended was, if it is whole."""
@@ -63,30 +82,18 @@ class Intake:
             )
         return None
 
-    def _queue_full(self, sharer: Sharer) -> Refusal | None:
-        table = self._table
-        if len(table.rows) < table.max_rows:
-            return None
-        queue = table.queue()
-        queued, most = len(queue), table.settings.max_waiting
-        if queued < most or self._has_share(sharer, queue):
-            return None
-        return Refusal(
-            reason="queue_full",
-            message=f"{queued} requests are waiting already",
-            position=queued,
-            retry_after_s=self._retry_after_s(),
-        )
-
-    def _has_share(self, sharer: Sharer, queue: Sequence[RequestId]) -> bool:
+    def _has_share(
+        self, sharer: Sharer, queue: Sequence[RequestId], preparing: Sequence[Sharer]
+    ) -> bool:
         """Return whether a place is made in a full queue: another sharer has at least two rows more
         here, and requests of the same API key wait in at most twice the places there are."""
         table = self._table
         key = sharer[:1]
-        same_key = sum(table.requests[one][0].sharer[:1] == key for one in queue)
-        if same_key >= 2 * table.settings.max_waiting:
+        waiting = itertools.chain((table.requests[one][0].sharer for one in queue), preparing)
+        if sum(one[:1] == key for one in waiting) >= 2 * table.settings.max_waiting:
             return False
-        return Shares(row.sharer for row in table.rows.values()).gives_way(sharer) is not None
+        rows = (row.sharer for row in table.rows.values())
+        return Shares(itertools.chain(rows, preparing)).gives_way(sharer) is not None
 
     def _retry_after_s(self) -> float:
         """Return how long until the first of the running rows ends, and so a place frees up.

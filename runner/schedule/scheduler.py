@@ -59,11 +59,12 @@ class SchedulerLoad:
 
 
 class Scheduler:
-    """See the module's law. `facts` are the loaded model's; `settings` the operator's."""
+    """See the module's law. `facts` are the loaded model's; `settings` the operator's; `intake`
+    tells what would be refused."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
-        self._intake = Intake(self._table)
+        self.intake = Intake(self._table)
         self._serial = 0
         self._planned_at = self._committed_at = float("-inf")
 
@@ -80,7 +81,7 @@ class Scheduler:
     ) -> Placed | Refusal:
         """Take the request with one row per choice (`seeds` as many), or say why not."""
         table, request_id = self._table, prepared.request_id
-        refusal = self._intake.refusal(prepared, sharer)
+        refusal = self.intake.refusal(prepared, sharer)
         if refusal is not None:
             return refusal
         seed = (prepared.request.key_id or "").encode()
@@ -263,10 +264,10 @@ class Scheduler:
     def _finish(self, row: Row, finish: FinishReason, now: float) -> RowFinished:
         row.finish = finish
         self._table.end(row)
-        self._intake.ended(row)
+        self.intake.ended(row)
         return RowFinished(row.key, finish, row.cost(now))
 
     def _fail(self, row: Row, reason: FailReason, message: str, now: float) -> RowFailed:
         self._table.end(row)
-        self._intake.ended(row)
+        self.intake.ended(row)
         return RowFailed(row.key, reason, message, row.cost(now))

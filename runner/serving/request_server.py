@@ -35,21 +35,26 @@ from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
-from runner.text import Answer, PreparedRequest, TextThread, TextWorks
+from runner.text import Answer, PreparedRequest, TextThread, TextWorks, text_size
 
 REMEMBERED = 4096
 UNNAMED: Sharer = ("",)
 """All those together whose gateway does not say who they are."""
+PREPARING_CHARS = 64 << 20
+"""Text that waits to be tokenised; beyond it who has some there already is refused more."""
 Tap = Callable[[int, list[Entry]], None]
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A submit that is being prepared. `cancelled` tells why it is not wanted any more."""
+    """A submit that is being prepared, of `size` characters or token ids. `cancelled` tells why
+    it is not wanted any more."""
 
     peer: bytes
     submit: Submit
     deadline_at: float
+    sharer: Sharer
+    size: int
     cancelled: Cancel | None = None
 
 
@@ -143,12 +148,18 @@ class RequestServer:
             return
         if request_id in self._pending and self._pending[request_id].peer == peer:
             return
-        refusal = self._cannot_take(submit)
+        pending = _Pending(
+            peer,
+            submit,
+            deadline_at=now + submit.remaining_ms / 1000,
+            sharer=submit.sharer or UNNAMED,
+            size=text_size(submit.request),
+        )
+        refusal = self._cannot_take(submit) or self._full(pending)
         if refusal is not None:
             self._link.send(peer, Refused(request_id, refusal))
             return
-        deadline_at = now + submit.remaining_ms / 1000
-        self._pending[request_id] = _Pending(peer, submit, deadline_at)
+        self._pending[request_id] = pending
         self.totals.used_at = now
         request = submit.request
         if request.max_tokens is None:
@@ -173,6 +184,19 @@ class RequestServer:
         if request_id in self._open or request_id in self._pending or request_id in self._ended:
             return Refusal(reason="conflict", message=f"request {request_id} is known already")
         return None
+
+    def _full(self, coming: _Pending) -> Refusal | None:
+        """Return why it is no use to prepare one more request: refused here, it costs nothing."""
+        pending = self._pending.values()
+        with self._loop.scheduling() as scheduler:
+            refusal = scheduler.intake.full(coming.sharer, [one.sharer for one in pending])
+        if refusal is not None:
+            return refusal
+        chars = sum(one.size for one in pending) + coming.size
+        if chars <= PREPARING_CHARS or all(one.sharer != coming.sharer for one in pending):
+            return None
+        message = f"{len(pending)} long prompts are waiting to be read already"
+        return Refusal(reason="queue_full", message=message, position=len(pending))
 
     def _prepared(self, request_id: RequestId, answer: Answer) -> None:
         """Take the text thread's answer: refuse the request, or have the scheduler place it."""
@@ -215,7 +239,7 @@ class RequestServer:
                 seeds=seeds,
                 now=now,
                 deadline_at=pending.deadline_at,
-                sharer=pending.submit.sharer or UNNAMED,
+                sharer=pending.sharer,
             )
         if isinstance(placed, schedule.Placed):
             self._open[prepared.request_id] = request

@@ -20,7 +20,7 @@ from runner.text.prepared import (
 if TYPE_CHECKING:
     from runner.text.grammar import open_matcher
     from runner.text.text import Text
-    from runner.text.thread import Answer, TextThread
+    from runner.text.thread import Answer, TextThread, text_size
     from runner.text.tokenizer import ModelTokenizer
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "TextThread",
     "TextWorks",
     "open_matcher",
+    "text_size",
 ]
 
 _HOMES = {
@@ -43,6 +44,7 @@ _HOMES = {
     "Text": "runner.text.text",
     "TextThread": "runner.text.thread",
     "open_matcher": "runner.text.grammar",
+    "text_size": "runner.text.thread",
 }
 """What is no pure module, or loads the libraries of tokenizers or grammars."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -142,7 +143,11 @@ class Shoal:
         eventually(lambda: not self._compiling(), 240, "the kernels are compiled")
 
     def _compiling(self) -> bool:
-        return any("/" in name and name.startswith("runner:") for name in self.processes())
+        """Whether a runner has a child beside the one that renders its templates."""
+        return any(
+            "/" in name and name.startswith("runner:") and not _renders(process)
+            for name, process in self.processes().items()
+        )
 
     def _loaded(self, name: str) -> bool:
         instances = self.node.state()["instances"].values()
@@ -162,6 +167,12 @@ class Shoal:
 
     def close(self) -> None:
         self.node.close()
+
+
+def _renders(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any(word.endswith("rendering/sandbox.py") for word in process.cmdline())
+    return True
 
 
 def peak_bytes(process: psutil.Process) -> int:

@@ -11,7 +11,7 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,14 @@ def main() -> int:
         models = {key: made[key] for key in asked.models.split(",")}
         contestants: list[Contestant] = []
         try:
-            contestants += [Raw("single", models), Raw("batch", models)]
-            contestants += [MlxServer(models), Shoal(models), *other_nodes(models)]
+            for make in (
+                lambda: Raw("single", models),
+                lambda: Raw("batch", models),
+                lambda: MlxServer(models),
+                lambda: Shoal(models),
+                *other_nodes(models),
+            ):
+                contestants.append(make())  # noqa: PERF401  (those made are closed if one fails)
             for model in models:
                 for level in levels:
                     for mix in ("equal", "prompt") if level == 1 else ("equal", "mix"):
@@ -108,7 +114,7 @@ def main() -> int:
     return 0
 
 
-def other_nodes(models: dict[str, Path]) -> list[Contestant]:
+def other_nodes(models: dict[str, Path]) -> list[Callable[[], Contestant]]:
     """Nodes that multiply otherwise: with `runner.parity` "fast", and with what was the default
     before anything was measured: OpenBLAS by itself on one thread."""
     found = find_libraries("auto")[:1]
@@ -116,8 +122,8 @@ def other_nodes(models: dict[str, Path]) -> list[Contestant]:
         return []
     plain = {"SHOAL_RUNNER__BLAS": found[0].path, "SHOAL_RUNNER__BLAS_THREADS": "1"}
     return [
-        Shoal(models, FAST, SHOAL_RUNNER__PARITY="fast"),
-        Shoal(models, PLAIN, **plain),
+        lambda: Shoal(models, FAST, SHOAL_RUNNER__PARITY="fast"),
+        lambda: Shoal(models, PLAIN, **plain),
     ]
 
 

@@ -144,12 +144,12 @@ def test_first_words_are_the_same_bytes_in_every_version(
 
 
 def test_all_else_is_of_the_version_that_the_build_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "PROTOCOL_MIN", 2)
-    monkeypatch.setattr(codec, "PROTOCOL_MAX", 2)
+    monkeypatch.setattr(codec, "PROTOCOL_MIN", 9)
+    monkeypatch.setattr(codec, "PROTOCOL_MAX", 9)
     newer = encode(Envelope(NodeId("n"), "worker", Boot("b"), 7, line()))
-    assert unpack(newer)[0] == 2
+    assert unpack(newer)[0] == 9
     monkeypatch.undo()
-    with pytest.raises(BadMessage, match="protocol 2 is outside"):
+    with pytest.raises(BadMessage, match="protocol 9 is outside"):
         decode(newer)
 
 

@@ -185,6 +185,23 @@ def test_history_finds_what_it_keeps_and_says_when_it_does_not() -> None:
     assert history.find(AskEvents(first=11, last=12)).complete is False, "not of this log"
 
 
+def test_history_is_bounded_in_bytes_and_the_newest_event_is_always_kept() -> None:
+    history, state, longest = RecentEvents(limit_bytes=4_000), ClusterState(), 0
+    for number in range(60):
+        name = "n" * (number * number % 5_000)
+        event = next_event(state, NodeJoined(node=NODE, name=name), term=1, at_s=0.0)
+        state = apply(state, event)
+        history.keep(event)
+        longest = max(longest, len(name))
+        kept = history.find(AskEvents(first=history.first, last=history.last))
+        assert kept.complete and kept.events[-1] == event
+        assert [one.index for one in kept.events] == list(range(history.first, history.last + 1))
+        packed = sum(len(one.packed) for one in history.events.values())
+        assert history.size_bytes == packed
+        assert packed <= 4_000 or len(history.events) == 1
+    assert longest > 3_000 and history.first > 1
+
+
 def test_an_empty_history_begins_behind_its_snapshot() -> None:
     history = RecentEvents(first=42, last=41)
     assert history.find(AskEvents(first=42, last=50)).complete is True

@@ -162,3 +162,25 @@ def test_the_first_token_of_a_newcomer_comes_soon_however_many_wait_before() -> 
     while key("other") not in loop.token_at:
         loop.turn()
     assert loop.token_at[key("other")][0] - asked_at == pytest.approx(1.0, abs=0.9)
+
+
+@pytest.mark.parametrize("preparing", [0, 1, 5, ROWS, ROWS + 3, ROWS + 4, 40])
+def test_what_would_be_refused_is_refused_before_it_is_prepared(preparing: int) -> None:
+    """One client fills rows and queue with prompts that are not read yet; another has a place."""
+    loop = Loop(facts(), ScheduleSettings(max_rows=ROWS, max_waiting=4))
+    coming = [sharer("hog")] * preparing
+    refusal = loop.scheduler.intake.full(sharer("hog"), coming)
+    assert (refusal is None) == (preparing < ROWS + 4)
+    if refusal is not None:
+        assert refusal.reason == "queue_full" and refusal.retry_after_s is not None
+    of_another_key = loop.scheduler.intake.full(("key", "other"), coming)
+    assert of_another_key is None, "it has its share"
+
+
+@given(st.integers(0, 20), st.integers(0, 20))
+def test_requests_on_their_way_count_as_those_that_are_there(here: int, coming: int) -> None:
+    loop = Loop(facts(), ScheduleSettings(max_rows=ROWS, max_waiting=4))
+    placed = [ask(loop, f"one{number}", "hog") for number in range(here)]
+    there = sum(isinstance(answer, Placed) for answer in placed)
+    refusal = loop.scheduler.intake.full(sharer("hog"), [sharer("hog")] * coming)
+    assert (refusal is None) == (there + coming < ROWS + 4)
