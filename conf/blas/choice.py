@@ -18,9 +18,11 @@ WEIGHTS: Mapping[int, float] = {1: 0.4, 16: 0.2, 32: 0.2, 256: 0.2}
 """Rows of a product, and what its speed counts for: one answer, two batches, a prompt."""
 CLEARLY = 1.05
 """A choice that is not faster by this factor is not worth being another one."""
-SPIN = "20"
-"""OpenBLAS's threads look for work for 2^20 ticks (under 1 ms) before they sleep, not for 2^26."""
-BLOCK_MS = "1"
+SPIN = "26"
+"""OpenBLAS's threads look for work for 2^26 ticks (some 25 ms) before they sleep, and let others
+have the core meanwhile. The next product of a step comes sooner: after 2^20 ticks (under 1 ms) they
+often slept by then, and two threads were no faster than one."""
+BLOCK_MS = "25"
 """The same of MKL's threads."""
 
 KERNELS: Mapping[str, frozenset[str]] = {

@@ -115,9 +115,15 @@ class MlxServer:
 
 class Shoal:
     """A whole node, through HTTP; `settings` are variables of the node, `name` tells nodes with
-    different ones apart."""
+    different ones apart. It runs the code that lies in the folder `tree`, ours without one."""
 
-    def __init__(self, models: dict[str, Path], name: str = "shoal", **settings: str) -> None:
+    def __init__(
+        self,
+        models: dict[str, Path],
+        name: str = "shoal",
+        tree: Path | None = None,
+        **settings: str,
+    ) -> None:
         self.name = name
         self._names = {key: path.name for key, path in models.items()}
         folders = ",".join({str(path.parent) for path in models.values()})
@@ -129,6 +135,7 @@ class Shoal:
             SHOAL_LOG_LEVEL="warning",
             **settings,
         )
+        self.node.tree = tree or self.node.tree
         try:
             self._start()
         except BaseException:

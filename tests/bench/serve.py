@@ -22,7 +22,7 @@ from conf.blas.libraries import find_libraries
 from tests.bench.contestants import Contestant, MlxServer, Raw, Shoal, cpu_s, peak_bytes
 from tests.bench.load import Job, median_of, summary
 from tests.bench.models import endless_tiny, random_qwen3
-from tests.bench.targets import FAST, PLAIN, verdicts
+from tests.bench.targets import FAST, PLAIN, SHOAL, verdicts
 from tests.harness.nodes import ROOT
 
 SENTENCE = "the fish swims in a shoal and the shoal moves as one over the deep blue sea"
@@ -75,6 +75,8 @@ def main() -> int:
     options.add_argument("--models", default="a,b")
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--levels", default="")
+    options.add_argument("--tree", type=Path, help="a clone of another commit, to run beside")
+    options.add_argument("--only", default="", help="names of who takes part, by commas")
     options.add_argument("--out", default=str(ROOT / "bench-results" / "serve.json"))
     asked = options.parse_args()
     levels = [int(n) for n in asked.levels.split(",") if n] or list(LEVELS)
@@ -88,14 +90,18 @@ def main() -> int:
         models = {key: made[key] for key in asked.models.split(",")}
         contestants: list[Contestant] = []
         try:
-            for make in (
-                lambda: Raw("single", models),
-                lambda: Raw("batch", models),
-                lambda: MlxServer(models),
-                lambda: Shoal(models),
-                *other_nodes(models),
-            ):
-                contestants.append(make())  # noqa: PERF401  (those made are closed if one fails)
+            makers: dict[str, Callable[[], Contestant]] = {
+                "single": lambda: Raw("single", models),
+                "batch": lambda: Raw("batch", models),
+                "server": lambda: MlxServer(models),
+                SHOAL: lambda: Shoal(models),
+                **other_nodes(models),
+            }
+            if (tree := asked.tree) is not None:
+                makers["tree"] = lambda: Shoal(models, f"shoal of {tree.name}", tree.resolve())
+            only = asked.only.split(",") if asked.only else list(makers)
+            for name in only:
+                contestants.append(makers[name]())  # noqa: PERF401  (closed if the next one fails)
             for model in models:
                 for level in levels:
                     for mix in ("equal", "prompt") if level == 1 else ("equal", "mix"):
@@ -114,17 +120,17 @@ def main() -> int:
     return 0
 
 
-def other_nodes(models: dict[str, Path]) -> list[Callable[[], Contestant]]:
+def other_nodes(models: dict[str, Path]) -> dict[str, Callable[[], Contestant]]:
     """Nodes that multiply otherwise: with `runner.parity` "fast", and with what was the default
     before anything was measured: OpenBLAS by itself on one thread."""
     found = find_libraries("auto")[:1]
     if not found:
-        return []
+        return {}
     plain = {"SHOAL_RUNNER__BLAS": found[0].path, "SHOAL_RUNNER__BLAS_THREADS": "1"}
-    return [
-        lambda: Shoal(models, FAST, SHOAL_RUNNER__PARITY="fast"),
-        lambda: Shoal(models, PLAIN, **plain),
-    ]
+    return {
+        "fast": lambda: Shoal(models, FAST, SHOAL_RUNNER__PARITY="fast"),
+        "plain": lambda: Shoal(models, PLAIN, **plain),
+    }
 
 
 def round_of(

@@ -12,7 +12,9 @@ from pathlib import Path
 from bus.links import keyring, transport
 from bus.wire import array_frames, codec
 from bus.wire.ids import NodeId
+from bus.wire.instances import LEAST_IDLE_S
 from conf.settings import Settings, load_settings
+from gateway.cluster.keep_alive import APART_S
 from gateway.cluster.options import Options
 from gateway.dialects import shared_fields
 from gateway.dialects.dialect import Limits
@@ -22,6 +24,7 @@ from gateway.http.resources import diagnostics, instances
 from gateway.requests import body_budget
 from runner.lifecycle import PREPARES_S
 from runner.rendering import RenderLimits
+from runner.serving.request_server import PREPARING_CHARS
 from runner.text import grammar, tokenizer
 from worker.transfer import store, thread
 
@@ -103,6 +106,18 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
     yield "requests that wait for a model", f"{options.max_waiting}", "", "429"
     yield "rows of a model", f"{runner.max_rows}", "`runner.max_rows`", "waits"
     yield "requests that wait for a row", f"{runner.max_waiting}", "`runner.max_waiting`", "429"
+    yield (
+        "text that waits to be read, where a client has some there",
+        f"{PREPARING_CHARS:,} characters",
+        "",
+        "429",
+    )
+    yield (
+        "events of `keep_alive`",
+        f"one in {LEAST_IDLE_S / 2:g} to {APART_S:g} s",
+        "",
+        "told later",
+    )
     yield "time without progress", f"{settings.request_timeout_s:g} s", "`request_timeout_s`", "504"
     yield "time to load a model", f"{runner.load_deadline_s:g} s", "`runner.load_deadline_s`", "504"
 

@@ -18,6 +18,7 @@ from torch import Tensor, multiprocessing
 
 from conf.tiny.make.batches import Batch
 from conf.tiny.make.model import Qwen3, Shape
+from conf.tiny.make.optimiser import COMPUTED_IN
 
 PATIENCE_S = 600.0
 
@@ -34,7 +35,7 @@ def work(shape: Shape, weights: dict[str, Tensor], flat: Tensor, asks: Any, says
     while (asked := _next(asks)) is not None:
         b, whole = asked
         tokens, targets, counts = (torch.from_numpy(x) for x in (b.tokens, b.targets, b.weights))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=COMPUTED_IN is torch.bfloat16):
             loss = model.loss(tokens, targets, counts) / whole
         loss.backward()
         says.put(loss.item())

@@ -58,8 +58,7 @@ PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
     ],
     "again": [
         *((make, weight * (2.5 if make in FIRST_MET else 1.0)) for make, weight in MIX),
-        (long_memory, 2.0),
-        (needle, 0.7),
+        (long_memory, 1.0),
         (parallel, 2.0),
     ],
 }
