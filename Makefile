@@ -18,7 +18,7 @@ READY := $(VENV)/.ready
 PACKAGES := bus master worker runner gateway telemetry conf
 PYTEST := $(BIN)/python -m pytest
 TOLD := --durations 10 -r s
-QUESTION := List the integers from 1 to 10.
+QUESTION := What is shoal?
 SIDE_BY_SIDE := --numprocesses logical --dist worksteal
 
 .PHONY: up down test lint check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean

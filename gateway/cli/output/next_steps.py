@@ -29,7 +29,7 @@ def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[s
     """
     model, url = settings.default_model, settings.url
     where = "" if home is None else f" --home {shlex.quote(str(home))}"
-    question = {"role": "user", "content": "List the integers from 1 to 10."}
+    question = {"role": "user", "content": "What is shoal?"}
     body = {"model": model, "messages": [question]}
     token = "$SHOAL_API_KEY" if settings.api_keys else ""
     if settings.http_owner_only:
