@@ -33,7 +33,7 @@ from bus.wire.data_frames import (
 )
 from bus.wire.errors import BadMessage
 from bus.wire.messages.events import EventBody, NodeRenamed
-from bus.wire.messages.peers import KnownPeer
+from bus.wire.messages.peers import FIRST_WORDS, KnownPeer
 from bus.wire.messages.wire import PROTOCOL_MIN
 from conf.settings import load_settings
 from master.consensus.term_file import read_term
@@ -116,11 +116,12 @@ def test_a_recorded_kind_is_read_and_said_again(kind: str) -> None:
         assert encode(decode(data)) == data
 
 
-@pytest.mark.parametrize("kind", SPOKEN)
+@pytest.mark.parametrize("kind", sorted(set(SPOKEN) - FIRST_WORDS))
 def test_what_an_earlier_build_of_this_node_says_is_read(kind: str) -> None:
     """Processes of one node read every version from the first: theirs may be updated apart."""
     for data in in_bytes(SPOKEN[kind]):
         version, *said = unpack(data)
+        assert version > PROTOCOL_MIN
         for earlier in range(PROTOCOL_MIN, version):
             assert decode(pack([earlier, *said])) == decode(data)
 

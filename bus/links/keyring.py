@@ -98,14 +98,14 @@ def machine_keys(file: Path) -> ClusterKeys:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise BadKey(f"{folder} is not a folder of this user alone; remove it, or `chmod 700` it")
-    found_keys = read_keys(file)
-    if found_keys is None:
+    keys = read_keys(file)
+    if keys is None:
         with contextlib.suppress(BadKey):  # another process was first
             write_keys(file, ClusterKeys(new_key()), replace=False)
-        found_keys = read_keys(file)
-    if found_keys is None:
+        keys = read_keys(file)
+    if keys is None:
         raise BadKey(f"{file} leads nowhere; remove it")
-    return found_keys
+    return keys
 
 
 def write_keys(file: Path, keys: ClusterKeys, *, replace: bool) -> None:

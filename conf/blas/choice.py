@@ -19,9 +19,8 @@ WEIGHTS: Mapping[int, float] = {1: 0.4, 16: 0.2, 32: 0.2, 256: 0.2}
 CLEARLY = 1.05
 """A choice that is not faster by this factor is not worth being another one."""
 SPIN = "26"
-"""OpenBLAS's threads look for work for 2^26 ticks (some 25 ms) before they sleep, and let others
-have the core meanwhile. The next product of a step comes sooner: after 2^20 ticks (under 1 ms) they
-often slept by then, and two threads were no faster than one."""
+"""OpenBLAS's threads look for work for 2^26 ticks (some 25 ms) before they sleep. The next product
+of a step comes sooner: with 2^20 ticks (under 1 ms) two threads were no faster than one."""
 BLOCK_MS = "25"
 """The same of MKL's threads."""
 

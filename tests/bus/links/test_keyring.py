@@ -219,3 +219,11 @@ def test_a_folder_that_others_reach_keeps_no_machine_key(tmp_path: Path) -> None
     key.chmod(0o644)
     with pytest.raises(BadKey, match="can be read by others"):
         machine_keys(key)
+
+
+def test_a_link_that_leads_nowhere_in_place_of_the_machines_key_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o700)
+    (folder / "machine-key").symlink_to(tmp_path / "gone")
+    with pytest.raises(BadKey, match="machine-key"):
+        machine_keys(folder / "machine-key")
