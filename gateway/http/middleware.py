@@ -136,6 +136,8 @@ async def read_body(
                     budget.take(len(piece))
                 size += len(piece)
                 pieces.append(piece)
+                if patience.expired():  # 3.11's `wait_for` returns what came in that very turn
+                    raise TimeoutError
                 patience.reschedule(min(loop.time() + BODY_SILENCE_S, end_at))
     except BaseException as error:
         if budget is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -90,10 +91,17 @@ async def asked(folder: Path) -> dict[str, Any]:
         found["/metrics"] = {
             "type": scraped.headers["content-type"],
             "samples": sorted(
-                line for line in scraped.text.splitlines() if not line.startswith("# HELP")
+                of_no_machine(line)
+                for line in scraped.text.splitlines()
+                if not line.startswith("# HELP")
             ),
         }
     return found
+
+
+def of_no_machine(sample: str) -> str:
+    """Return a sample, as of a machine on which no loop ever stood still."""
+    return re.sub(r"^(shoal_loop_stall\S+) \S+$", r"\1 0.0", sample)
 
 
 def tell(service: HttpService) -> None:

@@ -1,0 +1,39 @@
+"""Bodies, as they are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from falcon.asgi import Request
+
+from gateway.dialects.faults import HttpFaultRaised
+from gateway.http.middleware import read_body
+from gateway.requests.body_budget import BodyBudget
+
+
+def request(stream: AsyncIterator[bytes]) -> Request:
+    """Return a request of unknown length with this body."""
+    return cast(Any, SimpleNamespace(content_length=None, stream=stream))
+
+
+def test_a_piece_in_the_turn_in_which_the_time_is_over_does_not_hide_the_timeout() -> None:
+    """As `asyncio.wait_for` of Python 3.11 does, under which gunicorn waits for pieces."""
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield b"{"
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            yield b" "
+        await asyncio.sleep(5)
+
+    budget = BodyBudget(100)
+    with pytest.raises(HttpFaultRaised) as raised:
+        asyncio.run(read_body(request(stream()), 100, 0.05, budget))
+    assert raised.value.fault.status == 408
+    assert "not complete after" in raised.value.fault.message
+    assert budget.held_bytes == 0
