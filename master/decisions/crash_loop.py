@@ -72,7 +72,9 @@ class CrashLoops:
         """Note that a rank of an instance is ready."""
         self.ready_at[instance] = now
 
-    def forget(self, instance: InstanceId) -> None:
-        """Drop the failures of an instance that is gone or was asked for anew."""
-        self.failures.pop(instance, None)
-        self.ready_at.pop(instance, None)
+    def forget(self, instance: Instance, now: float) -> None:
+        """Drop the failures of an instance that is gone; those of its model, too, if it was well."""
+        self.failures.pop(instance.instance, None)
+        if now - self.ready_at.pop(instance.instance, now) >= WELL_S:
+            self.in_a_row.pop(instance.model, None)
+            self.waits_until.pop(instance.model, None)

@@ -151,7 +151,7 @@ class Holder:
         return event.index
 
     def _follow(self, log: LogDraft, body: EventBody, before: ClusterState, now: float) -> None:
-        planner.note_event(self._memory, body, now)
+        planner.note_event(self._memory, body, before, now)
         if isinstance(body, InstanceRemoved):
             self._settled_at = now + SETTLE_S
             self._said.pop(body.instance, None)

@@ -202,8 +202,8 @@ def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
     )
 
 
-def note_event(notes: PlannerNotes, body: EventBody, now: float) -> None:
-    """Note of an event what the rules above need to know later."""
+def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: float) -> None:
+    """Note of an event, and of the state before it, what the rules above need to know later."""
     if isinstance(body, InstanceFailed):
         notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):
@@ -212,4 +212,5 @@ def note_event(notes: PlannerNotes, body: EventBody, now: float) -> None:
     elif isinstance(body, InstanceRemoved):
         notes.failed_at.pop(body.instance, None)
         notes.ready_at.pop(body.instance, None)
-        notes.crash_loops.forget(body.instance)
+        if (gone := before.instances.get(body.instance)) is not None:
+            notes.crash_loops.forget(gone, now)

@@ -113,7 +113,7 @@ class House:
         known = self.state
         event = next_event(self.state, body, term=1, at_s=0.0)
         self.state = apply(self.state, event)
-        note_event(self.memory, body, self.now)
+        note_event(self.memory, body, known, self.now)
         if isinstance(body, LoadRefused):
             before = known.instances.get(body.instance)
             for more in follow_up(before, body, self.memory.crash_loops, self.now):

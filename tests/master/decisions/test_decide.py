@@ -100,7 +100,7 @@ class Stage:
         before = self.state
         event = next_event(self.state, body, term=1, at_s=0.0, command_id=command_id)
         self.state = apply(self.state, event)
-        note_event(self.memory, body, self.now)
+        note_event(self.memory, body, before, self.now)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             known = before.instances.get(body.instance)
             for more in follow_up(known, body, self.memory.crash_loops, self.now):
@@ -359,6 +359,24 @@ def test_failures_after_it_was_well_are_forgiven(stage: Stage) -> None:
         stage.ended(instance)
         stage.ready(instance)
     assert stage.state.instances[instance].status == "ready"
+
+
+@pytest.mark.parametrize(("served_s", "status"), [(WELL_S, "placed"), (1.0, "failed")])
+def test_failures_are_forgiven_to_a_model_whose_copy_was_well_when_it_was_unloaded(
+    stage: Stage, served_s: float, status: str
+) -> None:
+    instance = stage.load("a")
+    for _ in range(2):
+        stage.now += 40.0
+        stage.ended(instance)
+        stage.ready(instance)
+    stage.now += served_s
+    stage.index(InstanceRemoved(instance=instance, why="stopped by its user"))
+    stage.now += 3.0
+    stage.measure(12 * GB)
+    again = stage.load("a")
+    stage.ended(again)
+    assert stage.state.instances[again].status == status
 
 
 def test_a_runner_that_keeps_dying_is_loaded_again_after_growing_pauses(stage: Stage) -> None:
