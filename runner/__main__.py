@@ -37,9 +37,9 @@ def load_engine(
 ) -> MlxEngine:
     """Import MLX only in the thread that will own it, and load. With a file of `busy_runners`, the
     threads of its BLAS are shared with them."""
-    from runner.mlx.cores import shared_threads
     from runner.mlx.engine import Precision
     from runner.mlx.engine import load_engine as load
+    from runner.mlx.model.cores import shared_threads
 
     return load(
         Path(spec.path),

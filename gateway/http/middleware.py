@@ -16,8 +16,8 @@ import falcon
 from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
-from bus.shares import Sharer
 from bus.wire.errors import BadRequest, ContextOverflow
+from bus.wire.shares import Sharer
 from gateway.cluster.options import Options
 from gateway.dialects import body as bodies
 from gateway.dialects import faults

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from bus.client import BusClient
 from bus.replica.state import ClusterState
-from bus.shares import Sharer, has_share
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
+from bus.wire.shares import Sharer, has_share
 from gateway.cluster.counters import Counters
 from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from bus.shares import Sharer
 from bus.wire.errors import TIMED_OUT, FailReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, RequestId
 from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import ChoiceEnd, Entry, Failed, Finished, TokenDelta, ToolCallDelta
+from bus.wire.shares import Sharer
 from gateway.cluster.counters import Counters
 
 if TYPE_CHECKING:

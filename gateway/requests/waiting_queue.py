@@ -12,10 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bus.shares import Sharer, has_share, in_turn
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import DemandReading, ModelDemand, RunnerReading, WeightsReading
+from bus.wire.shares import Sharer, has_share, in_turn
 
 PUBLISH_S = 1.0
 

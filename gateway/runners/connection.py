@@ -14,7 +14,6 @@ from typing import Protocol
 
 from bus.client import BusClient
 from bus.links.transport import Change, Link
-from bus.shares import Sharer
 from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
 from bus.wire.ids import Boot, RequestId
@@ -43,6 +42,7 @@ from bus.wire.messages.tokens import (
     ToRunner,
     Welcome,
 )
+from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
 from gateway.runners.liveness import Liveness, Verdict
 

@@ -13,13 +13,13 @@ from functools import partial
 
 from bus.client import BusClient
 from bus.replica.state import ClusterState
-from bus.shares import Sharer
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.instances import DRAIN_S, Instance, RankReady
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Cancel
+from bus.wire.shares import Sharer
 from gateway.runners.connection import RequestObserver, RunnerConnection
 
 TICK_S = 1.0

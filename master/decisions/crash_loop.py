@@ -73,7 +73,7 @@ class CrashLoops:
         self.ready_at[instance] = now
 
     def forget(self, instance: Instance, now: float) -> None:
-        """Drop the failures of an instance that is gone; those of its model, too, if it was well."""
+        """Drop the failures of an instance that is gone; of its model, too, if it was well."""
         self.failures.pop(instance.instance, None)
         if now - self.ready_at.pop(instance.instance, now) >= WELL_S:
             self.in_a_row.pop(instance.model, None)

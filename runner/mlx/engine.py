@@ -36,11 +36,11 @@ from runner.engine import (
     StepResult,
 )
 from runner.group.lockstep import RankContext, RankFacts
-from runner.mlx.cores import OwnThreads, Threads
 from runner.mlx.forward import Forward
 from runner.mlx.kv import PrefixStore, copy_of, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape, measure, try_out
 from runner.mlx.model.compiled_decode import TraceStart
+from runner.mlx.model.cores import OwnThreads, Threads
 from runner.mlx.model.kernels import KernelCache
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.model.load import (

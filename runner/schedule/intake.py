@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from bus.shares import Sharer, Shares
 from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId
+from bus.wire.shares import Sharer, Shares
 from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row
 from runner.schedule.table import RowTable

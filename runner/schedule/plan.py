@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bus.shares import Sharer
+from bus.wire.shares import Sharer
 from runner.engine import PrefixHit, StepPlan
 from runner.schedule.draft import Draft
 from runner.schedule.prefill import choose_prefill, keep_prefix

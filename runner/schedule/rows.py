@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from bus.shares import Sharer
 from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
+from bus.wire.shares import Sharer
 from runner.engine import EntryId, RowId, RowSpec, SampledToken
 from runner.schedule.prefix import TokenChain
 from runner.text import PreparedRequest

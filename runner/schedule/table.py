@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bus.shares import Shares
 from bus.wire.ids import RequestId
+from bus.wire.shares import Shares
 from runner.engine import EngineFacts, EntryId, RowId, StepResult
 from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper

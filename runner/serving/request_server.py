@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from bus.process.clock import wall
 from bus.service import Shell
-from bus.shares import Sharer
 from bus.wire.errors import TIMED_OUT, FailReason, Refusal
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import Phase, RunnerSpec
@@ -30,6 +29,7 @@ from bus.wire.messages.tokens import (
     StepEntries,
     Submit,
 )
+from bus.wire.shares import Sharer
 from runner import schedule
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.serving.gateway_link import GatewayLink

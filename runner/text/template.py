@@ -16,8 +16,8 @@ from typing import Any, Protocol, cast
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolSpec
-from runner.rendering import TemplateStopped
 from runner.text.prepared import SpanState
+from runner.text.rendering import TemplateStopped
 from runner.text.spans import Marks
 
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "

@@ -6,7 +6,7 @@
 The one home of mlx-lm's `TokenizerWrapper` outside `runner.mlx`. What it gives out is
 ours: encode, render a chat template, the bytes of every token, the markers of thinking and
 of tool calls, the end-of-sequence ids, and llguidance's view of the same vocabulary. No code from
-the model directory is ever run here; its templates are, by `runner.rendering`, in a process of
+the model directory is ever run here; its templates are, by `runner.text.rendering`, in a process of
 their own. After opening nothing else here changes, so that any thread may ask.
 """
 
@@ -23,8 +23,8 @@ from mlx_lm.utils import load_tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from bus.wire.errors import ShoalError
-from runner.rendering import Renderer
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
+from runner.text.rendering import Renderer
 from runner.text.spans import Marks
 from runner.text.template import marked, up_to_mark
 
@@ -101,7 +101,7 @@ class ModelTokenizer:
         continue_final: bool,
     ) -> str:
         """Return the chat template's text. Raises TemplateError and TemplateStopped of
-        `runner.rendering`, and ValueError where there is no template for this."""
+        `runner.text.rendering`, and ValueError where there is no template for this."""
         given = [dict(tool) for tool in tools] or None
         if self._renders_itself:
             return self._by_library(messages, given, thinking, continue_final)

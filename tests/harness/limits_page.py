@@ -23,9 +23,9 @@ from gateway.http import middleware
 from gateway.http.resources import diagnostics, instances
 from gateway.requests import body_budget
 from runner.lifecycle import PREPARES_S
-from runner.rendering import RenderLimits
 from runner.serving.request_server import PREPARING_CHARS
 from runner.text import grammar, tokenizer
+from runner.text.rendering import RenderLimits
 from worker.transfer import store, thread
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "limits.md"

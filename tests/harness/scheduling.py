@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bus.shares import Sharer
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
+from bus.wire.shares import Sharer
 from runner.engine import EngineFacts, StepPlan
 from runner.schedule import (
     Placed,

@@ -44,7 +44,7 @@ class Hello(ArrayFrame, tag="hello", frozen=True):
 class Submit(ArrayFrame, tag="submit", frozen=True):
     """A request, with the credit of each choice and what is left of its deadline.
 
-    `sharer` is who asks, for an even share (`bus.shares`); version 1 leaves it out.
+    `sharer` is who asks, for an even share (`bus.wire.shares`); version 1 leaves it out.
     """
 
     request: GenerationRequest

@@ -1,1 +1,1 @@
-"""A model as the engine runs it: loaded, looked at, its forward compiled."""
+"""A model as the engine runs it: loaded, looked at, its forward compiled, on so many cores."""

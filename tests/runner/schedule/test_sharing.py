@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.shares import Sharer
 from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId
+from bus.wire.shares import Sharer
 from runner.schedule.rows import Row, RowFailed, RowFinished, RowKey
 from runner.schedule.scheduler import Placed
 from runner.schedule.table import ScheduleSettings

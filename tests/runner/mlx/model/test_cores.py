@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.mlx.cores import LOOK_S, OwnThreads, SharedThreads, share, shared_threads
+from runner.mlx.model.cores import LOOK_S, OwnThreads, SharedThreads, share, shared_threads
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PLAYER = f"""
 import sys, time
 from pathlib import Path
-from runner.mlx.cores import SharedThreads
+from runner.mlx.model.cores import SharedThreads
 told = [int(sys.argv[2])]
 threads = SharedThreads(
     Path(sys.argv[1]), most=int(sys.argv[2]), cores=int(sys.argv[3]), set_threads=told.append

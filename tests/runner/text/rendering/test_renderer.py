@@ -14,14 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
-from runner.rendering import (
+from runner.text.rendering import (
     Renderer,
     RenderLimits,
     TemplateError,
     TemplateStopped,
     sandbox,
 )
-from runner.rendering import renderer as renderer_module
+from runner.text.rendering import renderer as renderer_module
 
 CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 ENDLESS = (
@@ -29,7 +29,7 @@ ENDLESS = (
     "{% endfor %}{% endfor %}{% endfor %}"
 )
 SHORT = RenderLimits(processor_s=0.3, wall_s=1.0)
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def said(text: str) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def test_no_key_reaches_a_template(renderer: Renderer, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("template", ["idle", ENDLESS])
 def test_it_does_not_outlive_its_runner(template: str) -> None:
     code = (
-        "import sys; from runner.rendering import Renderer; made = Renderer(); "
+        "import sys; from runner.text.rendering import Renderer; made = Renderer(); "
         "made.render('', {}); print(made.pid, flush=True); "
         "made.render(sys.argv[1], {}); sys.stdin.read()"
     )

@@ -8,14 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from runner.rendering.limits import RenderLimits, TemplateError, TemplateStopped
+from runner.text.rendering.limits import RenderLimits, TemplateError, TemplateStopped
 
 if TYPE_CHECKING:
-    from runner.rendering.renderer import Renderer
+    from runner.text.rendering.renderer import Renderer
 
 __all__ = ["RenderLimits", "Renderer", "TemplateError", "TemplateStopped"]
 
-_HOMES = {"Renderer": "runner.rendering.renderer"}
+_HOMES = {"Renderer": "runner.text.rendering.renderer"}
 """What is no pure module."""
 
 

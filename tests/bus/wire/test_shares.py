@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.shares import Sharer, Shares, has_share, in_turn
+from bus.wire.shares import Sharer, Shares, has_share, in_turn
 
 PLACES = 8
 

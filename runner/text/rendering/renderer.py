@@ -22,9 +22,9 @@ from typing import Any
 import psutil
 
 from bus.process.clock import now
-from runner.rendering import sandbox
-from runner.rendering.limits import RenderLimits, TemplateError, TemplateStopped
-from runner.rendering.sandbox import QUESTION
+from runner.text.rendering import sandbox
+from runner.text.rendering.limits import RenderLimits, TemplateError, TemplateStopped
+from runner.text.rendering.sandbox import QUESTION
 
 STARTS_S = 10.0
 LOOKS_S = 0.05

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from transformers.utils import chat_template_utils
 
-from runner.rendering import sandbox
 from runner.text import ModelTokenizer
+from runner.text.rendering import sandbox
 from runner.text.tokenizer import TokenizerError
 from tests.harness.toy_tokenizer import TEMPLATE, save_toy
 
-TINY = Path(__file__).resolve().parents[3] / "conf" / "tiny" / "chat_template.jinja"
+TINY = Path(__file__).resolve().parents[4] / "conf" / "tiny" / "chat_template.jinja"
 ODD = """\
 {%- set ns = namespace(count=0) %}
 {% for message in messages %}
