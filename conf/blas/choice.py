@@ -73,16 +73,17 @@ class Choice:
 
 def told(choice: Choice) -> str:
     """Return a choice in words."""
-    kernels = f"{choice.kernels} kernels" if choice.kernels else "its own kernels"
+    kernels = f"{choice.kernels} kernels, " if choice.kernels else ""
     threads = f"{choice.threads} thread{'s' * (choice.threads > 1)}"
     name = "MKL" if choice.library.kind == "mkl" else "OpenBLAS"
     one_row = ", one row by sgemv" if choice.one_row == "sgemv" else ""
-    return f"{name} ({choice.library.path}), {kernels}, {threads}{one_row}"
+    return f"{name} ({choice.library.path.rpartition('/')[2]}), {kernels}{threads}{one_row}"
 
 
 def told_gains(choice: Choice) -> str:
-    """Return in words what a choice gains."""
-    return ", ".join(f"{gain:.2f} x at {rows} row{'s' * (rows > 1)}" for rows, gain in choice.gains)
+    """Return what a choice gains with the fewest and the most rows that were measured."""
+    (few, less), *_, (many, more) = choice.gains
+    return f"{less:.1f} x one thread at {few} row{'s' * (few > 1)}, {more:.1f} x at {many}"
 
 
 def kernels_for(flags: Collection[str]) -> list[str]:

@@ -22,7 +22,7 @@ import psutil
 
 from bus.process.supervisor import Supervisor
 from bus.process.tree import PACKAGES, installed_code
-from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains, usable_cores
+from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains
 from conf.settings import Settings, readable_key
 from conf.supervisord import SERVICES
 from gateway.cli.doctor.check import Finding, guarded
@@ -107,12 +107,11 @@ def _blas(settings: Settings, _running: bool) -> Finding:
     if known.choice is None:
         found = "no OpenBLAS: prompts are read some 40 times slower without it"
         return Finding("BLAS", "warn", found, INSTALL_HINT)
-    found = f"{told(known.choice)}; {usable_cores()} cores"
+    found = told(known.choice)
     other = "fast" if runner.parity == "exact" else "exact"
     rival = choose(known.table.measured, other, runner.blas_threads)
     if rival is not None:
-        found += f"; of what it does on one thread by itself: {told_gains(known.choice)}"
-        found += f" ({runner.parity}); {told_gains(rival)} ({other})"
+        found += f"; {runner.parity} {told_gains(known.choice)}; {other} {rival.gains[0][1]:.1f} x at 1 row"
     if known.trouble:
         return Finding("BLAS", "warn", f"{found}; {known.trouble}", known.remedy)
     return Finding("BLAS", "ok", found)

@@ -157,7 +157,7 @@ def check_is_of(api: NodeApi, paths: Paths) -> None:
     another answers at its address."""
     own = known_node_id(paths.state)
     if own is None:
-        raise no_node_in(paths.home)
+        raise no_node_in(paths.home, chosen=paths.chosen)
     found = api.node_id()
     if found != own:
         answers = f"node {found}" if found else "something else"

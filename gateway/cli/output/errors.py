@@ -6,6 +6,7 @@ Pure. Exit codes: 0 well, 1 a problem was found or something failed, 2 the comma
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from bus.wire.errors import ShoalError
@@ -52,9 +53,10 @@ def no_node(url: str, why: str) -> CliError:
     )
 
 
-def no_node_in(home: Path) -> CliError:
-    """Return the error for a home whose node does not run."""
-    return CliError(f"no node runs in {home}", remedy="`shoal up` starts one", code=NO_NODE)
+def no_node_in(home: Path, *, chosen: bool) -> CliError:
+    """Return the error for a home, the system's or a chosen one, whose node does not run."""
+    where = f" --home {shlex.quote(str(home))}" if chosen else ""
+    return CliError(f"no node runs in {home}", remedy=f"`shoal up{where}` starts one", code=NO_NODE)
 
 
 def refusal(status: int, message: str) -> CliError:

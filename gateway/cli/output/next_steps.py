@@ -22,13 +22,18 @@ def program() -> str:
     return shlex.quote(str(here.relative_to(cwd) if here.is_relative_to(cwd) else here))
 
 
+def at_home(home: Path | None) -> str:
+    """Return the option that names a home, where it was named to us."""
+    return "" if home is None else f" --home {shlex.quote(str(home))}"
+
+
 def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[str, ...]:
     """Return three lines: talk with the default model, ask it over HTTP, stop the node.
 
     `called` is the program; `home` is named in the lines where it was named to us.
     """
     model, url = settings.default_model, settings.url
-    where = "" if home is None else f" --home {shlex.quote(str(home))}"
+    where = at_home(home)
     question = {"role": "user", "content": "What is shoal?"}
     body = {"model": model, "messages": [question]}
     token = "$SHOAL_API_KEY" if settings.api_keys else ""

@@ -35,7 +35,7 @@ def restart(
     settings, output = invocation.settings(), invocation.output
     paths, supervisor = settings.paths, Supervisor(settings.endpoints.supervisor)
     if not supervisor.is_up():
-        raise no_node_in(paths.home)
+        raise no_node_in(paths.home, chosen=paths.chosen)
     environment = _environment_of(supervisor.pid())
     by = environment.get(LAUNCHED_BY, "")
     if (remedy := _by_system(by, paths)) is not None:

@@ -41,7 +41,7 @@ def status(invocation: Invocation) -> None:
             processes = Supervisor(settings.endpoints.supervisor).list_processes()
         except ShoalError as error:
             output.detail(str(error))
-            raise no_node_in(settings.paths.home) from error
+            raise no_node_in(settings.paths.home, chosen=settings.paths.chosen) from error
         state, trouble = _state(invocation)
         running, mixed = code_mix.running_codes(settings.paths), code_mix.mix(settings.paths)
     instances: list[Instance] = [] if state is None else state.instances

@@ -43,7 +43,7 @@ def tap(
     _check_pattern(pattern)
     settings, output = invocation.settings(), invocation.output
     if not Path(settings.endpoints.tap.removeprefix("ipc://")).exists():
-        raise no_node_in(settings.paths.home)
+        raise no_node_in(settings.paths.home, chosen=settings.paths.chosen)
     ends_at = time.monotonic() + (math.inf if for_s is None else for_s)
     seen = 0
     output.detail(f"listening at {settings.endpoints.tap}; Ctrl-C ends")

@@ -54,7 +54,7 @@ from gateway.cli.node.readiness import (
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.log_lines import file_of, tail
-from gateway.cli.output.next_steps import next_steps, program
+from gateway.cli.output.next_steps import at_home, next_steps, program
 from gateway.cli.output.terminal import QUIET, Output
 from gateway.cli.verbs.cluster.keys import check_reach
 from gateway.cli.verbs.node.down import ORDERLY_S, bring_down, until
@@ -272,7 +272,8 @@ def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -
         for key in missed:
             now = _word(values[key])
             output.warn(f"{_flag(key)} {_word(asked[key])} is not taken: the node runs with {now}")
-        output.say(f"to change it: `shoal down`, then `shoal up {again}`")
+        where = at_home(invocation.home)
+        output.say(f"to change it: `shoal down{where}`, then `shoal up {again}{where}`")
 
 
 def _flag(key: str) -> str:
