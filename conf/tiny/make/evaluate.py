@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -20,6 +21,7 @@ from conf.tiny.make.sample import Sample, answer, user
 from conf.tiny.make.text import SKILLS, evaluation
 
 WAIT_S = 120.0
+AT_ONCE = 8
 Wrong = tuple[Sample, Mapping[str, Any]]
 
 
@@ -57,8 +59,10 @@ def measured(
 ) -> Tally:
     """One skill's row."""
     tally = Tally(skill + (" (thinking)" if thinking else ""))
-    for sample in islice(evaluation(skill, thinking=thinking), count):
-        said = ask(url, request(sample, model, temperature, 1500))
+    samples = list(islice(evaluation(skill, thinking=thinking), count))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = pool.map(lambda one: ask(url, request(one, model, temperature)), samples)
+    for sample, said in zip(samples, answers, strict=True):
         tally.asked += 1
         if right(sample, said):
             tally.good += 1

@@ -12,15 +12,19 @@ from typing import Any
 from conf.tiny.make.sample import Message, Sample
 
 
-def request(sample: Sample, model: str, temperature: float, most: int) -> dict[str, Any]:
-    """The body of the request that asks for the sample's last message."""
+def request(
+    sample: Sample, model: str, temperature: float, most: int | None = None
+) -> dict[str, Any]:
+    """The body of the request that asks for the sample's last message, in at most so many tokens;
+    without a number as many as the server grants."""
     body: dict[str, Any] = {
         "model": model,
         "messages": outgoing(sample.messages[:-1]),
         "temperature": temperature,
-        "max_tokens": most,
         "chat_template_kwargs": {"enable_thinking": sample.thinking},
     }
+    if most is not None:
+        body["max_tokens"] = most
     if sample.tools:
         body["tools"] = [dict(tool) for tool in sample.tools]
     return body
