@@ -111,7 +111,8 @@ def _blas(settings: Settings, _running: bool) -> Finding:
     other = "fast" if runner.parity == "exact" else "exact"
     rival = choose(known.table.measured, other, runner.blas_threads)
     if rival is not None:
-        found += f"; {runner.parity} {told_gains(known.choice)}; {other} {rival.gains[0][1]:.1f} x at 1 row"
+        found += f"; {runner.parity} {told_gains(known.choice)}"
+        found += f"; {other} {rival.gains[0][1]:.1f} x at 1 row"
     if known.trouble:
         return Finding("BLAS", "warn", f"{found}; {known.trouble}", known.remedy)
     return Finding("BLAS", "ok", found)
