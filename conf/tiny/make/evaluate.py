@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 from urllib.request import Request, urlopen
@@ -60,8 +61,9 @@ def measured(
     """One skill's row."""
     tally = Tally(skill + (" (thinking)" if thinking else ""))
     samples = list(islice(evaluation(skill, thinking=thinking), count))
+    bodies = [request(sample, model, temperature) for sample in samples]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = pool.map(lambda one: ask(url, request(one, model, temperature)), samples)
+        answers = list(pool.map(partial(ask, url), bodies))
     for sample, said in zip(samples, answers, strict=True):
         tally.asked += 1
         if right(sample, said):
