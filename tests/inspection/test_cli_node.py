@@ -115,8 +115,9 @@ def test_c5_flags_that_a_running_node_does_not_take_are_said_with_what_to_type(n
     found = node.shoal("up", "--http-port", "9999", "--peers", "127.0.0.1:9")
     said = " ".join((found.stdout + found.stderr).split())
     assert "--http-port 9999 is not taken" in said and "--peers 127.0.0.1:9 is not taken" in said
-    again = f"`shoal up --base-port {node.base_port} --http-port 9999 --peers 127.0.0.1:9`"
-    assert f"`shoal down`, then {again}" in said
+    again = f"shoal up --base-port {node.base_port} --http-port 9999 --peers 127.0.0.1:9"
+    home = f"--home {node.home}"
+    assert f"`shoal down {home}`, then `{again} {home}`" in said
 
 
 def test_c5_a_port_that_another_took_is_found_by_health_and_doctor(node: Node) -> None:
