@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 
 import pytest
 
@@ -55,6 +56,7 @@ def _typed(node: Node, line: str) -> subprocess.CompletedProcess[str]:
     """What a shell makes of a line; what is said to the model follows by standard input."""
     return subprocess.run(
         ["bash", "-c", line],
+        cwd=tempfile.gettempdir(),
         input="hello\n",
         env={**os.environ, **node.env},
         capture_output=True,

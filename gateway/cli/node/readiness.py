@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_LIVES = 3
 """Lives of one service, within one start of the node, after which it is called stuck."""
+OLD_LOOKS = 20
+"""Looks for which a model may be failed that was so at the first: it may have failed before this
+start, and the holder places it again when it knows the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class StartWatch:
 
     services: Sequence[str]
     _pids: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    _failed_looks: dict[str, int] = field(default_factory=dict[str, int])
 
     def judge(self, look: Look) -> Verdict:
         """Return the verdict on this look, given those before."""
@@ -91,7 +95,7 @@ class StartWatch:
         if look.http is None:
             return Starting(len(up), total, "the HTTP API does not answer yet")
         for model in look.models:
-            if model.status == "failed":
+            if self._failed_now(model):
                 return Stuck(f"{model.model} could not be loaded: {model.why}")
         ready = sum(model.status == "ready" for model in look.models)
         done = len(up) + 1 + ready
@@ -101,6 +105,18 @@ class StartWatch:
         if look.http:
             return Starting(done, total, look.http)
         return Up()
+
+    def _failed_now(self, model: ModelLook) -> bool:
+        """Return whether a model failed within this start, or stays what it was before."""
+        looks = self._failed_looks.get(model.model, 0)
+        if model.status != "failed":
+            looks = OLD_LOOKS
+        elif looks < OLD_LOOKS:
+            looks += 1
+        else:
+            return True
+        self._failed_looks[model.model] = looks
+        return False
 
     def _stuck(self, by_name: Mapping[str, SupervisedProcess]) -> Stuck | None:
         for name in self.services:

@@ -42,15 +42,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import NodeState
-from gateway.cli.node.readiness import (
-    Look,
-    ModelLook,
-    Starting,
-    StartWatch,
-    Stuck,
-    Up,
-    overdue,
-)
+from gateway.cli.node.readiness import Look, ModelLook, Starting, StartWatch, Stuck, Up, overdue
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.log_lines import file_of, tail
@@ -222,7 +214,8 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
 
 def model_look(state: NodeState, model: str) -> ModelLook:
     """Return how far a model is: its instances, and the reading of its runner."""
-    instance = next((one for one in reversed(state.instances) if one.model == model), None)
+    copies = [one for one in reversed(state.instances) if one.model == model]
+    instance = min(copies, key=lambda one: one.status == "failed", default=None)
     if instance is None:
         here = not state.cards or model in state.models
         return ModelLook(model, "waiting" if here else "on no node's disk")

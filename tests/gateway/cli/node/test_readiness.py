@@ -7,6 +7,7 @@ from dataclasses import replace
 from bus.process.supervisor import SupervisedProcess
 from gateway.cli.node.readiness import (
     MAX_LIVES,
+    OLD_LOOKS,
     Look,
     ModelLook,
     Starting,
@@ -81,9 +82,21 @@ def test_another_nodes_supervisord_is_noticed() -> None:
 
 
 def test_a_model_that_failed_says_why() -> None:
-    failed = ModelLook("tiny", "failed", why="3 failures in 60 s")
-    verdict = StartWatch(SERVICES).judge(replace(ALL, models=(failed,)))
+    watch, failed = StartWatch(SERVICES), ModelLook("tiny", "failed", why="3 failures in 60 s")
+    watch.judge(replace(ALL, models=(ModelLook("tiny", "loading"),)))
+    verdict = watch.judge(replace(ALL, models=(failed,)))
     assert verdict == Stuck("tiny could not be loaded: 3 failures in 60 s")
+
+
+def test_a_model_that_failed_before_this_start_has_time_to_be_placed_again() -> None:
+    failed = replace(ALL, models=(ModelLook("tiny", "failed", why="other code is installed"),))
+    watch = StartWatch(SERVICES)
+    for _ in range(OLD_LOOKS):
+        assert isinstance(watch.judge(failed), Starting)
+    assert watch.judge(ALL) == Up()
+    watch = StartWatch(SERVICES)
+    verdicts = [watch.judge(failed) for _ in range(OLD_LOOKS + 1)]
+    assert verdicts[-1] == Stuck("tiny could not be loaded: other code is installed")
 
 
 def test_the_deadline_names_the_process_most_likely_to_blame() -> None:
