@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MAX_LIVES = 3
 """Lives of one service, within one start of the node, after which it is called stuck."""
 OLD_LOOKS = 20
-"""Looks for which a model may be failed that was so at the first: it may have failed before this
-start, and the holder places it again when it knows the node."""
+"""Looks (some five seconds) for which a model may be failed that was so at the first: it may have
+failed before this start, and the holder places it again when it knows the node."""
 
 
 @dataclass(frozen=True, slots=True)

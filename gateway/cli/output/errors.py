@@ -53,10 +53,15 @@ def no_node(url: str, why: str) -> CliError:
     )
 
 
+def at_home(home: Path | None) -> str:
+    """Return the option that names a home in a line to type; nothing for the system's own."""
+    return "" if home is None else f" --home {shlex.quote(str(home))}"
+
+
 def no_node_in(home: Path, *, chosen: bool) -> CliError:
     """Return the error for a home, the system's or a chosen one, whose node does not run."""
-    where = f" --home {shlex.quote(str(home))}" if chosen else ""
-    return CliError(f"no node runs in {home}", remedy=f"`shoal up{where}` starts one", code=NO_NODE)
+    remedy = f"`shoal up{at_home(home if chosen else None)}` starts one"
+    return CliError(f"no node runs in {home}", remedy=remedy, code=NO_NODE)
 
 
 def refusal(status: int, message: str) -> CliError:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bus.process.identity import TOKEN_FILE
 from conf.settings import Settings
+from gateway.cli.output.errors import at_home
 
 
 def program() -> str:
@@ -20,11 +21,6 @@ def program() -> str:
         return "shoal"
     cwd = Path.cwd()
     return shlex.quote(str(here.relative_to(cwd) if here.is_relative_to(cwd) else here))
-
-
-def at_home(home: Path | None) -> str:
-    """Return the option that names a home, where it was named to us."""
-    return "" if home is None else f" --home {shlex.quote(str(home))}"
 
 
 def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[str, ...]:

@@ -44,9 +44,9 @@ from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import Look, ModelLook, Starting, StartWatch, Stuck, Up, overdue
 from gateway.cli.output.amounts import size
-from gateway.cli.output.errors import CliError
+from gateway.cli.output.errors import CliError, at_home
 from gateway.cli.output.log_lines import file_of, tail
-from gateway.cli.output.next_steps import at_home, next_steps, program
+from gateway.cli.output.next_steps import next_steps, program
 from gateway.cli.output.terminal import QUIET, Output
 from gateway.cli.verbs.cluster.keys import check_reach
 from gateway.cli.verbs.node.down import ORDERLY_S, bring_down, until
@@ -213,7 +213,7 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
 
 
 def model_look(state: NodeState, model: str) -> ModelLook:
-    """Return how far a model is: its instances, and the reading of its runner."""
+    """Return how far a model is: its newest copy that has not failed, if any, and its reading."""
     copies = [one for one in reversed(state.instances) if one.model == model]
     instance = min(copies, key=lambda one: one.status == "failed", default=None)
     if instance is None:

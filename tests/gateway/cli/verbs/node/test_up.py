@@ -84,6 +84,13 @@ def test_a_models_look_follows_its_instance_and_its_runners_reading() -> None:
     assert looks[3].why == "out of memory"
 
 
+def test_a_copy_that_failed_says_nothing_of_another_that_is_well() -> None:
+    here, first = [card("tiny", Path("/x"))], instance("tiny", "ready")
+    second = first.model_copy(update={"instance": "inst-second", "status": "failed"})
+    for copies in ([first, second], [second, first]):
+        assert model_look(parse_state(state(here, copies)), "tiny").status == "ready"
+
+
 def test_a_look_without_supervisord_sees_nothing(tmp_path: Path) -> None:
     settings = load_settings(home=tmp_path)
     nobody = Supervisor(str(tmp_path / "supervisor.sock"))
