@@ -62,13 +62,15 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What runners are started with. `gains`: by rows, how many times as fast as the same library
-    is by itself on one thread; empty where that was not measured."""
+    is by itself on one thread; empty where that was not measured. `fused_exp`: with MLX's `exp`
+    compiled for this processor, too."""
 
     library: Library
     kernels: str = ""
     threads: int = 1
     one_row: Literal["sgemm", "sgemv"] = "sgemm"
     gains: tuple[tuple[int, float], ...] = ()
+    fused_exp: bool = False
 
 
 def told(choice: Choice) -> str:
@@ -77,7 +79,8 @@ def told(choice: Choice) -> str:
     threads = f"{choice.threads} thread{'s' * (choice.threads > 1)}"
     name = "MKL" if choice.library.kind == "mkl" else "OpenBLAS"
     one_row = ", one row by sgemv" if choice.one_row == "sgemv" else ""
-    return f"{name} ({choice.library.path.rpartition('/')[2]}), {kernels}{threads}{one_row}"
+    exp = ", fused exp" if choice.fused_exp else ""
+    return f"{name} ({choice.library.path.rpartition('/')[2]}), {kernels}{threads}{one_row}{exp}"
 
 
 def told_gains(choice: Choice) -> str:
@@ -167,10 +170,10 @@ def kernel_variables(library: Library, kernels: str, threads: int) -> dict[str, 
     return {"OPENBLAS_NUM_THREADS": str(threads), **spin, **core}
 
 
-def variables(choice: Choice, interposer: str = "") -> dict[str, str]:
-    """Return the variables that runners are started with; `interposer` is the file that sends one
-    row to `cblas_sgemv`, before the library."""
-    preload = ":".join(path for path in (interposer, choice.library.path) if path)
+def variables(choice: Choice, *interposers: str) -> dict[str, str]:
+    """Return the variables that runners are started with; the interposers come before the
+    library."""
+    preload = ":".join((*interposers, choice.library.path))
     return {
         "LD_PRELOAD": preload,
         **kernel_variables(choice.library, choice.kernels, choice.threads),

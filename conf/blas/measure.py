@@ -17,8 +17,8 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,14 @@ from conf.blas.choice import (
     thread_counts,
     variables,
 )
-from conf.blas.interposer import NoInterposer, interposer_in, make_interposer
+from conf.blas.interposer import (
+    ONE_ROW,
+    Interposer,
+    NoInterposer,
+    exponential,
+    interposer_in,
+    make_interposer,
+)
 from conf.blas.libraries import find_libraries, fingerprint, processor, usable_cores
 from conf.settings import Settings
 
@@ -84,7 +91,7 @@ def prepared_blas(settings: Settings) -> Outcome:
             table = measure(libraries, _kernels(settings), usable_cores())
             _remember(file, table)
     folder = settings.paths.preloads
-    return _outcome(settings, libraries, table, lambda choice: _prepared(folder, choice))
+    return _outcome(settings, libraries, table, partial(_prepared, folder))
 
 
 def known_blas(settings: Settings) -> Outcome:
@@ -94,29 +101,47 @@ def known_blas(settings: Settings) -> Outcome:
         return Outcome()
     table = _remembered(_table_file(settings, libraries)) or Table(trouble="not measured yet")
     folder = settings.paths.preloads
-    return _outcome(settings, libraries, table, lambda _choice: interposer_in(folder))
+    return _outcome(settings, libraries, table, lambda one, _choice: interposer_in(folder, one))
 
 
 def _outcome(
     settings: Settings,
     libraries: list[Library],
     table: Table,
-    interposer: Callable[[Choice], Path | None],
+    interposer: Callable[[Interposer, Choice], Path | None],
 ) -> Outcome:
     choice, trouble, remedy = _chosen(settings, libraries, table), table.trouble, ""
+    exp = _exponential(choice, interposer)
+    before = [str(exp)] if exp is not None else []
+    choice = replace(choice, fused_exp=exp is not None)
     if trouble:
         remedy = f"`shoal up` measures anew, once {_table_file(settings, libraries)} is removed"
     if choice.one_row == "sgemm":
-        return Outcome(choice, variables(choice), trouble, remedy, table)
+        return Outcome(choice, variables(choice, *before), trouble, remedy, table)
     try:
-        path = interposer(choice)
+        path = interposer(ONE_ROW, choice)
         if path is None:
             raise NoInterposer("the interposer is not compiled", "`shoal up` compiles it")
-        return Outcome(choice, variables(choice, str(path)), trouble, remedy, table)
+        return Outcome(choice, variables(choice, *before, str(path)), trouble, remedy, table)
     except NoInterposer as problem:
-        choice = _chosen(settings, libraries, table, can_interpose=False)
+        plain = _chosen(settings, libraries, table, can_interpose=False)
+        choice = replace(plain, fused_exp=exp is not None)
         trouble = f"one row goes through cblas_sgemm: {problem.args[0]}"
-        return Outcome(choice, variables(choice), trouble, problem.args[1], table)
+        return Outcome(choice, variables(choice, *before), trouble, problem.args[1], table)
+
+
+def _exponential(
+    choice: Choice, interposer: Callable[[Interposer, Choice], Path | None]
+) -> Path | None:
+    """Return MLX's `exp` for this processor; None where it cannot be had. Without a compiler MLX
+    compiles no kernels either, so that nothing would call it."""
+    wanted = exponential()
+    if wanted is None:
+        return None
+    try:
+        return interposer(wanted, choice)
+    except NoInterposer:
+        return None
 
 
 def measure(
@@ -209,12 +234,12 @@ def _chosen(
     ) or Choice(libraries[0], threads=threads)
 
 
-def _prepared(folder: Path, choice: Choice) -> Path:
-    """Return the interposer; one that was just made, when products through it are right. Raises
+def _prepared(folder: Path, wanted: Interposer, choice: Choice) -> Path:
+    """Return an interposer; one that was just made, when products through it are right. Raises
     NoInterposer."""
-    ready = interposer_in(folder)
+    ready = interposer_in(folder, wanted)
     if ready is None:
-        ready = make_interposer(folder)
+        ready = make_interposer(folder, wanted)
         told = variables(choice, str(ready))
         if _asked("", told, (), "", time.monotonic() + DEADLINE_S) is None:
             ready.unlink()

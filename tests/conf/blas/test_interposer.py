@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conf.blas import interposer
 from conf.blas.choice import Choice, variables
-from conf.blas.interposer import NoInterposer, interposer_in, make_interposer
+from conf.blas.interposer import (
+    ONE_ROW,
+    NoInterposer,
+    exponential,
+    interposer_in,
+    make_interposer,
+)
 from conf.blas.libraries import find_libraries
 
 ROOT = Path(__file__).resolve().parents[3]
 FOUND = find_libraries("auto")
 needs_both = pytest.mark.skipif(
-    not FOUND or not any(map(interposer.shutil.which, interposer.COMPILERS)),
+    not FOUND or not any(map(shutil.which, ONE_ROW.compilers)),
     reason="needs OpenBLAS and a C compiler",
 )
 PLAIN, TRANSPOSED = 111, 112
@@ -52,7 +59,7 @@ class Products:
 
 @pytest.fixture(scope="module")
 def products(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Products]:
-    made = make_interposer(tmp_path_factory.mktemp("preloads"))
+    made = make_interposer(tmp_path_factory.mktemp("preloads"), ONE_ROW)
     process = Products(variables(Choice(FOUND[0]), str(made)))
     yield process
     process.close()
@@ -113,44 +120,41 @@ def test_without_the_interposer_the_same_case_is_not_sgemvs(tmp_path: Path) -> N
 
 
 @needs_both
-def test_it_is_compiled_once_private_and_named_by_its_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_compiled_once_private_and_named_by_its_source(tmp_path: Path) -> None:
     folder = tmp_path / "preloads"
-    first = make_interposer(folder)
+    first = make_interposer(folder, ONE_ROW)
     assert folder.stat().st_mode & 0o777 == 0o700 and first.stat().st_mode & 0o777 == 0o600
     made_at = first.stat().st_mtime_ns
-    assert make_interposer(folder) == first and first.stat().st_mtime_ns == made_at
+    assert make_interposer(folder, ONE_ROW) == first and first.stat().st_mtime_ns == made_at
     source = tmp_path / "one_row.c"
-    source.write_text(interposer.SOURCE.read_text() + "\n/* newer */\n")
-    monkeypatch.setattr(interposer, "SOURCE", source)
-    second = make_interposer(folder)
+    source.write_text(ONE_ROW.source.read_text() + "\n/* newer */\n")
+    second = make_interposer(folder, replace(ONE_ROW, source=source))
     assert second != first and not first.exists()
 
 
 @needs_both
 def test_a_file_that_others_could_have_written_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "preloads"
-    made = make_interposer(folder)
+    made = make_interposer(folder, ONE_ROW)
     made.chmod(0o622)
     with pytest.raises(NoInterposer, match="not this user's alone"):
-        interposer_in(folder)
+        interposer_in(folder, ONE_ROW)
     made.chmod(0o600)
     folder.chmod(0o777)
     with pytest.raises(NoInterposer, match="not this user's alone"):
-        make_interposer(folder)
+        make_interposer(folder, ONE_ROW)
     folder.chmod(0o700)
     elsewhere = tmp_path / "elsewhere.so"
     made.rename(elsewhere)
     made.symlink_to(elsewhere)
     with pytest.raises(NoInterposer, match="not this user's alone"):
-        interposer_in(folder)
+        interposer_in(folder, ONE_ROW)
 
 
 def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoInterposer, match="no C compiler"):
-        make_interposer(tmp_path / "preloads")
+        make_interposer(tmp_path / "preloads", ONE_ROW)
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,4 +163,47 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
     compiler.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoInterposer, match="no dlfcn"):
-        make_interposer(tmp_path / "preloads")
+        make_interposer(tmp_path / "preloads", ONE_ROW)
+
+
+EXP = exponential()
+needs_exp = pytest.mark.skipif(
+    EXP is None or not any(map(shutil.which, EXP.compilers)),
+    reason="needs an x86-64 processor with FMA and a C++ compiler",
+)
+
+
+def compared(preloaded: Path) -> dict[str, int]:
+    """What MLX's compiled kernels give with a file preloaded, against MLX as it came."""
+    command = [sys.executable, "-m", "tests.harness.fused_exp"]
+    environment = {**os.environ, "LD_PRELOAD": str(preloaded)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, timeout=120, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@needs_exp
+def test_the_fused_exp_has_the_bits_of_mlx_as_it_came(tmp_path: Path) -> None:
+    assert EXP is not None
+    found = compared(make_interposer(tmp_path / "preloads", EXP))
+    assert found["tried"] > 1_000_000
+    assert found["exp"] == 0 and found["erf"] == 0, found
+
+
+@needs_exp
+def test_compiled_kernels_call_what_is_preloaded(tmp_path: Path) -> None:
+    """One that is wrong by a bit is seen: the comparison shows something."""
+    assert EXP is not None
+    source = tmp_path / "wrong.cpp"
+    text = EXP.source.read_text()
+    wrong = "template <> Simd<float, 1> exp(Simd<float, 1> x) { return 42.0f + x.value; }"
+    source.write_text(text.replace("template Simd<float, 1> exp(Simd<float, 1>);", wrong))
+    found = compared(make_interposer(tmp_path / "preloads", replace(EXP, source=source)))
+    assert found["exp"] > found["tried"] // 2, found
+
+
+@needs_exp
+def test_another_mlx_has_its_exp_compiled_anew(tmp_path: Path) -> None:
+    assert EXP is not None
+    assert replace(EXP, made_for="0.0.1").file_name != EXP.file_name
