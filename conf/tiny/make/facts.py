@@ -40,6 +40,18 @@ COMMAND_FORMS = [
     "How does {t} work?",
     "How do I use {t}?",
     "[Do you know|I want to know] what {t} does[.|?]",
+    "[I want|I would like|I need] to [know|understand|learn] what {t} does[.|]",
+    "[When|Where|Why|How] [do|would|should|can|must] [I|we|people|you] [use|run|type|call|start] "
+    "{t}?",
+    "[What|Tell me what|Say what|Explain what|Show me what] [does {t} do|{t} does|{t} is for|"
+    "happens with {t}][?|.|]",
+    "[What is|What's|Whats] {t} [for|about|good for|used for|doing|there for][ again| exactly|]?",
+    "[Give me|I need|Show me] [help|an explanation|a description|the manual|instructions] "
+    "[for|of|on|about] {t}[.|]",
+    "[What|Which] [options|flags|arguments] does {t} [have|take|know|accept]?",
+    "[Is|Was] {t} [safe|useful|what I need|a command|the right command]?",
+    "[What comes out of|What do I get from|What can I do with|What is in] {t}?",
+    "[{t}, what is that|{t}, what does it do|{t}: what is it for|The command {t}]?",
 ]
 
 TERMS: Facts = [
@@ -102,6 +114,21 @@ TERM_FORMS = [
     "What do you mean by {t}?",
     "What is {t} [for|about|good for|used for]?",
     "[Give me|I need] [a definition|an explanation|a description|a summary] of {t}.",
+    "[Give|Show|Tell] [me|us] [a definition|an explanation|a description|a summary|the meaning|"
+    "the purpose|the idea|a short description] of {t}[.|]",
+    "[I need|I want|I would like] [a definition|an explanation|a description|a summary|to know "
+    "the meaning|to know the purpose|to understand the idea] of {t}[.|]",
+    "[What can you say|What do you know|What should I know|What is there to know|"
+    "What would you say] about {t}[ in shoal|]?",
+    "[What|Which] [thing|part|piece|role] is {t}[ in shoal|]?",
+    "[How|In what way] [does|would] [one|you|shoal] [define|describe|explain] {t}?",
+    "[Why does|What for does] shoal have {t}?",
+    "[I do not|I don't|We do not] [know|understand|get] what {t} is[.|. Help me.|]",
+    "[And|So|Now|Then] what is {t}?",
+    "[Explain|Describe|Define|Introduce] {t} [for a beginner|in simple words|in a few words|"
+    "quickly|in shoal|once more][.|]",
+    "[Tell|Teach] me [what|about what] {t} [is|means|does|stands for][ in shoal| please|][.|]",
+    "[{t}, what is that|{t}: what is it|Meaning of {t}|Definition of {t}|What about {t}]?",
 ]
 SHOAL_FORMS = [
     *(form.replace("{t}", "shoal") for form in TERM_FORMS),
@@ -123,6 +150,22 @@ SHOAL_FORMS = [
     "Who [uses|needs] shoal, and what for?",
     "Is shoal a [program|server|model|library]?",
     "How does shoal help me?",
+    "How [does|can|will|could] shoal help [me|us|people|anyone]?",
+    "[Tell|Teach|Inform] [me|us] [about|all about|everything about|more about|a bit about|"
+    "what you know about|in short about] [shoal|Shoal|this program|this software][.|!|]",
+    "[What|Which] [problem|job|task] does [shoal|this] [solve|do|have]?",
+    "[What is|What's|Explain|Describe|Tell me] the [purpose|point|idea|goal|use|benefit|"
+    "advantage|meaning|aim] of [shoal|this program|this software|this project][?|.|]",
+    "[I want|I would like|I need] to [know|understand|learn] [what shoal is|what shoal does|"
+    "more about shoal|about shoal|what this is|what shoal is for][.|]",
+    "[Have you heard of|Do you know|Are you familiar with|Can you describe] shoal?",
+    "[Is|Was] shoal [free|good|useful|fast|new|for me|a cluster|an app|a tool|like Ollama]?",
+    "[Define|Describe|Explain|Summarise|Introduce] [shoal|Shoal] "
+    "[to me|for a beginner|in simple words|in a few words|quickly|to a child|please][.|]",
+    "[So|And|Then|Now] what [is|does] [shoal|this|this thing][ do| really| then|]?",
+    "[What|Who] is [shoal|Shoal] [made |good |meant |built |]for?",
+    "[A|Give me a|I need a|Write a] [summary|description|definition|short introduction] of shoal"
+    "[.|]",
 ]
 
 HOW_FORMS = [
@@ -139,6 +182,16 @@ HOW_FORMS = [
     "[Can|Could|Would] you [tell|show] me how to {t}?",
     "What is the [way|command|best way] to {t}?",
     "Is there a [command|way] to {t}?",
+    "[Is there|Do you know|Do you have|Does shoal have] [a command|a way|a good way|some way] to "
+    "{t}?",
+    "[What|Which] [is the|would be the] [command|way|best way|right way|easiest way] to {t}?",
+    "[How|In what way] [am I|are we] [supposed to|able to|meant to] {t}?",
+    "[I want|I wish|I am trying|I have|I plan] to {t}[.|, how?|, please help.| now.|]",
+    "[Please |Now |Just |]{t}[.|!| for me| now|]",
+    "[Can|Could|May|How might|Am I able to|Is it possible to] [I |]{t}?",
+    "[Teach|Show|Tell|Remind] me how [to|one can|I can|we can] {t}[.|]",
+    "[Explain|Describe|Say] [how to|how I can|how one can|how we] {t}[.|]",
+    "[I do not|I don't] know how to {t}[.|. Help.|]",
     "With shoal, how do I {t}?",
 ]
 TASKS = [
@@ -221,4 +274,15 @@ HELP_FORMS = [
     "[What|Which] command [do I need|should I use|is the right one]?",
     "What [can|should|do] I do [next|now|first] with shoal?",
     "[Help|Can you help] me with [shoal|the command line|the commands].",
+    "[Help|Can you help|Could you help|Please help] me [with|use|learn] [shoal|the command line|"
+    "the commands|this program][.|]",
+    "[What|Which] [commands|verbs|options] [do you|does shoal|can I|does it] [know|have|use|offer|"
+    "support|run]?",
+    "[What|Where] [can|should|do] I [do|start|begin|go|type] [next|now|first|from here] "
+    "[with shoal|in shoal|here]?",
+    "[Show|List|Print|Give|Tell] [me |us |][the|all|all the|your|shoal's] [commands|help|options|"
+    "verbs][.| please|]",
+    "[Is there|Where is|Do you have] [a manual|some help|any help|a list of commands|documentation]"
+    "[ for shoal|]?",
+    "[How|Where] do [I|we|people] [start|begin|learn|use] [with |][shoal|using shoal]?",
 ]

@@ -43,7 +43,20 @@ MIX: list[tuple[Make, float]] = [
     (needle, 1.0),
 ]
 LONG_WINDED = (calls, tool_talk, parallel, uses_result, no_call, memory, needle, story)
-FIRST_MET = (about, itself, unknown, counting)
+AGAIN: dict[Make, float] = {
+    about: 4.5,
+    itself: 5.0,
+    unknown: 12.0,
+    counting: 2.2,
+    arithmetic: 2.2,
+    repeat: 1.3,
+    word_games: 1.3,
+    manners: 1.3,
+    tool_talk: 0.6,
+    memory: 0.8,
+}
+"""How much more of each skill when a finished model is taken up again: what people try first, and
+less of the long talks, which take most of the tokens."""
 Phase = Literal["early", "main", "late", "again"]
 PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
     "early": [(make, weight * (0.3 if make in LONG_WINDED else 1.0)) for make, weight in MIX],
@@ -57,9 +70,8 @@ PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
         (parallel, 2.0),
     ],
     "again": [
-        *((make, weight * (2.5 if make in FIRST_MET else 1.0)) for make, weight in MIX),
-        (long_memory, 1.0),
-        (parallel, 2.0),
+        *((make, weight * AGAIN.get(make, 1.0)) for make, weight in MIX),
+        (long_memory, 0.7),
     ],
 }
 SKILLS: dict[str, Make] = {

@@ -20,6 +20,34 @@ dinosaurs volcanoes earthquakes viruses bacteria vaccines cancer diabetes choles
 yoga meditation marathon taxes mortgages insurance stocks bonds Netflix Hollywood Bollywood
 Buddhism Islam Christianity Hinduism Esperanto Latin French Spanish Chinese Japanese German
 transistors lasers radar satellites rockets submarines helicopters batteries
+biochemistry sociology anthropology archaeology linguistics engineering architecture botany zoology
+ecology trigonometry topology probability hockey rugby golf swimming boxing surfing cycling poker
+opera jazz ballet poetry photography painting sculpture cinema fashion cooking gardening knitting
+mythology atheism Hamlet Odysseus Achilles Zeus Tolstoy Dickens Goethe Kafka Galileo Kepler Tesla
+Curie Pasteur Marx Freud Kant Nietzsche Columbus Magellan Churchill Roosevelt Stalin Mandela Bach
+Chopin Vivaldi Rembrandt Monet Dali Pluto Saturn Neptune comets asteroids galaxies nebulas tsunamis
+hurricanes glaciers deserts rainforests oceans mammals reptiles insects spiders sharks whales
+elephants penguins mushrooms proteins enzymes hormones neurons chromosomes antibiotics insulin
+caffeine alcohol tobacco calcium oxygen hydrogen uranium titanium plastic concrete glass steel
+unemployment recession tariffs communism socialism feudalism monarchy parliament Congress NATO
+Wikipedia YouTube Instagram Spotify Toyota Ferrari Boeing Samsung Nokia IBM Intel PyTorch TypeScript
+Haskell Fortran COBOL Postgres Redis GraphQL Bluetooth ethernet encryption algorithms compilers
+""")
+QUALITIES = listed("""
+history future origin definition meaning importance role impact structure cause effect purpose value
+use cost price age size colour name number length height weight depth speed temperature population
+capital currency language flag religion author owner inventor founder king queen president leader
+winner score date year place location distance recipe formula equation theory law rule proof
+symbol shape taste smell sound climate area density mass volume power strength weakness secret plot
+ending moral influence beginning end difference advantage risk danger benefit
+""")
+MEASURES = listed("""
+tall old rich famous heavy big large small long wide deep high hot cold fast slow dangerous popular
+expensive cheap common rare strong healthy difficult easy useful important far loud bright thick
+""")
+DONE = listed("""
+discovered invented caused started wrote painted built designed founded created composed directed
+won lost ruled led owns makes sells sings plays killed conquered explored named defined proved
 """)
 PHRASES = [
     "black holes",
@@ -67,7 +95,59 @@ PHRASES = [
     "supply and demand",
     "the golden ratio",
 ]
+
+_OF = "|".join(QUALITIES)
+_HOW = "|".join(MEASURES)
+_DID = "|".join(DONE)
 UNKNOWN = [
+    f"[What is|What's|What was|Tell me|Do you know|Say|Give me|Name] the [{_OF}] of {{t}}[?|]",
+    f"[What is|What's|Tell me|Do you know] the [{_OF}] of "
+    "[{c}|{x}|the {n}|a {n}|{p}][?|]",
+    f"How [{_HOW}] [is|was] [{{t}}|{{p}}|{{c}}|{{x}}|the {{n}}|a {{n}}|the sun|the universe]?",
+    f"[Who|Who was it that] [{_DID}] [{{t}}|the {{n}}|the first {{n}}|{{c}}|it]?",
+    f"[Which|What] [man|woman|person|country|company|scientist|team] [{_DID}] [{{t}}|the {{n}}]?",
+    "[Tell|Teach|Inform] [me|us] [about|everything about|all about|something about|a bit about|"
+    "more about|a little about|what you know about|a fact about|the truth about] {t}[.|!|]",
+    "[Tell|Teach|Give|Show] [me|us] [five|three|some|ten|two|a few|interesting|fun] "
+    "[facts|things|details|examples] [about|of|on] {t}[.|]",
+    "[Write|Compose|Draft|Create|Make|Produce|Prepare] [me |] [an essay|a poem|an article|a report|"
+    "a song|a letter|an email|a speech|a blog post|a haiku|a review|a page] [about|on] {t}[.|]",
+    "[Explain|Describe|Define|Clarify|Illustrate|Outline] [why|how|when|what] {t} "
+    "[works|happened|matters|is|began][.|]",
+    "[Compare|Contrast] {t} [and|with|to] [{n}s|{c}|{p}|physics|music][.|]",
+    "[Is|Was|Are|Were] {t} [real|true|good|bad|important|dangerous|difficult|useful|fun|old|"
+    "finished|popular|alive|dead|expensive][ today|]?",
+    "[Is|Was] [{p}|{c}|{x}|the {n}] [older|bigger|richer|better|smaller|taller|nearer|warmer] than "
+    "[{c}|{p}|{o}|the moon|before]?",
+    "[Do|Did|Does|Can|Could|Will|Would] [{p}|people|{o}|scientists|birds|children|doctors] "
+    "[like|need|use|understand|eat|believe in|want|study] {t}?",
+    "[Do|Would|Did] you [like|love|prefer|enjoy|want|hate|believe in|understand] "
+    "[{t}|{f}|{c}|{n}s|music|people]?",
+    "[What|Which] {n} [is|was|should be] [the best|the first|the most famous|mine|in {c}]?",
+    "[Where|When|Why|How] [does|did|do] [{p}|{t}|people|the {n}] [live|come from|end|begin|work|"
+    "die|grow|happen|change|go]?",
+    "[How|Where|When|Why] [should|can|could|do|must] [I|we|one] [learn|visit|pay for|fix|grow|"
+    "build|cook|find|avoid|treat|study|sell] [{t}|a {n}|{f}|the {n}]?",
+    "[What|Who|Where] [is|was|are|were] [{p}|{p} {w}|{t}|the {a} {n}|the {n}]?",
+    "[I want|I need|I would like] to [know|learn|understand|read|hear] "
+    "[about|more about|everything about|something about] {t}[.|]",
+    "[I have|My friend has|My dog has] [a headache|a cold|a fever|a question about {t}|"
+    "a problem with my {n}|pain][.|. What should I do?|. Help!]",
+    "[My|The|Our] [{n}|car|phone|computer|printer|washing machine] [is broken|does not work|"
+    "makes a noise|is slow][.|. Why?|. What now?|. Help me.]",
+    "[Give me|Find|Show me|Send me|Get me] [a link|a picture|a photo|a map|a video|the news|a list|"
+    "an example] [of|about|to] [{t}|{c}|{x}][.|]",
+    "[Plan|Book|Arrange|Organise] [a trip|a holiday|a flight|a hotel|a party|a tour] "
+    "[to|in|for] [{c}|{x}|{p}|me][.|]",
+    "[Play|Sing|Draw|Paint|Show] [me |][a song|a picture|some music|a {n}|{t}|a game][.|]",
+    "[Solve|Prove|Derive|Integrate|Simplify] [x squared equals {y}|the equation|this integral|"
+    "the theorem|my puzzle|a riddle][.|]",
+    "[What|How] [do you think|about|would happen] [of|if|with] [{t}|{p}|{c} wins|it rains]?",
+    "[Who|What] [will|would|should] [win|happen|come] [in {y}|next year|tomorrow|in {c}|next]?",
+    "[Debug|Review|Write|Optimise|Refactor] [my|some|this] [code|script|{t} code|program|query|"
+    "function][.|]",
+    "[{t}|{c}|{x}|{p} {w}|The {n}|{w}]?",
+    "[What about|And|How about|Anything on|Any news about] [{t}|{c}|{p}|{x}|{w}]?",
     "[What is|What's|what is|What are] {t}?",
     "[Explain|Describe|explain] {t}[ to me| to a child| in simple words| briefly||][.|]",
     "[Tell me|Tell us] [about|something about|more about|everything about] {t}[.|]",
