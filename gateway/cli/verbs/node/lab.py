@@ -28,7 +28,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.node import processes
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.node.node_state import NodeState
-from gateway.cli.output.errors import CliError
+from gateway.cli.output.errors import CliError, at_home
 from gateway.cli.output.log_lines import file_of, parse_line
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import AcknowledgedPlacement, wait_ready
@@ -79,7 +79,8 @@ def lab(
         LabNode(f"lab-{n}", folder / f"node-{n}", base_port + SPAN * (n - 1))
         for n in range(1, count + 1)
     ]
-    _refuse_second(folder)
+    ending = f"`shoal lab down{at_home(invocation.home)}` ends"
+    _refuse_second(folder, ending)
     _prepare(nodes)
     _start(nodes, output)
     formed_s = _formed(nodes)
@@ -92,7 +93,7 @@ def lab(
         facts |= _placed(nodes, settings.default_model, output)
     output.document(facts)
     output.table(("node", "url", "home"), [(one.name, one.url, one.home) for one in nodes])
-    output.note(f"`shoal nodes --url {nodes[0].url}` shows them; `shoal lab down` ends them")
+    output.note(f"`shoal nodes --url {nodes[0].url}` shows them; {ending} them")
 
 
 def _counted(what: str, base_port: int) -> int:
@@ -106,12 +107,10 @@ def _counted(what: str, base_port: int) -> int:
     return int(what)
 
 
-def _refuse_second(folder: Path) -> None:
+def _refuse_second(folder: Path, ending: str) -> None:
     running = [home.name for home in _homes(folder) if processes.leftovers(find_paths(home))]
     if running:
-        raise CliError(
-            f"a lab runs already ({', '.join(running)})", remedy="`shoal lab down` ends it"
-        )
+        raise CliError(f"a lab runs already ({', '.join(running)})", remedy=f"{ending} it")
 
 
 def _homes(folder: Path) -> list[Path]:
