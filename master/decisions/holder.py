@@ -30,7 +30,7 @@ from master.decisions.decide import Decided, Decision, Known, Later, Policy, Sce
 from master.decisions.evict import SETTLE_S
 from master.decisions.observations import Observations
 from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_silent
-from master.decisions.stand_ins import Lost, StandIns, lost_copies, stood_down
+from master.decisions.stand_ins import BROKEN_S, Lost, StandIns, lost_copies, stood_down
 from master.log.sequencer import LogDraft, judge
 
 Note = tuple[str, dict[str, str | int | None]]
@@ -168,7 +168,9 @@ class Holder:
 
     def _place_lost(self, log: LogDraft, now: float) -> None:
         """Place anew what lost nodes held, where the others can hold it now; else say why it
-        waits. What the next one finds free depends on the one before."""
+        waits. What the next one finds free depends on the one before. What failed because a node
+        was lost did not fail for its model's sake."""
+        self._memory.crash_loops.excuse(self.view.lost_since(now, BROKEN_S))
         for name in [lost.instance.instance for lost in lost_copies(self._scene(log.state, now))]:
             scene = self._scene(log.state, now)
             for lost in lost_copies(scene):

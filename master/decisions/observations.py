@@ -117,12 +117,16 @@ class Observations:
         """Return the nodes that were heard once and have been silent for `silent_s`, to our
         switchboard and to us. None while our own switchboard says nothing: then it is we who do
         not hear."""
+        return frozenset(self.lost_since(now, silent_s))
+
+    def lost_since(self, now: float, silent_s: float = LOST_S) -> dict[NodeId, float]:
+        """Return when each of the `lost_nodes` was last heard."""
         if self.peers is None or now - self.peers[1] > PEERS_READING_S:
-            return frozenset()
+            return {}
         reading, said_at = self.peers
         silent = [p.node for p in reading.peers if p.silent_s + now - said_at >= silent_s]
         heard = {node: self.heard_at(node) for node in silent}
-        return frozenset(n for n, at in heard.items() if at is not None and now - at >= silent_s)
+        return {n: at for n, at in heard.items() if at is not None and now - at >= silent_s}
 
     def gathering(self, now: float) -> bool:
         """Return whether cards of living nodes may still be on their way to a young holder."""

@@ -4,7 +4,8 @@ Both ends belong to the main thread; `agree` and `tell` are the engine thread's 
 First every follower says hello with its proof; when all are here the lead has every rank form the
 ring, so no rank waits inside `init` for one that is not there, and a missing one is known by name.
 From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in order. A rank that
-leaves says so; silence says the rest. A generation keeps the keys it began with.
+leaves says so; a connection that does not come back, and silence, say the rest. A generation keeps
+the keys it began with.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bus.links.transport import Link
+from bus.links.transport import Change, Link
 from bus.service import Shell
 from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
 from bus.wire.messages.control import GroupSpec, RunnerSpec
@@ -25,6 +26,8 @@ from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
 
 TRY_NEXT_S = 2.0
 """A lead that does not answer at one address is asked at its next."""
+BACK_S = 1.0
+"""A connection to the lead that was lost is back sooner, unless its process or machine is gone."""
 
 
 class PlanListener(Protocol):
@@ -265,11 +268,13 @@ class FollowerChannel(PlanChannel):
         super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
         self._lead = self.group.ranks[0]
         self._asked = False
+        self._cut_at: float | None = None
         self._agreement: Agreement | None = None
         self._began_at = self._heard_at = self._tried_at = self._reactor.now()
         self._addresses = self._lead.plans
         self._address = 0
         self._link.connect(self._addresses[0], peer=self._lead.node)
+        self._reactor.watch_changes(self._link, self._changed)
         self._begin(self._received, self._beat)
         self._beat()
 
@@ -335,6 +340,17 @@ class FollowerChannel(PlanChannel):
         limit_s = self._silence_limit_s()
         if now - self._heard_at > limit_s:
             self._lose(f"the lead, on node {self._lead.node}, was silent for {limit_s:g} s")
+
+    def _changed(self, change: Change) -> None:
+        if change == "connected":
+            self._cut_at = None
+        elif self._cut_at is None and self._formed:
+            self._cut_at = self._reactor.now()
+            self._reactor.later(BACK_S, self._end_if_still_cut)
+
+    def _end_if_still_cut(self) -> None:
+        if self._cut_at is not None and self._reactor.now() - self._cut_at >= BACK_S * 0.9:
+            self._lose(f"the lead, on node {self._lead.node}, is gone")
 
     def _say_hello(self, now: float) -> None:
         deadline_s = self.group.form_deadline_s
