@@ -40,6 +40,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.hardware": ("pydantic",),
     "bus.replica": ("pydantic",),
     "bus.wire": ("msgpack", "msgspec", "pydantic"),
+    "gateway.dialects.anthropic": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.ollama": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai": ("msgspec", "orjson", "pydantic"),
     "master.decisions": ("pydantic",),
