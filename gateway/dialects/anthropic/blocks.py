@@ -26,7 +26,7 @@ class AnthropicTextBlockBody(Closed):
 
 
 class AnthropicMediaBlockBody(Closed):
-    """Something to look at or to look up; refused by the parser, whatever else it says."""
+    """An image, a document or a search's result; refused by the parser, with all that it holds."""
 
     model_config = ConfigDict(extra="ignore")
     type: Literal["image", "document", "search_result"]

@@ -118,7 +118,11 @@ def test_a_harmless_field_changes_nothing(desk: Any, field: str) -> None:
 
 
 def test_tools_of_the_client_reach_the_prompt_and_the_providers_are_skipped(desk: Any) -> None:
-    tools = [SEARCH, {**F, **CACHED}, {"type": "custom", "name": "g", "input_schema": {}}]
+    tools: list[dict[str, Any]] = [
+        SEARCH,
+        {**F, **CACHED},
+        {"type": "custom", "name": "g", "input_schema": {}},
+    ]
     assert _request(desk, tools=tools).prompt.tools == (
         ToolSpec(name="f", description="does", parameters=SCHEMA),
         ToolSpec(name="g"),
