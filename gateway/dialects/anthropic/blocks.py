@@ -23,6 +23,7 @@ class AnthropicTextBlockBody(Closed):
     text: str
     cache_control: Unused = None  # prefixes are found by their content
     citations: Unused = None  # of an answer already given
+    parsed_output: Unused = None  # what the client made of the text
 
 
 class AnthropicMediaBlockBody(Closed):
@@ -56,6 +57,7 @@ class AnthropicToolUseBody(Closed):
     input: dict[str, Any]
     cache_control: Unused = None
     caller: Unused = None  # the model itself: nothing else calls tools here
+    toolset_name: Unused = None  # of the provider's own tools
 
 
 Block = TypeVar("Block")
@@ -82,6 +84,7 @@ class AnthropicToolResultBody(Closed):
     content: Content[ResultBlock] | None = None
     is_error: bool | None = None
     cache_control: Unused = None
+    toolset_name: Unused = None
 
 
 UserBlock = Annotated[

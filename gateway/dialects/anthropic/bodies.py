@@ -24,6 +24,10 @@ HARMLESS = {
     "cache_control": "prefixes are found by their content",
     "inference_geo": "about the provider's data centres",
     "speed": "a model has one speed",
+    "diagnostics": "for the provider's own eyes",
+    "billing_policy": "nothing is billed",
+    "user_profile_id": "about the provider's accounts",
+    "workspace_id": "as user_profile_id",
 }
 """Fields that change nothing about the text, and why."""
 

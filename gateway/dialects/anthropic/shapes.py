@@ -61,13 +61,14 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": _message_of(fault)}}
 
 
-def usage_object(usage: Usage) -> dict[str, int]:
+def usage_object(usage: Usage) -> dict[str, Any]:
     """Return Anthropic's `usage`; caches are read without being asked, so none is written to."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }
 
 

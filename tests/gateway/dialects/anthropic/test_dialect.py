@@ -180,8 +180,8 @@ def test_an_answer_of_ours_is_accepted_back(desk: Any) -> None:
     content = [
         {"type": "thinking", "thinking": "hm", "signature": SIGNATURE},
         {"type": "redacted_thinking", "data": "xyz"},
-        {"type": "text", "text": "look", "citations": None},
-        USE,
+        {"type": "text", "text": "look", "citations": None, "parsed_output": None},
+        {**USE, "caller": None, "toolset_name": None},
     ]
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "1"}
     turns = _turns(

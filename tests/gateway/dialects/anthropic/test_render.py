@@ -29,6 +29,7 @@ USAGE = {
     "cache_creation_input_tokens": 0,
     "cache_read_input_tokens": 4,
     "output_tokens": 7,
+    "output_tokens_details": {"thinking_tokens": 2},
 }
 HEAD = {
     "id": "msg_req-n1-0-boot-0",
@@ -195,7 +196,8 @@ def test_a_stream_of_thinking_text_and_two_calls_byte_by_byte(desk: Any) -> None
             'data: {"type":"message_start","message":{"id":"msg_req-n1-0-boot-0","type":"message",'
             '"role":"assistant","model":"shoal-tiny","content":[],"stop_reason":null,'
             '"stop_sequence":null,"usage":{"input_tokens":0,"cache_creation_input_tokens":0,'
-            '"cache_read_input_tokens":0,"output_tokens":0}}}\n\n',
+            '"cache_read_input_tokens":0,"output_tokens":0,'
+            '"output_tokens_details":{"thinking_tokens":0}}}}\n\n',
             _start(0, '{"type":"thinking","thinking":"","signature":""}'),
             _delta(0, '{"type":"thinking_delta","thinking":"hm"}'),
             _delta(0, '{"type":"thinking_delta","thinking":"m"}'),
@@ -214,7 +216,8 @@ def test_a_stream_of_thinking_text_and_two_calls_byte_by_byte(desk: Any) -> None
             "event: message_delta\n"
             'data: {"type":"message_delta","delta":{"stop_reason":"tool_use",'
             '"stop_sequence":null},"usage":{"input_tokens":7,"cache_creation_input_tokens":0,'
-            '"cache_read_input_tokens":4,"output_tokens":7}}\n\n',
+            '"cache_read_input_tokens":4,"output_tokens":7,'
+            '"output_tokens_details":{"thinking_tokens":2}}}\n\n',
             'event: message_stop\ndata: {"type":"message_stop"}\n\n',
         )
     )
