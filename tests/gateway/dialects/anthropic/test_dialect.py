@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
@@ -321,3 +324,52 @@ def test_limits_are_kept(desk: Any) -> None:
 def test_a_body_that_is_no_object_of_json_is_refused(desk: Any, body: bytes) -> None:
     with pytest.raises(BadRequest):
         MESSAGES.parse(body, desk.context())
+
+
+FULL: dict[str, Any] = _body(
+    system=[{"type": "text", "text": "a", **CACHED}],
+    messages=[
+        USER,
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}, USE]},
+        {"role": "user", "content": [_result(content=[{"type": "text", "text": "x"}])]},
+    ],
+    tools=[F, SEARCH],
+    tool_choice={"type": "tool", "name": "f"},
+    stop_sequences=["END"],
+    thinking={"type": "enabled", "budget_tokens": 1024},
+    output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
+    metadata={"user_id": "u"},
+    temperature=0.5,
+    top_p=0.5,
+    top_k=5,
+    stream=True,
+)
+ODD: list[Any] = [
+    *(None, True, -1, 0, 2**64, 1.5, "", "x", "text"),
+    *([], [None], ["x"], [[]], {}, {"type": "x"}),
+]
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container in `value` with each of its keys."""
+    keys: list[Any] = []
+    if isinstance(value, dict):
+        keys = list(cast(dict[str, Any], value))
+    elif isinstance(value, list):
+        keys = list(range(len(cast(list[Any], value))))
+    made: list[tuple[Any, Any]] = []
+    for key in keys:
+        made += ((value, key), *_places(value[key]))
+    return made
+
+
+@given(st.data())
+def test_whatever_stands_in_a_field_is_read_or_refused_naming_a_field(desk: Any, data: Any) -> None:
+    body = copy.deepcopy(FULL)
+    for _ in range(data.draw(st.integers(0, 2))):
+        holder, key = data.draw(st.sampled_from(_places(body)))
+        holder[key] = data.draw(st.sampled_from(ODD))
+    try:
+        desk.parse(MESSAGES, body)
+    except BadRequest as refusal:
+        assert refusal.field
