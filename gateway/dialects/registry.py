@@ -7,7 +7,7 @@ line here.
 from __future__ import annotations
 
 from bus.wire.ids import RequestId
-from gateway.dialects.anthropic.api import ANTHROPIC
+from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.dialect import Api, ErrorEnvelope
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI

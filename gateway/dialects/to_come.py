@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gateway.dialects.anthropic.api import ANTHROPIC
+from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.dialect import ErrorEnvelope
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.ollama.api import OLLAMA

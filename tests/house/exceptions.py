@@ -37,7 +37,6 @@ ROOMS_WITHOUT_A_DOOR: Mapping[str, Excused] = {
     "gateway.cli.verbs.node": Excused("no door yet"),
     "gateway.cluster": Excused("no door yet"),
     "gateway.dialects": Excused("not asked for yet"),
-    "gateway.dialects.anthropic": Excused("no door yet"),
     "gateway.dialects.ollama": Excused("no door yet"),
     "gateway.dialects.openai": Excused("no door yet"),
     "gateway.http": Excused("no door yet"),

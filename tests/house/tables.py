@@ -8,6 +8,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "bus.survey",
     "bus.switchboard",
     "conf.blas",
+    "gateway.dialects.anthropic",
     "master.consensus",
     "master.decisions",
     "master.placement",
