@@ -7,12 +7,13 @@ line here.
 from __future__ import annotations
 
 from bus.wire.ids import RequestId
+from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.dialect import Api, ErrorEnvelope
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 from gateway.dialects.to_come import to_come
 
-APIS: tuple[Api, ...] = (OPENAI, OLLAMA)
+APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC)
 DEFAULT_ENVELOPE = OPENAI.envelope
 """That of paths which are in no API."""
 

@@ -22,6 +22,11 @@ def frame(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
+def named_frame(event: str, payload: bytes) -> bytes:
+    """Return one event with its name. Neither may hold a line break."""
+    return b"event: " + event.encode() + b"\ndata: " + payload + b"\n\n"
+
+
 def comment(text: str) -> bytes:
     """Return a line that readers skip: keeps a connection warm, shows progress to a human."""
     return b": " + " ".join(text.split()).encode() + b"\n\n"

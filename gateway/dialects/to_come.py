@@ -6,27 +6,16 @@ Pure. A row goes when its path is answered. `docs/plans.md` says what is to come
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.dialect import ErrorEnvelope
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 
-_ANTHROPIC_TYPES = {400: "invalid_request_error", 401: "authentication_error",
-                    403: "permission_error", 404: "not_found_error", 429: "rate_limit_error",
-                    503: "overloaded_error"}  # fmt: skip
 CHAT = "use /v1/chat/completions"
-
-
-def anthropic_error(fault: HttpFault) -> dict[str, Any]:
-    """Return `{"type": "error", "error": {...}}`, as clients of Anthropic's API read failures."""
-    kind = _ANTHROPIC_TYPES.get(fault.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": fault.message}}
-
-
-_SCHEMA: Mapping[str, Any] = {"type": "object", "required": ["type", "error"]}
-ANTHROPIC = ErrorEnvelope("AnthropicError", _SCHEMA, anthropic_error)
+COUNTED = "the usage of an answer says how many tokens its prompt had"
 
 
 class ToCome(NamedTuple):
@@ -42,7 +31,11 @@ TO_COME: Mapping[str, ToCome] = {
     "/v1/embeddings": ToCome("embeddings", "shoal has text models alone", OPENAI.envelope),
     "/v1/images": ToCome("images", "shoal has text models alone", OPENAI.envelope),
     "/v1/batches": ToCome("jobs", f"{CHAT} with x_priority 'batch'", OPENAI.envelope),
-    "/v1/messages": ToCome("Anthropic's messages", CHAT, ANTHROPIC),
+    "/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),
+    "/v1/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),
+    "/v1/messages/batches": ToCome(
+        "jobs", "use /v1/messages with x_priority 'batch'", ANTHROPIC.envelope
+    ),
     "/api/embed": ToCome("embeddings", "shoal has text models alone", OLLAMA.envelope),
     "/api/embeddings": ToCome("embeddings", "shoal has text models alone", OLLAMA.envelope),
     "/api/pull": ToCome(

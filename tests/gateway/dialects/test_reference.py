@@ -9,12 +9,15 @@ import pytest
 from pydantic import BaseModel
 
 from gateway.dialects import faults
+from gateway.dialects.anthropic import blocks as anthropic_blocks
+from gateway.dialects.anthropic import bodies as anthropic_bodies
 from gateway.dialects.body import PRIORITIES
 from gateway.dialects.ollama import bodies as ollama_bodies
 from gateway.dialects.openai import bodies as openai_bodies
 
 PAGE = (Path(__file__).parents[3] / "docs/operations/http-api.md").read_text()
-OPENAI, OLLAMA = PAGE.split("## Ollama", maxsplit=1)
+OPENAI, REST = PAGE.split("## Ollama", maxsplit=1)
+OLLAMA, ANTHROPIC = REST.split("## Anthropic", maxsplit=1)
 
 
 def _named(text: str) -> set[str]:
@@ -47,6 +50,22 @@ def test_everything_accepted_or_refused_is_on_the_page() -> None:
 )
 def test_everything_of_ollamas_is_on_the_page(names: set[str]) -> None:
     assert names - _named(OLLAMA) == set()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        set(anthropic_bodies.AnthropicMessagesBody.model_fields),
+        set(anthropic_bodies.AnthropicToolBody.model_fields) - {"type"},
+        set(anthropic_bodies.AnthropicThinkingBody.model_fields) - {"type"},
+        set(anthropic_bodies.AnthropicOutputBody.model_fields),
+        set(anthropic_bodies.HARMLESS),
+        set(anthropic_bodies.REFUSED),
+        set(anthropic_blocks.AnthropicToolResultBody.model_fields) - {"type", "content"},
+    ],
+)
+def test_everything_of_anthropics_is_on_the_page(names: set[str]) -> None:
+    assert names - _named(ANTHROPIC) == set()
 
 
 def test_every_error_code_is_on_the_page() -> None:

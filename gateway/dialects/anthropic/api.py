@@ -1,0 +1,26 @@
+"""Anthropic's API as a table.
+
+Pure. Clients that were given a base URL with `/v1` at its end say it twice; they are answered.
+"""
+
+from __future__ import annotations
+
+from gateway.dialects import dialect
+from gateway.dialects.anthropic.bodies import AnthropicMessagesBody
+from gateway.dialects.anthropic.dialect import AnthropicMessages
+from gateway.dialects.anthropic.shapes import ERROR_SCHEMA, error_object
+
+# fmt: off
+ANTHROPIC = dialect.Api(
+    title="Anthropic API",
+    envelope=dialect.ErrorEnvelope("AnthropicError", ERROR_SCHEMA, error_object),
+    endpoints=(
+        dialect.Generates("/v1/messages", "A message, whole or streamed",
+                          AnthropicMessages(), AnthropicMessagesBody),
+        dialect.Generates("/v1/v1/messages", "The same, for a base URL that ends with /v1",
+                          AnthropicMessages(), AnthropicMessagesBody),
+    ),
+    prefixes=("/v1/messages", "/v1/v1/messages"),
+    id_prefixes=("msg_",),
+)
+# fmt: on

@@ -1,0 +1,134 @@
+"""What Anthropic's clients send as messages: the closed types of blocks and of turns.
+
+Pure. Shapes only. Clients send our own answers back with all else that they know of them; what
+means nothing in a prompt is typed `Unused`, for the reason beside it. Blocks that models of text
+cannot read are known here, so that the parser refuses them in words.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, Tag
+
+from gateway.dialects.body import Closed, Unused, by_field, by_type
+
+# --- content ------------------------------------------------------------------------------
+
+
+class AnthropicTextBlockBody(Closed):
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: Unused = None  # prefixes are found by their content
+    citations: Unused = None  # of an answer already given
+    parsed_output: Unused = None  # what the client made of the text
+
+
+class AnthropicMediaBlockBody(Closed):
+    """An image, a document or a search's result; refused by the parser, with all that it holds."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: Literal["image", "document", "search_result"]
+
+
+class AnthropicThinkingBlockBody(Closed):
+    """What the assistant thought earlier."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: Unused = None  # we vouch for no text; what is sent back is taken as it is
+
+
+class AnthropicRedactedBlockBody(Closed):
+    """Thinking that only its maker can read; dropped."""
+
+    type: Literal["redacted_thinking"]
+    data: Unused = None
+
+
+class AnthropicToolUseBody(Closed):
+    """A call that the assistant made."""
+
+    type: Literal["tool_use"]
+    id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: dict[str, Any]
+    cache_control: Unused = None
+    caller: Unused = None  # the model itself: nothing else calls tools here
+    toolset_name: Unused = None  # of the provider's own tools
+
+
+Block = TypeVar("Block")
+Content = Annotated[
+    Annotated[str, Tag("~text")] | Annotated[list[Block], Tag("~blocks")],
+    by_type("a string or a list of blocks", {str: "~text", list: "~blocks"}),
+]
+_Text = Annotated[AnthropicTextBlockBody, Tag("~text")]
+_Media = (
+    Annotated[AnthropicMediaBlockBody, Tag("~image")]
+    | Annotated[AnthropicMediaBlockBody, Tag("~document")]
+    | Annotated[AnthropicMediaBlockBody, Tag("~search_result")]
+)
+ResultBlock = Annotated[
+    _Text | _Media, by_field("type", "text", "image", "document", "search_result")
+]
+
+
+class AnthropicToolResultBody(Closed):
+    """What a tool answered; nothing at all is an answer too."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str = Field(min_length=1)
+    content: Content[ResultBlock] | None = None
+    is_error: bool | None = None
+    cache_control: Unused = None
+    toolset_name: Unused = None
+
+
+UserBlock = Annotated[
+    _Text | _Media | Annotated[AnthropicToolResultBody, Tag("~tool_result")],
+    by_field("type", "text", "tool_result", "image", "document", "search_result"),
+]
+AssistantBlock = Annotated[
+    _Text
+    | Annotated[AnthropicThinkingBlockBody, Tag("~thinking")]
+    | Annotated[AnthropicRedactedBlockBody, Tag("~redacted_thinking")]
+    | Annotated[AnthropicToolUseBody, Tag("~tool_use")],
+    by_field("type", "text", "thinking", "redacted_thinking", "tool_use"),
+]
+
+# --- turns --------------------------------------------------------------------------------
+
+
+class AnthropicUserMessageBody(Closed):
+    """What the user says, and what the tools answered."""
+
+    role: Literal["user"]
+    content: Content[UserBlock]
+    cache_control: Unused = None
+
+
+class AnthropicAssistantMessageBody(Closed):
+    """What the assistant said, as clients send our own answers back."""
+
+    role: Literal["assistant"]
+    content: Content[AssistantBlock]
+    cache_control: Unused = None
+
+
+class AnthropicSystemMessageBody(Closed):
+    """What the model is told about its task in the middle of a conversation."""
+
+    role: Literal["system"]
+    content: Content[AnthropicTextBlockBody]
+    cache_control: Unused = None
+
+
+AnthropicMessageBody = Annotated[
+    Annotated[AnthropicUserMessageBody, Tag("~user")]
+    | Annotated[AnthropicAssistantMessageBody, Tag("~assistant")]
+    | Annotated[AnthropicSystemMessageBody, Tag("~system")],
+    by_field("role", "user", "assistant", "system"),
+]

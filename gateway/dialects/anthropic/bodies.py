@@ -1,0 +1,162 @@
+"""What Anthropic's clients send to create a message: the closed types of the body.
+
+Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
+combination of fields means is decided by the parser. Messages are in `blocks`. A field typed
+`Unused` is accepted in that place without effect, for the reason beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import ConfigDict, Field, Tag
+
+from gateway.dialects.anthropic.blocks import AnthropicMessageBody, AnthropicTextBlockBody, Content
+from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape
+
+HARMLESS = {
+    "service_tier": "x_priority orders requests",
+    "context_management": "nothing of a conversation is ever cut here",
+    "container": "the provider's own machines; tools run at the client",
+    "mcp_servers": "nothing is fetched from elsewhere; tools run at the client",
+    "betas": "what a body offers is told by its fields",
+    "cache_control": "prefixes are found by their content",
+    "inference_geo": "about the provider's data centres",
+    "speed": "a model has one speed",
+    "diagnostics": "for the provider's own eyes",
+    "billing_policy": "nothing is billed",
+    "user_profile_id": "about the provider's accounts",
+    "workspace_id": "as user_profile_id",
+}
+"""Fields that change nothing about the text, and why."""
+
+REFUSED = {
+    "prompt": "send 'messages'",
+    "max_tokens_to_sample": "send 'max_tokens' instead",
+    "stop": "send 'stop_sequences' instead",
+    "response_format": "send 'output_config' with a 'format' instead",
+}
+
+# --- tools --------------------------------------------------------------------------------
+
+NAME = r"^[A-Za-z0-9_.:-]{1,128}$"
+
+
+class AnthropicToolBody(Closed):
+    """A tool that the client runs."""
+
+    type: Literal["custom"] | None = None
+    name: str = Field(pattern=NAME)
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+    cache_control: Unused = None
+    input_examples: Unused = None  # templates have no place for them
+    defer_loading: Unused = None  # every tool is told of from the start
+    allowed_callers: Unused = None  # the model itself: nothing else calls tools here
+    eager_input_streaming: Unused = None  # arguments are sent as soon as they are known
+
+
+class AnthropicServerToolBody(Closed):
+    """A tool that the provider would run; skipped, so that the others are still offered."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: str
+
+
+def _tool_tag(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        kind = cast(Mapping[str, Any], value).get("type")
+        return "~server" if isinstance(kind, str) and kind != "custom" else "~custom"
+    return None
+
+
+ToolBody = Annotated[
+    Annotated[AnthropicToolBody, Tag("~custom")]
+    | Annotated[AnthropicServerToolBody, Tag("~server")],
+    by_shape("an object", _tool_tag),
+]
+
+
+class AnthropicChoiceBody(Closed):
+    """Whether a tool may, or must, be called."""
+
+    type: Literal["auto", "any"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnthropicNoChoiceBody(Closed):
+    """No tool."""
+
+    type: Literal["none"]
+    disable_parallel_tool_use: Unused = None  # there is none
+
+
+class AnthropicNamedChoiceBody(Closed):
+    """This tool and no other."""
+
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: bool | None = None
+
+
+ToolChoiceBody = Annotated[
+    Annotated[AnthropicChoiceBody, Tag("~auto")]
+    | Annotated[AnthropicChoiceBody, Tag("~any")]
+    | Annotated[AnthropicNoChoiceBody, Tag("~none")]
+    | Annotated[AnthropicNamedChoiceBody, Tag("~tool")],
+    by_field("type", "auto", "any", "tool", "none"),
+]
+
+# --- the body -----------------------------------------------------------------------------
+
+
+class AnthropicThinkingBody(Closed):
+    """Whether to think; `adaptive` leaves it to the model's card."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None  # how long is the model's to say
+    display: Unused = None  # thinking is shown as it is, never summarised
+
+
+class AnthropicFormatBody(Closed):
+    """JSON that obeys a schema; enforced."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class AnthropicOutputBody(Closed):
+    """What the text must be."""
+
+    format: AnthropicFormatBody | None = None
+    effort: Unused = None  # how long a model thinks is its own to say
+    task_budget: Unused = None  # as effort
+
+
+class AnthropicMetadataBody(Closed):
+    """Who asks; other labels are for the provider's own storage."""
+
+    model_config = ConfigDict(extra="ignore")
+    user_id: str | None = None
+
+
+class AnthropicMessagesBody(Closed):
+    """The body of `POST /v1/messages`."""
+
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED)
+    model: str
+    messages: Annotated[list[AnthropicMessageBody], Field(min_length=1, fail_fast=True)]
+    max_tokens: Annotated[int, Field(ge=1)]
+    system: Content[AnthropicTextBlockBody] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
+    tool_choice: ToolChoiceBody | None = None
+    thinking: AnthropicThinkingBody | None = None
+    output_config: AnthropicOutputBody | None = None
+    metadata: AnthropicMetadataBody | None = None

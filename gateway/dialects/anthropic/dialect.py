@@ -1,0 +1,160 @@
+"""Anthropic's messages: a conversation in, one assistant turn out.
+
+Pure. Every field is honoured or refused by name; those accepted without effect stand in `bodies`
+with the reason. A conversation that ends with the assistant's turn is continued from there. Without
+`thinking` the model does not think, as this API has it; `adaptive` leaves it to the model's card.
+Tools that the provider would run are not offered to the model; the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    OutputFormat,
+    Sampling,
+    ToolChoice,
+    ToolSpec,
+)
+from gateway.dialects import sse
+from gateway.dialects.anthropic import bodies
+from gateway.dialects.anthropic.render import MessagesStream, render_message
+from gateway.dialects.anthropic.turns import turns_of
+from gateway.dialects.body import bad_field, read_body
+from gateway.dialects.collect import Collected
+from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
+from gateway.dialects.shared_fields import LEAST_TOP_P, named_model, stops_of, temperature_of
+
+
+class AnthropicMessages:
+    """`POST /v1/messages`."""
+
+    name = "anthropic_messages"
+    stream_content_type = sse.CONTENT_TYPE
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """Return one request of one choice."""
+        asked, extras = read_body(bodies.AnthropicMessagesBody, body, context.limits)
+        turns = _turns_of(asked, context.limits)
+        tools = _tools_of(asked.tools or (), context.limits)
+        request = GenerationRequest(
+            request_id=next(context.ids),
+            model=named_model(asked.model),
+            prompt=ChatPrompt(
+                messages=turns,
+                tools=tuple(tools.values()),
+                continue_final=turns[-1].role == "assistant",
+            ),
+            max_tokens=asked.max_tokens,
+            stop=stops_of("stop_sequences", asked.stop_sequences, context.limits),
+            sampling=_sampling_of(asked),
+            output=_output_of(asked),
+            tool_choice=_choice_of(asked, tools),
+            parallel_tool_calls=not _one_call(asked),
+            thinking=_thinking_of(asked),
+            priority=extras.priority,
+            client_id=_client_of(asked, extras),
+        )
+        return Parsed(
+            requests=(request,),
+            model=asked.model,
+            stream=bool(asked.stream),
+            answer_id=f"msg_{request.request_id}",
+            created_at_s=context.now_s,
+            fingerprint=context.fingerprint,
+            include_usage=True,
+            extras=extras,
+        )
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> MessagesStream:
+        """Return a renderer of named events; loading is told by pings only."""
+        return MessagesStream(parsed)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """Return one `message`."""
+        return render_message(parsed, collected[0])
+
+
+def _turns_of(asked: bodies.AnthropicMessagesBody, limits: Limits) -> tuple[ChatMessage, ...]:
+    if len(asked.messages) > limits.messages:
+        raise bad_field("messages", f"at most {limits.messages}")
+    turns = turns_of(asked.system, asked.messages)
+    if all(turn.role == "system" for turn in turns):
+        raise bad_field("messages", "must have a turn of the user's, or of the assistant's, in it")
+    if turns[-1].tool_calls:
+        field = f"messages[{len(asked.messages) - 1}].content"
+        raise bad_field(field, "a last turn with tool_use cannot be continued; send a tool_result")
+    return turns
+
+
+def _tools_of(tools: Sequence[bodies.ToolBody], limits: Limits) -> dict[str, ToolSpec]:
+    """Return the tools that the client runs, by name, in order. BadRequest for too many, or two
+    of one name."""
+    if len(tools) > limits.tools:
+        raise bad_field("tools", f"at most {limits.tools}")
+    named: dict[str, ToolSpec] = {}
+    for index, tool in enumerate(tools):
+        if isinstance(tool, bodies.AnthropicServerToolBody):
+            continue
+        if tool.name in named:
+            raise bad_field(f"tools[{index}].name", f"'{tool.name}' is there twice")
+        named[tool.name] = ToolSpec(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.input_schema,
+            strict=bool(tool.strict),
+        )
+    return named
+
+
+def _choice_of(asked: bodies.AnthropicMessagesBody, tools: Mapping[str, ToolSpec]) -> ToolChoice:
+    match asked.tool_choice:
+        case bodies.AnthropicNoChoiceBody():
+            return ToolChoice(mode="none")
+        case bodies.AnthropicNamedChoiceBody(name=name):
+            if name not in tools:
+                text = f"'{name[:128]}' is not among the tools that the client runs"
+                raise bad_field("tool_choice.name", text)
+            return ToolChoice(mode="named", name=name)
+        case bodies.AnthropicChoiceBody(type="any"):
+            if not tools:
+                raise bad_field("tool_choice", "'any' needs tools that the client runs")
+            return ToolChoice(mode="required")
+        case _:
+            return ToolChoice(mode="auto" if tools else "none")
+
+
+def _one_call(asked: bodies.AnthropicMessagesBody) -> bool:
+    choice = asked.tool_choice
+    return choice is not None and bool(choice.disable_parallel_tool_use)
+
+
+def _sampling_of(asked: bodies.AnthropicMessagesBody) -> Sampling:
+    return Sampling(
+        temperature=temperature_of(1.0 if asked.temperature is None else asked.temperature),
+        top_p=1.0 if asked.top_p is None else max(LEAST_TOP_P, asked.top_p),
+        top_k=asked.top_k or 0,
+    )
+
+
+def _output_of(asked: bodies.AnthropicMessagesBody) -> OutputFormat:
+    wanted = None if asked.output_config is None else asked.output_config.format
+    if wanted is None:
+        return OutputFormat()
+    return OutputFormat(kind="json_schema", json_schema=wanted.schema_)
+
+
+def _thinking_of(asked: bodies.AnthropicMessagesBody) -> bool | None:
+    """Return whether to think; None where it is the model's card's to say."""
+    kind = "disabled" if asked.thinking is None else asked.thinking.type
+    return None if kind == "adaptive" else kind == "enabled"
+
+
+def _client_of(asked: bodies.AnthropicMessagesBody, extras: Extras) -> str | None:
+    named = None if asked.metadata is None else asked.metadata.user_id
+    return extras.client_id or named

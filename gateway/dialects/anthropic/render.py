@@ -1,0 +1,197 @@
+"""Messages rendered: the stream of events, and the whole answer.
+
+Pure. Promises to clients, each of which breaks one when it is broken: every event is named; a block
+is opened before its deltas and closed before the next is opened; indexes of blocks ascend by one;
+thinking is signed before it closes; a call's input comes as fragments of JSON text; the reason and
+the usage come in one event before the last. How many tokens the prompt had is known at the end
+alone, so the first event says zero. The delta of text is the hot path: bytes made when the block
+opened, one JSON string between them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+
+from bus.wire.errors import FinishReason
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import (
+    Channel,
+    ChoiceEnd,
+    Entry,
+    Failed,
+    Finished,
+    PrefillProgress,
+    TokenDelta,
+    ToolCallDelta,
+)
+from gateway.dialects import faults, sse
+from gateway.dialects.anthropic.shapes import (
+    SIGNATURE,
+    end_object,
+    error_object,
+    message_object,
+    usage_object,
+)
+from gateway.dialects.collect import Collected, CollectedCall
+from gateway.dialects.dialect import Parsed
+from gateway.dialects.encode import json_bytes, text_bytes
+from gateway.dialects.faults import HttpFault
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+NOT_ENDED = {"stop_reason": None, "stop_sequence": None}
+_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_DELTA = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":'
+)
+_DELTA_TAIL = b"}}\n\n"
+_BLOCK_STOP = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
+_STARTS: dict[Channel, dict[str, str]] = {
+    "text": {"type": "text", "text": ""},
+    "reasoning": {"type": "thinking", "thinking": "", "signature": ""},
+}
+_HEADS: dict[Channel, bytes] = {
+    "text": _DELTA + b'"text_delta","text":',
+    "reasoning": _DELTA + b'"thinking_delta","thinking":',
+}
+_SIGNED = _DELTA + b'"signature_delta","signature":' + json_bytes(SIGNATURE) + _DELTA_TAIL
+_INPUT = _DELTA + b'"input_json_delta","partial_json":'
+
+
+class MessagesStream:
+    """The stream of one message."""
+
+    def __init__(self, parsed: Parsed) -> None:
+        self._parsed = parsed
+        self._reason: FinishReason = "stop"
+        self._stop: str | None = None
+        self._usage: Usage | None = None
+        self._closed = False
+        self._index = -1
+        self._block: Channel | int | None = None
+        """A channel, or the number of a call; None while no block is open."""
+        self._head = b""
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the terminal has been rendered, or an error."""
+        return self._closed or self._usage is not None
+
+    def open(self) -> bytes:
+        """Return the message as it is before anything was said."""
+        message = message_object(self._parsed, [], NOT_ENDED, Usage())
+        return _event("message_start", {"message": message})
+
+    def render(self, entries: Sequence[Entry]) -> bytes:
+        """Return the events of these entries; nothing once the stream has ended."""
+        out: list[bytes] = []
+        for entry in entries:
+            if self._closed:
+                break
+            if type(entry) is TokenDelta:
+                if entry.text:
+                    channel = entry.channel
+                    if channel != self._block:
+                        out.append(self._begin(channel, _STARTS[channel], _HEADS[channel]))
+                    out += (self._head, text_bytes(entry.text), _DELTA_TAIL)
+            else:
+                out.append(self._rare(entry))
+        return b"".join(out)
+
+    def comment(self, text: str) -> bytes:
+        """Return a ping, which has no words; empty once the stream has ended."""
+        return b"" if self.ended else PING
+
+    def error(self, fault: HttpFault) -> bytes:
+        """Return the error, the last event; empty after the last."""
+        if self._closed:
+            return b""
+        self._closed = True
+        return sse.named_frame("error", json_bytes(error_object(fault)))
+
+    def close(self) -> bytes:
+        """Return the reason and the usage, then the last event; empty after an error."""
+        if self._closed:
+            return b""
+        ended = self._end_block()
+        self._closed = True
+        delta = end_object(self._reason, self._stop)
+        usage = usage_object(self._usage or Usage())
+        return ended + _event("message_delta", {"delta": delta, "usage": usage}) + _STOP
+
+    def _rare(self, entry: Entry) -> bytes:
+        match entry:
+            case ToolCallDelta():
+                return self._part_of_call(entry)
+            case ChoiceEnd():
+                self._reason, self._stop = entry.finish_reason, entry.stop
+                return self._end_block()
+            case TokenDelta():
+                return b""
+            case PrefillProgress():
+                return PING
+            case Finished():
+                self._usage = entry.usage
+                return b""
+            case Failed():
+                return self.error(faults.of_failed(entry))
+
+    def _part_of_call(self, entry: ToolCallDelta) -> bytes:
+        begun = b""
+        if entry.call != self._block:
+            call = _call_object(entry.call_id or "", entry.name or "", {})
+            begun = self._begin(entry.call, call, _INPUT)
+        if not entry.arguments:
+            return begun
+        return begun + self._head + text_bytes(entry.arguments) + _DELTA_TAIL
+
+    def _begin(self, block: Channel | int, start: dict[str, Any], head: bytes) -> bytes:
+        """Return the end of the open block and the beginning of this one."""
+        ended = self._end_block()
+        self._index += 1
+        self._block = block
+        self._head = head % self._index
+        begun = {"index": self._index, "content_block": start}
+        return ended + _event("content_block_start", begun)
+
+    def _end_block(self) -> bytes:
+        block, self._block = self._block, None
+        if block is None:
+            return b""
+        signed = _SIGNED % self._index if block == "reasoning" else b""
+        return signed + _BLOCK_STOP % self._index
+
+
+def render_message(parsed: Parsed, collected: Collected) -> bytes:
+    """Return one message: thinking, text, calls; nothing of what did not come."""
+    choice = collected.choices[0]
+    content: list[dict[str, Any]] = []
+    if choice.reasoning:
+        thinking = {"type": "thinking", "thinking": choice.reasoning, "signature": SIGNATURE}
+        content.append(thinking)
+    if choice.text:
+        content.append({"type": "text", "text": choice.text})
+    content += (_block_of(call) for call in choice.calls)
+    end = end_object(choice.finish_reason, choice.stop)
+    return json_bytes(message_object(parsed, content, end, collected.usage))
+
+
+def _event(kind: str, fields: dict[str, Any]) -> bytes:
+    return sse.named_frame(kind, json_bytes({"type": kind, **fields}))
+
+
+def _block_of(call: CollectedCall) -> dict[str, Any]:
+    """Return a call; one that was cut off is told as text, as no object can be made of it."""
+    arguments: object = None
+    with contextlib.suppress(orjson.JSONDecodeError):
+        arguments = orjson.loads(call.arguments or "{}")
+    if not isinstance(arguments, dict):
+        return {"type": "text", "text": call.arguments}
+    return _call_object(call.call_id, call.name, cast(dict[str, Any], arguments))
+
+
+def _call_object(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}

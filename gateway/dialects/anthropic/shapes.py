@@ -1,0 +1,110 @@
+"""Shapes that Anthropic's answers share, whole or streamed: errors, usage, reasons, the head.
+
+Pure. Of a prompt's tokens those that the prefix cache gave are told apart from the rest, as this
+API has it: `input_tokens` are without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bus.wire.errors import FinishReason
+from bus.wire.messages.requests import Usage
+from gateway.dialects.dialect import Parsed
+from gateway.dialects.faults import HttpFault, in_words
+
+SIGNATURE = "shoal"
+"""Stands where the provider vouches for its thinking; clients want one and send it back."""
+
+STOP_REASONS: Mapping[FinishReason, str] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    # the dialect has no word for what somebody stopped, and its clients take no other
+    "cancelled": "end_turn",
+}
+
+FIELD_WORDS = {"stop": "stop_sequences", "response_format": "output_config.format"}
+"""What the rest of shoal calls differently."""
+
+ERROR_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+    },
+}
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+def error_object(fault: HttpFault) -> dict[str, Any]:
+    """Return `{"type": "error", "error": {...}}`: clients show the message and read nothing else,
+    so the field at fault is in it."""
+    other = "invalid_request_error" if fault.status < 500 else "api_error"
+    kind = _TYPES.get(fault.status, other)
+    return {"type": "error", "error": {"type": kind, "message": _message_of(fault)}}
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Return Anthropic's `usage`; caches are read without being asked, so none is written to."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def end_object(reason: FinishReason, stop: str | None) -> dict[str, str | None]:
+    """Return why an answer ended, and the stop sequence that ended it, if one did."""
+    if reason == "stop" and stop is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    return {"stop_reason": STOP_REASONS[reason], "stop_sequence": None}
+
+
+def message_object(
+    parsed: Parsed,
+    content: list[dict[str, Any]],
+    end: Mapping[str, str | None],
+    usage: Usage,
+) -> dict[str, Any]:
+    """Return a message, whole, or as it is before anything was said."""
+    return {
+        "id": parsed.answer_id,
+        "type": "message",
+        "role": "assistant",
+        "model": parsed.model,
+        "content": content,
+        **end,
+        "usage": usage_object(usage),
+    }
+
+
+def _message_of(fault: HttpFault) -> str:
+    """Return what a failure says; of a prompt that does not fit, as clients parse it."""
+    prompt = fault.facts.get("prompt_tokens")
+    limit = fault.facts.get("limit_tokens", fault.facts.get("limit"))
+    overflows = fault.code == "context_length_exceeded"
+    if overflows and isinstance(prompt, int) and isinstance(limit, int) and prompt > limit:
+        return f"prompt is too long: {prompt} tokens > {limit} maximum"
+    field = in_words(fault.field, FIELD_WORDS)
+    if field is None or field in fault.message:
+        return fault.message
+    return f"{field}: {fault.message}"

@@ -1,0 +1,126 @@
+"""Anthropic's conversation as turns: one message of many blocks becomes one turn or several.
+
+Pure. A tool's answer is a turn of its own, and text beside it keeps its place in the order. Earlier
+thinking goes where every dialect puts it; redacted thinking is dropped. Images and documents are
+refused, naming the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import ChatMessage, TextPart, ToolCall
+from gateway.dialects.anthropic import blocks
+from gateway.dialects.body import bad_field
+from gateway.dialects.encode import json_bytes
+
+BILLING = "x-anthropic-billing-header:"
+"""Begins a line that a client puts before its system prompt for the provider's books. It changes
+with each prompt, and no prefix would ever be found with it."""
+FAILED = "Error:"
+"""Stands before what a tool answered when it failed."""
+
+
+def turns_of(
+    system: str | Sequence[blocks.AnthropicTextBlockBody] | None,
+    messages: Sequence[blocks.AnthropicMessageBody],
+) -> tuple[ChatMessage, ...]:
+    """Return the conversation, the system prompt first. BadRequest naming a block that is no text,
+    or a turn that says nothing."""
+    made = list(_system_of(system))
+    for index, message in enumerate(messages):
+        field = f"messages[{index}].content"
+        match message:
+            case blocks.AnthropicUserMessageBody():
+                made += _user_turns(message.content, field)
+            case blocks.AnthropicAssistantMessageBody():
+                made += _assistant_turns(message.content)
+            case blocks.AnthropicSystemMessageBody():
+                made.append(ChatMessage(role="system", parts=_texts_of(message.content)))
+    return tuple(made)
+
+
+def _system_of(system: str | Sequence[blocks.AnthropicTextBlockBody] | None) -> list[ChatMessage]:
+    """Return the system prompt as a turn, without the provider's line; no turn for no text."""
+    parts = _texts_of(system or ())
+    if parts and parts[0].text.startswith(BILLING):
+        _, _, rest = parts[0].text.partition("\n")
+        parts = (TextPart(text=rest), *parts[1:]) if rest.strip() else parts[1:]
+    return [ChatMessage(role="system", parts=parts)] if parts else []
+
+
+def _user_turns(content: str | Sequence[blocks.UserBlock], field: str) -> Iterator[ChatMessage]:
+    if isinstance(content, str):
+        yield ChatMessage(role="user", parts=_texts_of(content))
+        return
+    if not content:
+        raise bad_field(field, "must have at least one block")
+    texts: list[TextPart] = []
+    for index, block in enumerate(content):
+        where = f"{field}[{index}]"
+        match block:
+            case blocks.AnthropicTextBlockBody():
+                texts.append(TextPart(text=block.text))
+            case blocks.AnthropicToolResultBody():
+                if texts:
+                    yield ChatMessage(role="user", parts=tuple(texts))
+                    texts = []
+                yield _tool_turn(block, where)
+            case blocks.AnthropicMediaBlockBody():
+                raise _no_text(block, where)
+    if texts:
+        yield ChatMessage(role="user", parts=tuple(texts))
+
+
+def _tool_turn(block: blocks.AnthropicToolResultBody, field: str) -> ChatMessage:
+    content = block.content if block.content is not None else ""
+    texts: list[TextPart] = [TextPart(text=FAILED)] if block.is_error else []
+    if isinstance(content, str):
+        texts.append(TextPart(text=content))
+    else:
+        for index, inner in enumerate(content):
+            if isinstance(inner, blocks.AnthropicMediaBlockBody):
+                raise _no_text(inner, f"{field}.content[{index}]")
+            texts.append(TextPart(text=inner.text))
+    parts = tuple(texts) or (TextPart(text=""),)
+    return ChatMessage(role="tool", parts=parts, tool_call_id=block.tool_use_id)
+
+
+def _assistant_turns(content: str | Sequence[blocks.AssistantBlock]) -> Iterator[ChatMessage]:
+    """Yield the turn; none for an answer that had no content, as we send it ourselves."""
+    if isinstance(content, str):
+        if content:
+            yield ChatMessage(role="assistant", parts=_texts_of(content))
+        return
+    texts: list[TextPart] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for block in content:
+        match block:
+            case blocks.AnthropicTextBlockBody():
+                texts.append(TextPart(text=block.text))
+            case blocks.AnthropicThinkingBlockBody():
+                thoughts.append(block.thinking)
+            case blocks.AnthropicRedactedBlockBody():
+                pass
+            case blocks.AnthropicToolUseBody():
+                arguments = json_bytes(block.input).decode()
+                calls.append(ToolCall(call_id=block.id, name=block.name, arguments=arguments))
+    if texts or thoughts or calls:
+        yield ChatMessage(
+            role="assistant",
+            parts=tuple(texts),
+            reasoning="\n".join(thoughts) or None,
+            tool_calls=tuple(calls),
+        )
+
+
+def _texts_of(content: str | Sequence[blocks.AnthropicTextBlockBody]) -> tuple[TextPart, ...]:
+    if isinstance(content, str):
+        return (TextPart(text=content),)
+    return tuple(TextPart(text=block.text) for block in content)
+
+
+def _no_text(block: blocks.AnthropicMediaBlockBody, field: str) -> BadRequest:
+    return bad_field(field, f"models here read text only; send the {block.type}'s text instead")
