@@ -247,9 +247,11 @@ def test_completions_show_log_probabilities_in_the_older_shape(client: OpenAI, m
     assert shown is not None
     assert shown.tokens is not None
     assert shown.token_logprobs is not None
-    assert len(shown.tokens) == len(shown.token_logprobs) == 5
     assert shown.text_offset is not None
+    # The model may end its text before its five tokens are used up.
+    assert 1 < len(shown.tokens) == len(shown.token_logprobs) == len(shown.text_offset) <= 5
     assert shown.text_offset[0] == 0
+    assert "".join(shown.tokens) == answer.choices[0].text
 
 
 def test_completions_take_tokens(client: OpenAI, model: str) -> None:
