@@ -61,7 +61,7 @@ def test_b1_a_flipped_bit_in_the_journal_is_named_and_its_file_kept(lone: Node, 
     eventually(said, 30, "status names the events that are lost")
     assert name_of(lone) in names, "nothing is invented"
     rename(lone, f"after-{place}")
-    assert name_of(lone) == f"after-{place}"
+    eventually(lambda: name_of(lone) == f"after-{place}", 10, "the state has the new name")
     for path in kept:
         path.unlink()
 
