@@ -368,7 +368,7 @@ def test_whatever_stands_in_a_field_is_read_or_refused_naming_a_field(desk: Any,
     body = copy.deepcopy(FULL)
     for _ in range(data.draw(st.integers(0, 2))):
         holder, key = data.draw(st.sampled_from(_places(body)))
-        holder[key] = data.draw(st.sampled_from(ODD))
+        holder[key] = copy.deepcopy(data.draw(st.sampled_from(ODD)))
     try:
         desk.parse(MESSAGES, body)
     except BadRequest as refusal:
