@@ -43,7 +43,7 @@ class Interposer:
 
     @property
     def file_name(self) -> str:
-        """The name of the compiled file, which no other source, options or processor has."""
+        """Return the name of the compiled file, which no other source, options or processor has."""
         told = f"{platform.machine()} {self.options} {self.made_for}"
         text = self.source.read_bytes() + told.encode()
         return f"{self.name}-{hashlib.sha256(text).hexdigest()[:16]}.so"

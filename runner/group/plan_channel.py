@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from bus.links.reactor import Timer
 from bus.links.transport import Change, Link
 from bus.service import Shell
 from bus.wire.errors import AlreadyRunning, BadMessage, Exposed, PortTaken
@@ -268,7 +269,7 @@ class FollowerChannel(PlanChannel):
         super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
         self._lead = self.group.ranks[0]
         self._asked = False
-        self._cut_at: float | None = None
+        self._cut: Timer | None = None
         self._agreement: Agreement | None = None
         self._began_at = self._heard_at = self._tried_at = self._reactor.now()
         self._addresses = self._lead.plans
@@ -342,15 +343,14 @@ class FollowerChannel(PlanChannel):
             self._lose(f"the lead, on node {self._lead.node}, was silent for {limit_s:g} s")
 
     def _changed(self, change: Change) -> None:
-        if change == "connected":
-            self._cut_at = None
-        elif self._cut_at is None and self._formed:
-            self._cut_at = self._reactor.now()
-            self._reactor.later(BACK_S, self._end_if_still_cut)
+        if change == "connected" and self._cut is not None:
+            self._cut.cancel()
+            self._cut = None
+        elif change == "lost" and self._cut is None and self._formed:
+            self._cut = self._reactor.later(BACK_S, self._lose_lead)
 
-    def _end_if_still_cut(self) -> None:
-        if self._cut_at is not None and self._reactor.now() - self._cut_at >= BACK_S * 0.9:
-            self._lose(f"the lead, on node {self._lead.node}, is gone")
+    def _lose_lead(self) -> None:
+        self._lose(f"the lead, on node {self._lead.node}, is gone")
 
     def _say_hello(self, now: float) -> None:
         deadline_s = self.group.form_deadline_s

@@ -22,7 +22,7 @@ STEP = 4099
 
 
 def numbers() -> mx.array:
-    """Return about two million float32 numbers of all kinds."""
+    """Return about a million float32 numbers of all kinds."""
     patterns = [np.arange(0, 1 << 32, STEP, dtype=np.uint64).astype(np.uint32)]
     for edge in EDGES:
         for sign in (1.0, -1.0):
@@ -35,10 +35,10 @@ def numbers() -> mx.array:
 def unlike(function: Callable[[mx.array], mx.array], tried: mx.array) -> int:
     """Return of how many numbers the compiled function has other bits; all NaN are alike."""
 
-    def twice(x: mx.array) -> mx.array:  # two operations, for one alone is not compiled
+    def negated(x: mx.array) -> mx.array:  # two operations, for one alone is not compiled
         return -function(x)
 
-    compiled, plain = -mx.compile(twice)(tried), function(tried)
+    compiled, plain = -mx.compile(negated)(tried), function(tried)
     differ = compiled.view(mx.uint32) != plain.view(mx.uint32)
     wrong = differ & ~(mx.isnan(compiled) & mx.isnan(plain))
     return int(cast(int, mx.sum(wrong).item()))

@@ -36,7 +36,7 @@ ITSELF: Facts = [
             "[Is|Are] [anybody|anyone|somebody|you] [there|here|home|around|listening][?|]",
             "[Hello|Hi|Hey], [can|could|may] I [talk to you|ask something|come in]?",
             "[A warm hello|Many greetings|Best greetings|My greetings|Hello and good day|"
-            "Top of the day]{c}[!|.|]".replace("{c}", CALLED),
+            f"Top of the day]{CALLED}[!|.|]",
         ],
         HELLO,
     ),

@@ -26,7 +26,13 @@ from gateway.dialects.anthropic.turns import turns_of
 from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
-from gateway.dialects.shared_fields import LEAST_TOP_P, named_model, stops_of, temperature_of
+from gateway.dialects.shared_fields import (
+    LEAST_TOP_P,
+    named_model,
+    stops_of,
+    temperature_of,
+    tools_of,
+)
 
 
 class AnthropicMessages:
@@ -39,7 +45,7 @@ class AnthropicMessages:
         """Return one request of one choice."""
         asked, extras = read_body(bodies.AnthropicMessagesBody, body, context.limits)
         turns = _turns_of(asked, context.limits)
-        tools = _tools_of(asked.tools or (), context.limits)
+        tools = tools_of([_tool_of(tool) for tool in asked.tools or ()], context.limits, "name")
         request = GenerationRequest(
             request_id=next(context.ids),
             model=named_model(asked.model),
@@ -92,24 +98,16 @@ def _turns_of(asked: bodies.AnthropicMessagesBody, limits: Limits) -> tuple[Chat
     return turns
 
 
-def _tools_of(tools: Sequence[bodies.ToolBody], limits: Limits) -> dict[str, ToolSpec]:
-    """Return the tools that the client runs, by name, in order. BadRequest for too many, or two
-    of one name."""
-    if len(tools) > limits.tools:
-        raise bad_field("tools", f"at most {limits.tools}")
-    named: dict[str, ToolSpec] = {}
-    for index, tool in enumerate(tools):
-        if isinstance(tool, bodies.AnthropicServerToolBody):
-            continue
-        if tool.name in named:
-            raise bad_field(f"tools[{index}].name", f"'{tool.name}' is there twice")
-        named[tool.name] = ToolSpec(
-            name=tool.name,
-            description=tool.description,
-            parameters=tool.input_schema,
-            strict=bool(tool.strict),
-        )
-    return named
+def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
+    """Return a tool that the client runs; None for one that the provider would run."""
+    if isinstance(tool, bodies.AnthropicServerToolBody):
+        return None
+    return ToolSpec(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.input_schema,
+        strict=bool(tool.strict),
+    )
 
 
 def _choice_of(asked: bodies.AnthropicMessagesBody, tools: Mapping[str, ToolSpec]) -> ToolChoice:
