@@ -59,7 +59,7 @@ def _kept(prefix: str, ttl_s: float, message: type[Message], promise: str) -> To
 TABLE: tuple[Topic, ...] = (
     _said("event", Event, "ordered by index; journalled, then published; gaps asked for again"),
     Topic("term", "control", TermHeartbeat, "every 0.5 s from the holder: last index, digest", 2.0),
-    _said("cancel.asked", CancelAsked, "to the gateways named; repeated for 2 s or till answered"),
+    _said("cancel.asked", CancelAsked, "to the gateways named; repeated for 5 s or till answered"),
     _said("cancel.answered", CancelAnswered, "to the gateways that asked; one for each time heard"),
     _kept("card", 120.0, CardReading, "strictly newer wins; every 30 s; on change"),
     _kept("reading.node", 15.0, NodeReading, "every second"),

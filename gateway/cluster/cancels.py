@@ -22,8 +22,9 @@ from bus.wire.messages.control import CancelAnswered, CancelAsked
 from gateway.cluster import http_processes
 from gateway.cluster.http_processes import HttpProcesses
 
-ANSWER_S = 2.0
-"""The owner of a request on another node answers within this."""
+ANSWER_S = 5.0
+"""The owner of a request on another node answers within this: longer than it takes to notice that
+a plane's connection has broken (1.5 s of heartbeats) and to make it again."""
 REPEAT_S = 0.4
 REMEMBERED = 1024
 """Requests that were stopped here and are still known to have been."""
