@@ -66,6 +66,7 @@ class RunnerSettings(BaseModel):
     blas: str
     blas_threads: int | Literal["auto"]
     parity: Literal["exact", "fast"]
+    spare: bool
 
     @field_validator("blas")
     @classmethod

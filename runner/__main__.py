@@ -18,7 +18,7 @@ from runner.group.collectives import Exchanges
 from runner.group.lockstep import RankContext
 from runner.roles.role import Factories, Progressed
 from runner.service import run_slot
-from runner.text import TextWorks
+from runner.text import TextWorks, import_libraries
 
 if TYPE_CHECKING:
     from runner.mlx.engine import MlxEngine
@@ -89,6 +89,7 @@ def main() -> int:
             load_text=load_text,
             form_group=form_group,
             open_exchanges=open_exchanges,
+            prepare=import_libraries,
         ),
     )
 

@@ -42,13 +42,16 @@ EXIT_CODES: Mapping[int, str] = {
     WEDGED: "a step, or a request's preparation, passed its deadline; the device may be wedged",
     ENGINE_ERROR: "the engine raised; see the log for its traceback",
     LOAD_FAILED: "the model could not be loaded; trying again will not help",
-    NO_SPEC: "no worker gave this slot a spec in time",
+    NO_SPEC: "no worker was there in time to give this slot a spec",
     SLOT_REFUSED: "the worker has nothing for this slot",
     GROUP_LOST: "the group did not form, or lost a rank; a new generation may do better",
 }
 """What a runner's exit code means (75, orphaned, and 3, role taken, are `bus.service`'s)."""
 
 SPEC_DEADLINE_S: Final = 60.0
+"""How long a runner without a spec stays where there is no worker."""
+PREPARES_AFTER_S: Final = 0.3
+"""A runner that has waited so long for its spec imports its libraries meanwhile."""
 FIRST_STEP_DEADLINE_S: Final = 60.0
 SHORTEST_STEP_DEADLINE_S: Final = 5.0
 LONGEST_STEP_DEADLINE_S: Final = 10.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bus.client import BusClient
 from bus.links.keyring import KeyFiles
-from bus.links.transport import Link
+from bus.links.transport import Change, Link
 from bus.process.clock import wall
 from bus.process.endpoints import Endpoints
 from bus.process.flight import FlightFile
@@ -67,6 +67,8 @@ class RunnerService:
         self._role: Role | None = None
         self._drain: tuple[float, str] | None = None
         self._since = self._reactor.now()
+        self._lost_at: float | None = self._since
+        self._prepared = False
         speaker = shell.speaker
         self._flight = FlightFile(Path(shell.endpoints.folder), speaker.process, KEPT)
         self._recorder = FlightRecorder(self._flight.add)
@@ -75,6 +77,7 @@ class RunnerService:
             shell.speaker, shell.endpoints, shell.reactor, shell.log, follow=False
         )
         self._worker = Link("dealer", identity=f"{speaker.process}/{speaker.boot}")
+        self._reactor.watch_changes(self._worker, self._connection)
         self._worker.connect(shell.endpoints.worker)
         self._reactor.watch(self._worker, self._told)
         self._reactor.every(BEAT_S, self._beat)
@@ -158,8 +161,7 @@ class RunnerService:
             return
         spec, role = self._spec, self._role
         if spec is None or role is None:
-            if now - self._since > lifecycle.SPEC_DEADLINE_S:
-                self.leave(lifecycle.NO_SPEC, "model_unavailable", "no worker gave a spec")
+            self._wait(now)
             return
         role.watch(now)
         if self.phase in ("loading", "warming") and now - self._since > spec.load_deadline_s:
@@ -181,6 +183,17 @@ class RunnerService:
             speaker = self._shell.speaker
             kind = "runner" if isinstance(reading, RunnerReading) else "collective"
             self._client.publish(reading_topic(kind, speaker.node, speaker.process), reading)
+
+    def _wait(self, now: float) -> None:
+        """Wait for a spec, while there is a worker; import meanwhile what any will need."""
+        if self._lost_at is not None and now - self._lost_at > lifecycle.SPEC_DEADLINE_S:
+            self.leave(lifecycle.NO_SPEC, "model_unavailable", "no worker was there to give a spec")
+        elif not self._prepared and now - self._since > lifecycle.PREPARES_AFTER_S:
+            self._prepared = True
+            self._factories.prepare()
+
+    def _connection(self, change: Change) -> None:
+        self._lost_at = None if change == "connected" else self._lost_at or self._reactor.now()
 
     # --- what is told ----------------------------------------------------------------------
 

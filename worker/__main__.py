@@ -18,7 +18,7 @@ from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
 from worker.transfer.thread import WeightsSettings
 
-NOT_IN_SPECS = {"blas", "blas_threads", "parity", "group_connect_s"}
+NOT_IN_SPECS = {"blas", "blas_threads", "parity", "group_connect_s", "spare"}
 """Settings of runners that reach them in another way."""
 
 
@@ -52,6 +52,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         ring_ports=(settings.port_of("ring"), PORTS["ring"].count),
         plan_ports=(settings.port_of("plans"), PORTS["plans"].count),
         weights=weights_settings(settings),
+        spare=runner.spare,
         launched_by=os.environ.get(LAUNCHED_BY, ""),
     )
 

@@ -56,6 +56,7 @@ class WorkerSettings:
     plan_ports: tuple[int, int]
     weights: WeightsSettings
     launched_by: str = ""
+    spare: bool = False
     group_connect_s: float = 20.0
     timing: SlotTiming = USUAL
 
@@ -232,6 +233,7 @@ class Worker:
             parts=self._models.parts,
             elsewhere=self._downloads.elsewhere(now),
             timing=self._settings.timing,
+            spare=self._settings.spare,
         )
 
     def _free_bytes(self, now: float) -> int:

@@ -35,13 +35,15 @@ Progressed = Callable[[LoadProgress], None]
 class Factories:
     """How a role comes by what it needs. `load_engine`, `load_follower` and `open_exchanges`
     (for a test) are called in the engine's thread, `load_text` in the text thread, `form_group`
-    (group, own rank, seconds it may take; raises CannotForm) in the main thread."""
+    (group, own rank, seconds it may take; raises CannotForm) in the main thread, as is `prepare`,
+    at most once and before the others: it may import what they will need, but for MLX."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
     load_text: Callable[[RunnerSpec], TextWorks]
     form_group: Callable[[GroupSpec, int, float], None]
     open_exchanges: Callable[[RunnerSpec, RankContext], Exchanges]
+    prepare: Callable[[], None] = lambda: None
 
 
 class RoleHost(Protocol):

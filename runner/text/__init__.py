@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from runner.text.libraries import import_libraries
 from runner.text.prepared import (
     ChoiceReader,
     Piece,
@@ -34,6 +35,7 @@ __all__ = [
     "TextPiece",
     "TextThread",
     "TextWorks",
+    "import_libraries",
     "open_matcher",
     "text_size",
 ]

@@ -2,8 +2,9 @@
 
 The engine is the fake one behind a real thread; SHOAL_TEST_FAULT says what goes wrong soon
 after the first request has come: `wedge` (a step never ends), `raise`, or `slow` (a step takes
-half a second). With `ponder` no request ever becomes tokens. `stray` is a follower with its real
-engine that once hears another token than its lead has sampled.
+half a second). With `ponder` no request ever becomes tokens; `impatient` waits for a spec without
+a worker for no longer than `WAITS_S`. `stray` is a follower with its real engine that once hears
+another token than its lead has sampled.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.requests import GenerationRequest
 from conf.settings import load_settings
 from runner import __main__ as real
+from runner import lifecycle
 from runner.engine import (
     Engine,
     EngineFacts,
@@ -38,6 +40,7 @@ from tests.harness.engine import FakeEngine, facts
 
 STEPS_BEFORE = 2
 PREPARES_S = 2.0
+WAITS_S = 1.0
 STRAYS_AFTER = 120
 """Steps: more than warming up takes, so that a request's token is misread."""
 
@@ -139,6 +142,8 @@ def fake() -> Factories:
 def main() -> int:
     settings = load_settings()
     lead.PREPARES_S = PREPARES_S
+    if os.environ["SHOAL_TEST_FAULT"] == "impatient":
+        vars(lifecycle)["SPEC_DEADLINE_S"] = WAITS_S
     return run_slot(
         "00",
         node=node_id(settings.paths.state),

@@ -111,6 +111,7 @@ class NodeInMemory:
         self.pids = 100
         self.boots = 0
         self.free_bytes: int = 10 * GB
+        self.spare = False
         self.on_disk = {str(MODEL)}
         self.story: list[str] = []
         self.started: dict[tuple[Boot, Task], int] = {}
@@ -164,6 +165,11 @@ class NodeInMemory:
         """The living process that is this task."""
         mine = (p for p in self.processes.values() if p is not None and p.task == task)
         return next((p for p in mine if p.alive), None)
+
+    def spares(self) -> list[Process]:
+        """The runners that are no task, nor were given one."""
+        held = {slot.pid for slot in self.worker.table.slots.values() if slot.task is not None}
+        return [process for process in self.living() if not {process.pid} & held]
 
     def living(self) -> list[Process]:
         """Every living runner process."""
@@ -281,6 +287,7 @@ class NodeInMemory:
         return NodeInventory(
             node=self.node, settled=worker.settled, free_bytes=self.free_bytes,
             paths=frozenset(self.on_disk), load_deadline_s=30.0, now=self.now,
+            spare=self.spare,
         )  # fmt: skip
 
     def _list(self, worker: Worker) -> None:
@@ -294,6 +301,8 @@ class NodeInMemory:
             self._left(worker, gone)
 
     def _left(self, worker: Worker, gone: Gone) -> None:
+        if gone.slot.task is None and not gone.slot.doom:
+            worker.reported.spare_failed_at = self.now
         for action in exit_fact(gone, self.mirror, self.node, worker.reported, ""):
             self._do(worker, action)
 
@@ -345,13 +354,14 @@ class NodeInMemory:
         else:
             worker.table.note(action, self.now)
 
-    def _start(self, worker: Worker, slot: str, task: Task) -> None:
+    def _start(self, worker: Worker, slot: str, task: Task | None) -> None:
         old = self.processes[slot]
         assert old is None or not old.alive
         self.pids += 1
         self.processes[slot] = Process(slot, self.pids)
-        start = (worker.outbox.boot, task)
-        self.started[start] = self.started.get(start, 0) + 1
+        if task is not None:
+            start = (worker.outbox.boot, task)
+            self.started[start] = self.started.get(start, 0) + 1
 
     def _seat(self, task: Task, shard: Shard) -> RankSeated:
         self.pids += 1

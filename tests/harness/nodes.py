@@ -63,12 +63,13 @@ def shoal(
     tree: Path = TREE,
 ) -> Any:
     """Run the command line of `tree` as a user would, on the machine that the words `inside` lead
-    to; returns the completed process (text)."""
+    to, without a spare runner unless `env` says otherwise; returns the completed process (text)."""
+    alone = {"SHOAL_RUNNER__SPARE": "false"} if tree == ROOT else {}
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
     return subprocess.run(
         [*inside, sys.executable, "-P", "-c", code, *words],
         cwd=tempfile.gettempdir(),
-        env={**os.environ, "PYTHONPATH": str(tree), "NO_COLOR": "1", **(env or {})},
+        env={**os.environ, "PYTHONPATH": str(tree), "NO_COLOR": "1", **alone, **(env or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -25,6 +25,7 @@ from bus.wire.messages.tokens import (
     Refused,
     Welcome,
 )
+from tests.harness.faulty_runner import WAITS_S
 from tests.harness.slot import FakeGateway, Slot, request, started_slot
 from tests.harness.toy_model import save_toy_model
 
@@ -277,6 +278,18 @@ def test_sigterm_gives_every_open_request_its_end(tmp_path: Path, model: Path) -
         assert slot.exit_code() == 0
         gateway.until(lambda: any(isinstance(m, Goodbye) for m in gateway.heard), "a goodbye")
         gateway.close()
+
+
+def test_a_runner_waits_for_a_spec_as_long_as_there_is_a_worker(
+    tmp_path: Path, model: Path
+) -> None:
+    with started_slot(tmp_path / "home", model, fault="impatient") as slot:
+        slot.until(lambda: bool(slot.hellos), "a hello")
+        end = time.monotonic() + 4 * WAITS_S
+        slot.until(lambda: time.monotonic() > end, "time passes")
+        assert slot.phase == "idle" and slot.process.poll() is None
+        slot.worker.close()
+        assert slot.process.wait(30 * WAITS_S) == 73
 
 
 def test_a_model_that_cannot_be_loaded_has_its_own_exit_code(tmp_path: Path) -> None:

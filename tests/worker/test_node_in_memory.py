@@ -5,6 +5,7 @@ import pytest
 from bus.wire.instances import DRAIN_S
 from bus.wire.messages.events import GenerationOpened
 from tests.harness.node_in_memory import GB, Chances, NodeInMemory, Task
+from worker.slots.admission import SPARE_ROOM_BYTES, USUAL
 
 
 def test_a_placed_instance_is_started_given_its_spec_and_becomes_ready() -> None:
@@ -184,10 +185,87 @@ def test_a_runner_that_keeps_crashing_is_given_up_and_leaves_nothing_behind() ->
     assert node.living() == []
 
 
+def with_spare(slots: int = 3) -> NodeInMemory:
+    """A node in peace, one of whose slots has a spare runner."""
+    node = NodeInMemory(1, slots=slots)
+    node.spare = True
+    assert node.run(USUAL.inventory_s + USUAL.spare_s + 2.0, lambda: len(node.spares()) == 1)
+    node.run(1.0)
+    return node
+
+
+def test_a_spare_runner_becomes_the_next_task_and_another_follows() -> None:
+    node = with_spare()
+    (spare,) = node.spares()
+    instance = node.place("i1")
+    assert node.run(5.0, lambda: node.ready(instance))
+    assert [p.pid for p in node.living()] == [spare.pid], "no other was started"
+    node.run(USUAL.spare_s - 0.5)
+    assert not node.spares()
+    assert node.run(2.0, lambda: len(node.spares()) == 1)
+    node.run(300.0)
+    assert len(node.living()) == 2 and not node.started, "one spare, and it stays"
+
+
+def test_a_spare_runner_that_has_just_been_started_takes_what_comes() -> None:
+    node = NodeInMemory(1)
+    node.spare = True
+    assert node.run(20.0, lambda: bool(node.living()))
+    instance = node.place("i1")
+    assert node.run(5.0, lambda: node.ready(instance))
+    assert len(node.living()) == 1
+
+
+def test_a_task_that_does_not_fit_takes_no_spare() -> None:
+    node = with_spare()
+    too_big = node.place("i1", bytes_reserved=2 * node.free_bytes)
+    node.run(5.0)
+    assert node.state.instances[too_big].status == "failed"
+    assert len(node.spares()) == 1
+
+
+def test_a_worker_that_restarts_keeps_the_spare_that_it_finds() -> None:
+    node = with_spare()
+    (spare,) = node.spares()
+    node.new_worker()
+    node.run(30.0)
+    assert node.living() == [spare]
+
+
+def test_a_spare_is_not_kept_where_none_is_to_be() -> None:
+    node = with_spare()
+    node.spare = False
+    assert node.run(5.0, lambda: not node.living())
+
+
+def test_a_spare_that_ends_is_not_started_again_at_once() -> None:
+    node = with_spare()
+    for _ in range(2):
+        node.crash(node.spares()[0])
+        node.run(USUAL.spare_again_s - 1.0)
+        assert not node.living()
+        assert node.run(3.0, lambda: len(node.spares()) == 1)
+
+
+def test_no_spare_is_started_where_memory_is_short_or_slots_are_taken() -> None:
+    node = NodeInMemory(1)
+    node.spare, node.free_bytes = True, SPARE_ROOM_BYTES - 1
+    node.run(30.0)
+    assert not node.living()
+    full = with_spare(slots=1)
+    instance = full.place("i1")
+    assert full.run(5.0, lambda: full.ready(instance))
+    full.run(30.0)
+    assert len(full.living()) == 1
+
+
+@pytest.mark.parametrize("spare", [False, True])
 @pytest.mark.parametrize("seed", range(30))
-def test_after_any_storm_the_node_matches_the_state(seed: int) -> None:
-    """Loss, delay, crashes, freezes, restarts of worker and holder; then peace."""
-    node = NodeInMemory(seed)
+def test_after_any_storm_the_node_matches_the_state(seed: int, spare: bool) -> None:
+    """Loss, delay, crashes, freezes, restarts of worker and holder; then peace, with a spare runner
+    where one is to be."""
+    node = NodeInMemory(seed, slots=3 + spare)
+    node.spare = spare
     node.world = Chances(
         loss=0.3, delay_s=0.8, crash_per_s=0.01, freeze_per_s=0.01, worker_restart_per_s=0.05,
         holder_restart_per_s=0.05, load_s=2.0,
@@ -212,5 +290,7 @@ def test_after_any_storm_the_node_matches_the_state(seed: int) -> None:
         for i in kept
         if node.state.instances[i].status == "ready"
     }
-    assert {p.task for p in node.living()} == wanted
+    node.run(2 * USUAL.spare_again_s)
+    assert sorted(p.task for p in node.living() if p.task is not None) == sorted(wanted)
+    assert len(node.spares()) == node.spare
     assert not node.worker.outbox.waiting

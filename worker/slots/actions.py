@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class AssignSlot:
-    """Note in the table that an idle slot is to become `task` (None: of no instance)."""
+    """Note in the table that a slot that waits is to become `task` (None: of no instance)."""
 
     slot: str
     task: Task | None
@@ -34,10 +34,11 @@ class AssignSlot:
 
 @dataclass(frozen=True, slots=True)
 class StartSlot:
-    """Have supervisord start the slot's process, which is to become `task`."""
+    """Have supervisord start the slot's process, which is to become `task` (None: the next
+    one that needs a slot, a *spare* that has its libraries imported by then)."""
 
     slot: str
-    task: Task
+    task: Task | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from worker.transfer.sources import NOTHING_ELSEWHERE, WeightsElsewhere
 
 TOLERANCE = 1.10
 ROOM_RETRY_S = 5.0
+SPARE_ROOM_BYTES = 2_000_000_000
+"""A spare runner (some 70 MB) is started only where this much memory is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,9 @@ class SlotTiming:
     suspect before. One that is to go is asked, `ask_s` after its deadline sent SIGTERM, `term_s`
     later SIGKILL (supervisord has sent one after 5 s, this is for when it has not), and that is
     repeated. A rank waits `seat_s` for the seats of its group's others; its own may be missing
-    from the log for `stray_s` while it runs. supervisord is asked every `list_s` while a slot
-    changes, every `list_steady_s` otherwise.
+    from the log for `stray_s` while it runs. A spare runner is started when no slot has changed
+    for `spare_s`, and no sooner than `spare_again_s` after the last one failed. supervisord is
+    asked every `list_s` while a slot changes, every `list_steady_s` otherwise.
     """
 
     inventory_s: float = 3.0
@@ -42,6 +45,8 @@ class SlotTiming:
     seat_s: float = 60.0
     stray_s: float = 5.0
     suspect_s: float = 4.0
+    spare_s: float = 5.0
+    spare_again_s: float = 60.0
     silent_s: float = 12.0
     silent_loading_s: float = 60.0
     repeat_s: float = 1.0
@@ -60,7 +65,7 @@ class NodeInventory:
     `free_bytes` is measured now; None when it cannot be (then nothing is refused for it).
     `paths` are the models on this disk, `parts` the models that lie here in
     part, `elsewhere` what is known of all that does not lie here. `settled`: the inventory is
-    complete.
+    complete. `spare`: a runner is to be kept started that is of no instance.
     """
 
     node: NodeId
@@ -72,6 +77,7 @@ class NodeInventory:
     parts: Mapping[ModelId, PartialModel] = field(default_factory=dict[ModelId, PartialModel])
     elsewhere: WeightsElsewhere = NOTHING_ELSEWHERE
     timing: SlotTiming = USUAL
+    spare: bool = False
 
     def has(self, instance: Instance, shard: Shard) -> bool:
         """Return whether what a rank loads lies on this disk."""

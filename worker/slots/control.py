@@ -27,7 +27,7 @@ from bus.wire.messages.control import (
     SlotRefused,
 )
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
-from worker.slots.actions import Action, SeatRank, Tell
+from worker.slots.actions import Action, AssignSlot, SeatRank, StartSlot, Tell
 from worker.slots.admission import NodeInventory, SlotTiming
 from worker.slots.diagnoses import OpenQuestions
 from worker.slots.executor import Executor, identity_of
@@ -167,6 +167,8 @@ class SlotControl:
         for tell in facts:
             self._do(tell, now)
         recorder = self.processes.take_flight(slot.name, slot.pid)
+        if slot.task is None and not slot.doom:
+            self._reported.spare_failed_at = now
         if slot.task is not None:
             self._ended.append(ended_report(gone, slot.task, recorder, wall()))
 
@@ -202,11 +204,17 @@ class SlotControl:
                 self._do(action, now)
         inventory = self.inventory(self._settled, now)
         self._reported.prune(state.instances)
-        for action in reconcile(state, self.table, inventory, self._reported):
+        due = reconcile(state, self.table, inventory, self._reported)
+        for action in due:
             self._do(action, now)
+        if any(isinstance(action, AssignSlot) for action in due):
+            self._reactor.later(0.0, self.reconcile)
 
     def _do(self, action: Action, now: float) -> None:
-        for done in self.executor.do(action, self.table.slots, now):
+        noted = self.executor.do(action, self.table.slots, now)
+        if isinstance(action, StartSlot) and action.task is None and not noted:
+            self._reported.spare_failed_at = now
+        for done in noted:
             if isinstance(done, SeatRank | Tell):
                 self._reported.note(done, now)
             else:

@@ -19,7 +19,7 @@ from bus.wire.errors import PortTaken, Refusal, Unavailable
 from bus.wire.messages.control import SlotDrain, SlotRefused
 from bus.wire.messages.wire import Message
 from worker.slots import actions
-from worker.slots.actions import Action, SeatRank, SlotAction, Tell
+from worker.slots.actions import Action, SeatRank, SlotAction, Task, Tell
 from worker.slots.facts import ended, refused
 from worker.slots.processes import GROUP, SlotProcesses
 from worker.slots.runner_specs import CannotSeat, RankSeats, RunnerSpecs
@@ -58,20 +58,19 @@ class Executor:
             self.processes.say_once(str(error))
         except ProcessRefused as error:
             self.log.error("supervisord refused", action=type(action).__name__, error=str(error))
-            if isinstance(action, actions.StartSlot):
+            if isinstance(action, actions.StartSlot) and action.task is not None:
                 text = f"{GROUP}{action.slot} could not be started: {error}"
                 return [self._tell(ended(action.task, self.client.speaker.node, text))]
         return [action] if isinstance(action, actions.StopSlot | actions.KillSlot) else []
 
     def _act(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
         match action:
-            case actions.AssignSlot():
-                return [action]
+            case actions.AssignSlot(task=task):
+                return self._mixing(task) or [action]
+            case actions.StartSlot(slot=slot, task=None):
+                return self._start(action) if installed_code() == running_code() else []
             case actions.StartSlot(slot=slot, task=task):
-                if (installed := installed_code()) != running_code():
-                    return [self._tell(refused(task, self.client.speaker.node, _mixed(installed)))]
-                self.log.info("starts", slot=slot, instance=task.instance, rank=task.rank)
-                return [action] if self.processes.start(slot) else []
+                return self._mixing(task) or self._start(action)
             case actions.GiveSpec(slot=slot):
                 return [action] if self._say(slots[slot], self.specs.spec(action)) else []
             case SeatRank():
@@ -108,6 +107,18 @@ class Executor:
                 return []
             case _:
                 assert_never(action)
+
+    def _start(self, action: actions.StartSlot) -> list[Noted]:
+        task = action.task
+        what = {} if task is None else {"instance": task.instance, "rank": task.rank}
+        self.log.info("starts" if what else "starts a spare", slot=action.slot, **what)
+        return [action] if self.processes.start(action.slot) else []
+
+    def _mixing(self, task: Task | None) -> list[Tell]:
+        """Tell that a task is not begun where its runner would mix two versions of the code."""
+        if task is None or (installed := installed_code()) == running_code():
+            return []
+        return [self._tell(refused(task, self.client.speaker.node, _mixed(installed)))]
 
     def _say(self, slot: Slot, message: Message) -> bool:
         return slot.boot is not None and self.send(identity_of(slot.name, slot.boot), message)

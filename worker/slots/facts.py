@@ -7,6 +7,7 @@ and the end of its log.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -23,11 +24,14 @@ from worker.slots.table import Gone
 @dataclass(slots=True)
 class Reported:
     """What was told of each task, so that it is told once: `ready` by boot, `left` with when
-    (of tasks that ended, unloaded or were refused), `seated` of ranks of groups."""
+    (of tasks that ended, unloaded or were refused), `seated` of ranks of groups.
+
+    `spare_failed_at` is when a spare runner last ended by itself, or could not be started."""
 
     ready: dict[Task, str] = field(default_factory=dict[Task, str])
     left: dict[Task, float] = field(default_factory=dict[Task, float])
     seated: set[Task] = field(default_factory=set[Task])
+    spare_failed_at: float = -math.inf
 
     def note(self, action: SeatRank | Tell, now: float) -> None:
         """Note that a seat was looked for, or a fact told."""

@@ -6,7 +6,8 @@ Nothing is started before the inventory is complete. A generation is attempted o
 runner is gone that is told, and only the holder opens another. Cleaning up is a ladder: ask,
 wait, SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL. Weights that are not here are
 fetched before anything is started, and no rank starts while another's node still lacks them; a
-fetch that fails concerns only what waits for it, never what runs.
+fetch that fails concerns only what waits for it, never what runs. Where `spare` says so, one runner
+waits without a task, so that the next one need not import its libraries first.
 """
 
 from __future__ import annotations
@@ -20,11 +21,19 @@ from bus.wire.instances import DRAIN_S, Instance, Shard
 from bus.wire.messages.events import RunnerReady
 from worker.slots import actions
 from worker.slots.actions import Action, KillSlot, StopSlot, Task, Tell
-from worker.slots.admission import NodeInventory, SlotTiming, admitted, vanished
+from worker.slots.admission import (
+    SPARE_ROOM_BYTES,
+    NodeInventory,
+    SlotTiming,
+    admitted,
+    vanished,
+)
 from worker.slots.facts import Reported, ended, rank_fields, refused, unloaded
 from worker.slots.table import Slot, SlotTable
 
 Desired = Mapping[Task, tuple[Instance, Shard]]
+WAITING = ("starting", "idle")
+"""Lives of a slot whose runner has no spec yet."""
 
 
 def is_settled(table: SlotTable, began_at: float, now: float, timing: SlotTiming) -> bool:
@@ -48,12 +57,14 @@ def reconcile(
     """Return the next actions, in order. The shell does them and notes those that it did, in
     `table` and `reported`; neither is written here."""
     wanted, leaving = _desired(state, here.node)
-    present = {task: rank for task, rank in wanted.items() if vanished(*rank, here) is None}
     table = SlotTable(dict(table.slots))
-    found: list[Action] = [*_assign_idle(present, table, here, told)]
+    found: list[Action] = [*_assign_waiting(wanted, table, here, told)]
+    spare = _spare_slot(table, here)
     for name in sorted(table.slots):
         slot = table.slots[name]
-        if slot.life != "free":
+        if slot.life != "free" and name == spare:
+            found += _watched(slot, here)
+        elif slot.life != "free":
             known = state.instances.get(slot.task.instance) if slot.task else None
             found += _watched(slot, here) or _guided(slot, known, wanted, leaving, here, told)
     for task in sorted(wanted):
@@ -62,25 +73,67 @@ def reconcile(
         if table.of(task) is None and here.settled:
             found += _again(task, here, told)
     left = {*told.left, *(action.task for action in found if isinstance(action, Tell))}
-    return [*found, *_unneeded(wanted, table, here, left)]
+    return [
+        *found,
+        *_unneeded(wanted, table, here, left),
+        *_beforehand(table, here, told, found),
+    ]
 
 
-def _assign_idle(
+def _assign_waiting(
     wanted: Desired, table: SlotTable, here: NodeInventory, told: Reported
 ) -> Iterator[actions.AssignSlot]:
-    """Give runners that wait for a task (the first one was dropped, or given by a worker that is
-    no more) a task that no slot is; each is noted in `table`, a copy of this turn."""
+    """Give runners that wait for a task (spares; the first one was dropped, or given by a worker
+    that is no more) a task that no slot is and that may start; each is noted in `table`, a copy
+    of this turn."""
     if not here.settled:
         return
     for slot in list(table.slots.values()):
-        if slot.life != "idle" or slot.task in wanted:
+        if slot.life not in WAITING or slot.task in wanted:
             continue
-        unheld = [t for t in wanted if table.of(t) is None and t not in told.left]
-        task = min((t for t in unheld if not _is_ready(t, wanted[t][0])), default=None)
+        task = min(
+            (t for t in wanted if _may_start(t, *wanted[t], table, here, told)), default=None
+        )
         if task != slot.task:
             assign = actions.AssignSlot(slot.name, task)
             table.note(assign, here.now)
             yield assign
+
+
+def _may_start(
+    task: Task,
+    instance: Instance,
+    shard: Shard,
+    table: SlotTable,
+    here: NodeInventory,
+    told: Reported,
+) -> bool:
+    """Return whether a task that no living slot has may have one now."""
+    if table.of(task) is not None or task in told.left or _is_ready(task, instance):
+        return False
+    return not _elder_here(task, table) and admitted(instance, shard, table, here) is None
+
+
+def _spare_slot(table: SlotTable, here: NodeInventory) -> str | None:
+    """Return the slot whose runner is to stay without a task; None where there is none, or none
+    is to."""
+    spares = (n for n, s in table.slots.items() if s.life in WAITING and s.task is None)
+    return min(spares, default=None) if here.spare and here.settled else None
+
+
+def _beforehand(
+    table: SlotTable, here: NodeInventory, told: Reported, planned: list[Action]
+) -> list[Action]:
+    """Return the start of a spare runner, where one is to be and nothing else is going on."""
+    timing, now = here.timing, here.now
+    if not (here.spare and here.settled) or planned or not table.is_steady:
+        return []
+    idle = any(slot.life == "idle" for slot in table.slots.values())
+    crowded = here.free_bytes is not None and here.free_bytes < SPARE_ROOM_BYTES
+    changed_at = max((slot.since_at for slot in table.slots.values()), default=now)
+    soon = now - changed_at < timing.spare_s or now - told.spare_failed_at < timing.spare_again_s
+    name = None if idle or crowded or soon else _free_slot(table, set())
+    return [] if name is None else [actions.StartSlot(name, None)]
 
 
 def _is_ready(task: Task, instance: Instance) -> bool:

@@ -116,7 +116,7 @@ class SlotTable:
             )
             if lost:
                 gone.append(Gone(known, one.exit_code))
-                known = Slot(one.name)
+                known = Slot(one.name, since_at=now)
             if one.alive and known.life == "free":
                 known = replace(known, life="starting", since_at=now, heard_at=now)
             if one.alive and one.pid:

@@ -10,7 +10,7 @@ from bus.process.tree import running_code
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.events import LoadRefused
 from worker.slots import executor
-from worker.slots.actions import StartSlot, Task, Tell
+from worker.slots.actions import AssignSlot, StartSlot, Task, Tell
 from worker.slots.executor import Executor
 
 TASK = Task(InstanceId("i"), 1, 0)
@@ -42,6 +42,21 @@ def test_a_runner_is_started_from_the_tree_that_the_worker_runs() -> None:
     slots, start = Slots(), StartSlot("00", TASK)
     assert slots.executor().do(start, {}, 0.0) == [start]
     assert slots.started == ["00"] and not slots.told
+
+
+def test_neither_is_a_spare_started_from_another_tree_nor_is_it_given_a_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slots, spare, assign = Slots(), StartSlot("00", None), AssignSlot("00", TASK)
+    assert slots.executor().do(spare, {}, 0.0) == [spare] and slots.started == ["00"]
+    assert slots.executor().do(assign, {}, 0.0) == [assign]
+    monkeypatch.setattr(executor, "installed_code", lambda: "9/other")
+    assert slots.executor().do(spare, {}, 0.0) == [] and slots.started == ["00"]
+    assert not slots.told
+    (noted,) = slots.executor().do(assign, {}, 0.0)
+    assert isinstance(noted, Tell) and isinstance(slots.told[0], LoadRefused)
+    away = AssignSlot("00", None)
+    assert slots.executor().do(away, {}, 0.0) == [away]
 
 
 def test_no_runner_is_started_from_another_tree_and_the_reason_says_what_to_do(

@@ -66,7 +66,7 @@ def test_supervisords_list_frees_slots_and_sees_restarts_by_hand() -> None:
     (gone,) = table.listed([Seen("00", True, 9, None)], 2.0)
     assert gone.slot.pid == 7 and table.slots["00"].life == "starting"
     (gone,) = table.listed([Seen("00", False, 0, 71)], 3.0)
-    assert gone.exit_code == 71 and table.slots["00"] == Slot("00")
+    assert gone.exit_code == 71 and table.slots["00"] == Slot("00", since_at=3.0)
 
 
 def test_silence_counts_from_the_last_word_and_not_while_the_worker_was_away() -> None:

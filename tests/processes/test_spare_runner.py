@@ -1,0 +1,64 @@
+"""A node keeps one runner started that has no model yet, and the next load takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.nodes import Node, eventually, kill, running_node
+
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    """Start a node with nothing loaded and a spare runner."""
+    with running_node(SHOAL_RUNNER__SPARE="true", SHOAL_PRELOAD="") as made:
+        yield made
+
+
+def runners(node: Node) -> set[int]:
+    """Return the pids of all runner processes."""
+    return {pid for name, pid in node.processes().items() if name.startswith("runner:")}
+
+
+def spare(node: Node) -> int:
+    """Wait for a spare runner where nothing is placed, and return its pid."""
+    eventually(lambda: not node.state()["instances"], PATIENCE_S, "nothing is placed")
+    (pid,) = eventually(lambda: runners(node), PATIENCE_S, "a spare runner")
+    return pid
+
+
+def test_the_next_load_takes_the_spare_and_another_follows(node: Node) -> None:
+    pid = spare(node)
+    assert node.shoal("status").returncode == 0
+    assert node.chat("Hello!").status_code == 200
+    (instance,) = node.state()["instances"].values()
+    assert [rank["pid"] for rank in instance["ready"]] == [pid]
+    eventually(lambda: len(runners(node)) == 2, PATIENCE_S, "another spare runner")
+    node.http.delete(f"/instance/{instance['instance']}")
+    eventually(lambda: pid not in runners(node), PATIENCE_S, "the model has left")
+    assert spare(node) != pid
+
+
+def test_a_worker_that_starts_anew_keeps_the_spare(node: Node) -> None:
+    pid = spare(node)
+    old = node.pid("worker")
+    kill(old)
+    eventually(lambda: node.processes().get("worker", old) != old, PATIENCE_S, "another worker")
+    assert node.chat("Hello!").status_code == 200
+    (instance,) = node.state()["instances"].values()
+    assert [rank["pid"] for rank in instance["ready"]] == [pid]
+    node.http.delete(f"/instance/{instance['instance']}")
+    eventually(lambda: pid not in runners(node), PATIENCE_S, "the model has left")
+
+
+def test_a_spare_that_is_killed_costs_nothing(node: Node) -> None:
+    kill(spare(node))
+    eventually(lambda: not runners(node), PATIENCE_S, "the spare is gone")
+    assert node.chat("Hello!").status_code == 200, "a load starts a runner of its own"
+    node.down()
+    assert not node.all_processes()
