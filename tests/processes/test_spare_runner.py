@@ -34,11 +34,14 @@ def spare(node: Node) -> int:
 
 def test_the_next_load_takes_the_spare_and_another_follows(node: Node) -> None:
     pid = spare(node)
-    assert node.shoal("status").returncode == 0
+    (line,) = [one for one in node.shoal("status").stdout.splitlines() if f" {pid} " in one]
+    assert line.endswith("no model yet: it loads, or is the spare"), line
     assert node.chat("Hello!").status_code == 200
     (instance,) = node.state()["instances"].values()
     assert [rank["pid"] for rank in instance["ready"]] == [pid]
     eventually(lambda: len(runners(node)) == 2, PATIENCE_S, "another spare runner")
+    (line,) = [one for one in node.shoal("status").stdout.splitlines() if f" {pid} " in one]
+    assert line.endswith(instance["model"]), line
     node.http.delete(f"/instance/{instance['instance']}")
     eventually(lambda: pid not in runners(node), PATIENCE_S, "the model has left")
     assert spare(node) != pid
