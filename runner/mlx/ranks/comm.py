@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -36,6 +37,10 @@ AGAIN_S = 0.25
 PATIENCE_S = 0.5
 """After so long without bytes, the device waits for them by itself."""
 
+LISTENS_S = 0.1
+"""The last rank of a ring dials rank 0 first of all, and tries again only after a second. It waits
+so long first, for all ranks are told to form at the same time and rank 0 may not listen yet."""
+
 _sockets: list[int] = []
 """The ring's, for the life of the process, like MLX's group itself."""
 
@@ -50,6 +55,8 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
         raise CannotForm(f"this machine's MLX has no {group.backend!r} backend")
     with tempfile.TemporaryDirectory(prefix="shoal-ring-") as folder:
         os.environ.update(_environment(group, rank, Path(folder)))
+        if group.backend == "ring" and rank == len(group.ranks) - 1:
+            time.sleep(LISTENS_S)
         previous = signal.signal(signal.SIGALRM, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, deadline_s, AGAIN_S)
         try:
