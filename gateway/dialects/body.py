@@ -42,11 +42,18 @@ _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
 class FieldTable:
     """What a dialect does with fields that its model does not have.
 
-    `harmless`: accepted without effect -> why. `refused`: known and not offered -> advice.
+    `harmless`: accepted without effect -> why. `refused`: known and not offered -> advice, but a
+    null asks for nothing, nor, where `empty_asks_nothing`, do an empty text, list or object, 0 and
+    false: clients written in Go send what they were not given as such.
     """
 
     harmless: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    empty_asks_nothing: bool = False
+
+    def asks(self, value: Any) -> bool:
+        """Return whether the value of a refused field asks for something."""
+        return bool(value) if self.empty_asks_nothing else value is not None
 
 
 class Closed(BaseModel):
@@ -150,8 +157,7 @@ def validate(model: type[Model], fields: dict[str, Any], *, within: str = "") ->
     for name in [name for name in fields if name in model.table.harmless]:
         del fields[name]
     for name in [name for name in fields if name in model.table.refused]:
-        # a null asks for nothing: many clients send every field they know
-        if fields[name] is not None:
+        if model.table.asks(fields[name]):
             path = path_of((within, name))
             raise BadRequest(f"{path} is not offered here: {model.table.refused[name]}", field=path)
         del fields[name]

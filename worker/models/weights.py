@@ -16,9 +16,9 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
-from zlib import crc32
 
 from bus.wire.cards import ModelCard, PassedOver
 from bus.wire.ids import ModelId
@@ -142,10 +142,10 @@ class Weights:
         folder, weights = found.path, weights_among(found.entries)
         config = _config(folder / CONFIG)
         tensors: list[Tensor] = []
-        digest = crc32((folder / CONFIG).read_bytes())
+        digest = sha256((folder / CONFIG).read_bytes())
         for name in weights:
             header, inside = _header(folder / name)
-            digest = crc32(header, digest)
+            digest.update(header)
             tensors += inside
         notes, unknown = _notes(folder)
         files = [found.entries[name].stat() for name in weights]
@@ -158,7 +158,7 @@ class Weights:
                 template=_template(folder),
                 notes=notes,
                 size_bytes=sum(file.st_size for file in files),
-                digest=f"{digest:08x}",
+                digest=digest.hexdigest(),
                 modified_at_s=int(max(file.st_mtime for file in files)),
                 float32=self._shelf.float32,
                 bundled=found.bundled,

@@ -1,8 +1,8 @@
 """What Ollama's clients send: the closed types of chat, generate, show.
 
-Pure. Shapes and ranges only. Options that change how the text is made are honoured, or
-refused unless they say what happens anyway; options about a llama.cpp process mean nothing
-to ours and are accepted (each with its reason below).
+Pure. Shapes only. Options that change how the text is made are honoured; those about a llama.cpp
+process, or that Ollama itself has no use for any more, are accepted without effect (each with its
+reason below).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import Closed, FieldTable, by_field, by_type
+from gateway.dialects.body import Closed, FieldTable, by_type
 
 HARMLESS_OPTIONS = {
     "num_gpu": "placement decides where layers live",
@@ -24,33 +24,34 @@ HARMLESS_OPTIONS = {
     "use_mmap": "about a llama.cpp process",
     "use_mlock": "about a llama.cpp process",
     "num_keep": "a context is never shifted, so nothing need be kept",
-    "mirostat_tau": "says nothing without mirostat",
-    "mirostat_eta": "says nothing without mirostat",
+    "num_ctx": "a model is placed with its context, which a request does not change",
+    "logits_all": "about a llama.cpp process",
+    "mirostat": "Ollama has given it up",
+    "mirostat_tau": "as mirostat",
+    "mirostat_eta": "as mirostat",
+    "tfs_z": "Ollama has given it up",
+    "typical_p": "Ollama's own engine has no such sampler",
+    "penalize_newline": "Ollama has given it up; penalties cover every token alike",
 }
 """Options that change nothing about the answer, and why."""
 
 NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "mirostat": (0,),
-    "tfs_z": (1,),
-    "typical_p": (1,),
-    "logits_all": (False,),
     "vocab_only": (False,),
     "embedding_only": (False,),
 }
 """Options that are accepted with these values alone, which ask for nothing."""
 
-OPTIONS_TABLE = FieldTable(
-    harmless=HARMLESS_OPTIONS,
-    refused={"penalize_newline": "repeat_penalty covers every token alike"},
-)
+OPTIONS_TABLE = FieldTable(harmless=HARMLESS_OPTIONS)
 CHAT_TABLE = FieldTable(
+    empty_asks_nothing=True,
     refused={
         "prompt": "it belongs to /api/generate; send 'messages'",
         "template": "the model's own template is used",
         "system": "send a message with role 'system'",
-    }
+    },
 )
 GENERATE_TABLE = FieldTable(
+    empty_asks_nothing=True,
     refused={
         "template": "the model's own template is used; send 'raw' with a finished prompt",
         "messages": "they belong to /api/chat",
@@ -58,25 +59,25 @@ GENERATE_TABLE = FieldTable(
         "width": "answers are text",
         "height": "answers are text",
         "steps": "answers are text",
-    }
+    },
 )
 
 
 class OllamaOptionsBody(Closed):
-    """How tokens are chosen. `num_predict` -1 or -2: as many as fit."""
+    """How tokens are chosen. Numbers are taken as Ollama takes them: of whole ones what comes
+    before the point, and what is out of range as the nearest that is in it (`fields`)."""
 
     table: ClassVar[FieldTable] = OPTIONS_TABLE
-    num_predict: Annotated[int, Field(ge=-2)] | None = None
-    num_ctx: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    num_predict: float | None = None
+    temperature: float | None = None
+    top_k: float | None = None
+    top_p: float | None = None
+    min_p: float | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    repeat_penalty: Annotated[float, Field(ge=0.0, le=10.0)] | None = None
-    repeat_last_n: Annotated[int, Field(ge=-1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     stop: list[str] | None = None
 
 
@@ -99,49 +100,21 @@ class OllamaToolCallBody(Closed):
 Images = list[str]
 
 
-class OllamaSystemMessageBody(Closed):
-    """What the model is told about its task."""
+class OllamaMessageBody(Closed):
+    """One turn of any role, as clients send our own answers back; images are base64.
 
-    role: Literal["system"]
-    content: str
+    `thinking` and `tool_calls` are the assistant's. The tool's names and id say which call it
+    answers (ids are new, older clients know none), and nothing in other roles.
+    """
 
-
-class OllamaUserMessageBody(Closed):
-    """What the user says; images are base64."""
-
-    role: Literal["user"]
-    content: str | None = None
-    images: Images | None = None
-
-
-class OllamaAssistantMessageBody(Closed):
-    """What the assistant said, as clients send our own answers back."""
-
-    role: Literal["assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
+    images: Images | None = None
     tool_calls: list[OllamaToolCallBody] | None = None
-    images: None = None
-    tool_name: None = None
-
-
-class OllamaToolMessageBody(Closed):
-    """What a tool answered; `tool_name` says which, where there is no id."""
-
-    role: Literal["tool"]
-    content: str
     tool_name: str | None = None
     name: str | None = None
     tool_call_id: str | None = None
-
-
-MessageBody = Annotated[
-    Annotated[OllamaSystemMessageBody, Tag("~system")]
-    | Annotated[OllamaUserMessageBody, Tag("~user")]
-    | Annotated[OllamaAssistantMessageBody, Tag("~assistant")]
-    | Annotated[OllamaToolMessageBody, Tag("~tool")],
-    by_field("role", "system", "user", "assistant", "tool"),
-]
 
 
 class OllamaFunctionBody(Closed):
@@ -204,7 +177,7 @@ class OllamaChatBody(SharedBody):
     """The body of `POST /api/chat`. Without messages it loads or unloads the model."""
 
     table: ClassVar[FieldTable] = CHAT_TABLE
-    messages: Annotated[list[MessageBody], Field(fail_fast=True)] | None = None
+    messages: Annotated[list[OllamaMessageBody], Field(fail_fast=True)] | None = None
     tools: Annotated[list[OllamaToolBody], Field(fail_fast=True)] | None = None
 
 

@@ -90,7 +90,7 @@ def _parsed(
 ) -> Parsed:
     model = fields.model_of(asked.model)
     fields.check_offered(asked)
-    options = fields.options_of(asked, context)
+    options = fields.options_of(asked)
     keep_alive_s = fields.keep_alive_of(asked)
     request = GenerationRequest(
         request_id=next(context.ids),
@@ -141,23 +141,16 @@ def _prompt_of(asked: bodies.OllamaGenerateBody) -> Prompt | None:
     return ChatPrompt(messages=(*system, user))
 
 
-def _messages_of(messages: Sequence[bodies.MessageBody]) -> list[ChatMessage]:
+def _messages_of(messages: Sequence[bodies.OllamaMessageBody]) -> list[ChatMessage]:
     made: list[ChatMessage] = []
     unanswered: list[ToolCall] = []
     for index, message in enumerate(messages):
-        match message:
-            case bodies.OllamaSystemMessageBody():
-                made.append(_system(message.content))
-            case bodies.OllamaAssistantMessageBody():
-                turn = _assistant_of(message, index)
-                unanswered = list(turn.tool_calls)
-                made.append(turn)
-            case bodies.OllamaToolMessageBody():
-                made.append(_tool_answer_of(message, unanswered))
-            case _:
-                images = _images_of(message.images, f"messages[{index}].images")
-                text = TextPart(text=message.content or "")
-                made.append(ChatMessage(role="user", parts=(text, *images)))
+        turn = _turn_of(message, index)
+        if message.role == "assistant":
+            unanswered = list(turn.tool_calls)
+        elif message.role == "tool":
+            turn = _answering(turn, message, unanswered)
+        made.append(turn)
     return made
 
 
@@ -165,10 +158,17 @@ def _system(text: str) -> ChatMessage:
     return ChatMessage(role="system", parts=(TextPart(text=text),))
 
 
-def _assistant_of(message: bodies.OllamaAssistantMessageBody, index: int) -> ChatMessage:
+def _turn_of(message: bodies.OllamaMessageBody, index: int) -> ChatMessage:
+    """Return one turn, with what the role may have: BadRequest for what it may not."""
+    speaks = message.role == "assistant"
+    for name, value in (("thinking", message.thinking), ("tool_calls", message.tool_calls)):
+        if value and not speaks:
+            raise bad_field(f"messages[{index}].{name}", "only the assistant has it")
+    said = message.content or ""
+    text = () if speaks and not said else (TextPart(text=said),)
     return ChatMessage(
-        role="assistant",
-        parts=(TextPart(text=message.content),) if message.content else (),
+        role=message.role,
+        parts=(*text, *_images_of(message.images, f"messages[{index}].images")),
         reasoning=message.thinking or None,
         tool_calls=tuple(
             ToolCall(
@@ -181,12 +181,12 @@ def _assistant_of(message: bodies.OllamaAssistantMessageBody, index: int) -> Cha
     )
 
 
-def _tool_answer_of(
-    message: bodies.OllamaToolMessageBody, unanswered: list[ToolCall]
+def _answering(
+    turn: ChatMessage, message: bodies.OllamaMessageBody, unanswered: list[ToolCall]
 ) -> ChatMessage:
-    """Return the tool's turn; takes the call that it answers out of `unanswered`."""
-    name = message.tool_name or message.name
-    wanted = message.tool_call_id
+    """Return the tool's turn with its call; takes the call that it answers out of `unanswered`."""
+    name = message.tool_name or message.name or None
+    wanted = message.tool_call_id or None
     fitting = (
         one
         for one in unanswered
@@ -195,12 +195,9 @@ def _tool_answer_of(
     call = next(fitting, None)
     if call is not None:
         unanswered.remove(call)
-    return ChatMessage(
-        role="tool",
-        parts=(TextPart(text=message.content),),
-        tool_call_id=wanted or (None if call is None else call.call_id),
-        name=name or (None if call is None else call.name),
-    )
+    answered = wanted or (None if call is None else call.call_id)
+    named = name or (None if call is None else call.name)
+    return turn.model_copy(update={"tool_call_id": answered, "name": named})
 
 
 def _images_of(images: Sequence[str] | None, field: str) -> tuple[ContentPart, ...]:

@@ -14,7 +14,6 @@ import re
 from bus.wire.ids import ModelId
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
 from gateway.dialects.body import bad_field, validate
-from gateway.dialects.dialect import ParseContext
 from gateway.dialects.ollama.bodies import NEUTRAL_OPTIONS, OllamaOptionsBody, SharedBody
 from gateway.dialects.shared_fields import (
     LEAST_REPETITION,
@@ -26,6 +25,8 @@ from gateway.dialects.shared_fields import (
 DEFAULT_TEMPERATURE = 0.8
 DEFAULT_TOP_K = 40
 DEFAULT_TOP_P = 0.9
+HOTTEST, MOST_REPETITION, LARGEST = 5.0, 10.0, 2**31 - 1
+"""The highest temperature, penalty of repetition and whole number; more are taken as these."""
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
@@ -37,47 +38,52 @@ def model_of(name: str) -> ModelId:
     return named_model(name.removesuffix(":latest"))
 
 
-def options_of(asked: SharedBody, context: ParseContext) -> OllamaOptionsBody:
-    """Return the options, each honoured; BadRequest, by name, for one that cannot be."""
+def options_of(asked: SharedBody) -> OllamaOptionsBody:
+    """Return the options that have an effect; BadRequest, by name, for one that is none."""
     found = {name: value for name, value in (asked.options or {}).items() if value is not None}
     for name, neutral in NEUTRAL_OPTIONS.items():
         if name in found and found.pop(name) not in neutral:
             only = " or ".join(str(one) for one in neutral)
             raise bad_field(f"options.{name}", f"not offered; only {only} is accepted")
-    options = validate(OllamaOptionsBody, found, within="options")
-    _check_context(asked, options, context)
-    if options.num_predict == 0:
-        raise bad_field("options.num_predict", "must be at least 1, or -1 for as many as fit")
-    if options.repeat_last_n not in (None, -1, 0):
-        text = "only -1 (prompt and output) and 0 (off) are offered"
-        raise bad_field("options.repeat_last_n", text)
-    if options.repeat_penalty and options.repeat_penalty < LEAST_REPETITION:
-        text = f"must be 0 (off) or from {LEAST_REPETITION:g} to 10"
-        raise bad_field("options.repeat_penalty", text)
-    return options
+    return validate(OllamaOptionsBody, found, within="options")
 
 
 def sampling_of(options: OllamaOptionsBody) -> Sampling:
-    """Return how tokens are chosen; options left out take Ollama's defaults."""
-    penalised = options.repeat_last_n != 0 and options.repeat_penalty
+    """Return how tokens are chosen; options left out take Ollama's defaults, and what is out of a
+    range becomes its end."""
     asked = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
     return Sampling(
-        temperature=temperature_of(asked),
-        top_p=DEFAULT_TOP_P if options.top_p is None else max(LEAST_TOP_P, options.top_p),
-        top_k=DEFAULT_TOP_K if options.top_k is None else max(0, options.top_k),
-        min_p=options.min_p or 0.0,
+        temperature=temperature_of(min(max(0.0, asked), HOTTEST)),
+        top_p=DEFAULT_TOP_P if options.top_p is None else _between(LEAST_TOP_P, options.top_p, 1.0),
+        top_k=DEFAULT_TOP_K if options.top_k is None else _whole(options.top_k),
+        min_p=_between(0.0, options.min_p or 0.0, 1.0),
         # Ollama's own default, -1, means "draw one"
         seed=None if options.seed == -1 else options.seed,
-        frequency_penalty=options.frequency_penalty or 0.0,
-        presence_penalty=options.presence_penalty or 0.0,
-        repetition_penalty=penalised or 1.0,
+        frequency_penalty=_between(-2.0, options.frequency_penalty or 0.0, 2.0),
+        presence_penalty=_between(-2.0, options.presence_penalty or 0.0, 2.0),
+        repetition_penalty=_repetition_of(options),
     )
 
 
+def _repetition_of(options: OllamaOptionsBody) -> float:
+    """Return the penalty of repetition: none where it looks back at no token."""
+    penalty = options.repeat_penalty or 1.0
+    looks_back = options.repeat_last_n is None or int(options.repeat_last_n) != 0
+    return _between(LEAST_REPETITION, penalty, MOST_REPETITION) if looks_back else 1.0
+
+
+def _whole(asked: float) -> int:
+    """Return what comes before the point, and 0 for less."""
+    return int(_between(0.0, asked, float(LARGEST)))
+
+
+def _between(least: float, asked: float, most: float) -> float:
+    return min(max(least, asked), most)
+
+
 def max_tokens_of(options: OllamaOptionsBody) -> int | None:
-    """Return how many tokens at most; None for as many as fit."""
-    asked = options.num_predict
-    return None if asked is None or asked < 0 else asked
+    """Return how many tokens at most; None for as many as fit, which 0 and less ask for."""
+    return _whole(options.num_predict or 0.0) or None
 
 
 def output_of(asked: SharedBody) -> OutputFormat:
@@ -136,9 +142,3 @@ def _duration_s(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != unsigned:
         raise bad_field("keep_alive", f"'{text[:40]}' is no duration")
     return sign * sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-
-
-def _check_context(asked: SharedBody, options: OllamaOptionsBody, context: ParseContext) -> None:
-    limit = context.context_tokens.get(asked.model.removesuffix(":latest"))
-    if options.num_ctx is not None and limit is not None and options.num_ctx > limit:
-        raise bad_field("options.num_ctx", f"the model's context is {limit} tokens")

@@ -374,9 +374,9 @@ def test_ollama_generates(ollama_client: Any) -> None:
 
 def test_ollama_raises_its_own_errors(door: Door, ollama_client: Any) -> None:
     with pytest.raises(ollama.ResponseError) as bad:
-        ollama_client.chat(**ASK, options={"mirostat": 2})
+        ollama_client.chat(**ASK, options={"vocab_only": True})
     assert bad.value.status_code == 400
-    assert "options.mirostat" in bad.value.error
+    assert "options.vocab_only" in bad.value.error
     with pytest.raises(ollama.ResponseError) as unknown:
         ollama_client.generate(model="nothing-here", prompt="hi")
     assert unknown.value.status_code == 404

@@ -83,6 +83,16 @@ def test_quantized_weights_stay_packed_and_count_as_what_they_stand_for(tmp_path
     assert card.weights_bytes == 64 * 8 * 4 + (64 + 64 + 64) * 4
 
 
+def test_a_digest_is_sha256s_and_of_this_very_model(tmp_path: Path) -> None:
+    """`ollama list` cuts the first twelve of its letters."""
+    write_model(tmp_path / "models" / "one")
+    write_model(tmp_path / "models" / "two", {**CONFIG, "max_position_embeddings": 64})
+    write_model(tmp_path / "models" / "three", tensors={"a.weight": ("F16", [64])})
+    digests = {card.digest for card in shelf(tmp_path).look()}
+    assert len(digests) == 3
+    assert all(len(one) == 64 and int(one, 16) >= 0 for one in digests)
+
+
 def test_names_come_from_folders_and_the_first_of_a_name_wins(tmp_path: Path) -> None:
     bundled = write_model(tmp_path / "bundle")
     write_model(tmp_path / "models" / "shoal-tiny")

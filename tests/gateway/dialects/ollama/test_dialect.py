@@ -22,6 +22,7 @@ from gateway.dialects.ollama.bodies import (
     OllamaOptionsBody,
 )
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.shared_fields import LEAST_REPETITION, LEAST_TOP_P
 
 CHAT = OllamaChat()
 GENERATE = OllamaGenerate()
@@ -63,8 +64,24 @@ OPTIONS: list[tuple[dict[str, Any], str, Any]] = [
     ({"repeat_penalty": 1.5, "repeat_last_n": 0}, "sampling.repetition_penalty", 1.0),
     ({"presence_penalty": 1}, "sampling.presence_penalty", 1.0),
     ({"frequency_penalty": 1}, "sampling.frequency_penalty", 1.0),
-    ({"num_ctx": 4096}, "model", "m"),
+    ({"num_predict": 0}, "max_tokens", None),
+    ({"num_predict": 7.9}, "max_tokens", 7),
+    ({"num_predict": 1e300}, "max_tokens", 2**31 - 1),
     ({"temperature": None, "num_gpu": None}, "sampling.temperature", 0.8),
+    ({"temperature": -1}, "sampling.temperature", 0.0),
+    ({"temperature": 99}, "sampling.temperature", 5.0),
+    ({"top_k": 20.5}, "sampling.top_k", 20),
+    ({"top_k": -1}, "sampling.top_k", 0),
+    ({"top_p": 2}, "sampling.top_p", 1.0),
+    ({"top_p": -2}, "sampling.top_p", LEAST_TOP_P),
+    ({"min_p": 2}, "sampling.min_p", 1.0),
+    ({"repeat_penalty": 0}, "sampling.repetition_penalty", 1.0),
+    ({"repeat_penalty": 99}, "sampling.repetition_penalty", 10.0),
+    ({"repeat_penalty": -1}, "sampling.repetition_penalty", LEAST_REPETITION),
+    ({"repeat_penalty": 1.5, "repeat_last_n": 64}, "sampling.repetition_penalty", 1.5),
+    ({"repeat_penalty": 1.5, "repeat_last_n": -7}, "sampling.repetition_penalty", 1.5),
+    ({"presence_penalty": 3}, "sampling.presence_penalty", 2.0),
+    ({"frequency_penalty": -3}, "sampling.frequency_penalty", -2.0),
 ]
 
 
@@ -100,24 +117,13 @@ def test_an_option_that_we_lack_is_accepted_only_when_it_asks_for_nothing(
 
 
 REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"num_predict": 0}, "options.num_predict"),
-    ({"num_predict": -3}, "options.num_predict"),
     ({"num_predict": "5"}, "options.num_predict"),
-    ({"num_ctx": 4097}, "options.num_ctx"),
-    ({"num_ctx": 0}, "options.num_ctx"),
-    ({"temperature": -1}, "options.temperature"),
-    ({"top_p": 2}, "options.top_p"),
-    ({"top_k": 1.5}, "options.top_k"),
-    ({"min_p": 2}, "options.min_p"),
+    ({"top_k": "x"}, "options.top_k"),
+    ({"top_p": True}, "options.top_p"),
     ({"seed": "x"}, "options.seed"),
     ({"stop": "a"}, "options.stop"),
     ({"stop": [""]}, "options.stop[0]"),
     ({"stop": ["a"] * 17}, "options.stop"),
-    ({"repeat_penalty": -1}, "options.repeat_penalty"),
-    ({"repeat_last_n": 64}, "options.repeat_last_n"),
-    ({"presence_penalty": 3}, "options.presence_penalty"),
-    ({"frequency_penalty": 3}, "options.frequency_penalty"),
-    ({"penalize_newline": True}, "options.penalize_newline"),
     ({"temprature": 1}, "options.temprature"),
 ]
 
@@ -208,7 +214,9 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (CHAT, {"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["??"]}]},
      "messages[0].images[0]"),
-    (CHAT, {"messages": [{"role": "tool"}]}, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "thinking": "x"}]}, "messages[0].thinking"),
+    (CHAT, {"messages": [{"role": "tool", "tool_calls": [{"function": {"name": "f"}}]}]},
+     "messages[0].tool_calls"),
     (CHAT, {"messages": [{"role": "assistant", "content": "",
                           "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
      "messages[0].tool_calls[0].function.arguments"),
@@ -292,6 +300,37 @@ def test_ids_are_kept_where_the_client_has_them(desk: Any) -> None:
     ]
     turns = desk.parse(CHAT, _chat(messages=messages)).requests[0].prompt.messages
     assert turns[1].tool_calls[0].call_id == turns[2].tool_call_id == "c9"
+
+
+EMPTY_TURN: dict[str, Any] = {
+    "content": "", "thinking": "", "images": [], "tool_calls": [], "tool_name": "", "name": "",
+    "tool_call_id": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_what_is_empty_in_a_turn_is_as_if_left_out(desk: Any, role: str) -> None:
+    call = {"id": "c1", "function": {"name": "f"}}
+    turns = [USER, {"role": "assistant", "tool_calls": [call]}]
+    plain, empty = [
+        desk.parse(CHAT, _chat(messages=[*turns, {"role": role, **more}])).requests[0].prompt
+        for more in ({}, EMPTY_TURN)
+    ]
+    assert plain == empty
+    assert plain.messages[-1].role == role
+    if role == "tool":
+        assert (plain.messages[-1].tool_call_id, plain.messages[-1].name) == ("c1", "f")
+
+
+def test_what_is_empty_in_a_body_is_as_if_left_out(desk: Any) -> None:
+    """As ollama's Go client marshals a request in which nothing but the model and text are set."""
+    go = {
+        "suffix": "", "system": "", "template": "", "context": [], "images": [], "options": {},
+        "format": "", "width": 0, "height": 0, "steps": 0,
+    }  # fmt: skip
+    assert desk.parse(GENERATE, _generate(**go)) == desk.parse(GENERATE, _generate())
+    go = {"template": "", "system": "", "prompt": "", "tools": [], "options": None, "format": None}
+    assert desk.parse(CHAT, _chat(**go)) == desk.parse(CHAT, _chat())
 
 
 def test_images_become_data_urls(desk: Any) -> None:
