@@ -194,11 +194,16 @@ def test_an_unknown_model_is_404_and_names_the_remedy(client: ollama.Client) -> 
     assert unseen.value.status_code == 404
 
 
+def test_what_other_programs_send_by_default_is_taken(chat: Ask) -> None:
+    options = {"num_ctx": 10_000_000, "repeat_last_n": 64, "typical_p": 0.7, "mirostat": 2}
+    assert chat("Hello!", options={**options, "num_predict": 4}).eval_count == 4
+
+
 @pytest.mark.parametrize(
     ("more", "field"),
     [
-        ({"options": {"mirostat": 2}}, "options.mirostat"),
-        ({"options": {"num_ctx": 10_000_000}}, "options.num_ctx"),
+        ({"options": {"vocab_only": True}}, "options.vocab_only"),
+        ({"options": {"top_k": "many"}}, "options.top_k"),
         ({"options": {"temprature": 1}}, "options.temprature"),
         ({"keep_alive": "soon"}, "keep_alive"),
     ],
