@@ -147,7 +147,9 @@ def test_c12_retry_after_tells_when_a_place_comes_free_not_how_long_it_was_idle(
         stream.wait(60.0)
     print(f"told {told_s} s, a place came free after {free_s:.1f} s")
     assert told_s <= 2 * free_s + 2.0, f"told {told_s} s where {free_s:.1f} s were right"
-    assert told_s >= free_s / 4 - 1.0, f"told {told_s} s where {free_s:.1f} s were right"
+    # It may be less: a row that may go on is expected to end as soon as the usual one does. How
+    # well that is reckoned is held over simulated time, in tests/runner/schedule.
+    assert told_s >= 1
 
 
 def test_c12_the_queue_flags_the_requests_that_wait_at_a_runner(narrow: Node) -> None:
