@@ -1,8 +1,9 @@
 """Talks to the worker and the clock: a runner's shell, from an empty slot to its exit code.
 
 The main thread: it asks its worker what to be, plays that role (`runner.roles`), tells the
-worker each second where it stands, and watches. It never waits, but for a group to form. Every
-way out goes through `leave`: open requests get their last word, the worker the exit code.
+worker each second where it stands, and watches. It never waits, but to import libraries before
+it has a spec and for a group to form. Every way out goes through `leave`: open requests get their
+last word, the worker the exit code.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class RunnerService:
         self._role: Role | None = None
         self._drain: tuple[float, str] | None = None
         self._since = self._reactor.now()
-        self._lost_at: float | None = self._since
+        self._lost_at: float | None = self._since  # since when there is no worker
         self._prepared = False
         speaker = shell.speaker
         self._flight = FlightFile(Path(shell.endpoints.folder), speaker.process, KEPT)

@@ -301,8 +301,7 @@ class NodeInMemory:
             self._left(worker, gone)
 
     def _left(self, worker: Worker, gone: Gone) -> None:
-        if gone.slot.task is None and not gone.slot.doom:
-            worker.reported.spare_failed_at = self.now
+        worker.reported.note_gone(gone, self.now)
         for action in exit_fact(gone, self.mirror, self.node, worker.reported, ""):
             self._do(worker, action)
 

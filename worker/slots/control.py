@@ -167,8 +167,7 @@ class SlotControl:
         for tell in facts:
             self._do(tell, now)
         recorder = self.processes.take_flight(slot.name, slot.pid)
-        if slot.task is None and not slot.doom:
-            self._reported.spare_failed_at = now
+        self._reported.note_gone(gone, now)
         if slot.task is not None:
             self._ended.append(ended_report(gone, slot.task, recorder, wall()))
 

@@ -42,6 +42,11 @@ class Reported:
         else:
             self.left[action.task] = now
 
+    def note_gone(self, gone: Gone, now: float) -> None:
+        """Note a spare runner that is gone and was not told to go."""
+        if gone.slot.task is None and not gone.slot.doom:
+            self.spare_failed_at = now
+
     def prune(self, instances: Iterable[str]) -> None:
         """Forget instances that are no more."""
         living = set(instances)

@@ -91,9 +91,7 @@ def _assign_waiting(
     for slot in list(table.slots.values()):
         if slot.life not in WAITING or slot.task in wanted:
             continue
-        task = min(
-            (t for t in wanted if _may_start(t, *wanted[t], table, here, told)), default=None
-        )
+        task = min((t for t in wanted if _may_start(t, wanted, table, here, told)), default=None)
         if task != slot.task:
             assign = actions.AssignSlot(slot.name, task)
             table.note(assign, here.now)
@@ -101,14 +99,10 @@ def _assign_waiting(
 
 
 def _may_start(
-    task: Task,
-    instance: Instance,
-    shard: Shard,
-    table: SlotTable,
-    here: NodeInventory,
-    told: Reported,
+    task: Task, wanted: Desired, table: SlotTable, here: NodeInventory, told: Reported
 ) -> bool:
-    """Return whether a task that no living slot has may have one now."""
+    """Return whether a wanted task that no living slot has may have one now."""
+    instance, shard = wanted[task]
     if table.of(task) is not None or task in told.left or _is_ready(task, instance):
         return False
     return not _elder_here(task, table) and admitted(instance, shard, table, here) is None

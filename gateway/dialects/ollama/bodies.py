@@ -1,7 +1,7 @@
 """What Ollama's clients send: the closed types of chat, generate, show.
 
 Pure. Shapes only. Options that change how the text is made are honoured; those about a llama.cpp
-process, or that Ollama itself has no use for any more, are accepted without effect (each with its
+process, or of which Ollama's own engine makes no use, are accepted without effect (each with its
 reason below).
 """
 
@@ -26,12 +26,12 @@ HARMLESS_OPTIONS = {
     "num_keep": "a context is never shifted, so nothing need be kept",
     "num_ctx": "a model is placed with its context, which a request does not change",
     "logits_all": "about a llama.cpp process",
-    "mirostat": "Ollama has given it up",
+    "mirostat": "Ollama's own engine has no such sampler",
     "mirostat_tau": "as mirostat",
     "mirostat_eta": "as mirostat",
-    "tfs_z": "Ollama has given it up",
-    "typical_p": "Ollama's own engine has no such sampler",
-    "penalize_newline": "Ollama has given it up; penalties cover every token alike",
+    "tfs_z": "as mirostat",
+    "typical_p": "as mirostat",
+    "penalize_newline": "penalties cover every token alike",
 }
 """Options that change nothing about the answer, and why."""
 

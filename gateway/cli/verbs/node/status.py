@@ -64,7 +64,7 @@ def status(invocation: Invocation) -> None:
     shown = [one for one in processes if one.alive or not one.name.startswith("runner:")]
     output.table(
         ("process", "status", ">pid", "up", "about"),
-        [(p.name, p.status, p.pid or "", _uptime(p), _about(p, instances)) for p in shown],
+        [(p.name, p.status, p.pid or "", _uptime(p), _about(p, state)) for p in shown],
     )
     slots = sum(one.name.startswith("runner:") for one in processes)
     used = sum(one.name.startswith("runner:") and one.alive for one in processes)
@@ -146,15 +146,18 @@ def _uptime(process: SupervisedProcess) -> str:
     return span(max(0.0, wall() - process.started_at_s)) if process.status == "running" else ""
 
 
-def _about(process: SupervisedProcess, instances: Sequence[Instance]) -> str:
+def _about(process: SupervisedProcess, state: NodeState | None) -> str:
+    """Return what is wrong with a process, or what a runner runs, as far as the node's state is
+    known."""
     if process.status != "running":
         return process.description
-    if not process.name.startswith("runner:"):
+    if state is None or not process.name.startswith("runner:"):
         return ""
+    mine = (state.asked, process.name, process.pid)
     ready = [
         one.model
-        for one in instances
+        for one in state.instances
         for rank in one.ready
-        if (rank.process, rank.pid) == (process.name, process.pid)
+        if (rank.node, rank.process, rank.pid) == mine
     ]
     return ready[0] if ready else "no model yet: it loads, or is the spare"
