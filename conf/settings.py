@@ -103,6 +103,7 @@ class Settings(BaseSettings):
     voters: Words
     master_priority: int
     settle_grace_s: float = Field(ge=35.0)
+    strict_fields: bool
     request_timeout_s: float = Field(ge=0.0)
     memory_bytes: int = Field(ge=0)
     model_folders: Words

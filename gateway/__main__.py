@@ -27,6 +27,7 @@ def options_of(settings: Settings) -> Options:
         port=settings.http_port,
         processes=settings.http_processes,
         request_timeout_s=settings.request_timeout_s,
+        strict_fields=settings.strict_fields,
         load_timeout_s=settings.runner.load_deadline_s,
         keys=(*settings.api_keys, *(() if token is None else (hash_key(token),))),
         names=settings.http_names,

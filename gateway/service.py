@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
+from gateway.dialects.unknown_fields import header_of, labels_of
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher, Exchange
@@ -139,7 +140,7 @@ class HttpService:
             now_s=wall(),
             context_tokens=context_tokens,
             fingerprint=f"shoal-{self.options.version}",
-            limits=Limits(depth=self.options.body_depth),
+            limits=Limits(depth=self.options.body_depth, strict_fields=self.options.strict_fields),
         )
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
@@ -173,6 +174,11 @@ class HttpService:
     def cancel(self, request_id: RequestId) -> bool:
         """Stop a request of this process."""
         return self._own_cancels.cancel(request_id)
+
+    def ignored(self, dialect: str, fields: Sequence[str]) -> None:
+        """Count and log the fields of a body that had no effect."""
+        self.metrics.ignored(dialect, labels_of(fields))
+        self.log.debug("fields without effect", dialect=dialect, fields=header_of(fields))
 
     def open_requests(self) -> list[dict[str, Any]]:
         """Return a plain record of each request that is open here."""

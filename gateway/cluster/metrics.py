@@ -76,6 +76,11 @@ class Metrics:
             registry=own,
         )
         self._faults = counter("shoal_http_errors", "HTTP answers of 400 and above.", ("status",))
+        self._ignored = counter(
+            "shoal_ignored_fields",
+            "Fields of requests without effect; `other`: in no published schema.",
+            ("dialect", "field"),
+        )
 
     def ended(
         self, model: str, outcome: str, prompt_tokens: int, ttft_s: float | None, seconds: float
@@ -91,6 +96,11 @@ class Metrics:
     def fault(self, status: int) -> None:
         """Count an error answer."""
         self._faults.labels(str(status)).inc()
+
+    def ignored(self, dialect: str, fields: Mapping[str, int]) -> None:
+        """Count fields that had no effect, by label."""
+        for field, count in fields.items():
+            self._ignored.labels(dialect, field).inc(count)
 
     def flush(self) -> None:
         """Put what was tallied per token where a scrape of any process sees it."""

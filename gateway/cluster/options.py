@@ -26,7 +26,8 @@ class Options:
     `headers_s` is the time from a connection to its first request's complete headers,
     `body_s` that for a whole body, however steadily it trickles; `max_connections` are those of one
     HTTP process. `drain_s` is how long open answers may go on after SIGTERM before they end
-    with an error. `cluster_keys` are for what goes to other nodes.
+    with an error. `strict_fields` refuses fields that no dialect knows.
+    `cluster_keys` are for what goes to other nodes.
     """
 
     node: NodeId
@@ -40,6 +41,7 @@ class Options:
     load_timeout_s: float = 300.0
     body_limit_bytes: int = 32 << 20
     body_depth: int = 64
+    strict_fields: bool = False
     body_s: float = 120.0
     headers_s: float = 10.0
     max_connections: int = 1024

@@ -1,19 +1,18 @@
 """From bytes to a closed model: JSON, limits, `x_*` fields, and errors that name the field.
 
 Pure. Every dialect reads bodies through here, so that all of them refuse alike: the first
-fault is said with its path in the client's terms (`messages[2].content[0].text`), an
-unknown field with the nearest known one. A field that is accepted without effect stands in
-the dialect's own table with the reason why; nothing else is ignored.
+fault is said with its path in the client's terms (`messages[2].content[0].text`). A field that is
+accepted without effect stands in the dialect's own table with the reason why; of what no type
+knows, slips are refused and the rest is named to the client (`unknown_fields`).
 
 Unions are told apart by functions whose tags begin with `~`, so that a path never shows them.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import orjson
@@ -21,6 +20,14 @@ from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
 
 from bus.wire.errors import BadRequest
 from gateway.dialects.dialect import Extras, Limits
+from gateway.dialects.unknown_fields import (
+    MAX_NAMED,
+    Location,
+    known_names,
+    may_be_slip,
+    slip_of,
+    unknown_within,
+)
 
 PRIORITIES: Mapping[str, int] = {"urgent": 1, "high": 5, "normal": 10, "low": 20, "batch": 50}
 _BY_FIELD = "union_by_"
@@ -32,6 +39,8 @@ NOT_YET: Mapping[str, str] = {
     "x_cooldown": "leave it out; x_stay_warm says how long the model stays",
 }
 """Fields of ours that are promised and that nothing would come of -> what to do today."""
+EXTRAS = ("x_client_id", "x_priority", "x_stay_warm", "x_timeout_s")
+"""Fields of ours that every body may have."""
 MAX_PRIORITY = 1000
 MAX_SECONDS = 7 * 24 * 3600.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
@@ -57,13 +66,14 @@ class FieldTable:
 
 
 class Closed(BaseModel):
-    """A client's object: unknown fields refused, types exact, numbers finite.
+    """A client's object: types exact, numbers finite; keys that it does not know are kept apart,
+    for `validate` to judge.
 
     `table` is about the fields that the object does not have.
     """
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+        extra="allow", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
     )
     table: ClassVar[FieldTable] = FieldTable()
 
@@ -126,33 +136,45 @@ def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def read_body(model: type[Model], body: bytes, limits: Limits) -> tuple[Model, Extras]:
-    """Return a body as `model`, and what its `x_*` fields say. BadRequest for the first fault."""
+    """Return a body as `model`, and what its `x_*` fields say, with the names of what is ignored.
+    BadRequest for the first fault."""
     fields = read_object(body, limits)
     extras = take_extras(fields)
-    return validate(model, fields), extras
+    strict = limits.strict_fields
+    asked, ignored = validate(model, fields, known=EXTRAS, strict=strict)
+    return asked, replace(extras, ignored=ignored) if ignored else extras
 
 
 def take_extras(fields: dict[str, Any]) -> Extras:
-    """Take every `x_*` field out of `fields`; read those that we know."""
-    taken = {name: fields.pop(name) for name in list(fields) if name.startswith("x_")}
-    client_id = taken.pop("x_client_id", None)
+    """Take those `x_*` fields out of `fields` that we know, and read them."""
+    client_id = fields.pop("x_client_id", None)
     if client_id is not None and not (isinstance(client_id, str) and 0 < len(client_id) <= 200):
         raise BadRequest("x_client_id must be a string of 1 to 200 characters", field="x_client_id")
     for name, advice in NOT_YET.items():
-        if taken.pop(name, None) is not None:
+        if fields.pop(name, None) is not None:
             raise BadRequest(f"{name} is not there yet: {advice}", field=name)
     return Extras(
         client_id=client_id,
-        priority=_priority(taken.pop("x_priority", None)),
-        stay_warm_s=_seconds("x_stay_warm", taken),
-        timeout_s=_seconds("x_timeout_s", taken, above=0.0),
+        priority=_priority(fields.pop("x_priority", None)),
+        stay_warm_s=_seconds("x_stay_warm", fields),
+        timeout_s=_seconds("x_timeout_s", fields, above=0.0),
     )
 
 
-def validate(model: type[Model], fields: dict[str, Any], *, within: str = "") -> Model:
-    """Return `fields` as `model`, without the harmless ones. BadRequest for the first fault.
+def validate(
+    model: type[Model],
+    fields: dict[str, Any],
+    *,
+    within: str = "",
+    known: Iterable[str] = (),
+    strict: bool = False,
+) -> tuple[Model, tuple[str, ...]]:
+    """Return `fields` as `model`, without the harmless ones, and the paths of what is ignored: of
+    `MAX_NAMED` fields at most, that no type knows.
 
-    `within` is the path of the object that `fields` are, when it is not the body itself.
+    BadRequest for the first fault; with `strict`, for any unknown field. `within` is the path of
+    the object that `fields` are, when it is not the body itself; `known` are names that `fields`
+    may have had.
     """
     for name in [name for name in fields if name in model.table.harmless]:
         del fields[name]
@@ -161,10 +183,23 @@ def validate(model: type[Model], fields: dict[str, Any], *, within: str = "") ->
             path = path_of((within, name))
             raise BadRequest(f"{path} is not offered here: {model.table.refused[name]}", field=path)
         del fields[name]
+    ignored: list[str] = []
+    names = known_names(model)
+    for name in [name for name in fields if name not in names]:
+        if fields.pop(name) is not None:
+            near = slip_of(name[:MAX_PATH], (*names, *model.table.harmless, *known))
+            ignored.append(_ignored((within, name), near, strict=strict))
     try:
-        return model.model_validate(fields)
+        made = model.model_validate(fields)
     except ValidationError as error:
-        _translate(error, model, within)
+        _translate(error, within)
+    for location, kind in unknown_within(made):
+        if len(ignored) >= MAX_NAMED and not strict:
+            break
+        slips = may_be_slip(location)
+        near = slip_of(str(location[-1])[:MAX_PATH], known_names(kind)) if slips else None
+        ignored.append(_ignored((within, *location), near, strict=strict))
+    return made, tuple(ignored[:MAX_NAMED])
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
@@ -178,31 +213,30 @@ def path_of(location: tuple[int | str, ...]) -> str:
     return path
 
 
-def _translate(error: ValidationError, model: type[Closed], within: str) -> NoReturn:
+def _ignored(location: Location, near: str | None, *, strict: bool) -> str:
+    """Return the path of an unknown field. BadRequest for a slip, and for any with `strict`."""
+    path = path_of(location)[:MAX_PATH]
+    if near is not None:
+        raise BadRequest(f"unknown field '{path}'; did you mean '{near}'?", field=path)
+    if strict:
+        raise BadRequest(f"unknown field '{path}'", field=path)
+    return path
+
+
+def _translate(error: ValidationError, within: str) -> NoReturn:
     errors = error.errors(include_url=False, include_input=False)
     first = errors[0]
     path = path_of((within, *first["loc"]))[:MAX_PATH]
     if first["type"].startswith(_BY_FIELD):
         path = f"{path}.{first['type'].removeprefix(_BY_FIELD)}"
-    match first["type"]:
-        case "extra_forbidden":
-            said = f"unknown field '{path}'{_nearest(first['loc'], model)}"
-        case "missing":
-            said = f"{path} is required"
-        case _:
-            said = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    if first["type"] == "missing":
+        said = f"{path} is required"
+    else:
+        said = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}"
     more = len(errors) - 1
     if more:
         said += f" (and {more} more)"
     raise BadRequest(said, field=path or None) from error
-
-
-def _nearest(location: tuple[int | str, ...], model: type[Closed]) -> str:
-    if len(location) != 1 or len(str(location[0])) > 40:
-        return ""
-    known = [*model.model_fields, *model.table.harmless]
-    near = difflib.get_close_matches(str(location[0]), known, n=1, cutoff=0.7)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:

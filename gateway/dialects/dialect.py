@@ -35,7 +35,7 @@ class Limits:
 
     `values` are those of all arrays and objects, `keys` all names in objects, `objects` all arrays
     and objects; a prompt as token numbers takes a value each. Reading a body of that many holds
-    the interpreter for less than 0.25 s.
+    the interpreter for less than 0.25 s. `strict_fields` refuses fields that no type knows.
     """
 
     depth: int = 64
@@ -46,6 +46,7 @@ class Limits:
     prompts: int = 128
     tools: int = 512
     stops: int = 16
+    strict_fields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class ParseContext:
 class Extras:
     """What a client may ask of shoal beyond its dialect (`x_*`, Ollama's `keep_alive`).
 
-    `keep_alive_s` is infinite for "for ever".
+    `keep_alive_s` is infinite for "for ever". `ignored` are the paths of fields that no type knows,
+    which had no effect.
     """
 
     client_id: str | None = None
@@ -75,6 +77,7 @@ class Extras:
     stay_warm_s: float | None = None
     timeout_s: float | None = None
     keep_alive_s: float | None = None
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +240,11 @@ class ShowsModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ShowsAsked(Endpoint):
-    """`POST path` tells of the model that `parse` finds in the body, as `body` has it."""
+    """`POST path` tells of the model that `parse` finds in the body, as `body` has it; `parse`
+    gives its name, and the paths of fields without effect (`Extras.ignored`)."""
 
     render: Callable[[ModelListing], bytes]
-    parse: Callable[[bytes, Limits], str]
+    parse: Callable[[bytes, Limits], tuple[str, tuple[str, ...]]]
     body: type[BaseModel]
 
 

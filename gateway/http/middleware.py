@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from bus.wire.errors import BadRequest, ContextOverflow
 from bus.wire.shares import Sharer
 from gateway.cluster.options import Options
 from gateway.dialects import body as bodies
-from gateway.dialects import faults
+from gateway.dialects import faults, unknown_fields
 from gateway.dialects.body import Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
@@ -49,7 +49,10 @@ _RECEIVE = "shoal.receive"
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
-    ("access-control-expose-headers", "x-request-id, retry-after, x-queue-position"),
+    (
+        "access-control-expose-headers",
+        "x-request-id, retry-after, x-queue-position, x-shoal-ignored",
+    ),
 )
 
 
@@ -95,14 +98,15 @@ class Resource:
         return self.handle.service
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
-        """Return the request's body, of at most `COMMAND_BYTES`, as `body`; `x_*` fields say
-        nothing, no bytes mean `empty`.
+        """Return the request's body, of at most `COMMAND_BYTES`, as `body`; `x_*` fields that we
+        know say nothing, no bytes mean `empty`. An unknown field is refused: a command that is
+        half understood is not carried out.
 
         Raises HttpFaultRaised (408, 413), BadRequest.
         """
         options = self.service.options
         read = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
-        limits = Limits(depth=options.body_depth)
+        limits = Limits(depth=options.body_depth, strict_fields=True)
         asked, _ = bodies.read_body(body, read or empty, limits)
         return asked
 
@@ -110,6 +114,15 @@ class Resource:
 def answer_json(resp: Response, value: Any) -> None:
     """Answer with a value as JSON."""
     resp.data = json_bytes(value)
+
+
+def tell_ignored(
+    service: HttpService, resp: Response, dialect: str, ignored: Sequence[str]
+) -> None:
+    """Name the fields without effect in the answer's header, the log and the metrics."""
+    if ignored:
+        service.ignored(dialect, ignored)
+        resp.set_header(unknown_fields.HEADER, unknown_fields.header_of(ignored))
 
 
 async def read_body(

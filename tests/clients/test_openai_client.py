@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
@@ -296,6 +297,23 @@ def test_a_bad_field_is_400_and_named(ask: Ask, sent: dict[str, Any], param: str
             ask("x", stream=stream, **sent)
         assert caught.value.param == param
         assert caught.value.type == "invalid_request_error"
+
+
+def test_an_unknown_field_is_named_in_the_answer_and_counted(
+    client: OpenAI, model: str, node_url: str
+) -> None:
+    turn: Any = {"role": "user", "content": "Hello", "mood": "glad"}
+    for stream in (False, True):
+        raw = client.chat.completions.with_raw_response.create(
+            model=model, messages=[turn], max_tokens=2, stream=stream, extra_body={"colour": "red"}
+        )
+        assert raw.headers["x-shoal-ignored"] == "colour, messages[0].mood"
+        raw.http_response.read()
+    text = httpx.get(f"{node_url}/metrics").text
+    rows = [row for row in text.splitlines() if row.startswith("shoal_ignored_fields_total")]
+    assert [row.rpartition(" ")[0] for row in rows] == [
+        'shoal_ignored_fields_total{dialect="openai_chat",field="other"}'
+    ]
 
 
 def test_a_prompt_that_does_not_fit_is_400_with_its_own_code(ask: Ask) -> None:

@@ -148,7 +148,7 @@ def test_x06_thirty_two_at_once_are_served_or_refused_in_bounded_time(
 
 
 BAD = {
-    "unknown field": {"no_such_field": 1},
+    "misspelt field": {"temprature": 1},
     "bad schema": {
         "response_format": {
             "type": "json_schema",

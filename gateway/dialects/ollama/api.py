@@ -88,13 +88,14 @@ def render_show(listing: dialect.ModelListing) -> bytes:
     )
 
 
-def parse_show(body: bytes, limits: dialect.Limits) -> str:
-    """Return the model that `POST /api/show` asks about, without `:latest`."""
-    asked, _ = read_body(bodies.OllamaShowBody, body, limits)
+def parse_show(body: bytes, limits: dialect.Limits) -> tuple[str, tuple[str, ...]]:
+    """Return the model that `POST /api/show` asks about, without `:latest`, and the paths of
+    fields without effect."""
+    asked, extras = read_body(bodies.OllamaShowBody, body, limits)
     name = asked.model or asked.name
     if not name:
         raise BadRequest("model is required", field="model")
-    return model_of(name)
+    return model_of(name), extras.ignored
 
 
 def parameter_size(parameters: int) -> str:

@@ -90,7 +90,7 @@ def _parsed(
 ) -> Parsed:
     model = fields.model_of(asked.model)
     fields.check_offered(asked)
-    options = fields.options_of(asked)
+    options, ignored = fields.options_of(asked, strict=context.limits.strict_fields)
     keep_alive_s = fields.keep_alive_of(asked)
     request = GenerationRequest(
         request_id=next(context.ids),
@@ -115,7 +115,7 @@ def _parsed(
         created_at_s=context.now_s,
         fingerprint=context.fingerprint,
         include_usage=True,
-        extras=replace(extras, keep_alive_s=keep_alive_s),
+        extras=replace(extras, keep_alive_s=keep_alive_s, ignored=(*extras.ignored, *ignored)),
         intent=empty if prompt is None else "generate",
     )
 

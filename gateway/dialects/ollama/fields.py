@@ -38,14 +38,17 @@ def model_of(name: str) -> ModelId:
     return named_model(name.removesuffix(":latest"))
 
 
-def options_of(asked: SharedBody) -> OllamaOptionsBody:
-    """Return the options that have an effect; BadRequest, by name, for one that is none."""
+def options_of(
+    asked: SharedBody, *, strict: bool = False
+) -> tuple[OllamaOptionsBody, tuple[str, ...]]:
+    """Return the options that have an effect, and the paths of those that no type knows. BadRequest
+    for one that is not offered, and for a slip; with `strict`, for any unknown one."""
     found = {name: value for name, value in (asked.options or {}).items() if value is not None}
     for name, neutral in NEUTRAL_OPTIONS.items():
         if name in found and found.pop(name) not in neutral:
             only = " or ".join(str(one) for one in neutral)
             raise bad_field(f"options.{name}", f"not offered; only {only} is accepted")
-    return validate(OllamaOptionsBody, found, within="options")
+    return validate(OllamaOptionsBody, found, within="options", strict=strict)
 
 
 def sampling_of(options: OllamaOptionsBody) -> Sampling:

@@ -25,26 +25,49 @@ HARMLESS = {
 }
 """Fields that change nothing about the answer, and why."""
 
+_SCHEMA = "send 'response_format' with a json_schema instead"
+_NO_GRAMMAR = "only JSON schemas are enforced, by /v1/chat/completions' response_format"
+REFUSED_BY_SERVERS = {
+    "guided_json": _SCHEMA,
+    "guided_choice": _SCHEMA,
+    "json_schema": _SCHEMA,
+    "structured_outputs": _SCHEMA,
+    "structural_tag": _NO_GRAMMAR,
+    "guided_regex": _NO_GRAMMAR,
+    "guided_grammar": _NO_GRAMMAR,
+    "grammar": _NO_GRAMMAR,
+    "regex": _NO_GRAMMAR,
+    "ebnf": _NO_GRAMMAR,
+    "stop_token_ids": "send 'stop' instead",
+    "bad_words": "send 'logit_bias' instead",
+    "allowed_token_ids": "send 'logit_bias' instead",
+    "use_beam_search": "there is no beam search",
+    "prompt_logprobs": "the prompt's log-probabilities are not told",
+    "truncate_prompt_tokens": "nothing of a prompt is ever cut here",
+    "min_tokens": "leave it out, or ask for a length in the prompt",
+}
+"""Fields of other servers that speak this dialect, which would change the answer."""
+
 REFUSED_CHAT = {
+    **REFUSED_BY_SERVERS,
     "functions": "send 'tools' instead",
     "function_call": "send 'tool_choice' instead",
     "audio": "answers are text",
     "web_search_options": "the model has no access to the web",
     "moderation": "there is no moderation",
-    "min_tokens": "leave it out, or ask for a length in the prompt",
     "best_of": "send 'n' instead",
     "echo": "it belongs to /v1/completions",
     "prompt": "it belongs to /v1/completions; send 'messages'",
     "suffix": "it belongs to /v1/completions",
 }
 REFUSED_COMPLETIONS = {
+    **REFUSED_BY_SERVERS,
     "messages": "it belongs to /v1/chat/completions; send 'prompt'",
     "tools": "it belongs to /v1/chat/completions",
     "tool_choice": "it belongs to /v1/chat/completions",
     "top_logprobs": "send 'logprobs' as a number instead",
     "max_completion_tokens": "send 'max_tokens' instead",
     "response_format": "it belongs to /v1/chat/completions",
-    "min_tokens": "leave it out, or ask for a length in the prompt",
 }
 
 # --- tools and formats --------------------------------------------------------------------

@@ -18,7 +18,14 @@ from gateway.dialects import sse
 from gateway.dialects.collect import Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
-from gateway.http.middleware import Resource, key_id, read_body, receive_of, sharer_of
+from gateway.http.middleware import (
+    Resource,
+    key_id,
+    read_body,
+    receive_of,
+    sharer_of,
+    tell_ignored,
+)
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
 from gateway.service import HttpService
@@ -67,6 +74,7 @@ class GenerateResource(Resource):
         service = self.service
         started_at = service.reactor.now()
         parsed = await self._parse(service, req)
+        tell_ignored(service, resp, self.dialect.name, parsed.extras.ignored)
         if not service.catalog.known:
             await service.catalog.wait_known()
         if parsed.intent != "generate":

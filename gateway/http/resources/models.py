@@ -12,7 +12,7 @@ from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from gateway.dialects import dialect
-from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
+from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
 from gateway.service import HttpService
 
 
@@ -54,7 +54,9 @@ class ModelOfBody(Resource):
         """Answer with one model."""
         options = self.service.options
         body = await read_body(req, COMMAND_BYTES, options.body_s)
-        name = self.endpoint.parse(body, dialect.Limits(depth=options.body_depth))
+        limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
+        name, ignored = self.endpoint.parse(body, limits)
+        tell_ignored(self.service, resp, self.endpoint.path, ignored)
         resp.data = await _shown(self.service, self.endpoint.render, name)
 
 

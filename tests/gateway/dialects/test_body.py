@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.wire.errors import BadRequest
-from gateway.dialects.body import path_of, read_object
+from gateway.dialects.body import MAX_PATH, path_of, read_object
 from gateway.dialects.dialect import Dialect, Limits, Parsed
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
@@ -120,8 +120,12 @@ def test_a_list_with_many_faults_is_refused_for_its_first(desk: Any) -> None:
 
 
 def test_an_endless_name_is_not_said_back_whole(desk: Any) -> None:
-    refusal = desk.refusal(OpenAIChat(), {"model": "m", "messages": TURNS, "k" * 100_000: 1})
-    assert len(refusal.message) < 300
+    endless = {"model": "m", "messages": TURNS, "k" * 100_000: 1}
+    assert [len(name) for name in desk.parse(OpenAIChat(), endless).extras.ignored] == [MAX_PATH]
+    strict = desk.context(limits=Limits(strict_fields=True))
+    with pytest.raises(BadRequest) as refused:
+        OpenAIChat().parse(json.dumps(endless).encode(), strict)
+    assert len(refused.value.message) < 300
     biased = {"model": "m", "messages": TURNS, "logit_bias": {"9" * 5000: 1}}
     assert len(desk.refusal(OpenAIChat(), biased).message) < 300
 

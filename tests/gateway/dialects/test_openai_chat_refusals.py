@@ -40,7 +40,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
-    ({"messages": [{**USER, "colour": 1}]}, "messages[0].colour"),
     ({"messages": [USER, {"role": "user", "content": [{"type": "text", "text": 5}]}]},
      "messages[1].content[0].text"),
     ({"messages": [{"role": "user", "content": [TEXT, {"type": "input_audio"}]}]},
@@ -96,9 +95,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"stream": True, "stream_options": {"include_cost": True}}, "stream_options.include_cost"),
+    ({"stream": True, "stream_options": {"include_usge": True}}, "stream_options.include_usge"),
     ({"reasoning_effort": "heroic"}, "reasoning_effort"),
-    ({"chat_template_kwargs": {"colour": 1}}, "chat_template_kwargs.colour"),
+    ({"chat_template_kwargs": {"enable_thinkin": 1}}, "chat_template_kwargs.enable_thinkin"),
     ({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
      "chat_template_kwargs.enable_thinking"),
     ({"response_format": "json"}, "response_format.type"),
@@ -134,7 +133,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"x_stay_warm": "long"}, "x_stay_warm"),
     ({"x_cooldown": 1}, "x_cooldown"),
     ({"x_trace": True}, "x_trace"),
-    ({"colour": "red"}, "colour"),
+    ({"guided_regex": "a+"}, "guided_regex"),
 ]  # fmt: skip
 
 

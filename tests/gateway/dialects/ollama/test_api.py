@@ -76,7 +76,7 @@ def test_show_tells_capabilities_and_model_info() -> None:
 
 @pytest.mark.parametrize("field", ["model", "name"])
 def test_show_asks_by_either_word(field: str) -> None:
-    assert parse_show(json.dumps({field: "a:latest"}).encode(), Limits()) == "a"
+    assert parse_show(json.dumps({field: "a:latest"}).encode(), Limits()) == ("a", ())
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"model": ""}', b'{"model": "../x"}', b"", b"[]"])

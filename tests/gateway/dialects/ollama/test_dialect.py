@@ -233,7 +233,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (CHAT, {"shift": True}, "shift"),
     (CHAT, {"template": "x"}, "template"),
     (CHAT, {"prompt": "x"}, "prompt"),
-    (CHAT, {"colour": "red"}, "colour"),
+    (CHAT, {"mesages": []}, "mesages"),
     (GENERATE, {"template": "x"}, "template"),
     (GENERATE, {"context": [1, 2]}, "context"),
     (GENERATE, {"prompt": ["x"]}, "prompt"),
