@@ -30,6 +30,9 @@ HEADER_BYTES = 1024
 _MORE = "..."
 """Ends a header that has no room for all names; no field of JSON is written so after `quote`."""
 
+_PLAIN = frozenset((str, int, float, bool, dict, type(None)))
+"""Types of values that hold no objects with a type: most of a body, and told apart cheaply."""
+
 Location = tuple[int | str, ...]
 
 
@@ -57,7 +60,7 @@ def unknown_within(model: BaseModel) -> Iterator[tuple[Location, type[BaseModel]
     waiting: list[tuple[Location, object]] = [((), model)]
     while waiting:
         location, value = waiting.pop()
-        inner: list[tuple[Location, object]]
+        inner: list[tuple[Location, object]] = []
         if isinstance(value, BaseModel):
             if location:
                 for name, extra in (value.model_extra or {}).items():
@@ -66,14 +69,14 @@ def unknown_within(model: BaseModel) -> Iterator[tuple[Location, type[BaseModel]
             inner = [
                 ((*location, name), held)
                 for name, held in value.__dict__.items()
-                if isinstance(held, (BaseModel, list))
+                if type(held) not in _PLAIN
             ]
-        else:
-            held = cast(list[object], value)
+        elif isinstance(value, list):
+            items = cast(list[object], value)
             inner = [
                 ((*location, index), item)
-                for index, item in enumerate(held)
-                if isinstance(item, BaseModel)
+                for index, item in enumerate(items)
+                if type(item) not in _PLAIN
             ]
         waiting.extend(reversed(inner))
 
