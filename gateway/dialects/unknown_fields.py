@@ -27,8 +27,8 @@ MAX_NAMED = 64
 """Ignored fields of one body that are remembered by name."""
 HEADER = "x-shoal-ignored"
 HEADER_BYTES = 1024
-_MORE = "..."
-"""Ends a header that has no room for all names; no field of JSON is written so after `quote`."""
+MORE = "+more"
+"""Ends a header that has no room for all names; `quote` leaves no plus sign in a name."""
 
 _PLAIN = frozenset((str, int, float, bool, dict, type(None)))
 """Types of values that hold no objects with a type: most of a body, and told apart cheaply."""
@@ -91,8 +91,8 @@ def header_of(names: Sequence[str]) -> str:
     said = ""
     for name in names:
         more = f", {_escaped(name)}" if said else _escaped(name)
-        if len(said) + len(more) > HEADER_BYTES - len(_MORE) - 2:
-            return f"{said}, {_MORE}" if said else _MORE
+        if len(said) + len(more) > HEADER_BYTES - len(MORE) - 2:
+            return f"{said}, {MORE}" if said else MORE
         said += more
     return said
 
