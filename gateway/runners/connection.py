@@ -54,6 +54,8 @@ BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
 SHARER_PROTOCOL = 2
 """The first version of the data plane in which a runner is told who asks."""
+PROMPT_PROTOCOL = 3
+"""The first one in which a runner can be asked for the log-probabilities of a prompt."""
 
 
 class RequestObserver(Protocol):
@@ -310,11 +312,21 @@ class RunnerConnection:
         if self._protocol is None:
             self._unsent.append(message)
             return not self._dead
-        if isinstance(message, Submit) and self._protocol < SHARER_PROTOCOL:
-            message = Submit(
-                message.request, message.generation, message.credit, message.remaining_ms
-            )
+        if isinstance(message, Submit):
+            if message.request.prompt_logprobs is not None and self._protocol < PROMPT_PROTOCOL:
+                return self._refuse_older(message.request.request_id)
+            if self._protocol < SHARER_PROTOCOL:
+                message = Submit(
+                    message.request, message.generation, message.credit, message.remaining_ms
+                )
         return self._send(message)
+
+    def _refuse_older(self, request_id: RequestId) -> bool:
+        """Refuse, in the runner's place, what it does not understand; True, for it is answered."""
+        one = self._open.pop(request_id)
+        text = "this model's runner is of an older shoal, which does not score prompts; update it"
+        one.observer.refused(Refusal(reason="unsupported", message=text, field="echo"))
+        return True
 
     def _send_hello(self) -> None:
         self._send(Hello(self._identity, self._boot, DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId
 from bus.wire.shares import Sharer
-from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
+from runner.engine import EngineFacts, PromptScores, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Intake
@@ -30,6 +30,7 @@ from runner.schedule.rows import (
     RowFinished,
     RowKey,
     RowPrefilled,
+    RowScored,
     RowToken,
 )
 from runner.schedule.table import RowTable, ScheduleSettings
@@ -176,6 +177,10 @@ class Scheduler:
         for row, done in issued.progress:
             if row.status != "ended" and not row.made and done <= row.prompt_tokens:
                 events.append(RowPrefilled(row.key, done, row.prompt_tokens))
+        for scores in result.scored:
+            row = issued.scored.get(scores.row)
+            if row is not None and row.status != "ended":
+                self._take_scores(row, scores, now, events)
         owed = dict(issued.samples)
         for sampled in result.tokens:
             row = owed.pop(sampled.row, None)
@@ -251,7 +256,27 @@ class Scheduler:
 
     # --- inside ---------------------------------------------------------------------------
 
+    def _take_scores(
+        self, row: Row, scores: PromptScores, now: float, events: list[RowEvent]
+    ) -> None:
+        try:
+            new = row.take_scores(scores)
+        except ValueError as error:
+            events.append(self._fail(row, "internal", f"the engine gave {error}", now))
+            return
+        if new is not None:
+            events.append(RowScored(row.key, new))
+
     def _take(self, row: Row, sampled: SampledToken, now: float, events: list[RowEvent]) -> None:
+        if row.scores:
+            message = f"the engine scored {row.scored} of {row.prompt_tokens} prompt tokens"
+            events.append(self._fail(row, "internal", message, now))
+            return
+        if not row.prepared.max_tokens:
+            # The prompt alone was asked for: the token that comes with its end is thrown away.
+            row.first_token_at = now
+            events.append(self._finish(row, "length", now))
+            return
         row.made.append(sampled.token)
         if row.first_token_at is None:
             row.first_token_at = now

@@ -32,6 +32,7 @@ REFUSED_CHAT = {
     "web_search_options": "the model has no access to the web",
     "moderation": "there is no moderation",
     "min_tokens": "leave it out, or ask for a length in the prompt",
+    "prompt_logprobs": "send 'echo' with 'logprobs' to /v1/completions instead",
     "best_of": "send 'n' instead",
     "echo": "it belongs to /v1/completions",
     "prompt": "it belongs to /v1/completions; send 'messages'",
@@ -44,6 +45,7 @@ REFUSED_COMPLETIONS = {
     "top_logprobs": "send 'logprobs' as a number instead",
     "max_completion_tokens": "send 'max_tokens' instead",
     "response_format": "it belongs to /v1/chat/completions",
+    "prompt_logprobs": "send 'echo' with 'logprobs' instead",
     "min_tokens": "leave it out, or ask for a length in the prompt",
 }
 
@@ -253,5 +255,6 @@ class CompletionsBody(SharedBody):
     prompt: PromptBody
     suffix: str | None = None
     echo: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
