@@ -122,7 +122,7 @@ class SampledToken:
 @dataclass(frozen=True, slots=True)
 class PromptScores:
     """The log-probabilities of the row's prompt tokens from number `start` on, each with the
-    likeliest in its place, (token id, logprob); NaN and none for token 0, which follows nothing."""
+    likeliest in its place, (token id, logprob); 0 and none for token 0: given, not predicted."""
 
     row: RowId
     start: int

@@ -73,7 +73,7 @@ def scores_of(spec: RowSpec, start: int, stop: int) -> PromptScores:
     prompt = spec.tokens[: len(spec.tokens) - spec.made]
     first, last = (start + 1 if start else 0), min(stop + 1, len(prompt))
     numbers = [
-        -zlib.crc32(repr(prompt[: at + 1]).encode()) / 2**32 if at else float("nan")
+        -zlib.crc32(repr(prompt[: at + 1]).encode()) / 2**32 if at else 0.0
         for at in range(first, last)
     ]
     return PromptScores(spec.row, first, tuple(numbers), tuple(() for _ in numbers))

@@ -141,7 +141,7 @@ class TokenDelta(ArrayFrame, tag="t", frozen=True):
 
 class PromptTokens(ArrayFrame, tag="q", frozen=True):
     """The prompt's tokens from number `start` on, as `prompt_logprobs` asked for; all of them come
-    in order, before any `TokenDelta`. Token 0 follows nothing: its log-probability is NaN."""
+    in order, before any `TokenDelta`. Token 0 is given, not predicted: its log-probability is 0."""
 
     request_id: RequestId
     seq: int

@@ -2,9 +2,9 @@
 
 Pure. The choices of several prompts are numbered through: choice c of prompt p is p * n + c.
 An echoed prompt comes first: a text as it was sent, in a chunk of its own, token ids as the runner
-reads them. Its log-probabilities come before the text's; their first is null, for it follows
-nothing. There is no channel for reasoning here: what a model thinks on a raw prompt is part of its
-text.
+reads them. Its log-probabilities come before the text's; the first is null, for it is given, not
+predicted. There is no channel for reasoning here: what a model thinks on a raw prompt is part of
+its text.
 """
 
 from __future__ import annotations

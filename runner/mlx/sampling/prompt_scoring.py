@@ -69,7 +69,7 @@ class ScoredRows:
             )
             first = chunk.start + 1
             if chunk.start == 0:
-                first, logprobs, top = 0, (float("nan"), *logprobs), ((), *top)
+                first, logprobs, top = 0, (0.0, *logprobs), ((), *top)
             if logprobs:
                 yield PromptScores(RowId(chunk.spec.row), first, logprobs, top)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,7 +50,7 @@ def check(player: Any, spec: RowSpec, wanted: list[list[float]]) -> None:
     """Compare all that was told of a row with a plain forward's log-probabilities."""
     logprobs, top = scored(player, spec)
     assert len(logprobs) == len(spec.tokens)
-    assert math.isnan(logprobs[0]) and top[0] == ()
+    assert (logprobs[0], top[0]) == (0.0, ())
     for at, (token, logprob) in enumerate(zip(spec.tokens[1:], logprobs[1:], strict=True)):
         assert logprob == pytest.approx(wanted[at][token], abs=CLOSE)
         likeliest = sorted(wanted[at], reverse=True)[: spec.prompt_logprobs]
