@@ -62,6 +62,40 @@ def told(stream: Stream) -> list[TokenLogprob]:
     return found
 
 
+def crowd() -> dict[str, tuple[list[int], dict[str, Any]]]:
+    """Prompts by name, with what is asked of them: scores alone, scores and text, text alone."""
+    chance = random.Random(7)
+    beginning = [chance.randrange(3, 259) for _ in range(70)]
+    prompts = [
+        [*beginning[: chance.choice((0, 70))], *(chance.randrange(3, 259) for _ in range(length))]
+        for length in (1, 30, 65, 90, 400)
+    ]
+    asked: dict[str, tuple[list[int], dict[str, Any]]] = {}
+    for number, tokens in enumerate([*prompts, prompts[2]]):
+        for most in (0, 2):
+            asks = {"prompt_logprobs": 2, "top_logprobs": 2, "max_tokens": most}
+            asked[f"{number}-{most}"] = (tokens, asks)
+        asked[f"{number}-plain"] = (tokens, {"max_tokens": 4})
+    return asked
+
+
+def check(stream: Stream, tokens: list[int], wanted: NDArray[np.float32], close: float) -> None:
+    """Hold what a stream told of its prompt, and of its first token, to a plain forward's."""
+    found = told(stream)
+    assert [one.token_id for one in found] == tokens
+    assert (found[0].logprob, found[0].top) == (0.0, ())
+    for at, one in enumerate(found[1:]):
+        assert one.logprob == pytest.approx(wanted[at][one.token_id], abs=close)
+        likeliest = np.sort(wanted[at])[:-3:-1].tolist()
+        assert [number for _, _, number in one.top] == pytest.approx(likeliest, abs=close)
+    made = [each for delta in stream.deltas for each in delta.logprobs]
+    if made:
+        assert made[0].logprob == pytest.approx(wanted[-1][made[0].token_id], abs=close)
+    assert isinstance(stream.end, Finished)
+    assert stream.end.usage.completion_tokens == len(made), "every sampled token is told of"
+    assert stream.end.usage.cached_tokens == 0
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_token_has_the_log_probability_of_a_plain_forward(
@@ -70,24 +104,11 @@ def test_every_token_has_the_log_probability_of_a_plain_forward(
     folder, depth, close = ROOT / "conf" / "tiny", 8, NOISE
     if family != BUNDLED:
         folder, depth, close = write_model(tmp_path / "model", MODELS[family]), 4, ROUGH_NOISE
-    chance = random.Random(7)
-    beginning = [chance.randrange(3, 259) for _ in range(70)]
-    prompts = [
-        [*beginning[: chance.choice((0, 70))], *(chance.randrange(3, 259) for _ in range(length))]
-        for length in (1, 30, 65, 90, 400)
-    ]
-    prompts.append(prompts[2])
-    asked: dict[str, Any] = {}
-    for number, tokens in enumerate(prompts):
-        for most in (0, 2):
-            asks = {"prompt_logprobs": 2, "top_logprobs": 2, "max_tokens": most}
-            asked[f"{number}-{most}"] = (tokens, asks)
-        asked[f"{number}-plain"] = (tokens, {"max_tokens": 4})
+    asked = crowd()
     streams: dict[str, Stream] = {}
     with serving(folder, shape, depth) as gateway:
-        names = list(asked)
-        for begin in range(0, len(names), 8):
-            for name in names[begin : begin + 8]:
+        for begin in range(0, len(asked), 8):
+            for name in list(asked)[begin : begin + 8]:
                 tokens, asks = asked[name]
                 prompt = TokensPrompt(token_ids=tuple(tokens))
                 streams[name] = gateway.submit(request(name, prompt=prompt, **asks))
@@ -102,22 +123,8 @@ def test_every_token_has_the_log_probability_of_a_plain_forward(
         return np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
 
     for name, (tokens, asks) in asked.items():
-        found = told(streams[name])
-        if "prompt_logprobs" not in asks:
-            assert found == []
-            continue
-        wanted = plain(tuple(tokens))
-        assert [one.token_id for one in found] == tokens
-        assert (found[0].logprob, found[0].top) == (0.0, ())
-        for at, one in enumerate(found[1:]):
-            assert one.logprob == pytest.approx(wanted[at][one.token_id], abs=close)
-            likeliest = np.sort(wanted[at])[:-3:-1].tolist()
-            assert [number for _, _, number in one.top] == pytest.approx(likeliest, abs=close)
-        end = streams[name].end
-        assert isinstance(end, Finished)
-        assert end.usage.completion_tokens == asks["max_tokens"]
-        assert end.usage.cached_tokens == 0
-        made = [each for delta in streams[name].deltas for each in delta.logprobs]
-        assert len(made) == asks["max_tokens"], "every sampled token is told of"
-        if made:
-            assert made[0].logprob == pytest.approx(wanted[-1][made[0].token_id], abs=close)
+        if "prompt_logprobs" in asks:
+            check(streams[name], tokens, plain(tuple(tokens)), close)
+            assert streams[name].tokens == asks["max_tokens"]
+        else:
+            assert told(streams[name]) == []
