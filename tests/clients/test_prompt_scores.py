@@ -23,7 +23,7 @@ from tests.harness.nodes import ROOT
 
 CLOSE = 1e-4
 ITEMS = 50
-AT_ONCE = 4
+AT_ONCE = 3
 SAID = "the a boat fish sea red list of integers from one to ten and then she said hello ."
 WORDS = SAID.split()
 
@@ -58,10 +58,10 @@ def items(bundled: Any) -> list[Parts]:
     """Contexts and continuations as token ids; every other context begins like others."""
     _, tokenizer = bundled
     chance = random.Random(5)
-    story = " ".join(chance.choice(WORDS) for _ in range(90))
+    story = " ".join(chance.choice(WORDS) for _ in range(30))
     made: list[Parts] = []
     for index in range(ITEMS):
-        own = " ".join(chance.choice(WORDS) for _ in range(chance.randint(1, 60)))
+        own = " ".join(chance.choice(WORDS) for _ in range(chance.randint(1, 20)))
         context = tokenizer.encode(story + " " + own if index % 2 else own)
         text = " " + " ".join(chance.choice(WORDS) for _ in range(chance.randint(1, 8)))
         made.append((context, tokenizer.encode(text, add_special_tokens=False)))
