@@ -313,26 +313,30 @@ class RunnerConnection:
             self._unsent.append(message)
             return not self._dead
         if isinstance(message, Submit):
-            if message.request.prompt_logprobs is not None and self._protocol < PROMPT_PROTOCOL:
-                return self._refuse_older(message.request.request_id)
+            refusal = _beyond(message, self._protocol)
+            if refusal is not None:
+                self._open.pop(message.request.request_id).observer.refused(refusal)
+                return True
             if self._protocol < SHARER_PROTOCOL:
                 message = Submit(
                     message.request, message.generation, message.credit, message.remaining_ms
                 )
         return self._send(message)
 
-    def _refuse_older(self, request_id: RequestId) -> bool:
-        """Refuse, in the runner's place, what it does not understand; True, for it is answered."""
-        one = self._open.pop(request_id)
-        text = "this model's runner is of an older shoal, which does not score prompts; update it"
-        one.observer.refused(Refusal(reason="unsupported", message=text, field="echo"))
-        return True
-
     def _send_hello(self) -> None:
         self._send(Hello(self._identity, self._boot, DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX))
 
     def _send(self, message: ToRunner) -> bool:
         return not self._dead and self._link.send(pack_to_runner(message))
+
+
+def _beyond(submit: Submit, protocol: int) -> Refusal | None:
+    """Return the refusal, in the runner's place, of what this version of the data plane cannot
+    say; None where it can."""
+    if submit.request.prompt_logprobs is None or protocol >= PROMPT_PROTOCOL:
+        return None
+    text = "this model's runner is of an older shoal, which does not score prompts; update it"
+    return Refusal(reason="unsupported", message=text, field="echo")
 
 
 def _fits(entry: Entry, one: _Open) -> bool:

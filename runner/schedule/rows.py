@@ -227,11 +227,9 @@ class Row:
 
     def take_scores(self, scores: PromptScores) -> PromptScores | None:
         """Note the scores of a chunk. Return those that an earlier life did not bring; None where
-        it brought all. ValueError for a gap."""
-        if scores.start > self.scored:
-            raise ValueError(f"scores from {scores.start} on, after {self.scored}")
+        it brought all, and where they follow a gap, so that some are missing in the end."""
         stop = scores.start + len(scores.logprobs)
-        if stop <= self.scored:
+        if not scores.start <= self.scored < stop:
             return None
         new, self.scored = scores.since(self.scored), stop
         return new

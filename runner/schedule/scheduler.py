@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId
 from bus.wire.shares import Sharer
-from runner.engine import EngineFacts, PromptScores, SampledToken, StepPlan, StepResult
+from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Intake
@@ -179,8 +179,8 @@ class Scheduler:
                 events.append(RowPrefilled(row.key, done, row.prompt_tokens))
         for scores in result.scored:
             row = issued.scored.get(scores.row)
-            if row is not None and row.status != "ended":
-                self._take_scores(row, scores, now, events)
+            if row is not None and row.status != "ended" and (new := row.take_scores(scores)):
+                events.append(RowScored(row.key, new))
         owed = dict(issued.samples)
         for sampled in result.tokens:
             row = owed.pop(sampled.row, None)
@@ -255,17 +255,6 @@ class Scheduler:
         self._table.validate_state()
 
     # --- inside ---------------------------------------------------------------------------
-
-    def _take_scores(
-        self, row: Row, scores: PromptScores, now: float, events: list[RowEvent]
-    ) -> None:
-        try:
-            new = row.take_scores(scores)
-        except ValueError as error:
-            events.append(self._fail(row, "internal", f"the engine gave {error}", now))
-            return
-        if new is not None:
-            events.append(RowScored(row.key, new))
 
     def _take(self, row: Row, sampled: SampledToken, now: float, events: list[RowEvent]) -> None:
         if row.scores:
