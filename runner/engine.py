@@ -47,7 +47,8 @@ class RowSpec:
     had already made (`made` of them, at the end): penalties, grammar and the random stream
     continue exactly where they stopped, for the random key of a token depends on
     (`seed`, its position) alone. `seed` is always set here. `logprobs` None: not computed;
-    k: the chosen token's and the k likeliest.
+    k: the chosen token's and the k likeliest. `prompt_logprobs` k: of each prompt token too, from
+    the logits of every position of the row's chunks; the scheduler keeps those chunks small.
     """
 
     row: RowId
@@ -57,6 +58,7 @@ class RowSpec:
     made: int = 0
     logprobs: int | None = None
     grammar: GrammarSpec | None = None
+    prompt_logprobs: int | None = None
 
 
 class PrefixHit(ArrayFrame, frozen=True):
@@ -118,6 +120,22 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScores:
+    """The log-probabilities of the row's prompt tokens from number `start` on, each with the
+    likeliest in its place, (token id, logprob); 0 and none for token 0: given, not predicted."""
+
+    row: RowId
+    start: int
+    logprobs: tuple[float, ...]
+    top: tuple[tuple[tuple[TokenId, float], ...], ...]
+
+    def since(self, start: int) -> PromptScores:
+        """Return those from token `start` on; it is not before the first."""
+        skipped = start - self.start
+        return PromptScores(self.row, start, self.logprobs[skipped:], self.top[skipped:])
+
+
+@dataclass(frozen=True, slots=True)
 class RowFailure:
     """The row alone is lost; every other row of the step has its token."""
 
@@ -128,12 +146,14 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step made, and its wall-clock seconds, measured by the engine."""
+    """What a step made, and its wall-clock seconds, measured by the engine. `scored` are those of
+    a row in order, without gaps, up to where its last chunk tells of the token after it."""
 
     step: int
     tokens: tuple[SampledToken, ...]
     failures: tuple[RowFailure, ...] = ()
     step_s: float = 0.0
+    scored: tuple[PromptScores, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

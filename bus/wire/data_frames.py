@@ -43,9 +43,15 @@ def _row(entry: Entry) -> Entry | tuple[str | int, ...]:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         if isinstance(value, GenerationRequest):
-            return value.model_dump(exclude=None if value.key_id else {"key_id"})
+            return value.model_dump(exclude=_absent(value))
         return value.model_dump(exclude_defaults=True)
     raise TypeError(f"{type(value).__name__} is nothing that travels in a frame")
+
+
+def _absent(request: GenerationRequest) -> set[str]:
+    """Return the fields that version 1 of the data plane did not have, where they say nothing."""
+    newer = {"key_id": request.key_id, "prompt_logprobs": request.prompt_logprobs}
+    return {name for name, value in newer.items() if value is None}
 
 
 def _validated(model: type[BaseModel], data: object) -> BaseModel:

@@ -19,6 +19,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptTokens,
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
@@ -42,12 +43,15 @@ class CollectedCall:
 
 @dataclass(slots=True)
 class CollectedChoice:
-    """One choice. `logprobs` are those of the text, not of the reasoning."""
+    """One choice. `logprobs` are those of the text, not of the reasoning; `prompt` and
+    `prompt_text` are the prompt's, where it was asked about."""
 
     text: str = ""
     reasoning: str = ""
     calls: list[CollectedCall] = field(default_factory=list[CollectedCall])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    prompt: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    prompt_text: str = ""
     finish_reason: FinishReason = "stop"
     stop: str | None = None
 
@@ -106,6 +110,10 @@ class Collector:
                     self._pieces.setdefault(key, []).append(entry.text)
                     if entry.logprobs and channel == "text":
                         whole.choices[entry.choice].logprobs.extend(entry.logprobs)
+                case PromptTokens():
+                    key = (entry.request_id, entry.choice, "prompt_text")
+                    self._pieces.setdefault(key, []).append(entry.text)
+                    whole.choices[entry.choice].prompt.extend(entry.logprobs)
                 case ToolCallDelta():
                     calls = whole.choices[entry.choice].calls
                     calls += (CollectedCall() for _ in range(len(calls), entry.call + 1))

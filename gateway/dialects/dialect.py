@@ -86,7 +86,7 @@ class Parsed:
 
     The requests are answered together, in order: choice c of request r is choice
     r * n + c of the answer. `echoes` has the text to put before each request's choices
-    (empty when none was asked for).
+    (empty when none was asked for); None where the runner tells it.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -97,7 +97,7 @@ class Parsed:
     fingerprint: str
     include_usage: bool = False
     extras: Extras = Extras()
-    echoes: tuple[str, ...] = ()
+    echoes: tuple[str | None, ...] = ()
     intent: Intent = "generate"
 
     @property

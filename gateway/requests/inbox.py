@@ -13,10 +13,17 @@ from collections.abc import Callable, Sequence
 
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
-from bus.wire.messages.tokens import Entry, Failed, Finished, TokenDelta, ToolCallDelta
+from bus.wire.messages.tokens import (
+    Entry,
+    Failed,
+    Finished,
+    PromptTokens,
+    TokenDelta,
+    ToolCallDelta,
+)
 from gateway.dialects.faults import HttpFault, of_failed
 
-_COSTS = frozenset((TokenDelta, ToolCallDelta))
+_COSTS = frozenset((TokenDelta, PromptTokens, ToolCallDelta))
 OnSent = Callable[[RequestId, int, int], None]
 
 
@@ -142,7 +149,7 @@ class EntryInbox:
         counts = Counter(
             (one.request_id, one.choice)
             for one in taken
-            if type(one) is TokenDelta or type(one) is ToolCallDelta
+            if isinstance(one, TokenDelta | PromptTokens | ToolCallDelta)
         )
         for (request_id, choice), count in counts.items():
             self._on_sent(request_id, choice, count)

@@ -54,6 +54,8 @@ BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
 SHARER_PROTOCOL = 2
 """The first version of the data plane in which a runner is told who asks."""
+PROMPT_PROTOCOL = 3
+"""The first one in which a runner can be asked for the log-probabilities of a prompt."""
 
 
 class RequestObserver(Protocol):
@@ -310,10 +312,15 @@ class RunnerConnection:
         if self._protocol is None:
             self._unsent.append(message)
             return not self._dead
-        if isinstance(message, Submit) and self._protocol < SHARER_PROTOCOL:
-            message = Submit(
-                message.request, message.generation, message.credit, message.remaining_ms
-            )
+        if isinstance(message, Submit):
+            refusal = _beyond(message, self._protocol)
+            if refusal is not None:
+                self._open.pop(message.request.request_id).observer.refused(refusal)
+                return True
+            if self._protocol < SHARER_PROTOCOL:
+                message = Submit(
+                    message.request, message.generation, message.credit, message.remaining_ms
+                )
         return self._send(message)
 
     def _send_hello(self) -> None:
@@ -321,6 +328,15 @@ class RunnerConnection:
 
     def _send(self, message: ToRunner) -> bool:
         return not self._dead and self._link.send(pack_to_runner(message))
+
+
+def _beyond(submit: Submit, protocol: int) -> Refusal | None:
+    """Return the refusal, in the runner's place, of what this version of the data plane cannot
+    say; None where it can."""
+    if submit.request.prompt_logprobs is None or protocol >= PROMPT_PROTOCOL:
+        return None
+    text = "this model's runner is of an older shoal, which does not score prompts; update it"
+    return Refusal(reason="unsupported", message=text, field="echo")
 
 
 def _fits(entry: Entry, one: _Open) -> bool:

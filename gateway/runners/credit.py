@@ -1,6 +1,6 @@
 """Credit: how many entries a runner may still send, per choice of a request.
 
-Pure. The unit is one text or tool-call entry; other entries are free. What was *sent to the
+Pure. The unit is one text, prompt or tool-call entry; other entries are free. What was *sent to the
 client* is granted again, half a window at a time, so that a slow reader holds at most a
 window here and slows only itself. (Flow control as in HTTP/2 and ZeroMQ's guide.)
 """

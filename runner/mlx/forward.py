@@ -27,7 +27,15 @@ from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
-from runner.mlx.sampling import EngineRow, PendingStep, ReceivingSource, SamplingSource, TokenSource
+from runner.mlx.sampling import (
+    EngineRow,
+    PendingStep,
+    ReceivingSource,
+    SamplingSource,
+    ScoredChunk,
+    TokenSource,
+    score_chunks,
+)
 
 PART_TOKENS = 64
 """A part of a group that a pipeline computes by itself has so many tokens or more: fewer cost
@@ -106,20 +114,42 @@ class Prefill:
         for row, chunk in part:
             row.computed = chunk.stop
         last = [index for index, (row, _) in enumerate(part) if row.prefilled]
+        ends = [lengths[index] - 1 for index in last]
+        scored = [
+            ScoredChunk(index, row.spec, start, chunk.stop)
+            for index, ((row, chunk), start) in enumerate(zip(part, starts, strict=True))
+            if row.spec.prompt_logprobs is not None
+        ]
 
         def run() -> mx.array:
             """Return the forward's output; its caches advance."""
             return self._model(inputs, cache=caches)
 
+        arrays: list[mx.array] = []
+        if scored:
+            out = run()
+            scores = score_chunks(out, scored)
+            pending.scored.append(scores)
+            arrays += scores.arrays()
+            logits = out[mx.array(last), mx.array(ends)] if last else out
+        elif last:
+            logits = self._head.logits(run, last, ends)
+        else:
+            logits = run()
         if not last:
-            return [], [*self._comm.must_evaluate(run()), *evaluated(caches)]
-        logits = self._head.logits(run, last, [lengths[index] - 1 for index in last])
+            return arrays, [*self._comm.must_evaluate(logits), *evaluated(caches)]
+        return [*self._first_tokens(part, last, logits, pending), *arrays], evaluated(caches)
+
+    def _first_tokens(
+        self, part: Sequence[Work], last: Sequence[int], logits: mx.array, pending: PendingStep
+    ) -> list[mx.array]:
+        """Draw the first token of the rows whose `last` chunks these are; return its arrays."""
         rows = [part[index][0] for index in last]
         drawn = self._source.draw(rows, logits, pending)
         for index, row in enumerate(rows):
             row.token = drawn.tokens[index : index + 1]
         record(pending.first, drawn, list(enumerate(rows)))
-        return drawn.arrays(), evaluated(caches)
+        return drawn.arrays()
 
 
 class Forward:

@@ -10,6 +10,7 @@ from runner.schedule.rows import (
     RowFinished,
     RowKey,
     RowPrefilled,
+    RowScored,
     RowStarted,
     RowToken,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "RowFinished",
     "RowKey",
     "RowPrefilled",
+    "RowScored",
     "RowStarted",
     "RowToken",
     "ScheduleSettings",

@@ -32,6 +32,8 @@ class Draft:
     fresh: set[EntryId] = field(default_factory=set[EntryId])
     """Entries that this step makes: to be hit from the next one on."""
     samples: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
+    scored: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
+    """Rows whose prompts are scored by chunks of this step."""
     progress: list[tuple[Row, int]] = field(default_factory=list[tuple[Row, int]])
     groups: list[GroupSize] = field(default_factory=list[GroupSize])
     decode_s: float = 0.0

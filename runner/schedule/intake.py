@@ -58,7 +58,7 @@ class Intake:
 
     def ended(self, row: Row) -> None:
         """Note how long the answer of a row that has ended was, if it is whole."""
-        if row.finish in ("stop", "length"):
+        if row.finish in ("stop", "length") and row.prepared.max_tokens:
             self._usual_tokens += 0.2 * (len(row.made) - self._usual_tokens)
 
     def _never_fits(self, prepared: PreparedRequest) -> Refusal | None:

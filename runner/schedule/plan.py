@@ -56,7 +56,8 @@ def _retire(table: RowTable, draft: Draft) -> None:
     so that the next turn finds it."""
     for row in tuple(table.retiring):
         table.drop_held(row)
-        if not row.kept_output and row.finish in ("stop", "length"):
+        keeps = row.prepared.request.prompt_logprobs is None
+        if keeps and not row.kept_output and row.finish in ("stop", "length"):
             row.kept_output = True
             if keep_prefix(
                 table, draft, row, row.length - 1 if table.facts.trims else row.computed
@@ -202,6 +203,8 @@ def _next(table: RowTable, waiting: list[Row]) -> Row:
 
 
 def _waits_for_prefix(table: RowTable, draft: Draft, row: Row) -> bool:
+    if row.scores:
+        return False
     match = table.prefixes.find(row.chain())
     return _shares_soon(table, row, match) or (match is not None and match.entry in draft.fresh)
 
@@ -293,7 +296,8 @@ def _idle(table: RowTable, draft: Draft) -> list[Row]:
 
 def _enter(table: RowTable, draft: Draft, row: Row) -> None:
     """Give the row its next life in the engine, from a kept prefix where one serves."""
-    match = table.prefixes.find(row.chain())  # making a place may have evicted the first
+    # Looked up again, for making a place may have evicted the first.
+    match = None if row.scores else table.prefixes.find(row.chain())
     row_id = table.enter(row, draft.now)
     draft.admit.append(row.spec(row_id))
     if match is not None and match.entry not in draft.fresh:

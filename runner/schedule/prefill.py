@@ -17,6 +17,9 @@ from runner.schedule.table import RowTable
 
 STRETCH = 1.5
 """A chunk may be so much larger where that completes a prompt: no stub is left for a step."""
+SCORED_BYTES = 64 << 20
+"""The float32 logits of a group that is scored; what is made of them takes up to four times that
+beside the model's own."""
 SHORT_COUNTS = 4.0
 """A short prompt beside decodes counts as so many rows: it takes little and is gone."""
 
@@ -153,6 +156,8 @@ def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
             other = _piece(table, row, left)
             top, count = max(longest, other), len(group) + 1
             padded = top * count
+            if row.scores != first.scores:
+                continue
             whole = other == _in_one_go(table, row)
             fits = padded <= (left.most if whole else left.tokens)
             if not fits or total + other < (1 - table.settings.padding) * padded:
@@ -181,12 +186,39 @@ def _in_one_go(table: RowTable, row: Row) -> int:
     return end - row.computed
 
 
+def _pieces(table: RowTable, group: list[RowChunk]) -> list[list[RowChunk]]:
+    """Return the group in pieces to be computed one after the other: rows that are scored need the
+    logits of every position, of which a piece holds `SCORED_BYTES` at most, or one per row. Each
+    piece takes the same part of every row's chunk, so that padding stays what it is."""
+    if not group[0][0].scores:
+        return [group]
+    positions = SCORED_BYTES // (4 * max(table.facts.vocabulary, 1))
+    width = max(positions // len(group), 1)
+    longest = max(stop - start for _, start, stop in group)
+    count = -(-longest // width)
+    pieces = [
+        [
+            (row, start + (stop - start) * at // count, start + (stop - start) * (at + 1) // count)
+            for row, start, stop in group
+        ]
+        for at in range(count)
+    ]
+    return [[chunk for chunk in piece if chunk[1] < chunk[2]] for piece in pieces]
+
+
 def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
+    for piece in _pieces(table, group):
+        _compute(table, draft, piece)
+
+
+def _compute(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
     chunks: list[PrefillChunk] = []
     for row, start, stop in group:
         assert row.row_id is not None
         chunks.append(PrefillChunk(row.row_id, start, stop))
         row.computed = stop
+        if row.scores:
+            draft.scored[row.row_id] = row
         draft.progress.append((row, stop))
         if stop == row.life_tokens:
             row.move("prompt_done")

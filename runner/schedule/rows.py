@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
-from runner.engine import EntryId, RowId, RowSpec, SampledToken
+from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
 from runner.schedule.prefix import TokenChain
 from runner.text import PreparedRequest
 
@@ -70,6 +70,14 @@ class RowPrefilled:
 
 
 @dataclass(frozen=True, slots=True)
+class RowScored:
+    """The log-probabilities of some prompt tokens: all of them in order, before the first token."""
+
+    key: RowKey
+    scores: PromptScores
+
+
+@dataclass(frozen=True, slots=True)
 class RowToken:
     """One token, in order; a stop token included."""
 
@@ -96,7 +104,7 @@ class RowFailed:
     cost: RowCost
 
 
-RowEvent = RowStarted | RowPrefilled | RowToken | RowFinished | RowFailed
+RowEvent = RowStarted | RowPrefilled | RowScored | RowToken | RowFinished | RowFailed
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +112,8 @@ class Row:
     """A row's state. `length` = prompt + made; `computed` counts tokens with KV, issued steps
     included; `in_flight` counts samples issued but not read; `reserved` is the length that KV
     memory is admitted for, and `computed <= reserved` while it lives in the engine. `sharer` asked
-    for it; `gave_way` counts how often it was preempted for another sharer."""
+    for it; `gave_way` counts how often it was preempted for another sharer. `scored` counts the
+    prompt tokens whose log-probabilities were read, over all its lives."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -133,6 +142,7 @@ class Row:
     sharer: Sharer = ()
     entered_at: float = 0.0
     gave_way: int = 0
+    scored: int = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -143,7 +153,9 @@ class Row:
     def keeps_prompt(self) -> bool:
         """Return whether its prompt is kept as soon as it is computed (for its other choices,
         or because it is long); a short one is kept with the output, at the end, for half the
-        copying."""
+        copying. One that is scored starts from nothing that was kept, and is not kept."""
+        if self.prepared.request.prompt_logprobs is not None:
+            return False
         enough = self.prompt.length > self.prompt.block_tokens
         return enough and (len(self.prepared.choices) > 1 or self.prompt.length >= LONG_PROMPT)
 
@@ -156,6 +168,13 @@ class Row:
     def longest(self) -> int:
         """Return the length that the row can never exceed."""
         return self.prompt.length + self.prepared.max_tokens
+
+    @property
+    def scores(self) -> bool:
+        """Return whether log-probabilities of its prompt are still to be read: a kept prefix has
+        none."""
+        wanted = self.prepared.request.prompt_logprobs is not None
+        return wanted and self.scored < self.prompt.length
 
     @property
     def rank(self) -> int:
@@ -203,7 +222,17 @@ class Row:
             made=len(self.made),
             logprobs=request.top_logprobs,
             grammar=self.prepared.grammar,
+            prompt_logprobs=request.prompt_logprobs if self.scores else None,
         )
+
+    def take_scores(self, scores: PromptScores) -> PromptScores | None:
+        """Note the scores of a chunk. Return those that an earlier life did not bring; None where
+        it brought all, and where they follow a gap, so that some are missing in the end."""
+        stop = scores.start + len(scores.logprobs)
+        if not scores.start <= self.scored < stop:
+            return None
+        new, self.scored = scores.since(self.scored), stop
+        return new
 
     def cost(self, now: float) -> RowCost:
         """Return what the row has taken up to `now`."""

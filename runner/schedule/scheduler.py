@@ -30,6 +30,7 @@ from runner.schedule.rows import (
     RowFinished,
     RowKey,
     RowPrefilled,
+    RowScored,
     RowToken,
 )
 from runner.schedule.table import RowTable, ScheduleSettings
@@ -176,6 +177,10 @@ class Scheduler:
         for row, done in issued.progress:
             if row.status != "ended" and not row.made and done <= row.prompt_tokens:
                 events.append(RowPrefilled(row.key, done, row.prompt_tokens))
+        for scores in result.scored:
+            row = issued.scored.get(scores.row)
+            if row is not None and row.status != "ended" and (new := row.take_scores(scores)):
+                events.append(RowScored(row.key, new))
         owed = dict(issued.samples)
         for sampled in result.tokens:
             row = owed.pop(sampled.row, None)
@@ -252,6 +257,15 @@ class Scheduler:
     # --- inside ---------------------------------------------------------------------------
 
     def _take(self, row: Row, sampled: SampledToken, now: float, events: list[RowEvent]) -> None:
+        if row.scores:
+            message = f"the engine scored {row.scored} of {row.prompt_tokens} prompt tokens"
+            events.append(self._fail(row, "internal", message, now))
+            return
+        if not row.prepared.max_tokens:
+            # The prompt alone was asked for: the token that comes with its end is thrown away.
+            row.first_token_at = now
+            events.append(self._finish(row, "length", now))
+            return
         row.made.append(sampled.token)
         if row.first_token_at is None:
             row.first_token_at = now

@@ -252,5 +252,6 @@ class RowTable:
             assert row.status != "ended"
             assert (row.row_id is None) == (row.status == "waiting")
             assert (row.status == "prefilling") == (row.computed < row.life_tokens)
-            assert len(row.made) + row.in_flight <= row.prepared.max_tokens
+            assert len(row.made) + row.in_flight <= max(row.prepared.max_tokens, 1)
+            assert 0 <= row.scored <= row.prompt.length
             assert row.in_flight == sum(row in issued.samples.values() for issued in self.issued)

@@ -22,12 +22,20 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptTokens,
     TokenDelta,
     ToolCallDelta,
 )
-from runner.engine import SampledToken
+from runner.engine import PromptScores, SampledToken
 from runner.schedule import RowCost, RowEvent, RowKey, Scheduler
-from runner.text import ChoiceReader, Piece, PreparedRequest, TextPiece
+from runner.text import (
+    ChoiceReader,
+    Piece,
+    PreparedRequest,
+    PromptPiece,
+    PromptReader,
+    TextPiece,
+)
 
 OrderKind = Literal["pause", "resume", "complete", "cancel"]
 
@@ -68,7 +76,8 @@ class OpenChoice:
 
 
 class OpenRequest:
-    """See the module's law. `peer` is the gateway process that asked."""
+    """See the module's law. `peer` is the gateway process that asked, `prompt` reads the scores of
+    the prompt where it asked for them."""
 
     def __init__(
         self,
@@ -77,8 +86,10 @@ class OpenRequest:
         *,
         peer: bytes,
         credit: int,
+        prompt: PromptReader | None = None,
     ) -> None:
         self.prepared = prepared
+        self._prompt = prompt
         self.peer = peer
         self.request_id: RequestId = prepared.request_id
         self.choices = [
@@ -100,6 +111,14 @@ class OpenRequest:
         """Tell how far a long prompt is; the last step is told by the first token."""
         if choice == 0 and done < total and not self.is_over:
             out.entries.append(PrefillProgress(self.request_id, self._next(), done, total))
+
+    def scored(self, choice: int, scores: PromptScores, now: float, out: Outgoing) -> None:
+        """Take the scores of more of the prompt's tokens; an error of the reader comes through."""
+        open_choice = self.choices[choice]
+        if self.is_over or open_choice.finish is not None or self._prompt is None:
+            return
+        open_choice.held.extend(self._prompt.read(scores))
+        self._send(open_choice, now, out)
 
     def token(self, choice: int, sampled: SampledToken, now: float, out: Outgoing) -> None:
         """Take one more token of a choice; ignored once the choice's text is complete.
@@ -232,6 +251,10 @@ class OpenRequest:
                 piece.text,
                 piece.tokens,
                 piece.logprobs,
+            )
+        if isinstance(piece, PromptPiece):
+            return PromptTokens(
+                self.request_id, self._next(), choice, piece.start, piece.text, piece.logprobs
             )
         return ToolCallDelta(
             self.request_id,

@@ -228,7 +228,13 @@ class RequestServer:
         works = self.works
         assert works is not None, "ready"
         readers = [works.choice(prepared, choice.choice) for choice in prepared.choices]
-        request = OpenRequest(prepared, readers, peer=pending.peer, credit=pending.submit.credit)
+        request = OpenRequest(
+            prepared,
+            readers,
+            peer=pending.peer,
+            credit=pending.submit.credit,
+            prompt=works.prompt(prepared),
+        )
         seeds = [
             secrets.randbits(63) if choice.seed is None else choice.seed
             for choice in prepared.choices
@@ -284,6 +290,8 @@ class RequestServer:
                 case schedule.RowToken():
                     request.token(choice, event.sampled, now, out)
                     self.totals.generated_tokens += 1
+                case schedule.RowScored():
+                    request.scored(choice, event.scores, now, out)
                 case schedule.RowFinished():
                     request.row_finished(choice, event.finish, event.cost, now, out)
                 case schedule.RowFailed():

@@ -14,6 +14,8 @@ from runner.text.prepared import (
     Piece,
     PreparedChoice,
     PreparedRequest,
+    PromptPiece,
+    PromptReader,
     TextPiece,
     TextWorks,
 )
@@ -31,6 +33,8 @@ __all__ = [
     "Piece",
     "PreparedChoice",
     "PreparedRequest",
+    "PromptPiece",
+    "PromptReader",
     "Text",
     "TextPiece",
     "TextThread",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bus.wire.errors import FinishReason
-from bus.wire.ids import RequestId
+from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.tokens import Channel, TokenLogprob
 from runner.engine import SampledToken
 from runner.text.detokenise import Detokeniser
@@ -137,14 +137,20 @@ class ChoiceText:
         while noted and (noted[0][0] <= end or (last and begun < end)):
             begun, token = noted.popleft()
             if begun > start:
-                found.append(self._logprob(token))
+                assert self._token_text is not None
+                found.append(logprob_of(token.token, token.logprob, token.top, self._token_text))
         return tuple(found)
 
-    def _logprob(self, token: SampledToken) -> TokenLogprob:
-        text = self._token_text
-        assert text is not None
-        top = tuple((index, text(index), logprob) for index, logprob in token.top)
-        return TokenLogprob(token.token, text(token.token), token.logprob, top)
+
+def logprob_of(
+    token: TokenId,
+    logprob: float,
+    top: Sequence[tuple[TokenId, float]],
+    token_text: Callable[[int], str],
+) -> TokenLogprob:
+    """Return what is told of one token."""
+    likeliest = tuple((other, token_text(other), number) for other, number in top)
+    return TokenLogprob(token, token_text(token), logprob, likeliest)
 
 
 def call_id(request_id: RequestId, choice: int, call: int) -> str:

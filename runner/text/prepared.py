@@ -9,6 +9,7 @@ then `finish` exactly once; every piece of `push` comes before the pieces of `fi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -16,7 +17,7 @@ from bus.wire.errors import FinishReason, Refusal
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Channel, TokenLogprob
-from runner.engine import GrammarSpec, SampledToken
+from runner.engine import GrammarSpec, PromptScores, SampledToken
 
 SpanState = Literal["text", "reasoning"]
 """Where the output begins: in plain text, or inside a thinking block that the prompt opened."""
@@ -35,7 +36,8 @@ class PreparedChoice:
 class PreparedRequest:
     """A request that can be scheduled: all its choices share the prompt `tokens`.
 
-    `0 < len(tokens)`, `0 < max_tokens` and `len(tokens) + max_tokens <= context tokens`.
+    `0 < len(tokens)` and `len(tokens) + max_tokens <= context tokens`. `max_tokens` is 0 only where
+    nothing but the prompt's log-probabilities are asked for.
     A sampled token in `stop_token_ids` ends the choice with "stop" (and is still pushed). The set
     is empty under `ignore_eos`, unless a grammar holds: a finished grammar must be able to end.
     `opening` is the state that each choice's text starts in; `reads_thinking` and `reads_tools`
@@ -82,7 +84,16 @@ class CallPiece:
     tokens: int = 0
 
 
-Piece = TextPiece | CallPiece
+@dataclass(frozen=True, slots=True)
+class PromptPiece:
+    """Becomes `PromptTokens`: the prompt's tokens from number `start` on."""
+
+    start: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...]
+
+
+Piece = TextPiece | CallPiece | PromptPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,14 @@ class ChoiceReader(Protocol):
         ...
 
 
+class PromptReader(Protocol):
+    """Reads the scores of a prompt (see `PromptEcho`)."""
+
+    def read(self, scores: PromptScores) -> Iterator[PromptPiece]:
+        """Yield the pieces that these scores are told in; scores come in order, without gaps."""
+        ...
+
+
 class TextWorks(Protocol):
     """All that the text thread does (`runner.text.text.Text`); called from that thread alone.
 
@@ -134,6 +153,11 @@ class TextWorks(Protocol):
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceReader:
         """Return a new reader for one choice. May be called from another thread."""
+        ...
+
+    def prompt(self, prepared: PreparedRequest) -> PromptReader | None:
+        """Return a reader of the prompt's scores, None where none were asked for. May be called
+        from another thread."""
         ...
 
 

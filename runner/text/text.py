@@ -8,7 +8,7 @@ choices to one thread, which may be another: they share nothing that changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bus.wire.errors import BadRequest, ContextOverflow, Refusal
@@ -24,6 +24,7 @@ from bus.wire.messages.requests import (
 )
 from runner.engine import GrammarSpec
 from runner.text.choice import ChoiceText
+from runner.text.echo import EveryToken, PromptEcho
 from runner.text.grammar import Calls, Grammars, ThinkFirst
 from runner.text.prepared import PreparedChoice, PreparedRequest, SpanState, choice_seed
 from runner.text.spans import SpanReader
@@ -100,8 +101,29 @@ class Text:
         except (BadRequest, ContextOverflow) as problem:
             return _refusal(problem)
 
-    def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText:
+    def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText | EveryToken:
         """Return a reader for one choice."""
+        request, token_text = prepared.request, self._tokenizer.token_text
+        if request.top_logprobs is None:
+            return self._choice(prepared, choice)
+        if request.prompt_logprobs is not None:
+            return EveryToken(self._choice(prepared, choice), token_text)
+        return self._choice(prepared, choice, token_text)
+
+    def prompt(self, prepared: PreparedRequest) -> PromptEcho | None:
+        """Return a reader of the prompt's scores, None where none were asked for."""
+        if prepared.request.prompt_logprobs is None:
+            return None
+        tokenizer = self._tokenizer
+        detokeniser = tokenizer.detokeniser(begins=True)
+        return PromptEcho(prepared.tokens, detokeniser, tokenizer.token_text)
+
+    def _choice(
+        self,
+        prepared: PreparedRequest,
+        choice: int,
+        token_text: Callable[[int], str] | None = None,
+    ) -> ChoiceText:
         tokenizer, request = self._tokenizer, prepared.request
         prompt = request.prompt
         chat = isinstance(prompt, ChatPrompt)
@@ -119,24 +141,27 @@ class Text:
             ),
             stop_token_ids=prepared.stop_token_ids,
             one_call=prepared.reads_tools and not request.parallel_tool_calls,
-            token_text=None if request.top_logprobs is None else tokenizer.token_text,
+            token_text=token_text,
         )
 
     def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
         _check_stops(request.stop)
         self._check_bias(request.sampling.logit_bias)
+        _check_scoring(request)
         prompt = self._prompt(request, context_tokens)
         if not prompt.tokens:
             raise BadRequest("the prompt is empty", field="prompt")
-        room = context_tokens - len(prompt.tokens)
-        if room < 1:
-            raise ContextOverflow(prompt_tokens=len(prompt.tokens), limit_tokens=context_tokens - 1)
+        wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        room, least = context_tokens - len(prompt.tokens), min(wanted, 1)
+        if room < least:
+            limit = context_tokens - least
+            raise ContextOverflow(prompt_tokens=len(prompt.tokens), limit_tokens=limit)
         grammar = self._grammar(request, prompt)
         endless = request.ignore_eos and grammar is None
         return PreparedRequest(
             request=request,
             tokens=tuple(TokenId(token) for token in prompt.tokens),
-            max_tokens=min(request.max_tokens or DEFAULT_MAX_TOKENS, room),
+            max_tokens=min(wanted, room),
             stop_token_ids=frozenset() if endless else self._tokenizer.eos_token_ids,
             choices=tuple(
                 PreparedChoice(choice, choice_seed(request.sampling.seed, choice))
@@ -290,6 +315,18 @@ class Text:
                 )
             if not math.isfinite(value) or abs(value) > 100:
                 raise BadRequest("a bias must be within -100..100", field=f"logit_bias.{token}")
+
+
+def _check_scoring(request: GenerationRequest) -> None:
+    if request.prompt_logprobs is None:
+        if request.max_tokens == 0:
+            text = "must be at least 1, unless the prompt's log-probabilities are asked for"
+            raise BadRequest(text, field="max_tokens")
+        return
+    if isinstance(request.prompt, ChatPrompt):
+        raise BadRequest("only a raw prompt is scored", field="prompt_logprobs")
+    if request.n > 1:
+        raise BadRequest("a prompt that is scored has one choice", field="n")
 
 
 def _check_stops(stops: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from runner.engine import (
     EngineMemory,
     EntryId,
     PrefillGroup,
+    PromptScores,
     RowFailure,
     RowId,
     RowSpec,
@@ -64,6 +65,18 @@ def whole_output(seed: int, prompt: Sequence[int], most: int, stops: frozenset[i
     while len(made) < most and not (made and made[-1] in stops):
         made.append(next_token(seed, [*prompt, *made]))
     return made
+
+
+def scores_of(spec: RowSpec, start: int, stop: int) -> PromptScores:
+    """What the chunk tokens[start:stop] tells of the tokens after each of its own: a number that
+    depends on all tokens up to there."""
+    prompt = spec.tokens[: len(spec.tokens) - spec.made]
+    first, last = (start + 1 if start else 0), min(stop + 1, len(prompt))
+    numbers = [
+        -zlib.crc32(repr(prompt[: at + 1]).encode()) / 2**32 if at else 0.0
+        for at in range(first, last)
+    ]
+    return PromptScores(spec.row, first, tuple(numbers), tuple(() for _ in numbers))
 
 
 @dataclass(frozen=True)
@@ -173,13 +186,15 @@ class FakeEngine:
         if not self.facts.batches_ragged:
             self._require(len(plan.decode) <= 1, "one row at a time")
             self._require(all(len(group) == 1 for group in plan.prefill), "one row at a time")
-        done = self._prefill(plan)
+        done, scored = self._prefill(plan)
         self._decode(plan, done)
         tokens, failures = self._sample(plan, done)
         self._keep(plan)
         decode_s, prefill_s = self.costs.decode_s(len(plan.decode)), 0.0
         prefill_s = self.costs.prefill_s(plan.prefill)
-        result = StepResult(plan.step, tuple(tokens), tuple(failures), decode_s + prefill_s)
+        result = StepResult(
+            plan.step, tuple(tokens), tuple(failures), decode_s + prefill_s, tuple(scored)
+        )
         digest = self.digests[-1] if self.digests else self.digest
         for sampled in tokens:
             packed = sampled.row.to_bytes(8, "little") + sampled.token.to_bytes(4, "little")
@@ -187,20 +202,25 @@ class FakeEngine:
         self.digests.append(digest)
         self.unread.append(result)
 
-    def _prefill(self, plan: StepPlan) -> list[RowId]:
+    def _prefill(self, plan: StepPlan) -> tuple[list[RowId], list[PromptScores]]:
         done: list[RowId] = []
+        scored: list[PromptScores] = []
         for group in plan.prefill:
             real = sum(chunk.stop - chunk.start for chunk in group)
             self._require(real >= 0.75 * padded_tokens(group), "at most a quarter is padding")
             for chunk in group:
                 row = self.rows[chunk.row]
-                self._require(chunk.row not in done, "one chunk per row and step")
+                scores = row.spec.prompt_logprobs is not None
+                self._require(chunk.row not in done or scores, "one chunk per row and step")
                 self._require(chunk.start == len(row.kv) < chunk.stop, "chunks have no gaps")
                 self._require(chunk.stop <= len(row.spec.tokens), "chunks are of the prompt")
                 row.kv += row.tokens[chunk.start : chunk.stop]
                 self.computed_tokens += chunk.stop - chunk.start
-                done.append(chunk.row)
-        return done
+                if chunk.row not in done:
+                    done.append(chunk.row)
+                if scores:
+                    scored.append(scores_of(row.spec, chunk.start, chunk.stop))
+        return done, scored
 
     def _decode(self, plan: StepPlan, done: list[RowId]) -> None:
         self._require(len(set(plan.decode)) == len(plan.decode), "each row decodes once")

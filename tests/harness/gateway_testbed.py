@@ -47,6 +47,7 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.events import Event, EventBody, InstancePlaced, TermOpened
 from bus.wire.messages.readings import CardReading, DemandReading
+from bus.wire.messages.tokens import DATA_PROTOCOL_MAX
 
 ROOT = Path(__file__).parents[2]
 NODE = NodeId("n1")
@@ -147,7 +148,9 @@ class Holder:
 class Runner:
     """A synthetic runner's process and what it has said."""
 
-    def __init__(self, address: str, instance: str, generation: int) -> None:
+    def __init__(
+        self, address: str, instance: str, generation: int, protocol: int = DATA_PROTOCOL_MAX
+    ) -> None:
         self.address, self.instance, self.generation = address, instance, generation
         self.said: list[dict[str, Any]] = []
         self.process = subprocess.Popen(
@@ -158,6 +161,7 @@ class Runner:
                 address,
                 instance,
                 str(generation),
+                str(protocol),
             ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
@@ -274,11 +278,16 @@ class GatewayTestbed:
     # --- runners ------------------------------------------------------------------------------
 
     def runner(
-        self, instance: str = "inst-1", *, generation: int = 1, place: bool = True
+        self,
+        instance: str = "inst-1",
+        *,
+        generation: int = 1,
+        place: bool = True,
+        protocol: int = DATA_PROTOCOL_MAX,
     ) -> Runner:
         """A synthetic runner that serves, and (when `place`) its instance in the state."""
         slot = f"{len(self.runners):02}"
-        made = Runner(self.endpoints.runner(slot), instance, generation)
+        made = Runner(self.endpoints.runner(slot), instance, generation, protocol)
         self.runners.append(made)
         if place:
             self.place(made)

@@ -1,11 +1,11 @@
 """Talks the runner's side of the data plane on a real ROUTER, with text made on the spot.
 
-A process of its own (`python -m tests.harness.synthetic_runner SOCKET INSTANCE GENERATION`), so
-that it can be stopped and killed. What a request gets is written in its last message, as
-words `name=value`: tokens=N, every_ms=N (0: as fast as credit allows), refuse=REASON,
-fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an answer), skip=N (lose that
-entry), calls=1 (end with a tool call). It keeps every promise that a runner makes, credit
-above all, and prints one JSON line for each thing that it is told.
+A process of its own (`python -m tests.harness.synthetic_runner SOCKET INSTANCE GENERATION
+PROTOCOL`, the highest version that it speaks), so that it can be stopped and killed. What a request
+gets is written in its last message, as words `name=value`: tokens=N, every_ms=N (0: as fast as
+credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
+answer), skip=N (lose that entry), calls=1 (end with a tool call). It keeps every promise that a
+runner makes, credit above all, and prints one JSON line for each thing that it is told.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Row:
 class SyntheticRunner:
     """The process. `step` counts rounds in which anything was made."""
 
-    def __init__(self, socket: str, instance: InstanceId, generation: int) -> None:
+    def __init__(self, socket: str, instance: InstanceId, generation: int, protocol: int) -> None:
+        self.protocol = protocol
         self.reactor = PollReactor()
         self.instance, self.generation = instance, generation
         self.boot = new_boot()
@@ -110,7 +111,7 @@ class SyntheticRunner:
             return
         match message:
             case Hello():
-                protocol = message.protocol_max
+                protocol = min(self.protocol, message.protocol_max)
                 self.send(peer, Welcome(self.instance, self.generation, self.boot, protocol))
             case Ping():
                 self.send(peer, Pong(self.boot, self.step, bool(self.rows)))
@@ -252,4 +253,4 @@ def orders_of(request: GenerationRequest) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    SyntheticRunner(sys.argv[1], InstanceId(sys.argv[2]), int(sys.argv[3])).run()
+    SyntheticRunner(sys.argv[1], InstanceId(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])).run()

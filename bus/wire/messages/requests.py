@@ -129,6 +129,8 @@ class GenerationRequest(Message):
 
     `max_tokens` None means the runner's default (4,096 or what fits). `top_logprobs` None
     means no log-probabilities; 0..20 asks for the chosen token's and that many others.
+    `prompt_logprobs` asks the same for the tokens of a raw prompt, which then come back before the
+    one choice; with it alone `max_tokens` may be 0.
     `thinking` None leaves the decision to the model's card. `priority`: lower goes first
     (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
     there are several: prefixes are shared only by requests of one key.
@@ -138,13 +140,14 @@ class GenerationRequest(Message):
     model: ModelId
     prompt: Prompt
     n: int = Field(default=1, ge=1, le=128)
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=0)
     stop: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
     output: OutputFormat = OutputFormat()
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=20)
     thinking: bool | None = None
     ignore_eos: bool = False
     priority: int = 10

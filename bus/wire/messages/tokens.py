@@ -19,9 +19,9 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 2
+DATA_PROTOCOL_MAX = 3
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
-who asks."""
+who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -139,6 +139,18 @@ class TokenDelta(ArrayFrame, tag="t", frozen=True):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+class PromptTokens(ArrayFrame, tag="q", frozen=True):
+    """The prompt's tokens from number `start` on, as `prompt_logprobs` asked for; all of them come
+    in order, before any `TokenDelta`. Token 0 is given, not predicted: its log-probability is 0."""
+
+    request_id: RequestId
+    seq: int
+    choice: int
+    start: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...]
+
+
 class ToolCallDelta(ArrayFrame, tag="c", frozen=True):
     """Part of a tool call. `call_id` and `name` come in the first delta of a call only;
     `arguments` are fragments of JSON text to be joined."""
@@ -191,7 +203,7 @@ class Failed(ArrayFrame, tag="x", frozen=True):
     details: dict[str, Any]
 
 
-Entry = TokenDelta | ToolCallDelta | ChoiceEnd | PrefillProgress | Finished | Failed
+Entry = TokenDelta | PromptTokens | ToolCallDelta | ChoiceEnd | PrefillProgress | Finished | Failed
 
 
 class StepEntries(ArrayFrame, tag="step", frozen=True):

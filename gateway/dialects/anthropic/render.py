@@ -25,6 +25,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptTokens,
     TokenDelta,
     ToolCallDelta,
 )
@@ -129,7 +130,7 @@ class MessagesStream:
             case ChoiceEnd():
                 self._reason, self._stop = entry.finish_reason, entry.stop
                 return self._end_block()
-            case TokenDelta():
+            case TokenDelta() | PromptTokens():
                 return b""
             case PrefillProgress():
                 return PING

@@ -23,6 +23,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptTokens,
     TokenDelta,
     ToolCallDelta,
 )
@@ -130,7 +131,7 @@ class OllamaStream:
             case ChoiceEnd():
                 self._reason = entry.finish_reason
                 return self._complete_call()
-            case PrefillProgress():
+            case PrefillProgress() | PromptTokens():
                 return b""
             case Finished():
                 self._usage = entry.usage

@@ -42,7 +42,7 @@ REFUSED_BY_SERVERS = {
     "bad_words": "send 'logit_bias' instead",
     "allowed_token_ids": "send 'logit_bias' instead",
     "use_beam_search": "there is no beam search",
-    "prompt_logprobs": "the prompt's log-probabilities are not told",
+    "prompt_logprobs": "send 'echo' with 'logprobs' to /v1/completions instead",
     "truncate_prompt_tokens": "nothing of a prompt is ever cut here",
     "min_tokens": "leave it out, or ask for a length in the prompt",
 }
@@ -276,5 +276,6 @@ class CompletionsBody(SharedBody):
     prompt: PromptBody
     suffix: str | None = None
     echo: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -18,6 +18,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptTokens,
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
@@ -85,7 +86,7 @@ class ChatStream(OpenAIStream):
             case ChoiceEnd():
                 finish = finish_bytes(FINISHES[entry.finish_reason])
                 return self._starts[entry.choice] + b"},%b}]}\n\n" % finish
-            case TokenDelta():
+            case TokenDelta() | PromptTokens():
                 return b""
             case PrefillProgress() | Finished() | Failed():
                 return self._of_request(entry)

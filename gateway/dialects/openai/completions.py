@@ -1,7 +1,8 @@
 """OpenAI's completions: plain prompts in, their continuations out.
 
 Pure. Several prompts make several requests, answered as one. `max_tokens` left out means
-16, as OpenAI says. `echo` puts a text prompt before its continuation; `best_of` must equal
+16, as OpenAI says. `echo` puts the prompt before its continuation, with `logprobs` also the
+log-probabilities of its tokens; `max_tokens` 0 then asks for the prompt alone. `best_of` must equal
 `n`, for nothing is ranked here; `suffix` asks for the middle.
 """
 
@@ -62,9 +63,23 @@ class OpenAICompletions:
 def _check_combination(asked: CompletionsBody) -> None:
     if asked.best_of is not None and asked.best_of != (asked.n or 1):
         raise bad_field("best_of", "must equal n; nothing is ranked here")
-    if asked.echo and asked.logprobs is not None:
-        text = "the prompt's own log-probabilities are not offered; leave out echo or logprobs"
-        raise bad_field("echo", text)
+    if asked.max_tokens == 0 and not asked.echo:
+        raise bad_field("max_tokens", "must be at least 1, unless echo is true")
+
+
+def _reads_prompt(asked: CompletionsBody, prompt: Prompt) -> bool:
+    """Return whether the runner has to tell of the prompt's tokens: their log-probabilities, their
+    text, or nothing but them."""
+    if not asked.echo:
+        return False
+    told = asked.logprobs is not None or isinstance(prompt, TokensPrompt) or asked.max_tokens == 0
+    if told and (asked.n or 1) > 1:
+        text = "must be 1 with echo and any of logprobs, a prompt of token ids and max_tokens 0"
+        raise bad_field("n", text)
+    if told and asked.suffix:
+        text = "the prompt around a gap is not scored; leave out suffix, or echo"
+        raise bad_field("suffix", text)
+    return told
 
 
 def _prompts_of(asked: CompletionsBody, limits: Limits) -> tuple[Prompt, ...]:
@@ -101,13 +116,10 @@ def _text_of(text: str, field: str, asked: CompletionsBody) -> TextPrompt:
     return TextPrompt(text=text, suffix=asked.suffix or None)
 
 
-def _echoes_of(asked: CompletionsBody, prompts: Sequence[Prompt]) -> tuple[str, ...]:
+def _echoes_of(asked: CompletionsBody, prompts: Sequence[Prompt]) -> tuple[str | None, ...]:
     if not asked.echo:
         return ()
-    texts = tuple(prompt.text for prompt in prompts if isinstance(prompt, TextPrompt))
-    if len(texts) != len(prompts):
-        raise bad_field("echo", "needs the prompt as text")
-    return texts
+    return tuple(prompt.text if isinstance(prompt, TextPrompt) else None for prompt in prompts)
 
 
 def _request_of(
@@ -122,6 +134,7 @@ def _request_of(
         stop=stops_of("stop", asked.stop, context.limits),
         sampling=fields.sampling_of(asked),
         top_logprobs=asked.logprobs,
+        prompt_logprobs=(asked.logprobs or 0) if _reads_prompt(asked, prompt) else None,
         ignore_eos=bool(asked.ignore_eos),
         priority=extras.priority,
         client_id=fields.client_of(asked, extras),

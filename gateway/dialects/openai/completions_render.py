@@ -1,8 +1,10 @@
 """Completions rendered: the stream of chunks, and the whole answer.
 
 Pure. The choices of several prompts are numbered through: choice c of prompt p is p * n + c.
-An echoed prompt comes first, in a chunk of its own. There is no channel for reasoning here:
-what a model thinks on a raw prompt is part of its text.
+An echoed prompt comes first: a text as it was sent, in a chunk of its own, token ids as the runner
+reads them. Its log-probabilities come before the text's; the first is null, for it is given, not
+predicted. There is no channel for reasoning here: what a model thinks on a raw prompt is part of
+its text.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptTokens,
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
@@ -48,12 +51,18 @@ class CompletionsStream(OpenAIStream):
             start + b',"choices":[{"index":%d,"text":' % index for index in range(count)
         ]
         self._offsets = [0] * count
+        self._echoes = {
+            request.request_id: echo
+            for request, echo in zip(parsed.requests, parsed.echoes, strict=False)
+        }
+        self._wants_logprobs = parsed.requests[0].top_logprobs is not None
 
     def open(self) -> bytes:
         """Return the echoed prompts; a comment when there are none, so that the head leaves now."""
         frames = [
             self._starts[request * self._parsed.choices + choice] + text_bytes(echo) + _DELTA_TAIL
             for request, echo in enumerate(self._parsed.echoes)
+            if echo is not None
             for choice in range(self._parsed.choices)
         ]
         return b"".join(frames) or sse.comment("ok")
@@ -75,20 +84,34 @@ class CompletionsStream(OpenAIStream):
                 out.append(self._rare(entry))
         return b"".join(out)
 
-    def _with_logprobs(self, entry: TokenDelta, index: int) -> bytes:
-        shown, self._offsets[index] = logprobs_object(entry.logprobs, self._offsets[index])
+    def _with_logprobs(
+        self, entry: TokenDelta | PromptTokens, index: int, *, text: str | None = None
+    ) -> bytes:
+        begins = isinstance(entry, PromptTokens) and entry.start == 0
+        offset = self._offsets[index]
+        shown, self._offsets[index] = logprobs_object(entry.logprobs, offset, begins=begins)
         return b"".join(
             (
                 self._starts[index],
-                text_bytes(entry.text),
+                text_bytes(entry.text if text is None else text),
                 b',"logprobs":',
                 json_bytes(shown),
                 b',"finish_reason":null}]}\n\n',
             )
         )
 
+    def _prompt(self, entry: PromptTokens) -> bytes:
+        """Return the frame of some prompt tokens; their text where it was not sent by `open`."""
+        index = self._first[entry.request_id] + entry.choice
+        text = entry.text if self._echoes.get(entry.request_id) is None else ""
+        if self._wants_logprobs:
+            return self._with_logprobs(entry, index, text=text)
+        return self._starts[index] + text_bytes(text) + _DELTA_TAIL if text else b""
+
     def _rare(self, entry: Entry) -> bytes:
         match entry:
+            case PromptTokens():
+                return self._prompt(entry)
             case ChoiceEnd():
                 index = self._first[entry.request_id] + entry.choice
                 finish = shapes.finish_bytes(FINISHES[entry.finish_reason])
@@ -101,7 +124,7 @@ class CompletionsStream(OpenAIStream):
 
 def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
     """Return one `text_completion`."""
-    echoes = parsed.echoes or ("",) * len(collected)
+    echoes: Sequence[str | None] = parsed.echoes or ("",) * len(collected)
     choices = [
         _choice_object(parsed, request * parsed.choices + index, choice, echo)
         for request, (one, echo) in enumerate(zip(collected, echoes, strict=True))
@@ -110,34 +133,49 @@ def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
     return shapes.whole_answer(parsed, OBJECT, choices, total([one.usage for one in collected]))
 
 
-def logprobs_object(logprobs: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, Any], int]:
+def logprobs_object(
+    logprobs: Sequence[TokenLogprob], offset: int, *, begins: bool = False
+) -> tuple[dict[str, Any], int]:
     """Return the older shape of log-probabilities, and the offset after these tokens.
 
-    `offset` counts the characters of the token texts before these.
+    `offset` counts the characters of the token texts before these. Each token's likeliest include
+    the token itself. `begins`: the first is a prompt's first, which has none.
     """
     offsets: list[int] = []
     for one in logprobs:
         offsets.append(offset)
         offset += len(one.text)
+    numbers: list[float | None] = [finite_logprob(one.logprob) for one in logprobs]
+    likeliest: list[dict[str, float] | None] = [_likeliest(one) for one in logprobs]
+    if begins:
+        numbers[0] = likeliest[0] = None
     shown = {
         "tokens": [one.text for one in logprobs],
-        "token_logprobs": [finite_logprob(one.logprob) for one in logprobs],
-        "top_logprobs": [
-            {text: finite_logprob(logprob) for _, text, logprob in reversed(one.top)}
-            for one in logprobs
-        ],
+        "token_logprobs": numbers,
+        "top_logprobs": likeliest,
         "text_offset": offsets,
     }
     return shown, offset
 
 
+def _likeliest(token: TokenLogprob) -> dict[str, float]:
+    """Return the likeliest tokens by their texts, the likelier of two that read alike, and the
+    token itself."""
+    found = {text: finite_logprob(logprob) for _, text, logprob in reversed(token.top)}
+    found.setdefault(token.text, finite_logprob(token.logprob))
+    return found
+
+
 def _choice_object(
-    parsed: Parsed, index: int, choice: CollectedChoice, echo: str
+    parsed: Parsed, index: int, choice: CollectedChoice, echo: str | None
 ) -> dict[str, Any]:
-    wants_logprobs = parsed.requests[0].top_logprobs is not None
+    shown = None
+    if parsed.requests[0].top_logprobs is not None:
+        tokens = [*choice.prompt, *choice.logprobs]
+        shown, _ = logprobs_object(tokens, 0, begins=bool(choice.prompt))
     return {
         "index": index,
-        "text": echo + choice.text,
-        "logprobs": logprobs_object(choice.logprobs, 0)[0] if wants_logprobs else None,
+        "text": (choice.prompt_text if echo is None else echo) + choice.text,
+        "logprobs": shown,
         **FINISHES[choice.finish_reason],
     }

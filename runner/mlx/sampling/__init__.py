@@ -7,6 +7,7 @@ the reading of a grammar row's last token.
 from runner.mlx.sampling.batch_sampler import Drawn
 from runner.mlx.sampling.grammar_mask import GrammarMasks
 from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, result_of
+from runner.mlx.sampling.prompt_scoring import ScoredChunk, ScoredRows, score_chunks
 from runner.mlx.sampling.row import AdmittedRows, EngineRow
 from runner.mlx.sampling.token_source import ReceivingSource, SamplingSource, TokenSource
 
@@ -19,6 +20,9 @@ __all__ = [
     "PendingStep",
     "ReceivingSource",
     "SamplingSource",
+    "ScoredChunk",
+    "ScoredRows",
     "TokenSource",
     "result_of",
+    "score_chunks",
 ]

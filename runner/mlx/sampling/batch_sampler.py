@@ -81,6 +81,41 @@ class Drawn:
         return [array for array in maybe if array is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The log-probabilities of one token per row, (rows,), and of the k likeliest, (rows, k),
+    likeliest first; None where k is 0."""
+
+    chosen: mx.array
+    top_ids: mx.array | None = None
+    top_logprobs: mx.array | None = None
+
+    def arrays(self) -> list[mx.array]:
+        """Return all arrays."""
+        maybe = (self.chosen, self.top_ids, self.top_logprobs)
+        return [array for array in maybe if array is not None]
+
+
+def listing_of(rows: mx.array, tokens: mx.array, most: int) -> Listing:
+    """Return the listing of `tokens`, one per row of float32 logits (rows, vocabulary), and of the
+    `most` likeliest, unevaluated. The same token has the same number in both."""
+    total = mx.logsumexp(rows, axis=-1, keepdims=True)
+    chosen = mx.take_along_axis(rows, tokens[:, None], axis=-1) - total
+    most = min(most, rows.shape[-1])
+    if most == 0:
+        return Listing(chosen[:, 0])
+    if most == 1:
+        top_ids = mx.argmax(rows, axis=-1, keepdims=True)
+        values = mx.take_along_axis(rows, top_ids, axis=-1)
+        return Listing(chosen[:, 0], top_ids.astype(mx.int32), values - total)
+    best = mx.argpartition(-rows, most - 1, axis=-1)[:, :most]
+    values = mx.take_along_axis(rows, best, axis=-1)
+    order = mx.argsort(-values, axis=-1)
+    top_ids = mx.take_along_axis(best, order, axis=-1).astype(mx.int32)
+    top_logprobs = mx.take_along_axis(values, order, axis=-1) - total
+    return Listing(chosen[:, 0], top_ids, top_logprobs)
+
+
 def start_draw(
     sampling: Sampling,
     *,
@@ -202,19 +237,9 @@ class BatchSampler:
 
     def _listing(self, own: mx.array, tokens: mx.array) -> Drawn:
         at = mx.array(self._listed)
-        rows = own[at]
-        total = mx.logsumexp(rows, axis=-1, keepdims=True)
-        chosen = mx.take_along_axis(rows, tokens[at][:, None], axis=-1) - total
         most = max(d.top or 0 for d in self._of_slots(self._listed))
-        most = min(most, self._vocabulary)
-        if most == 0:
-            return Drawn(tokens, self._listed, chosen[:, 0])
-        best = mx.argpartition(-rows, most - 1, axis=-1)[:, :most]
-        values = mx.take_along_axis(rows, best, axis=-1)
-        order = mx.argsort(-values, axis=-1)
-        top_ids = mx.take_along_axis(best, order, axis=-1).astype(mx.int32)
-        top_logprobs = mx.take_along_axis(values, order, axis=-1) - total
-        return Drawn(tokens, self._listed, chosen[:, 0], top_ids, top_logprobs)
+        listing = listing_of(own[at], tokens[at], most)
+        return Drawn(tokens, self._listed, listing.chosen, listing.top_ids, listing.top_logprobs)
 
     def _advance(self) -> None:
         for draw in self._draws:

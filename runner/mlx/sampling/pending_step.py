@@ -12,6 +12,7 @@ import mlx.core as mx
 from bus.wire.ids import TokenId
 from runner.engine import RowFailure, RowId, SampledToken, StepResult
 from runner.mlx.sampling.batch_sampler import Drawn
+from runner.mlx.sampling.prompt_scoring import ScoredRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class PendingStep:
     first: list[DrawnRows] = field(default_factory=list[DrawnRows])
     decoded: list[DrawnRows] = field(default_factory=list[DrawnRows])
     prefilled: list[mx.array] = field(default_factory=list[mx.array])
+    scored: list[ScoredRows] = field(default_factory=list[ScoredRows])
     failures: list[RowFailure] = field(default_factory=list[RowFailure])
 
 
@@ -58,6 +60,12 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
         ),
         failures=tuple(pending.failures),
         step_s=max(done - began, 0.0),
+        scored=tuple(
+            scores
+            for scored in pending.scored
+            for scores in scored.told()
+            if scores.row not in lost
+        ),
     )
     return result, done
 

@@ -191,7 +191,7 @@ def _check(spec: RowSpec, facts: EngineFacts) -> None:
         )
     if min(spec.tokens) < 0 or max(spec.tokens) >= facts.vocabulary:
         raise RowTrouble("bad_request", f"token ids must be in 0..{facts.vocabulary - 1}")
-    if spec.logprobs is not None and spec.logprobs < 0:
+    if min(spec.logprobs or 0, spec.prompt_logprobs or 0) < 0:
         raise RowTrouble("bad_request", "logprobs must not be negative")
     sampling = spec.sampling
     if any(not 0 <= token < facts.vocabulary for token in sampling.logit_bias):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,12 +15,13 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptTokens,
     TokenDelta,
 )
-from runner.engine import RowId, SampledToken
+from runner.engine import PromptScores, RowId, SampledToken
 from runner.schedule.rows import RowCost, RowKey
 from runner.serving.open_request import OpenRequest, Order, Outgoing
-from runner.text.prepared import ChoiceFinish, ChoiceOutput, TextPiece
+from runner.text.prepared import ChoiceFinish, ChoiceOutput, PromptPiece, TextPiece
 from tests.harness.scheduling import prepared
 
 COST = RowCost(5, 9, 0, 0.1, 0.2, 0.3)
@@ -194,3 +197,41 @@ def test_whatever_happens_numbers_have_no_gaps_and_credit_is_kept(
         assert said[choice].startswith("".join(delta.text for delta in deltas))
         if isinstance(entries[-1], Finished):
             assert text_of(entries, choice) == said[choice]
+
+
+class OneByOne:
+    """Reads each prompt token as a piece of its own."""
+
+    def read(self, scores: PromptScores) -> Iterator[PromptPiece]:
+        for at in range(len(scores.logprobs)):
+            yield PromptPiece(scores.start + at, "p", ())
+
+
+def test_a_prompts_scores_take_credit_and_come_before_the_text() -> None:
+    request = OpenRequest(
+        prepared("r", [1, 2, 3, 4, 5]), [Letters()], peer=b"gw", credit=3, prompt=OneByOne()
+    )
+    first, out = Outgoing(), Outgoing()
+    request.scored(0, PromptScores(RowId(1), 0, (0.0, -1.0), ((), ())), 0.0, first)
+    request.scored(0, PromptScores(RowId(1), 2, (-1.0, -1.0, -1.0), ((), (), ())), 0.0, first)
+    say(request, "ab", first)
+    told = [entry.start for entry in first.entries if isinstance(entry, PromptTokens)]
+    assert told == [0, 1, 2]
+    assert first.orders == [Order("pause", RowKey(request.request_id, 0))]
+    request.grant(0, 100, 1.0, out)
+    request.row_finished(0, "length", COST, 2.0, out)
+    kinds = [type(entry) for entry in out.entries]
+    assert kinds[:2] == [PromptTokens, PromptTokens]
+    assert text_of(out.entries) == "ab"
+    assert [entry.seq for entry in (*first.entries, *out.entries)] == list(
+        range(len(first.entries) + len(out.entries))
+    )
+    assert isinstance(out.entries[-1], Finished)
+
+
+def test_scores_that_come_after_the_end_are_ignored() -> None:
+    request, out = opened(), Outgoing()
+    request.fail("internal", "lost", out)
+    count = len(out.entries)
+    request.scored(0, PromptScores(RowId(1), 0, (0.0,), ((),)), 0.0, out)
+    assert len(out.entries) == count

@@ -35,6 +35,13 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
     ("logprobs", {"logprobs": 5}, "top_logprobs", 5),
     ("logprobs zero", {"logprobs": 0}, "top_logprobs", 0),
     ("no logprobs", {"logprobs": None}, "top_logprobs", None),
+    ("echo of text alone", {"echo": True}, "prompt_logprobs", None),
+    ("logprobs alone", {"logprobs": 5}, "prompt_logprobs", None),
+    ("echo with logprobs", {"echo": True, "logprobs": 5}, "prompt_logprobs", 5),
+    ("echo with logprobs 0", {"echo": True, "logprobs": 0}, "prompt_logprobs", 0),
+    ("echo of token ids", {"echo": True, "prompt": [1, 2]}, "prompt_logprobs", 0),
+    ("the prompt alone", {"echo": True, "max_tokens": 0}, "max_tokens", 0),
+    ("the prompt alone is read", {"echo": True, "max_tokens": 0}, "prompt_logprobs", 0),
     ("ignore_eos", {"ignore_eos": True}, "ignore_eos", True),
     ("user", {"user": "u"}, "client_id", "u"),
     ("safety_identifier", {"safety_identifier": "u"}, "client_id", "u"),
@@ -72,6 +79,7 @@ def test_echo_keeps_each_prompts_text(desk: Any) -> None:
     assert desk.parse(COMPLETIONS, _body(echo=True)).echoes == ("Once",)
     assert desk.parse(COMPLETIONS, _body(prompt=["a", "b"], echo=True)).echoes == ("a", "b")
     assert desk.parse(COMPLETIONS, _body(echo=False)).echoes == ()
+    assert desk.parse(COMPLETIONS, _body(prompt=[[1], [2]], echo=True)).echoes == (None, None)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -89,8 +97,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [[1], [2, 3.5]]}, "prompt[1][1]"),
     ({"prompt": ["a"] * 129}, "prompt"),
     ({"best_of": 2}, "best_of"),
-    ({"echo": True, "logprobs": 1}, "echo"),
-    ({"echo": True, "prompt": [1]}, "echo"),
+    ({"echo": True, "logprobs": 1, "n": 2}, "n"),
+    ({"echo": True, "prompt": [1], "n": 2}, "n"),
+    ({"echo": True, "max_tokens": 0, "n": 2}, "n"),
+    ({"echo": True, "logprobs": 1, "n": 2, "best_of": 2}, "n"),
+    ({"echo": True, "logprobs": 1, "suffix": "x"}, "suffix"),
+    ({"max_tokens": 0, "logprobs": 1}, "max_tokens"),
+    ({"max_tokens": -1, "echo": True}, "max_tokens"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
     ({"echo": "yes"}, "echo"),
     ({"suffix": "x", "prompt": [1]}, "suffix"),
     ({"suffix": 5}, "suffix"),
@@ -131,6 +145,6 @@ def test_the_number_of_prompts_is_bounded(desk: Any) -> None:
 
 def test_every_field_of_the_body_is_sent_by_a_test_above() -> None:
     sent = {name for _, body, _, _ in HONOURED for name in body}
-    sent |= {name for body, _ in REFUSED for name in body} - {"promt"}
+    sent |= {name for body, _ in REFUSED for name in body} - {"promt", "prompt_logprobs"}
     sent |= {"stream"}
     assert set(CompletionsBody.model_fields) == {one for one in sent if one[:2] != "x_"}

@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
 
 from bus.wire.messages.requests import Usage
-from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenLogprob
+from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, PromptTokens, TokenLogprob
 from gateway.dialects import faults
 from gateway.dialects.openai.completions import OpenAICompletions
 from tests.harness.sse_frames import FrameReader
@@ -127,6 +128,68 @@ def test_of_two_tokens_that_read_alike_the_likelier_is_shown(desk: Any) -> None:
     token = TokenLogprob(5, "a", -0.5, ((5, "a", -0.5), (9, "a", -3.0)))
     whole = desk.whole(COMPLETIONS, parsed, [desk.with_logprob(parsed, token), *desk.end(parsed)])
     assert whole["choices"][0]["logprobs"]["top_logprobs"] == [{"a": -0.5}]
+
+
+A = TokenLogprob(1, "<s>", 0.0, ())
+B = TokenLogprob(5, " hé", -1.5, ((6, "llo", -0.25),))
+C = TokenLogprob(7, "llo", -0.5, ((7, "llo", -0.5),))
+MADE = TokenLogprob(8, "!", -0.125, ((8, "!", -0.125),))
+ALL: dict[str, Any] = {
+    "tokens": ["<s>", " hé", "llo", "!"],
+    "token_logprobs": [None, -1.5, -0.5, -0.125],
+    "top_logprobs": [None, {"llo": -0.25, " hé": -1.5}, {"llo": -0.5}, {"!": -0.125}],
+    "text_offset": [0, 3, 6, 9],
+}
+
+
+def _told(parsed: Any, request: int = 0) -> list[Entry]:
+    ours = parsed.requests[request].request_id
+    return [
+        PromptTokens(ours, 0, 0, 0, " h", (A,)),
+        PromptTokens(ours, 0, 0, 1, "éllo", (B, C)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "shown"), [(" héllo as sent", " héllo as sent"), ([1, 5, 7], " héllo")]
+)
+def test_an_echo_with_logprobs_begins_with_the_prompts(desk: Any, prompt: Any, shown: str) -> None:
+    body = {"model": "m", "prompt": prompt, "echo": True, "logprobs": 1}
+    parsed = desk.parse(COMPLETIONS, body)
+    entries = [*_told(parsed), desk.with_logprob(parsed, MADE), *desk.end(parsed, "length")]
+    whole = desk.whole(COMPLETIONS, parsed, entries)
+    [choice] = whole["choices"]
+    assert choice["text"] == shown + "!"
+    assert choice["logprobs"] == ALL
+    chunks = [one["choices"][0] for one in _chunks(desk.play(COMPLETIONS, parsed, entries))]
+    assert "".join(one["text"] for one in chunks) == shown + "!"
+    joined: dict[str, list[Any]] = {name: [] for name in ALL}
+    for one in chunks:
+        for name, values in (one["logprobs"] or {}).items():
+            joined[name] += values
+    assert joined == ALL
+
+
+def test_an_echo_of_tokens_without_logprobs_is_their_text(desk: Any) -> None:
+    body = {"model": "m", "prompt": [[1, 5, 7], [1, 5, 7]], "echo": True, "max_tokens": 0}
+    parsed = desk.parse(COMPLETIONS, body)
+    entries = [*_told(parsed, 1), *_told(parsed, 0)]
+    entries += [*desk.end(parsed, "length", request=1), *desk.end(parsed, "length", request=0)]
+    whole = desk.whole(COMPLETIONS, parsed, entries)
+    assert [one["text"] for one in whole["choices"]] == [" héllo"] * 2
+    assert [one["logprobs"] for one in whole["choices"]] == [None] * 2
+    chunks = [one["choices"][0] for one in _chunks(desk.play(COMPLETIONS, parsed, entries))]
+    for index in (0, 1):
+        ours = [one for one in chunks if one["index"] == index]
+        assert "".join(one["text"] for one in ours) == " héllo"
+        assert [one["logprobs"] for one in ours] == [None] * len(ours)
+
+
+def test_a_chosen_token_that_is_not_among_the_likeliest_is_shown_with_them(desk: Any) -> None:
+    parsed = desk.parse(COMPLETIONS, {"model": "m", "prompt": "x", "logprobs": 0})
+    token = TokenLogprob(5, "a", -4.0, ())
+    whole = desk.whole(COMPLETIONS, parsed, [desk.with_logprob(parsed, token), *desk.end(parsed)])
+    assert whole["choices"][0]["logprobs"]["top_logprobs"] == [{"a": -4.0}]
 
 
 def test_what_a_model_thinks_on_a_raw_prompt_is_text(desk: Any) -> None:

@@ -1,0 +1,38 @@
+"""A runner that speaks an earlier data plane is asked for nothing that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness.gateway_testbed import MODEL, GatewayTestbed, gateway_testbed
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def testbed(request: pytest.FixtureRequest) -> Iterator[GatewayTestbed]:
+    with gateway_testbed() as made:
+        made.runner(protocol=request.param)
+        yield made
+
+
+def ask(testbed: GatewayTestbed, **fields: object) -> httpx.Response:
+    body: dict[str, Any] = {"model": MODEL, "prompt": "tokens=2", **fields}
+    return httpx.post(f"{testbed.url}/v1/completions", json=body, timeout=10)
+
+
+def test_it_is_not_asked_to_score_a_prompt_and_goes_on_to_answer(testbed: GatewayTestbed) -> None:
+    before = len(testbed.runners[0].heard("submit"))
+    refused = ask(testbed, echo=True, logprobs=1, max_tokens=0)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "echo"
+    assert "older shoal" in error["message"]
+    answered = ask(testbed, echo=True, logprobs=None)
+    assert answered.status_code == 200, answered.text
+    assert answered.json()["choices"][0]["text"] == "tokens=2one two "
+    runner = testbed.runners[0]
+    assert len(runner.heard("submit")) == before + 1
+    assert runner.heard("bad") == []
