@@ -1,7 +1,7 @@
 """Talks to falcon: every route of the gateway in one table, and the application made of it.
 
 A row is a method of a path: what answers there and its line in the reference. The rows of the
-APIs come from their own tables (`gateway.dialects.registry`).
+APIs come from their own tables (`gateway.dialects.registry`). HEAD is answered wherever GET is.
 """
 
 from __future__ import annotations
@@ -106,7 +106,6 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/metrics", "Prometheus metrics", ITSELF,
           cluster.MetricsResource, answers=PLAIN, errors=(401,)),
     Route("GET", "/", "Who is here", ITSELF, pages.Root, answers=PLAIN),
-    Route("HEAD", "/", "Who is here", ITSELF, pages.Root, answers=PLAIN),
     Route("GET", "/openapi.json", "This reference, for programs", ITSELF,
           _openapi, errors=(401,)),
     Route("GET", "/docs", "This reference, for people", ITSELF,

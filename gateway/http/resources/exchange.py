@@ -67,6 +67,7 @@ class GenerateResource(Resource):
         service = self.service
         started_at = service.reactor.now()
         parsed = await self._parse(service, req)
+        resp.set_header("x-request-id", parsed.answer_id)
         if not service.catalog.known:
             await service.catalog.wait_known()
         if parsed.intent != "generate":
@@ -93,11 +94,9 @@ class GenerateResource(Resource):
                 resp.content_type = self.dialect.stream_content_type
                 for name, value in sse.HEADERS:
                     resp.set_header(name, value)
-                resp.set_header("x-request-id", parsed.answer_id)
                 resp.stream = _streamed(running, keep_alive_s)
             else:
                 resp.data = await _whole(running)
-                resp.set_header("x-request-id", parsed.answer_id)
                 service.keep_alive(exchange.model, keep_alive_s)
                 running.end("finished", 200)
         except HttpFaultRaised as error:
