@@ -27,6 +27,7 @@ class Options:
     `body_s` that for a whole body, however steadily it trickles; `max_connections` are those of one
     HTTP process. `drain_s` is how long open answers may go on after SIGTERM before they end
     with an error. `cluster_keys` are for what goes to other nodes.
+    `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
     """
 
     node: NodeId
@@ -51,5 +52,6 @@ class Options:
     trusted_proxies: tuple[str, ...] = ()
     drain_s: float = 6.0
     cluster_keys: KeyFiles | None = None
+    models_folder: str = ""
     log_level: str = "info"
     version: str = "0.1.0"
