@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
@@ -138,6 +138,15 @@ class StreamRenderer(Protocol):
 
     def close(self) -> bytes:
         """Return the last bytes of a stream that ended well; empty after an error."""
+        ...
+
+
+@runtime_checkable
+class DatedRenderer(StreamRenderer, Protocol):
+    """A streamed answer that says when each piece of it was made; others are told no time."""
+
+    def at(self, now_s: float) -> None:
+        """Take the seconds since 1970 at which all that is rendered from here on is made."""
         ...
 
 

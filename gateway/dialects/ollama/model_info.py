@@ -40,10 +40,16 @@ def figures_of(architecture: str, config: Mapping[str, Any]) -> dict[str, int | 
             found[f"{architecture}.{word}"] = figure
     for name in TOKENS:
         said: Any = text.get(name, config.get(name))
-        first: Any = cast(list[Any], said)[0] if isinstance(said, list) and said else said
+        first = _first(said)
         if _is_number(first):
             found[f"tokenizer.ggml.{name}"] = first
     return found
+
+
+def _first(said: object) -> Any:
+    """Return the first of a list, and what is no list, or an empty one, as it is."""
+    items = cast(list[Any], said) if isinstance(said, list) else []
+    return items[0] if items else said
 
 
 def _is_number(value: object) -> bool:

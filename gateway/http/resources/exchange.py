@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from falcon.asgi import Request, Response
 
+from bus.process.clock import wall
 from gateway.dialects import sse
 from gateway.dialects.collect import Collector
-from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
+from gateway.dialects.dialect import DatedRenderer, Dialect, Parsed, StreamRenderer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.http.middleware import Resource, key_id, read_body, receive_of, sharer_of
 from gateway.http.resources.keep_alive import load_or_unload
@@ -184,8 +185,11 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
 
 async def _pieces(running: _Running, renderer: StreamRenderer) -> AsyncGenerator[bytes]:
     inbox = running.exchange.inbox
+    dated = renderer if isinstance(renderer, DatedRenderer) else None
     while True:
         entries = await inbox.take()
+        if dated is not None:
+            dated.at(wall())
         piece = renderer.render(entries) if entries else b""
         if inbox.abandoned:
             return
