@@ -7,7 +7,7 @@ Pure. Configurations are Hugging Face's; a multimodal one keeps its language par
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 # fmt: off
 FIGURES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -46,12 +46,11 @@ def figures_of(architecture: str, config: Mapping[str, Any]) -> dict[str, int | 
     return found
 
 
-def _first(said: object) -> Any:
-    """Return the first of a list, and what is no list, or an empty one, as it is."""
-    items = cast(list[Any], said) if isinstance(said, list) else []
-    return items[0] if items else said
+def _first(said: object) -> object:
+    """Return the first of a list (None of an empty one), and what is no list as it is."""
+    return next(iter(cast(list[object], said)), None) if isinstance(said, list) else said
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     """Return whether JSON can say the value as a number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63

@@ -20,9 +20,9 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
 from gateway.model_folders import FolderKept, delete_folder, own_folder
 
-UNLOADED_S = 15.0
+UNLOADED_S = 30.0
 """A copy that is being unloaded has so long to be gone."""
-NOTICED_S = 15.0
+NOTICED_S = 30.0
 """A worker looks at its disk every 5 s."""
 LOOK_S = 0.05
 
