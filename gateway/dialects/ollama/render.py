@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -71,11 +70,12 @@ class OllamaStream:
         self._call: CollectedCall | None = None
         self._call_index = -1
         self._now_s = parsed.created_at_s
+        self._second, self._dated = -1, b""
         self._start = b'{"model":' + text_bytes(parsed.model) + b',"created_at":"'
         if shape == "chat":
-            head, tail = b'","message":{"role":"assistant","content":', b'},"done":false}\n'
+            head, tail = b'Z","message":{"role":"assistant","content":', b'},"done":false}\n'
         else:
-            head, tail = b'","response":', b',"done":false}\n'
+            head, tail = b'Z","response":', b',"done":false}\n'
         self._text = (head, tail)
         self._thinking = (head + b'"","thinking":', tail)
         if parsed.requests and parsed.requests[0].prompt.kind != "chat":
@@ -97,7 +97,7 @@ class OllamaStream:
     def render(self, entries: Sequence[Entry]) -> bytes:
         """Return the lines of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
-        start = self._start + date(self._now_s).encode()
+        start = self._line_start()
         for entry in entries:
             if self._closed:
                 break
@@ -108,6 +108,14 @@ class OllamaStream:
             else:
                 out.append(self._rare(entry))
         return b"".join(out)
+
+    def _line_start(self) -> bytes:
+        """Return how a line begins now, up to the `Z` of its date; as `date` has dates."""
+        second = int(self._now_s)
+        if second != self._second:
+            self._second = second
+            self._dated = self._start + _whole_second(second).encode()
+        return self._dated + b".%09d" % _nanosecond(self._now_s, second)
 
     def comment(self, text: str) -> bytes:
         """Return nothing: this API has no comments."""
@@ -197,9 +205,12 @@ def render_empty(parsed: Parsed, *, shape: Shape, load_s: float) -> bytes:
 
 def date(at_s: float) -> str:
     """Return seconds since 1970 as RFC 3339 has dates, with nanoseconds."""
-    second = math.floor(at_s)
-    nanosecond = min(_ns(at_s - second), 10**9 - 1)
-    return f"{_whole_second(second)}.{nanosecond:09d}Z"
+    second = int(at_s)
+    return f"{_whole_second(second)}.{_nanosecond(at_s, second):09d}Z"
+
+
+def _nanosecond(at_s: float, second: int) -> int:
+    return int((at_s - second) * 1e9)
 
 
 @functools.lru_cache(maxsize=64)
