@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster.model_files import ModelFiles, StoredTensor, read_model_files
+from gateway.cluster.model_files import (
+    HEADERS_BYTES,
+    TEXT_BYTES,
+    ModelFiles,
+    StoredTensor,
+    read_model_files,
+)
 
 HEADER = {
     "__metadata__": {"format": "mlx"},
@@ -46,11 +52,22 @@ def test_a_folder_says_what_its_files_say(folder: Path) -> None:
 
 def test_the_older_places_of_template_and_license_are_read_too(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
-    (folder / "tokenizer_config.json").write_text('{"chat_template": "old \\ud800"}')
+    (folder / "tokenizer_config.json").write_text('{"chat_template": "old"}')
     (folder / "LICENSE").unlink()
     (folder / "card.toml").write_text('license = "MIT"\n')
+    (folder / "config.json").write_text('{"hidden_size": 8, "limit": [0.0, Infinity]}')
     files = read_model_files(folder, with_tensors=False)
-    assert (files.template, files.license) == ("old ?", "MIT")
+    assert (files.template, files.license) == ("old", "MIT")
+    assert files.config["hidden_size"] == 8
+
+
+def test_a_file_that_is_too_large_is_left_out(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("x" * (TEXT_BYTES + 1))
+    (folder / "more.safetensors").write_bytes(
+        (HEADERS_BYTES + 1).to_bytes(8, "little") + b"{}" + b" " * HEADERS_BYTES
+    )
+    files = read_model_files(folder, with_tensors=True)
+    assert (files.template, files.tensors, files.license) == ("", (), "Take it.")
 
 
 def test_what_is_broken_or_missing_is_left_out(folder: Path, tmp_path: Path) -> None:
