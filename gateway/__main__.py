@@ -35,6 +35,7 @@ def options_of(settings: Settings) -> Options:
         trusted_proxies=settings.trusted_proxies,
         log_level=settings.log_level,
         cluster_keys=settings.key_files,
+        models_folder=str(settings.paths.models),
         version=running_code().partition("/")[0],
     )
 

@@ -28,6 +28,7 @@ class Options:
     HTTP process. `drain_s` is how long open answers may go on after SIGTERM before they end
     with an error. `strict_fields` refuses fields that no dialect knows.
     `cluster_keys` are for what goes to other nodes.
+    `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
     """
 
     node: NodeId
@@ -53,5 +54,6 @@ class Options:
     trusted_proxies: tuple[str, ...] = ()
     drain_s: float = 6.0
     cluster_keys: KeyFiles | None = None
+    models_folder: str = ""
     log_level: str = "info"
     version: str = "0.1.0"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
@@ -144,6 +144,15 @@ class StreamRenderer(Protocol):
         ...
 
 
+@runtime_checkable
+class DatedRenderer(StreamRenderer, Protocol):
+    """A streamed answer that says when each piece of it was made; others are told no time."""
+
+    def at(self, now_s: float) -> None:
+        """Take the seconds since 1970 at which all that is rendered from here on is made."""
+        ...
+
+
 class Dialect(Protocol):
     """One HTTP API for text."""
 
@@ -190,7 +199,9 @@ class ModelListing:
     """What the listings tell of one model.
 
     `parameters` is a count (4_000_000). `capabilities` are Ollama's words: completion,
-    tools, thinking, insert, vision, embedding. `facts` go into `model_info` as they are.
+    tools, thinking, insert, vision, embedding. `config` is the model's own configuration, `tensors`
+    are (name, type, shape): they, the template and the license are empty where its files are not on
+    this node's disk. `max_tokens` is what an answer may have unless its request says it.
     """
 
     id: str
@@ -202,8 +213,13 @@ class ModelListing:
     quantization: str = ""
     context_tokens: int = 0
     capabilities: tuple[str, ...] = ("completion",)
+    layers: int = 0
+    vocabulary: int = 0
+    max_tokens: int | None = None
     template: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    license: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     loaded: tuple[LoadedCopy, ...] = ()
 
 
@@ -239,13 +255,42 @@ class ShowsModel(Endpoint):
 
 
 @dataclass(frozen=True, slots=True)
-class ShowsAsked(Endpoint):
-    """`POST path` tells of the model that `parse` finds in the body, as `body` has it; `parse`
-    gives its name, and the paths of fields without effect (`Extras.ignored`)."""
+class AskedModel:
+    """What a body about one model says: its name, and whether all of it, or a stream, is wanted;
+    and the paths of fields without effect (`Extras.ignored`)."""
+
+    name: str
+    verbose: bool = False
+    stream: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AsksOfModel(Endpoint):
+    """A path whose body, as `body` has it, names a model: `parse` finds it there."""
+
+    parse: Callable[[bytes, Limits], AskedModel]
+    body: type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowsAsked(AsksOfModel):
+    """`POST path` tells of the model."""
 
     render: Callable[[ModelListing], bytes]
-    parse: Callable[[bytes, Limits], tuple[str, tuple[str, ...]]]
-    body: type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchesModel(AsksOfModel):
+    """`POST path` answers `done` for a model that is here: as it is, or as a line of a stream."""
+
+    done: bytes
+    streams: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletesModel(AsksOfModel):
+    """`DELETE path` deletes the model from this node's disk; its answer is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +324,9 @@ class Api:
 
     title: str
     envelope: ErrorEnvelope
-    endpoints: tuple[Generates | ListsModels | ShowsModel | ShowsAsked | Says, ...]
+    endpoints: tuple[
+        Generates | ListsModels | ShowsModel | ShowsAsked | FetchesModel | DeletesModel | Says, ...
+    ]
     prefixes: tuple[str, ...] = ()
     also_under: str = ""
     id_prefixes: tuple[str, ...] = ()

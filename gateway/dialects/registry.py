@@ -11,7 +11,7 @@ from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.dialect import Api, ErrorEnvelope
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
-from gateway.dialects.to_come import to_come
+from gateway.dialects.to_come import not_offered, to_come
 
 APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC)
 DEFAULT_ENVELOPE = OPENAI.envelope
@@ -19,10 +19,10 @@ DEFAULT_ENVELOPE = OPENAI.envelope
 
 
 def envelope_of(path: str) -> ErrorEnvelope:
-    """Return the envelope for failures of a path, also of one that is not answered yet."""
-    planned = to_come(path)
-    if planned is not None:
-        return planned.envelope
+    """Return the envelope for failures of a path, also of one that is known and not answered."""
+    known = to_come(path) or not_offered(path)
+    if known is not None:
+        return known.envelope
     found = (api.envelope for api in APIS if path.startswith(api.prefixes))
     return next(found, DEFAULT_ENVELOPE)
 

@@ -1,12 +1,13 @@
-"""Paths that clients know and that are not answered yet: they say so, unlike a misspelt path.
+"""Paths that clients know and that are not answered: they say why, unlike a misspelt path.
 
-Pure. A row goes when its path is answered. `docs/plans.md` says what is to come.
+Pure. What is to come says so: its row goes when the path is answered, and `docs/plans.md` lists it.
+What no engine here does, and what is never offered, says that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.dialect import ErrorEnvelope
@@ -16,6 +17,10 @@ from gateway.dialects.openai.api import OPENAI
 
 CHAT = "use /v1/chat/completions"
 COUNTED = "the usage of an answer says how many tokens its prompt had"
+TEXT_ALONE = "shoal has text models alone"
+ASK_A_MODEL = f"ask a model: {CHAT} with a response_format"
+HISTORY = "send the conversation whole each time, to /v1/chat/completions"
+RENAME = "a model is called as its folder in <data>/models is: rename or copy that"
 
 
 class ToCome(NamedTuple):
@@ -29,7 +34,6 @@ class ToCome(NamedTuple):
 TO_COME: Mapping[str, ToCome] = {
     "/v1/responses": ToCome("OpenAI's responses", CHAT, OPENAI.envelope),
     "/v1/embeddings": ToCome("embeddings", "shoal has text models alone", OPENAI.envelope),
-    "/v1/images": ToCome("images", "shoal has text models alone", OPENAI.envelope),
     "/v1/batches": ToCome("jobs", f"{CHAT} with x_priority 'batch'", OPENAI.envelope),
     "/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),
     "/v1/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),
@@ -38,28 +42,92 @@ TO_COME: Mapping[str, ToCome] = {
     ),
     "/api/embed": ToCome("embeddings", "shoal has text models alone", OLLAMA.envelope),
     "/api/embeddings": ToCome("embeddings", "shoal has text models alone", OLLAMA.envelope),
-    "/api/pull": ToCome(
-        "fetching models from the internet",
-        "put a model's folder into <data>/models, or into Hugging Face's cache",
-        OLLAMA.envelope,
-    ),
+    "/api/create": ToCome("making models of others", RENAME, OLLAMA.envelope),
+    "/api/copy": ToCome("further names for a model", RENAME, OLLAMA.envelope),
     "/dashboard": ToCome(
         "a page that shows the cluster", "see `shoal status`, or GET /state", OPENAI.envelope
     ),
 }
 
 
+class NotOffered(NamedTuple):
+    """What a path, and every path below it, is for; what to do instead; whose errors it has."""
+
+    code: Literal["no_such_engine", "not_offered"]
+    why: str
+    instead: str
+    envelope: ErrorEnvelope
+
+
+def _no_engine(what: str, instead: str = TEXT_ALONE) -> NotOffered:
+    return NotOffered("no_such_engine", f"no engine here does {what}", instead, OPENAI.envelope)
+
+
+def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
+    return NotOffered("not_offered", f"{what} are not kept here", instead, OPENAI.envelope)
+
+
+NOT_OFFERED: Mapping[str, NotOffered] = {
+    "/v1/audio": _no_engine("speech and sound"),
+    "/v1/realtime": _no_engine("speech and sound"),
+    "/v1/images": _no_engine("images"),
+    "/v1/videos": _no_engine("videos"),
+    "/v1/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
+    "/v2/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
+    "/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
+    "/v1/moderations": _no_engine("moderation", ASK_A_MODEL),
+    "/v1/fine_tuning": _no_engine(
+        "training", "train elsewhere, and put the model's folder into <data>/models"
+    ),
+    "/v1/files": _not_kept("files"),
+    "/v1/uploads": _not_kept("files"),
+    "/v1/vector_stores": _not_kept("files"),
+    "/v1/assistants": _not_kept("assistants"),
+    "/v1/threads": _not_kept("threads"),
+    "/api/push": NotOffered(
+        "not_offered",
+        "models are never sent to a registry",
+        "copy the model's folder, which `shoal show` names",
+        OLLAMA.envelope,
+    ),
+    "/api/blobs": NotOffered(
+        "not_offered",
+        "files are not taken in over HTTP",
+        "put a model's folder into <data>/models, or into Hugging Face's cache",
+        OLLAMA.envelope,
+    ),
+}
+
+
 def to_come(path: str) -> ToCome | None:
     """Return what will be at a path; None where nothing is planned."""
-    plain = path.removeprefix(OLLAMA.also_under)
-    for known, row in TO_COME.items():
-        asked = plain if row.envelope is OLLAMA.envelope else path
-        if asked == known or asked.startswith(f"{known}/"):
-            return row
-    return None
+    return next((row for known, row in TO_COME.items() if _is_below(path, known, row)), None)
+
+
+def not_offered(path: str) -> NotOffered | None:
+    """Return why a path that clients know is not offered; None for any other."""
+    return next((row for known, row in NOT_OFFERED.items() if _is_below(path, known, row)), None)
+
+
+def _is_below(path: str, known: str, row: ToCome | NotOffered) -> bool:
+    asked = path.removeprefix(OLLAMA.also_under) if row.envelope is OLLAMA.envelope else path
+    return asked == known or asked.startswith(f"{known}/")
+
+
+def absence(path: str) -> HttpFault | None:
+    """Return the 404 for a path that clients know and that is not answered; None for any other."""
+    planned, never = to_come(path), not_offered(path)
+    if planned is not None:
+        return not_there_yet(path, planned)
+    return None if never is None else not_here(path, never)
 
 
 def not_there_yet(path: str, row: ToCome) -> HttpFault:
     """Return the 404 for a path that is to come: clients that try several take the next one."""
     text = f"{path} is not there yet: {row.offers} will be; {row.instead}"
     return HttpFault(404, "not_there_yet", text)
+
+
+def not_here(path: str, row: NotOffered) -> HttpFault:
+    """Return the 404 for a path that is not offered: no client asks such a one again."""
+    return HttpFault(404, row.code, f"{path} is not offered: {row.why}; {row.instead}")

@@ -7,6 +7,7 @@ dialect that owns the path.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import envelope_of
-from gateway.dialects.to_come import not_there_yet, to_come
+from gateway.dialects.to_come import absence
 from gateway.http.auth import (
     OPEN_PATHS,
     client_address,
@@ -40,7 +41,8 @@ from gateway.requests.body_budget import BodyBudget
 from gateway.service import HttpService, ServiceHandle
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
-Asgi = Callable[[dict[str, Any], Receive, Callable[..., Awaitable[None]]], Awaitable[None]]
+Send = Callable[..., Awaitable[None]]
+Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 BODY_SILENCE_S = 30.0
 KEY_ID_DIGITS = 16
 COMMAND_BYTES = 1 << 20
@@ -57,7 +59,10 @@ _CORS = (
 
 
 class ReceiveTap:
-    """The ASGI application, with `receive` left where a watcher finds it."""
+    """The ASGI application, with `receive` left where a watcher finds it.
+
+    HEAD is asked as GET, and the body of the answer is left out.
+    """
 
     def __init__(self, app: Asgi) -> None:
         self._app = app
@@ -67,7 +72,21 @@ class ReceiveTap:
             scope[_RECEIVE] = receive
             if not scope["path"].startswith("/"):
                 _make_relative(scope)
+            if scope["method"] == "HEAD":
+                # a copy: the server reads in its own that no body may follow
+                scope, send = {**scope, "method": "GET"}, _bodiless(send)
         await self._app(scope, receive, send)
+
+
+def _bodiless(send: Send) -> Send:
+    """Return a `send` that passes everything on but the bytes of the body."""
+
+    async def sent(event: dict[str, Any]) -> None:
+        """Send one event."""
+        body = event["type"] == "http.response.body"
+        await send({**event, "body": b""} if body else event)
+
+    return sent
 
 
 def _make_relative(scope: dict[str, Any]) -> None:
@@ -165,10 +184,14 @@ async def read_body(
 
 
 class AccessControl:
-    """Middleware: Host, Origin, key; life and death of the process's service."""
+    """Middleware: Host, Origin, key; life and death of the process's service.
+
+    Every answer has an `x-request-id`: a number of this process, until the answer has a name.
+    """
 
     def __init__(self, handle: ServiceHandle) -> None:
         self._handle = handle
+        self._count = itertools.count(1)
 
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
         """Build the service at lifespan startup; leave its drain for the gunicorn worker."""
@@ -186,6 +209,7 @@ class AccessControl:
     async def process_request(self, req: Request, resp: Response) -> None:
         """Refuse strangers before anything is read."""
         options = self._handle.options
+        resp.set_header("x-request-id", f"http-{self._handle.service.boot}-{next(self._count):x}")
         host, origin = req.get_header("host"), req.get_header("origin")
         foreign = origin is None and req.get_header("sec-fetch-site") == "cross-site"
         if foreign and (req.method != "GET" or req.path not in OPEN_PATHS):
@@ -260,7 +284,7 @@ class ErrorHandlers:
         app.add_error_handler(falcon.HTTPError, self._answer)
 
     async def _answer(self, req: Request, resp: Response, error: Exception, params: Any) -> None:
-        fault = self._fault_of(req, error)
+        fault = self._fault_of(req, error, resp.get_header("x-request-id"))
         answer = envelope_of(req.path).answer(fault)
         self._handle.service.metrics.fault(answer.status)
         resp.status = answer.status
@@ -271,7 +295,7 @@ class ErrorHandlers:
         if answer.status in (408, 413):
             resp.set_header("connection", "close")
 
-    def _fault_of(self, req: Request, error: Exception) -> HttpFault:
+    def _fault_of(self, req: Request, error: Exception, request_id: str | None) -> HttpFault:
         match error:
             case HttpFaultRaised():
                 return error.fault
@@ -287,6 +311,7 @@ class ErrorHandlers:
                     "a request failed here",
                     reference=reference,
                     path=req.path,
+                    request=request_id,
                     error="".join(traceback.format_exception(error)),
                 )
                 return faults.internal(reference)
@@ -295,13 +320,12 @@ class ErrorHandlers:
 def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:
     headers = dict(cast(Any, error.headers) or {})
     if isinstance(error, falcon.HTTPMethodNotAllowed):
-        names = [one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()]
-        return faults.method_not_allowed(req.method, names)
+        names = {one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()}
+        return faults.method_not_allowed(
+            req.method, [*names, *({"HEAD"} if "GET" in names else ())]
+        )
     if error.status_code == 404:
-        planned = to_come(req.path)
-        if planned is not None:
-            return not_there_yet(req.path, planned)
-        return faults.not_found(req.path)
+        return absence(req.path) or faults.not_found(req.path)
     retry_after = str(headers.get("Retry-After", ""))
     return HttpFault(
         error.status_code,

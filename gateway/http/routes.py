@@ -1,7 +1,7 @@
 """Talks to falcon: every route of the gateway in one table, and the application made of it.
 
 A row is a method of a path: what answers there and its line in the reference. The rows of the
-APIs come from their own tables (`gateway.dialects.registry`).
+APIs come from their own tables (`gateway.dialects.registry`). HEAD is answered wherever GET is.
 """
 
 from __future__ import annotations
@@ -12,12 +12,22 @@ from typing import Any
 
 from falcon.asgi import App
 
-from gateway.dialects.dialect import Api, Generates, ListsModels, Says, ShowsAsked, ShowsModel
+from gateway.dialects.dialect import (
+    Api,
+    DeletesModel,
+    FetchesModel,
+    Generates,
+    ListsModels,
+    Says,
+    ShowsAsked,
+    ShowsModel,
+)
 from gateway.dialects.registry import APIS
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
     cluster,
     collectives,
+    deletions,
     diagnostics,
     instances,
     models,
@@ -65,6 +75,13 @@ def _rows_of(api: Api) -> Iterator[Route]:
             case ShowsAsked(body=body):
                 resource = partial(models.ModelOfBody, endpoint=endpoint)
                 yield post(resource, body=body, errors=(400, 401, 404))
+            case FetchesModel(body=body, streams=streams):
+                resource = partial(models.ModelToFetch, endpoint=endpoint)
+                yield post(resource, body=body, streams=streams, errors=(400, 401, 404))
+            case DeletesModel(body=body):
+                delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
+                resource = partial(deletions.ModelToDelete, endpoint=endpoint)
+                yield delete(resource, body=body, errors=(400, 401, 404, 409))
             case Says(answer=answer):
                 yield get(partial(pages.Constant, answer=answer), errors=(401,))
 
@@ -106,7 +123,6 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/metrics", "Prometheus metrics", ITSELF,
           cluster.MetricsResource, answers=PLAIN, errors=(401,)),
     Route("GET", "/", "Who is here", ITSELF, pages.Root, answers=PLAIN),
-    Route("HEAD", "/", "Who is here", ITSELF, pages.Root, answers=PLAIN),
     Route("GET", "/openapi.json", "This reference, for programs", ITSELF,
           _openapi, errors=(401,)),
     Route("GET", "/docs", "This reference, for people", ITSELF,

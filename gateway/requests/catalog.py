@@ -79,6 +79,12 @@ class ModelCatalog:
             raise HttpFaultRaised(unknown_model(name, sorted(names), seen))
         return found
 
+    def card_here(self, model: ModelId) -> ModelCard | None:
+        """Return the card of a model on this node's own disk; None where it is not there."""
+        own = self._bus.speaker.node
+        nodes = (card for card in self.readings.cards(self._now()) if card.node == own)
+        return next((one for node in nodes for one in node.models if one.model == model), None)
+
     def serving(self) -> list[RunnerReading]:
         """Return the readings of lead runners whose generation the state still has."""
         return self.readings.serving(self._bus.state.instances, self._now())

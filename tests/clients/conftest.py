@@ -9,20 +9,25 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.harness.nodes import ROOT, running_node
+from tests.harness.nodes import ROOT, Node, running_node
 
 
 @pytest.fixture(scope="session")
-def node_url() -> Iterator[str]:
-    """The root of a running node that serves `model`, without a slash at its end."""
-    given = os.environ.get("SHOAL_TEST_URL")
-    if given:
-        yield given.rstrip("/")
+def node() -> Iterator[Node | None]:
+    """A node of this session's own; None where `SHOAL_TEST_URL` names another."""
+    if os.environ.get("SHOAL_TEST_URL"):
+        yield None
         return
     if not any((ROOT / "conf").rglob("*.safetensors")):
         pytest.skip("the bundled model is not here; SHOAL_TEST_URL can name a node that has one")
-    with running_node() as node:
-        yield node.url
+    with running_node() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def node_url(node: Node | None) -> str:
+    """The root of a running node that serves `model`, without a slash at its end."""
+    return os.environ["SHOAL_TEST_URL"].rstrip("/") if node is None else node.url
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
@@ -11,6 +13,10 @@ import httpx
 import ollama
 import pytest
 
+from conf.settings import load_settings
+from tests.harness.nodes import ROOT, Node, eventually
+
+BUNDLED = ROOT / "conf" / "tiny"
 COUNT = "List the integers from 1 to 30"
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -177,7 +183,13 @@ def test_models_are_listed_shown_and_running(
     assert listed[model].modified_at
     shown = client.show(model)
     assert "completion" in (shown.capabilities or [])
-    assert shown.modelinfo
+    family = shown.modelinfo["general.architecture"]
+    assert shown.modelinfo["general.parameter_count"] > 1_000_000
+    assert shown.modelinfo[f"{family}.context_length"] > 0
+    assert shown.modelinfo[f"{family}.block_count"] > 0
+    assert shown.modelinfo[f"{family}.embedding_length"] > 0
+    assert "messages" in shown.template
+    assert client.show(f"{model}:latest") == shown
     client.generate(model=model, prompt="", keep_alive=300)
     running = {one.model: one for one in client.ps().models}
     assert running[model].expires_at is not None
@@ -215,3 +227,90 @@ def test_what_cannot_be_honoured_is_400_and_named(
         chat("x", **more)
     assert caught.value.status_code == 400
     assert field in caught.value.error
+
+
+def test_lines_of_a_stream_are_dated_when_they_were_made(chat: Ask) -> None:
+    dates = [line.created_at for line in chat(COUNT, stream=True)]
+    assert dates == sorted(dates) and len(set(dates)) > 1
+    assert all(len(one.partition(".")[2]) == len("123456789Z") for one in dates)
+
+
+def test_an_asynchronous_client_streams_as_well(node_url: str, model: str) -> None:
+    async def said() -> tuple[str, str]:
+        fields: dict[str, Any] = {"model": model, "think": False, "options": {"temperature": 0}}
+        messages = [{"role": "user", "content": COUNT}]
+        client = ollama.AsyncClient(host=node_url, timeout=90)
+        try:
+            lines = await client.chat(messages=messages, stream=True, **fields)
+            talked = "".join([line.message.content or "" async for line in lines])
+            pieces = await client.generate(prompt=COUNT, stream=True, **fields)
+            return talked, "".join([piece.response async for piece in pieces])
+        finally:
+            await client.close()
+
+    talked, generated = asyncio.run(said())
+    assert "1, 2, 3" in talked and talked == generated
+
+
+def test_a_model_that_is_here_is_pulled_at_once_and_no_other(
+    client: ollama.Client, model: str
+) -> None:
+    assert client.pull(model).status == "success"
+    assert [line.status for line in client.pull(f"{model}:latest", stream=True)] == ["success"]
+    for absent in ("llama3.2:1b", "nothing-here", "hf.co/some/model:Q4_K_M"):
+        for stream in (False, True):
+            with pytest.raises(ollama.ResponseError) as caught:
+                list(client.pull(absent, stream=stream))
+            assert caught.value.status_code == 404
+            assert absent in caught.value.error and "not there yet" in caught.value.error
+
+
+def test_what_is_not_offered_says_what_to_do(client: ollama.Client, model: str) -> None:
+    refusals = [
+        lambda: client.push(model),
+        lambda: client.copy(model, "other"),
+        lambda: client.create("other", from_=model),
+        lambda: client.create_blob(__file__),
+        lambda: client.embed(model, "text"),
+    ]
+    for refused in refusals:
+        with pytest.raises(ollama.ResponseError) as caught:
+            refused()
+        assert caught.value.status_code == 404
+        assert "not offered" in caught.value.error or "not there yet" in caught.value.error
+
+
+def test_the_model_that_comes_with_shoal_and_one_that_is_not_here_are_not_deleted(
+    client: ollama.Client,
+) -> None:
+    with pytest.raises(ollama.ResponseError) as kept:
+        client.delete("shoal-tiny")
+    assert (kept.value.status_code, "comes with shoal" in kept.value.error) == (409, True)
+    for absent in ("nothing-here", "llama3.2:1b"):
+        with pytest.raises(ollama.ResponseError) as unknown:
+            client.delete(absent)
+        assert unknown.value.status_code == 404
+
+
+def test_a_model_is_deleted_from_the_disk_once_it_is_unloaded(
+    client: ollama.Client, node: Node | None
+) -> None:
+    if node is None:
+        pytest.skip("the folders of a node that was given are its operator's")
+    folder = load_settings(home=node.home).paths.models / "copied"
+    shutil.copytree(BUNDLED, folder, ignore=shutil.ignore_patterns("make", "*.py"))
+    eventually(lambda: "copied" in listed(client), 30, "the node lists the copy")
+    client.generate(model="copied", prompt="", keep_alive="5m")
+    with pytest.raises(ollama.ResponseError) as loaded:
+        client.delete("copied")
+    assert (loaded.value.status_code, "is loaded" in loaded.value.error) == (409, True)
+    assert folder.is_dir()
+    # what `ollama rm` does: it unloads, and deletes at once
+    assert client.generate(model="copied", prompt="", keep_alive=0).done_reason == "unload"
+    assert client.delete("copied:latest").status == "success"
+    assert not folder.exists()
+    assert "copied" not in listed(client)
+
+
+def listed(client: ollama.Client) -> set[str]:
+    return {one.model or "" for one in client.list().models}

@@ -16,7 +16,8 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.ollama import bodies
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.ollama.fields import model_of
-from gateway.dialects.ollama.render import ERROR_SCHEMA, date, error_object
+from gateway.dialects.ollama.model_info import figures_of
+from gateway.dialects.ollama.render import CONTENT_TYPE, ERROR_SCHEMA, date, error_object
 
 VERSION = "0.13.0"
 """The version of Ollama's API that is spoken; clients compare it with what they need."""
@@ -66,36 +67,71 @@ def render_ps(listings: Sequence[dialect.ModelListing], now_s: float) -> bytes:
 
 
 def render_show(listing: dialect.ModelListing) -> bytes:
-    """Return the answer to `POST /api/show`."""
+    """Return the answer to `POST /api/show`. What is not known of the model is left out of
+    `model_info`."""
+    # Ollama's word for what an answer may have unless its request says it
+    parameters = f"num_predict {listing.max_tokens}" if listing.max_tokens else ""
+    further = f"PARAMETER {parameters}\n" if parameters else ""
+    shown: dict[str, Any] = {
+        "modelfile": f"FROM {listing.id}\n{further}",
+        "parameters": parameters,
+        "template": listing.template,
+        "license": listing.license,
+        "details": _details(listing),
+        "model_info": _model_info(listing),
+        "capabilities": list(listing.capabilities),
+        "modified_at": date(listing.modified_at_s),
+    }
+    if listing.tensors:
+        shown["tensors"] = [
+            {"name": name, "type": dtype, "shape": list(shape)}
+            for name, dtype, shape in listing.tensors
+        ]
+    return json_bytes(shown)
+
+
+def _model_info(listing: dialect.ModelListing) -> dict[str, Any]:
     family = listing.family or "unknown"
-    info: dict[str, Any] = {
-        "general.architecture": family,
+    counts = {
         "general.parameter_count": listing.parameters,
         f"{family}.context_length": listing.context_tokens,
-        **listing.facts,
+        f"{family}.block_count": listing.layers,
+        f"{family}.vocab_size": listing.vocabulary,
     }
-    return json_bytes(
-        {
-            "modelfile": f"FROM {listing.id}\n",
-            "parameters": "",
-            "template": listing.template,
-            "license": "",
-            "details": _details(listing),
-            "model_info": info,
-            "capabilities": list(listing.capabilities),
-            "modified_at": date(listing.modified_at_s),
-        }
-    )
+    known = {name: count for name, count in counts.items() if count}
+    return {"general.architecture": family, **known, **figures_of(family, listing.config)}
 
 
-def parse_show(body: bytes, limits: dialect.Limits) -> tuple[str, tuple[str, ...]]:
-    """Return the model that `POST /api/show` asks about, without `:latest`, and the paths of
-    fields without effect."""
+def parse_show(body: bytes, limits: dialect.Limits) -> dialect.AskedModel:
+    """Return what `POST /api/show` asks about. Raises BadRequest."""
     asked, extras = read_body(bodies.OllamaShowBody, body, limits)
+    return dialect.AskedModel(_named(asked), bool(asked.verbose), ignored=extras.ignored)
+
+
+def parse_delete(body: bytes, limits: dialect.Limits) -> dialect.AskedModel:
+    """Return what `DELETE /api/delete` is to delete. Raises BadRequest."""
+    asked, extras = read_body(bodies.OllamaDeleteBody, body, limits)
+    return dialect.AskedModel(_named(asked), ignored=extras.ignored)
+
+
+def parse_pull(body: bytes, limits: dialect.Limits) -> dialect.AskedModel:
+    """Return what `POST /api/pull` asks for. Raises BadRequest."""
+    asked, extras = read_body(bodies.OllamaPullBody, body, limits)
+    # a name as a registry has it, which none here need have
+    stream = asked.stream is not False
+    return dialect.AskedModel(_name(asked), stream=stream, ignored=extras.ignored)
+
+
+def _named(asked: bodies.NamedModelBody) -> str:
+    """Return the model that a body names, without `:latest`."""
+    return model_of(_name(asked))
+
+
+def _name(asked: bodies.NamedModelBody) -> str:
     name = asked.model or asked.name
     if not name:
         raise BadRequest("model is required", field="model")
-    return model_of(name), extras.ignored
+    return name
 
 
 def parameter_size(parameters: int) -> str:
@@ -132,8 +168,13 @@ OLLAMA = dialect.Api(
         dialect.Generates("/api/generate", "A completion; without a prompt: load or unload",
                           OllamaGenerate(), bodies.OllamaGenerateBody),
         dialect.ListsModels("/api/tags", "Models on disk", render_tags),
-        dialect.ShowsAsked("/api/show", "One model in detail", render_show,
-                           parse_show, bodies.OllamaShowBody),
+        dialect.ShowsAsked("/api/show", "One model in detail", parse_show,
+                           bodies.OllamaShowBody, render_show),
+        dialect.FetchesModel("/api/pull", "Say that a model is here; nothing is fetched",
+                             parse_pull, bodies.OllamaPullBody,
+                             json_bytes({"status": "success"}), CONTENT_TYPE),
+        dialect.DeletesModel("/api/delete", "Delete a model from this node's disk", parse_delete,
+                             bodies.OllamaDeleteBody),
         dialect.ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
         dialect.Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
     ),

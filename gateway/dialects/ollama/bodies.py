@@ -48,6 +48,7 @@ CHAT_TABLE = FieldTable(
         "prompt": "it belongs to /api/generate; send 'messages'",
         "template": "the model's own template is used",
         "system": "send a message with role 'system'",
+        "_debug_render_only": "prompts are not shown",
     },
 )
 GENERATE_TABLE = FieldTable(
@@ -59,6 +60,24 @@ GENERATE_TABLE = FieldTable(
         "width": "answers are text",
         "height": "answers are text",
         "steps": "answers are text",
+        "_debug_render_only": "prompts are not shown",
+    },
+)
+
+SHOW_TABLE = FieldTable(
+    empty_asks_nothing=True,
+    refused={
+        "system": "what is shown is the model's own; leave it out",
+        "template": "what is shown is the model's own; leave it out",
+        "options": "what is shown is the model's own; leave it out",
+    },
+)
+PULL_TABLE = FieldTable(
+    empty_asks_nothing=True,
+    harmless={"insecure": "nothing is fetched from elsewhere"},
+    refused={
+        "username": "nothing is fetched from a registry; leave it out",
+        "password": "nothing is fetched from a registry; leave it out",
     },
 )
 
@@ -193,9 +212,26 @@ class OllamaGenerateBody(SharedBody):
     context: Annotated[list[int], Field(fail_fast=True)] | None = None
 
 
-class OllamaShowBody(Closed):
-    """The body of `POST /api/show`; `name` is the older word for `model`."""
+class NamedModelBody(Closed):
+    """The model that a body is about; `name` is the older word for `model`."""
 
     model: str | None = None
     name: str | None = None
+
+
+class OllamaShowBody(NamedModelBody):
+    """The body of `POST /api/show`."""
+
+    table: ClassVar[FieldTable] = SHOW_TABLE
     verbose: bool | None = None
+
+
+class OllamaDeleteBody(NamedModelBody):
+    """The body of `DELETE /api/delete`."""
+
+
+class OllamaPullBody(NamedModelBody):
+    """The body of `POST /api/pull`."""
+
+    table: ClassVar[FieldTable] = PULL_TABLE
+    stream: bool | None = None

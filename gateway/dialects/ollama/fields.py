@@ -14,6 +14,7 @@ import re
 from bus.wire.ids import ModelId
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
 from gateway.dialects.body import bad_field, validate
+from gateway.dialects.faults import HttpFaultRaised, unknown_model
 from gateway.dialects.ollama.bodies import NEUTRAL_OPTIONS, OllamaOptionsBody, SharedBody
 from gateway.dialects.shared_fields import (
     LEAST_REPETITION,
@@ -29,13 +30,18 @@ HOTTEST, MOST_REPETITION, LARGEST = 5.0, 10.0, 2**31 - 1
 """The highest temperature, penalty of repetition and whole number; more are taken as these."""
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_TAGGED = re.compile(r"(?:[\w.-]+/)*[\w.-]{1,80}:[\w.-]{1,80}", re.ASCII)
 _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
 """The first base64 characters of each image format's magic bytes."""
 
 
 def model_of(name: str) -> ModelId:
-    """Return the model asked for, without `:latest`. BadRequest for what cannot be a name."""
-    return named_model(name.removesuffix(":latest"))
+    """Return the model asked for, without `:latest`. Raises BadRequest for what cannot be a name,
+    and the 404 of an unknown model for one with a tag (`llama3.2:1b`), as no model here has one."""
+    plain = name.removesuffix(":latest")
+    if _TAGGED.fullmatch(plain):
+        raise HttpFaultRaised(unknown_model(name))
+    return named_model(plain)
 
 
 def options_of(

@@ -4,12 +4,14 @@ Pure. Every line carries `message` (chat) or `response` (generate), the last one
 `done: true`, a reason and durations in nanoseconds. A tool call is sent whole, with its
 arguments as an object, as soon as it is complete; one that was cut off is text, as no object
 can be made of it. There are no comments in this dialect. A raw prompt has no channel for
-thinking: all that comes is its response.
+thinking: all that comes is its response. Each line says when it was made, as the shell told it by
+`at`; a whole answer says when it was asked for plus how long it took.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -25,6 +27,7 @@ from bus.wire.messages.tokens import (
     PrefillProgress,
     PromptTokens,
     TokenDelta,
+    TokenLogprob,
     ToolCallDelta,
 )
 from gateway.dialects import faults
@@ -67,11 +70,13 @@ class OllamaStream:
         self._closed = False
         self._call: CollectedCall | None = None
         self._call_index = -1
-        head = json_bytes(line_head(parsed))[:-1]
+        self._now_s = parsed.created_at_s
+        self._second, self._dated = -1, b""
+        self._start = b'{"model":' + text_bytes(parsed.model) + b',"created_at":"'
         if shape == "chat":
-            head, tail = head + b',"message":{"role":"assistant","content":', b'},"done":false}\n'
+            head, tail = b'Z","message":{"role":"assistant","content":', b'},"done":false}\n'
         else:
-            head, tail = head + b',"response":', b',"done":false}\n'
+            head, tail = b'Z","response":', b',"done":false}\n'
         self._text = (head, tail)
         self._thinking = (head + b'"","thinking":', tail)
         if parsed.requests and parsed.requests[0].prompt.kind != "chat":
@@ -82,6 +87,10 @@ class OllamaStream:
         """Return whether the terminal has been rendered; true at once when none is to come."""
         return self._closed or self._usage is not None or not self._parsed.requests
 
+    def at(self, now_s: float) -> None:
+        """Take the seconds since 1970 at which the lines from here on are made."""
+        self._now_s = now_s
+
     def open(self) -> bytes:
         """Return nothing: the first line is the first token's."""
         return b""
@@ -89,16 +98,25 @@ class OllamaStream:
     def render(self, entries: Sequence[Entry]) -> bytes:
         """Return the lines of these entries; nothing once the stream has ended."""
         out: list[bytes] = []
+        start = self._line_start()
         for entry in entries:
             if self._closed:
                 break
             if type(entry) is TokenDelta and not entry.logprobs:
                 if entry.text:
                     head, tail = self._text if entry.channel == "text" else self._thinking
-                    out += (head, text_bytes(entry.text), tail)
+                    out += (start, head, text_bytes(entry.text), tail)
             else:
                 out.append(self._rare(entry))
         return b"".join(out)
+
+    def _line_start(self) -> bytes:
+        """Return how a line begins now, up to the `Z` of its date; as `date` has dates."""
+        second = int(self._now_s)
+        if second != self._second:
+            self._second = second
+            self._dated = self._start + _whole_second(second).encode()
+        return self._dated + b".%09d" % _nanosecond(self._now_s, second)
 
     def comment(self, text: str) -> bytes:
         """Return nothing: this API has no comments."""
@@ -145,7 +163,7 @@ class OllamaStream:
         if thinks:
             message["thinking"] = entry.text
             return self._line(message, done=False)
-        return self._line(message, done=False, logprobs=logprobs_list(entry.logprobs))
+        return self._line(message, done=False, logprobs=_logprobs(entry.logprobs))
 
     def _part_of_call(self, entry: ToolCallDelta) -> bytes:
         done = b""
@@ -163,7 +181,7 @@ class OllamaStream:
         return self._line(message_object("", "", [call], first=self._call_index), done=False)
 
     def _line(self, message: dict[str, Any], **rest: Any) -> bytes:
-        return json_bytes(_answer(self._parsed, self._shape, message, rest)) + b"\n"
+        return json_bytes(_answer(self._parsed, self._now_s, self._shape, message, rest)) + b"\n"
 
 
 def render_ollama(
@@ -174,25 +192,32 @@ def render_ollama(
     message = message_object(choice.text, choice.reasoning, choice.calls)
     rest = end_object(collected.usage, DONE_REASONS[choice.finish_reason], load_s)
     if parsed.requests[0].top_logprobs is not None:
-        rest["logprobs"] = logprobs_list(choice.logprobs)
-    return json_bytes(_answer(parsed, shape, message, rest))
+        rest["logprobs"] = _logprobs(choice.logprobs)
+    made_at_s = parsed.created_at_s + _total_s(collected.usage, load_s)
+    return json_bytes(_answer(parsed, made_at_s, shape, message, rest))
 
 
 def render_empty(parsed: Parsed, *, shape: Shape, load_s: float) -> bytes:
     """Return the answer to a body that only loads or unloads the model."""
     rest = end_object(Usage(), parsed.intent, load_s)
-    return json_bytes(_answer(parsed, shape, message_object("", "", []), rest))
-
-
-def line_head(parsed: Parsed) -> dict[str, Any]:
-    """Return the fields that every line begins with."""
-    return {"model": parsed.model, "created_at": date(parsed.created_at_s)}
+    message = message_object("", "", [])
+    return json_bytes(_answer(parsed, parsed.created_at_s + load_s, shape, message, rest))
 
 
 def date(at_s: float) -> str:
-    """Return seconds since 1970 as the dates that Ollama's clients read."""
-    at = datetime.datetime.fromtimestamp(at_s, tz=datetime.UTC)
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """Return seconds since 1970 as RFC 3339 has dates, with nanoseconds."""
+    second = int(at_s)
+    return f"{_whole_second(second)}.{_nanosecond(at_s, second):09d}Z"
+
+
+def _nanosecond(at_s: float, second: int) -> int:
+    return int((at_s - second) * 1e9)
+
+
+@functools.lru_cache(maxsize=64)
+def _whole_second(second: int) -> str:
+    at = datetime.datetime.fromtimestamp(second, tz=datetime.UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def error_object(fault: HttpFault) -> dict[str, Any]:
@@ -206,11 +231,10 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
 
 def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
     """Return what the last line adds. The total is loading, waiting, prefill and decode."""
-    total_s = load_s + usage.queue_s + usage.prefill_s + usage.decode_s
     return {
         "done": True,
         "done_reason": reason,
-        "total_duration": _ns(total_s),
+        "total_duration": _ns(_total_s(usage, load_s)),
         "load_duration": _ns(load_s),
         "prompt_eval_count": usage.prompt_tokens,
         "prompt_eval_duration": _ns(usage.prefill_s),
@@ -243,12 +267,34 @@ def message_object(
 
 
 def _answer(
-    parsed: Parsed, shape: Shape, message: Mapping[str, Any], rest: Mapping[str, Any]
+    parsed: Parsed,
+    at_s: float,
+    shape: Shape,
+    message: Mapping[str, Any],
+    rest: Mapping[str, Any],
 ) -> dict[str, Any]:
+    head = {"model": parsed.model, "created_at": date(at_s)}
     if shape == "chat":
-        return {**line_head(parsed), "message": message, **rest}
+        return {**head, "message": message, **rest}
     thinking = {"thinking": message["thinking"]} if "thinking" in message else {}
-    return {**line_head(parsed), "response": message["content"], **thinking, **rest}
+    return {**head, "response": message["content"], **thinking, **rest}
+
+
+def _logprobs(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """Return log-probabilities without what Ollama leaves out: bytes that are not known, and
+    alternatives where there are none."""
+    found = logprobs_list(logprobs)
+    for one in found:
+        one["top_logprobs"] = [_without_none(other) for other in one["top_logprobs"]] or None
+    return [_without_none(one) for one in found]
+
+
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _total_s(usage: Usage, load_s: float) -> float:
+    return load_s + usage.queue_s + usage.prefill_s + usage.decode_s
 
 
 def _arguments(text: str) -> dict[str, Any] | None:

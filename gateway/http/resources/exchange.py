@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from falcon.asgi import Request, Response
 
+from bus.process.clock import wall
 from gateway.dialects import sse
 from gateway.dialects.collect import Collector
-from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer
+from gateway.dialects.dialect import DatedRenderer, Dialect, Parsed, StreamRenderer
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.http.middleware import (
     Resource,
@@ -75,6 +76,7 @@ class GenerateResource(Resource):
         started_at = service.reactor.now()
         parsed = await self._parse(service, req)
         tell_ignored(service, resp, self.dialect.name, parsed.extras.ignored)
+        resp.set_header("x-request-id", parsed.answer_id)
         if not service.catalog.known:
             await service.catalog.wait_known()
         if parsed.intent != "generate":
@@ -101,11 +103,9 @@ class GenerateResource(Resource):
                 resp.content_type = self.dialect.stream_content_type
                 for name, value in sse.HEADERS:
                     resp.set_header(name, value)
-                resp.set_header("x-request-id", parsed.answer_id)
                 resp.stream = _streamed(running, keep_alive_s)
             else:
                 resp.data = await _whole(running)
-                resp.set_header("x-request-id", parsed.answer_id)
                 service.keep_alive(exchange.model, keep_alive_s)
                 running.end("finished", 200)
         except HttpFaultRaised as error:
@@ -193,8 +193,11 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
 
 async def _pieces(running: _Running, renderer: StreamRenderer) -> AsyncGenerator[bytes]:
     inbox = running.exchange.inbox
+    dated = renderer if isinstance(renderer, DatedRenderer) else None
     while True:
         entries = await inbox.take()
+        if dated is not None:
+            dated.at(wall())
         piece = renderer.render(entries) if entries else b""
         if inbox.abandoned:
             return

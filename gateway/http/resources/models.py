@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 from falcon.asgi import Request, Response
 
@@ -11,8 +14,11 @@ from bus.process.clock import wall
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
+from gateway.cluster.model_files import ModelFiles, read_model_files
 from gateway.dialects import dialect
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
+from gateway.requests.routing import model_named
 from gateway.service import HttpService
 
 
@@ -55,9 +61,43 @@ class ModelOfBody(Resource):
         options = self.service.options
         body = await read_body(req, COMMAND_BYTES, options.body_s)
         limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
-        name, ignored = self.endpoint.parse(body, limits)
-        tell_ignored(self.service, resp, self.endpoint.path, ignored)
-        resp.data = await _shown(self.service, self.endpoint.render, name)
+        asked = self.endpoint.parse(body, limits)
+        tell_ignored(self.service, resp, self.endpoint.path, asked.ignored)
+        service = self.service
+        await service.catalog.wait_known()
+        model = service.catalog.named(asked.name)
+        listing = _listing(service, model, service.catalog.cards().get(model))
+        own = service.catalog.card_here(model)
+        if own is not None:
+            read = partial(read_model_files, Path(own.path), with_tensors=asked.verbose)
+            listing = _with_files(listing, await asyncio.to_thread(read))
+        resp.data = self.endpoint.render(listing)
+
+
+@dataclass(frozen=True)
+class ModelToFetch(Resource):
+    """A path by which clients have a model fetched; only one that is here can be had."""
+
+    endpoint: dialect.FetchesModel
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Answer that the model is here, or that it would have to be put here."""
+        options = self.service.options
+        body = await read_body(req, COMMAND_BYTES, options.body_s)
+        limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
+        asked = self.endpoint.parse(body, limits)
+        tell_ignored(self.service, resp, self.endpoint.path, asked.ignored)
+        await self.service.catalog.wait_known()
+        if model_named(asked.name, self.service.catalog.names()) is None:
+            text = (
+                f"model '{asked.name}' is not here, and fetching models from the internet is not "
+                "there yet: put its folder into <data>/models, or into Hugging Face's cache"
+            )
+            raise HttpFaultRaised(HttpFault(404, "not_there_yet", text))
+        resp.data = self.endpoint.done
+        if asked.stream:
+            resp.content_type = self.endpoint.streams
+            resp.data += b"\n"
 
 
 async def _shown(
@@ -66,6 +106,16 @@ async def _shown(
     await service.catalog.wait_known()
     model = service.catalog.named(name)
     return render(_listing(service, model, service.catalog.cards().get(model)))
+
+
+def _with_files(listing: dialect.ModelListing, files: ModelFiles) -> dialect.ModelListing:
+    return replace(
+        listing,
+        template=files.template,
+        license=files.license,
+        config=files.config,
+        tensors=tuple((one.name, one.dtype, one.shape) for one in files.tensors),
+    )
 
 
 def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> dialect.ModelListing:
@@ -86,6 +136,9 @@ def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> di
         quantization=card.quantization if card.quantization != "none" else card.dtype,
         context_tokens=card.context_tokens,
         capabilities=card.capabilities,
+        layers=card.layers,
+        vocabulary=card.vocabulary,
+        max_tokens=card.default_max_tokens,
         loaded=tuple(copies),
     )
 

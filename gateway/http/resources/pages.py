@@ -22,7 +22,7 @@ body{background:#111;color:#ddd}a{color:#8bf}}
 
 
 class Root(Resource):
-    """`GET /` and `HEAD /`: a gateway answers here."""
+    """`GET /`: a gateway answers here."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer in plain text what this is and where to go."""
@@ -36,10 +36,6 @@ class Root(Resource):
             "Reference    /docs, /openapi.json\n"
             "Health       /health, /metrics, /state, /queue\n"
         )
-        resp.content_type = "text/plain; charset=utf-8"
-
-    async def on_head(self, req: Request, resp: Response) -> None:
-        """Answer 200."""
         resp.content_type = "text/plain; charset=utf-8"
 
 

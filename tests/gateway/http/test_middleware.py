@@ -11,7 +11,7 @@ import pytest
 from falcon.asgi import Request
 
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.http.middleware import read_body
+from gateway.http.middleware import ReceiveTap, read_body
 from gateway.requests.body_budget import BodyBudget
 
 
@@ -37,3 +37,25 @@ def test_a_piece_in_the_turn_in_which_the_time_is_over_does_not_hide_the_timeout
     assert raised.value.fault.status == 408
     assert "not complete after" in raised.value.fault.message
     assert budget.held_bytes == 0
+
+
+def test_head_is_answered_as_get_without_the_body() -> None:
+    asked: list[str] = []
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: dict[str, Any], _receive: Any, send: Any) -> None:
+        asked.append(scope["method"])
+        headers = [(b"content-length", b"5")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"hello", "more_body": False})
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "HEAD", "path": "/api/tags", "headers": []}
+    asyncio.run(ReceiveTap(app)(scope, cast(Any, None), send))
+    assert asked == ["GET"]
+    assert scope["method"] == "HEAD", "the server's own scope stays as it was"
+    start, body = sent
+    assert start["headers"] == [(b"content-length", b"5")]
+    assert body == {"type": "http.response.body", "body": b"", "more_body": False}

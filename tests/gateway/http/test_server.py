@@ -176,6 +176,62 @@ def test_unknown_paths_and_methods_answer_in_the_dialect_of_the_path(
     assert wrong.status_code == 405
     assert wrong.json()["error"]["code"] == "method_not_allowed"
     assert "POST" in wrong.headers["allow"]
+    posted = httpx.post(f"{shared.url}/api/tags")
+    assert posted.status_code == 405 and posted.headers["allow"] == "GET, HEAD, OPTIONS"
+
+
+def test_head_says_what_get_says_without_the_body(shared: GatewayTestbed) -> None:
+    with httpx.Client(base_url=shared.url) as client:
+        for path in ("/", "/api/tags", "/ollama/api/version", "/v1/models", "/health", "/nothing"):
+            head, get = client.head(path), client.get(path)
+            assert (head.status_code, head.content) == (get.status_code, b""), path
+            assert head.headers["content-type"] == get.headers["content-type"]
+            assert int(head.headers["content-length"]) > 0
+        assert client.head("/v1/chat/completions").status_code == 405
+
+
+def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> None:
+    asked = [
+        httpx.get(f"{shared.url}/api/tags"),
+        httpx.head(f"{shared.url}/"),
+        httpx.get(f"{shared.url}/v1/nothing"),
+        httpx.get(f"{shared.url}/v1/models", headers={"host": "evil.example"}),
+        httpx.post(f"{shared.url}/api/chat", content=b"{"),
+        httpx.post(f"{shared.url}/v1/audio/speech", json={}),
+        httpx.get(f"{shared.url}/v1/chat/completions"),
+        httpx.post(f"{shared.url}/v1/messages", json={"model": "x"}),
+        chat(shared, "tokens=2"),
+    ]
+    ids = [answer.headers["x-request-id"] for answer in asked]
+    assert all(ids) and len(set(ids)) == len(ids)
+    assert [answer.status_code for answer in asked] == [200, 200, 404, 403, 400, 404, 405, 400, 200]
+    whole = asked[-1]
+    assert whole.json()["id"].endswith(whole.headers["x-request-id"].removeprefix("chatcmpl-"))
+    unknown = httpx.post(
+        f"{shared.url}/api/chat", json={"model": "nothing", "messages": body("x")["messages"]}
+    )
+    assert unknown.status_code == 404 and unknown.headers["x-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/audio/speech", "/v1/images/generations", "/v1/rerank", "/rerank", "/v1/moderations",
+     "/v1/files", "/v1/fine_tuning/jobs", "/v1/assistants", "/v1/threads/t", "/v1/vector_stores"],
+)  # fmt: skip
+def test_what_no_engine_does_is_said_in_openais_words(shared: GatewayTestbed, path: str) -> None:
+    answer = httpx.post(f"{shared.url}{path}", json={"model": "x"})
+    error = answer.json()["error"]
+    assert answer.status_code == 404 and error["code"] in ("no_such_engine", "not_offered")
+    assert error["message"].startswith(f"{path} is not offered: ")
+
+
+def test_what_ollama_has_and_we_have_not_is_said_in_its_words(shared: GatewayTestbed) -> None:
+    for path in ("/api/push", "/api/create", "/api/copy", "/api/blobs/sha256:00", "/api/embed"):
+        for root in ("", "/ollama"):
+            answer = httpx.post(f"{shared.url}{root}{path}", json={"model": "x"})
+            assert answer.status_code == 404 and list(answer.json()) == ["error"], path
+    # a client that makes a model asks this first, and sends the file when it is not there
+    assert httpx.head(f"{shared.url}/api/blobs/sha256:00").status_code == 404
 
 
 def test_a_strangers_host_name_or_page_is_refused(shared: GatewayTestbed) -> None:

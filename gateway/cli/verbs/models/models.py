@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.models.instances import ModelName
+from gateway.model_folders import FolderKept, delete_folder, own_folder
 
 
 def ls(invocation: Invocation) -> None:
@@ -103,15 +103,16 @@ def rm(
             f"{card.model} is loaded ({', '.join(held)})",
             remedy=f"`shoal stop {card.model}` unloads it",
         )
-    folder = own_folder(Path(card.path), settings.paths.models)
+    folder = _own(Path(card.path), settings.paths.models)
     bytes_ = card.size_bytes if isinstance(card, ModelCard) else card.have_bytes
     if not yes:
         if output.as_json or not output.err.is_terminal:
             raise CliError(f"{folder} would be deleted", remedy="say so with --yes")
         typer.confirm(f"Delete {folder} ({size(bytes_)})?", abort=True, err=True)
-    shutil.rmtree(folder)
-    if folder.parent != settings.paths.models.resolve() and not any(folder.parent.iterdir()):
-        folder.parent.rmdir()
+    try:
+        delete_folder(folder, settings.paths.models)
+    except FolderKept as error:
+        raise CliError(error.message, remedy=error.remedy) from error
     output.document({"model": card.model, "deleted": str(folder), "bytes": bytes_})
     output.say(f"deleted {card.model} ({size(bytes_)})")
     output.note("the node notices within half a minute")
@@ -124,21 +125,11 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     return (part.model, "in part", "-", "-", sizes, "-", f"layers {spans} on {node}")
 
 
-def own_folder(folder: Path, models: Path) -> Path:
-    """Return the model's folder, if it lies in this home's own `models`.
-
-    Raises CliError otherwise: a cache of others, or another node's disk, is not ours to delete
-    from.
-    """
-    real, root = folder.resolve(), models.resolve()
-    if real == root or not real.is_relative_to(root):
-        raise CliError(
-            f"{folder} is not in {models}",
-            remedy="delete it where it came from (a Hugging Face cache, another node's disk)",
-        )
-    if not real.is_dir():
-        raise CliError(f"{folder} is not on this machine", remedy="run `shoal rm` on its node")
-    return real
+def _own(folder: Path, models: Path) -> Path:
+    try:
+        return own_folder(folder, models)
+    except FolderKept as error:
+        raise CliError(error.message, remedy=error.remedy) from error
 
 
 def _fields(card: ModelCard, nodes: list[str]) -> dict[str, Any]:

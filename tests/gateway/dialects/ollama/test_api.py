@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from ollama import ListResponse, ProcessResponse, ShowResponse
 
 from bus.wire.errors import BadRequest
-from gateway.dialects.dialect import Limits, LoadedCopy, ModelListing, Says
+from gateway.dialects.dialect import AskedModel, Limits, LoadedCopy, ModelListing, Says
+from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.ollama.api import (
     OLLAMA,
     parameter_size,
+    parse_delete,
+    parse_pull,
     parse_show,
     render_ps,
     render_show,
     render_tags,
 )
+from gateway.dialects.ollama.model_info import figures_of
 
 AT = 1_763_640_000.0
 TINY = ModelListing(
@@ -30,8 +36,12 @@ TINY = ModelListing(
     quantization="F16",
     context_tokens=4096,
     capabilities=("completion", "tools", "thinking"),
+    layers=8,
+    vocabulary=2048,
+    max_tokens=512,
     template="{{ x }}",
-    facts={"qwen3.block_count": 8},
+    license="MIT",
+    config={"hidden_size": 192, "num_attention_heads": 8, "eos_token_id": [2041, 2039]},
     loaded=(
         LoadedCopy(9_000_000, 8_500_000, 4096, expires_at_s=AT + 300),
         LoadedCopy(9_000_000, 0, 2048),
@@ -70,13 +80,104 @@ def test_show_tells_capabilities_and_model_info() -> None:
         "general.parameter_count": 4_200_000,
         "qwen3.context_length": 4096,
         "qwen3.block_count": 8,
+        "qwen3.vocab_size": 2048,
+        "qwen3.embedding_length": 192,
+        "qwen3.attention.head_count": 8,
+        "tokenizer.ggml.eos_token_id": 2041,
     }
-    assert shown.template == "{{ x }}"
+    assert (shown.template, shown.license) == ("{{ x }}", "MIT")
+    assert shown.parameters == "num_predict 512"
+    assert shown.modelfile == "FROM shoal-tiny\nPARAMETER num_predict 512\n"
+    assert "tensors" not in json.loads(render_show(TINY))
+
+
+def test_show_of_a_model_on_another_node_says_what_its_card_says_and_no_more() -> None:
+    far = ModelListing(id="m", size_bytes=1, modified_at_s=AT, family="llama", layers=2)
+    shown = json.loads(render_show(far))
+    assert shown["model_info"] == {"general.architecture": "llama", "llama.block_count": 2}
+    assert (shown["parameters"], shown["modelfile"]) == ("", "FROM m\n")
+
+
+def test_a_verbose_show_lists_the_tensors() -> None:
+    shown = json.loads(render_show(replace(TINY, tensors=(("a", "F16", (2, 3)),))))
+    assert shown["tensors"] == [{"name": "a", "type": "F16", "shape": [2, 3]}]
+
+
+def test_figures_are_those_of_the_language_part_and_numbers_alone() -> None:
+    config = {
+        "hidden_size": 1,
+        "eos_token_id": 7,
+        "bos_token_id": [],
+        "text_config": {
+            "hidden_size": 64,
+            "num_attention_heads": True,
+            "n_head": 4,
+            "intermediate_size": 10**30,
+            "rms_norm_eps": float("nan"),
+            "rope_theta": 1e6,
+            "head_dim": 16,
+            "v_head_dim": 32,
+        },
+    }
+    assert figures_of("x", config) == {
+        "x.embedding_length": 64,
+        "x.attention.head_count": 4,
+        "x.attention.key_length": 16,
+        "x.attention.value_length": 32,
+        "x.rope.freq_base": 1e6,
+        "tokenizer.ggml.eos_token_id": 7,
+    }
 
 
 @pytest.mark.parametrize("field", ["model", "name"])
 def test_show_asks_by_either_word(field: str) -> None:
-    assert parse_show(json.dumps({field: "a:latest"}).encode(), Limits()) == ("a", ())
+    for parse in (parse_show, parse_delete):
+        assert parse(json.dumps({field: "a:latest"}).encode(), Limits()) == AskedModel("a")
+    asked = parse_pull(json.dumps({field: "llama3.2:1b"}).encode(), Limits())
+    assert asked == AskedModel("llama3.2:1b", stream=True)
+
+
+# what Ollama's own program sends, which writes what it was not given as empty
+GO_SHOW = b'{"model":"a","system":"","template":"","verbose":false,"options":null,"name":""}'
+GO_DELETE = b'{"model":"a","name":""}'
+GO_PULL = b'{"model":"a","insecure":true,"username":"","password":"","name":""}'
+
+
+def test_bodies_of_ollamas_own_program_are_understood() -> None:
+    assert parse_show(GO_SHOW, Limits()) == AskedModel("a")
+    assert parse_show(GO_SHOW.replace(b"false", b"true"), Limits()) == AskedModel("a", verbose=True)
+    assert parse_delete(GO_DELETE, Limits()) == AskedModel("a")
+    assert parse_pull(GO_PULL, Limits()) == AskedModel("a", stream=True)
+    whole = parse_pull(b'{"name":"a","stream":false}', Limits())
+    assert whole == AskedModel("a", stream=False)
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "field"),
+    [
+        (parse_show, b'{"model":"a","system":"x"}', "system"),
+        (parse_show, b'{"model":"a","template":"x"}', "template"),
+        (parse_show, b'{"model":"a","options":{"seed":1}}', "options"),
+        (parse_show, b'{"model":"a","verbos":true}', "verbos"),
+        (parse_pull, b'{"model":"a","username":"x"}', "username"),
+        (parse_pull, b'{"model":"a","password":"x"}', "password"),
+        (parse_pull, b'{"model":""}', "model"),
+        (parse_delete, b"{}", "model"),
+    ],
+)
+def test_what_a_body_about_a_model_cannot_ask_is_refused_by_name(
+    parse: Callable[[bytes, Limits], AskedModel], body: bytes, field: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(body, Limits())
+    assert caught.value.field == field
+
+
+def test_a_name_with_a_tag_is_an_unknown_model() -> None:
+    for parse in (parse_show, parse_delete):
+        with pytest.raises(HttpFaultRaised) as caught:
+            parse(b'{"model": "llama3.2:1b"}', Limits())
+        assert (caught.value.fault.status, caught.value.fault.field) == (404, "model")
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"model": ""}', b'{"model": "../x"}', b"", b"[]"])

@@ -13,7 +13,9 @@ from ollama import ChatResponse, GenerateResponse
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Entry, Failed, PrefillProgress, TokenDelta, TokenLogprob
 from gateway.dialects import faults
+from gateway.dialects.dialect import DatedRenderer
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.ollama.render import date
 
 CHAT = OllamaChat()
 GENERATE = OllamaGenerate()
@@ -42,7 +44,8 @@ def test_stream_and_whole_say_the_same(desk: Any, answers: Callable[..., Any], d
     assert calls == message.get("tool_calls", [])
     *before, last = lines
     assert not any(line["done"] for line in before)
-    assert {**last, "message": message} == whole
+    made_at = whole["created_at"]
+    assert {**last, "message": message, "created_at": made_at} == whole
 
 
 @given(st.data())
@@ -64,7 +67,9 @@ def test_generate_says_the_same_streamed_or_not(
 def test_a_short_stream_line_by_line(desk: Any) -> None:
     parsed = desk.parse(CHAT, CHAT_BODY)
     entries = [*desk.reasoning(parsed, "hm"), *desk.text(parsed, "a\u2028"), *desk.end(parsed)]
-    head = '{"model":"m","created_at":"2025-11-20T12:00:00.500000Z","message":{"role":"assistant",'
+    head = (
+        '{"model":"m","created_at":"2025-11-20T12:00:00.500000000Z","message":{"role":"assistant",'
+    )
     assert desk.play(CHAT, parsed, entries).decode().split("\n") == [
         head + '"content":"","thinking":"hm"},"done":false}',
         head + '"content":"a\\u2028"},"done":false}',
@@ -182,4 +187,39 @@ def test_dates_are_dates(desk: Any) -> None:
     parsed = desk.parse(CHAT, CHAT_BODY)
     whole = desk.whole(CHAT, parsed, desk.end(parsed))
     at = datetime.fromisoformat(whole["created_at"])
-    assert at.timestamp() == parsed.created_at_s
+    took_s = whole["total_duration"] / 1e9
+    assert took_s > 0 and at.timestamp() == parsed.created_at_s + took_s
+
+
+@given(st.integers(0, 2**32 * 10**9))
+def test_a_date_has_nine_digits_and_is_the_time_it_was_made_of(at_ns: int) -> None:
+    text = date(at_ns / 1e9)
+    whole, digits = text.removesuffix("Z").split(".")
+    assert len(digits) == 9
+    seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
+    # a float of seconds tells times of our days apart by some 240 ns
+    assert abs(seconds * 10**9 + int(digits) - at_ns) < 1000
+
+
+def test_each_line_says_when_it_was_made(desk: Any) -> None:
+    parsed = desk.parse(CHAT, CHAT_BODY)
+    renderer = CHAT.stream(parsed)
+    assert isinstance(renderer, DatedRenderer)
+    renderer.at(1_763_640_001.25)
+    first = renderer.render(desk.text(parsed, "a"))
+    renderer.at(1_763_640_002.75)
+    last = renderer.render(desk.call(parsed, 0, "f") + desk.end(parsed)) + renderer.close()
+    stamps = [line["created_at"] for line in _lines(first + last)]
+    assert stamps == [
+        "2025-11-20T12:00:01.250000000Z",
+        *["2025-11-20T12:00:02.750000000Z"] * 2,
+    ]
+
+
+def test_what_is_not_known_of_a_log_probability_is_left_out(desk: Any) -> None:
+    parsed = desk.parse(GENERATE, {**GENERATE_BODY, "logprobs": True})
+    half = TokenLogprob(5, "\ufffd", -0.5, ())
+    [line, _] = _lines(
+        desk.play(GENERATE, parsed, [desk.with_logprob(parsed, half), *desk.end(parsed)])
+    )
+    assert line["logprobs"] == [{"token": "\ufffd", "logprob": -0.5}]

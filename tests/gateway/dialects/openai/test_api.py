@@ -22,7 +22,7 @@ TINY = ModelListing(
     context_tokens=4096,
     capabilities=("completion", "tools", "thinking"),
     template="{{ x }}",
-    facts={"qwen3.block_count": 8},
+    config={"num_hidden_layers": 8},
     loaded=(
         LoadedCopy(9_000_000, 8_500_000, 4096, expires_at_s=AT + 300),
         LoadedCopy(9_000_000, 0, 2048),

@@ -1,0 +1,99 @@
+"""Talks to clients who delete a model from this node's disk, by the rules of `shoal rm`.
+
+What comes with shoal stays, what is loaded has to be unloaded first, and only a folder in this
+home's own `models` is deleted. The answer comes once the node has noticed, so that no listing
+after it has the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from falcon.asgi import Request, Response
+
+from bus.wire.cards import ModelCard
+from bus.wire.ids import ModelId
+from gateway.dialects import dialect
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
+from gateway.model_folders import FolderKept, delete_folder, own_folder
+
+UNLOADED_S = 30.0
+"""A copy that is being unloaded has so long to be gone."""
+NOTICED_S = 30.0
+"""A worker looks at its disk every 5 s."""
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class ModelToDelete(Resource):
+    """A path that deletes the model which a body names."""
+
+    endpoint: dialect.DeletesModel
+
+    async def on_delete(self, req: Request, resp: Response) -> None:
+        """Delete it, or say why it stays."""
+        options = self.service.options
+        body = await read_body(req, COMMAND_BYTES, options.body_s)
+        asked = self.endpoint.parse(
+            body, dialect.Limits(depth=options.body_depth, strict_fields=True)
+        )
+        await self.service.catalog.wait_known()
+        model = self.service.catalog.named(asked.name)
+        card = self._card_here(model)
+        await self._unloaded(model)
+        models = Path(options.models_folder)
+        try:
+            await asyncio.to_thread(_delete, Path(card.path), models)
+        except FolderKept as error:
+            raise _kept(f"{error.message}; {error.remedy}") from error
+        self.service.log.info("a client deleted a model", model=model, folder=card.path)
+        await self._noticed(model, card)
+
+    def _card_here(self, model: ModelId) -> ModelCard:
+        """Return the card of the model on this disk. Raises HttpFaultRaised for one that stays."""
+        card = self.service.catalog.card_here(model)
+        if card is None:
+            raise _kept(f"{model} is not on this node's disk; ask the node that has it")
+        if card.bundled:
+            raise _kept(f"{model} comes with shoal and stays; it takes 10 MB at most")
+        if not self.service.options.models_folder:
+            raise _kept("this gateway has no folder of models")
+        return card
+
+    async def _unloaded(self, model: ModelId) -> None:
+        """Wait for copies that are being unloaded. Raises HttpFaultRaised for a loaded one."""
+        give_up_at = self.service.reactor.now() + UNLOADED_S
+        while True:
+            held = [
+                one
+                for one in self.service.bus.state.instances.values()
+                if one.model == model and one.status != "failed"
+            ]
+            if not held:
+                return
+            stays = any(one.status != "draining" for one in held)
+            if stays or self.service.reactor.now() >= give_up_at:
+                names = ", ".join(one.instance for one in held)
+                text = f"{model} is loaded ({names}); `shoal stop {model}` unloads it, and so does "
+                raise _kept(f"{text}a request without a prompt and with keep_alive 0")
+            await asyncio.sleep(LOOK_S)
+
+    async def _noticed(self, model: ModelId, card: ModelCard) -> None:
+        """Wait until the node no longer lists the folder, for a while."""
+        give_up_at = self.service.reactor.now() + NOTICED_S
+        while self.service.reactor.now() < give_up_at:
+            known = self.service.catalog.card_here(model)
+            if known is None or known.path != card.path:
+                return
+            await asyncio.sleep(LOOK_S)
+
+
+def _delete(folder: Path, models: Path) -> None:
+    delete_folder(own_folder(folder, models), models)
+
+
+def _kept(why: str) -> HttpFaultRaised:
+    return HttpFaultRaised(HttpFault(409, "conflict", why))
