@@ -1,13 +1,14 @@
 """What ranks of a group say to each other beside the ring: `[tag, *fields]` arrays.
 
 Pure. Followers speak to the lead over its plan socket and it answers; tensors never pass here.
-A follower needs only a row's tokens of its `RowSpec`: sampling and grammar are the lead's. What
-does not fit raises `BadMessage`.
+A follower needs of a `RowSpec` only the tokens and whether they are scored: sampling and grammar
+are the lead's. What does not fit raises `BadMessage`.
 """
 
 from __future__ import annotations
 
 from array import array
+from typing import cast
 
 from bus.wire.array_frames import ArrayFrame, packer, reader
 from bus.wire.errors import BadMessage
@@ -45,11 +46,13 @@ class RankGone(ArrayFrame, tag="gone", frozen=True):
 
 
 class AdmittedRow(ArrayFrame, frozen=True):
-    """What a follower needs of a `RowSpec`; `tokens` are int32 in the machine's order."""
+    """What a follower needs of a `RowSpec`; `tokens` are int32 in the machine's order. `scored`:
+    the prompt's log-probabilities are asked for; said only where they are."""
 
     row: engine.RowId
     tokens: bytes
     made: int
+    scored: bool = False
 
 
 class PlanFrame(ArrayFrame, tag="plan", frozen=True):
@@ -103,15 +106,21 @@ def _framed(shared: SharedPlan) -> PlanFrame:
         plan.release,
         plan.preempt,
         plan.evict,
-        tuple(
-            AdmittedRow(spec.row, array("i", spec.tokens).tobytes(), spec.made)
-            for spec in plan.admit
-        ),
+        tuple(map(_admitted, plan.admit)),
         plan.hits,
         plan.prefill,
         plan.decode,
         plan.insert,
     )
+
+
+def _admitted(spec: engine.RowSpec) -> AdmittedRow:
+    """Return the row as it travels: without its last field where that says nothing, so that the
+    bytes are those that earlier builds read."""
+    plain = (spec.row, array("i", spec.tokens).tobytes(), spec.made)
+    if spec.prompt_logprobs is None:
+        return cast(AdmittedRow, plain)
+    return AdmittedRow(*plain, True)
 
 
 def _shared(frame: PlanFrame) -> SharedPlan:
@@ -137,4 +146,11 @@ def _spec(admitted: AdmittedRow) -> engine.RowSpec:
     except ValueError as error:
         raise BadMessage(f"not a plan: {error}") from error
     tokens = tuple(map(TokenId, ids))
-    return engine.RowSpec(admitted.row, tokens, GREEDY, seed=0, made=admitted.made)
+    return engine.RowSpec(
+        admitted.row,
+        tokens,
+        GREEDY,
+        seed=0,
+        made=admitted.made,
+        prompt_logprobs=0 if admitted.scored else None,
+    )

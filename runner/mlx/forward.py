@@ -128,9 +128,7 @@ class Prefill:
         arrays: list[mx.array] = []
         if scored:
             out = run()
-            scores = score_chunks(out, scored)
-            pending.scored.append(scores)
-            arrays += scores.arrays()
+            arrays += self._scores(out, scored, pending)
             logits = out[mx.array(last), mx.array(ends)] if last else out
         elif last:
             logits = self._head.logits(run, last, ends)
@@ -139,6 +137,17 @@ class Prefill:
         if not last:
             return arrays, [*self._comm.must_evaluate(logits), *evaluated(caches)]
         return [*self._first_tokens(part, last, logits, pending), *arrays], evaluated(caches)
+
+    def _scores(
+        self, out: mx.array, chunks: Sequence[ScoredChunk], pending: PendingStep
+    ) -> list[mx.array]:
+        """Return the arrays that the scores of chunks are in. A follower takes part in the forward
+        to its end, for what the last layer exchanges is in the lead's logits."""
+        if not self._comm.leads:
+            return [out]
+        scores = score_chunks(out, chunks)
+        pending.scored.append(scores)
+        return scores.arrays()
 
     def _first_tokens(
         self, part: Sequence[Work], last: Sequence[int], logits: mx.array, pending: PendingStep

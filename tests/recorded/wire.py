@@ -132,6 +132,7 @@ def entries() -> list[Entry]:
 def follower_messages() -> list[ToRank]:
     """List what a lead may send to a follower."""
     row = RowSpec(RowId(8), (TokenId(1), TokenId(70_000)), Sampling(temperature=0.0), seed=0)
+    scored = RowSpec(RowId(11), (TokenId(3),), Sampling(temperature=0.0), seed=0, prompt_logprobs=0)
     resumed = RowSpec(RowId(9), (TokenId(2),), Sampling(temperature=0.0), seed=0, made=1)
     plan = StepPlan(
         step=70_001,
@@ -148,6 +149,7 @@ def follower_messages() -> list[ToRank]:
     return [
         SharedPlan(plan, covers=69_999, barred=(RowId(10),)),
         SharedPlan(StepPlan(step=1), covers=0),
+        SharedPlan(StepPlan(step=2, admit=(scored,)), covers=0),
         FormNow(),
         Agreement(1 << 33, 1 << 34, 4096, 512, 32_768, 151_936, True, False, True),
         Agreement(0, 0, 0, 0, 0, 0, False, True, False),

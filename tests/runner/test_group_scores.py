@@ -26,7 +26,7 @@ from tests.harness.group_requests import NOISE, ROUGH_NOISE
 from tests.harness.ranks import one_gateway, ready_group, stages
 from tests.harness.slot import ROOT, FakeGateway, Stream, request
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BUNDLED = "bundled"
 SHAPES = ["alone", "pipeline", "tensor"]
@@ -112,7 +112,7 @@ def test_every_token_has_the_log_probability_of_a_plain_forward(
                 tokens, asks = asked[name]
                 prompt = TokensPrompt(token_ids=tuple(tokens))
                 streams[name] = gateway.submit(request(name, prompt=prompt, **asks))
-            gateway.ended(*streams.values(), seconds=90.0)
+            gateway.ended(*streams.values(), seconds=200.0)
     model, _ = load_model(folder)
     model.set_dtype(mx.float32)
 

@@ -40,6 +40,7 @@ specs = st.builds(
     st.just(Sampling(temperature=0.0)),
     st.just(0),
     made=numbers,
+    prompt_logprobs=st.sampled_from([None, 0]),
 )
 chunks = st.builds(PrefillChunk, numbers.map(RowId), numbers, numbers)
 plans = st.builds(
@@ -65,6 +66,14 @@ FACTS = RankFacts(1, "c", "float32", 1, 20, 3, 4, 5, 6, True, False, True)
 @given(st.builds(SharedPlan, plans, numbers, rows))
 def test_a_plan_arrives_as_it_was_sent(shared: SharedPlan) -> None:
     assert unpack_to_rank(pack_rank(shared)) == shared
+
+
+def test_a_row_that_is_not_scored_travels_as_it_did_before_rows_were() -> None:
+    plain = RowSpec(RowId(3), (TokenId(1),), Sampling(temperature=0.0), seed=0)
+    scored = RowSpec(RowId(4), (TokenId(1),), Sampling(), seed=0, prompt_logprobs=5)
+    frame = unpack(pack_rank(SharedPlan(StepPlan(1, admit=(plain, scored)), 0)))
+    admitted = next(field for field in frame if isinstance(field, list) and field)
+    assert [len(row) for row in admitted] == [3, 4]
 
 
 def test_a_follower_gets_a_rows_tokens_and_not_how_they_are_sampled() -> None:
