@@ -81,7 +81,7 @@ def _rows_of(api: Api) -> Iterator[Route]:
             case DeletesModel(body=body):
                 delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
                 resource = partial(deletions.ModelToDelete, endpoint=endpoint)
-                yield delete(resource, body=body, errors=(400, 401, 404, 409))
+                yield delete(resource, body=body, errors=(400, 401, 403, 404, 409))
             case Says(answer=answer):
                 yield get(partial(pages.Constant, answer=answer), errors=(401,))
 

@@ -1,8 +1,9 @@
 """Talks to clients who delete a model from this node's disk, by the rules of `shoal rm`.
 
-What comes with shoal stays, what is loaded has to be unloaded first, and only a folder in this
-home's own `models` is deleted. The answer comes once the node has noticed, so that no listing
-after it has the model.
+Who may: who has a key of this node's, or, where none is asked for, a process of the user that runs
+the node, for other users of the machine may not delete its files. What comes with shoal stays, what
+is loaded has to be unloaded first, and only a folder in this home's own `models` is deleted. The
+answer comes once the node has noticed, so that no listing after it has the model.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from falcon.asgi import Request, Response
 
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
+from gateway.cluster.own_peers import is_own_process
 from gateway.dialects import dialect
-from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, forbidden
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
 from gateway.model_folders import FolderKept, delete_folder, own_folder
 
@@ -43,6 +45,7 @@ class ModelToDelete(Resource):
         await self.service.catalog.wait_known()
         model = self.service.catalog.named(asked.name)
         card = self._card_here(model)
+        await self._check_owner(req)
         await self._unloaded(model)
         models = Path(options.models_folder)
         try:
@@ -51,6 +54,19 @@ class ModelToDelete(Resource):
             raise _kept(f"{error.message}; {error.remedy}") from error
         self.service.log.info("a client deleted a model", model=model, folder=card.path)
         await self._noticed(model, card)
+
+    async def _check_owner(self, req: Request) -> None:
+        """Raise HttpFaultRaised (403) for a client that is not shown to be the node's owner."""
+        options = self.service.options
+        if options.keys:
+            return  # nothing comes here without one
+        host, port = req.scope.get("client") or ("", 0)
+        if not await asyncio.to_thread(is_own_process, str(host), int(port), options.port):
+            text = (
+                "without a key only the user who runs this node may delete its models; "
+                "use `shoal rm`, or have HTTP ask for a key (http_owner_only, api_keys)"
+            )
+            raise HttpFaultRaised(forbidden(text))
 
     def _card_here(self, model: ModelId) -> ModelCard:
         """Return the card of the model on this disk. Raises HttpFaultRaised for one that stays."""
