@@ -281,13 +281,14 @@ class ErrorHandlers:
 
 def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:
     headers = dict(cast(Any, error.headers) or {})
+    planned = to_come(req.path)
+    # a path that is to come may look like one that is answered: `/v1/responses/{answer_id}`
+    if planned is not None and error.status_code in (404, 405):
+        return not_there_yet(req.path, planned)
     if isinstance(error, falcon.HTTPMethodNotAllowed):
         names = [one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()]
         return faults.method_not_allowed(req.method, names)
     if error.status_code == 404:
-        planned = to_come(req.path)
-        if planned is not None:
-            return not_there_yet(req.path, planned)
         return faults.not_found(req.path)
     retry_after = str(headers.get("Retry-After", ""))
     return HttpFault(

@@ -12,10 +12,19 @@ from typing import Any
 
 from falcon.asgi import App
 
-from gateway.dialects.dialect import Api, Generates, ListsModels, Says, ShowsAsked, ShowsModel
+from gateway.dialects.dialect import (
+    Api,
+    Generates,
+    KeepsAnswers,
+    ListsModels,
+    Says,
+    ShowsAsked,
+    ShowsModel,
+)
 from gateway.dialects.registry import APIS
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
+    answers,
     cluster,
     collectives,
     diagnostics,
@@ -65,6 +74,17 @@ def _rows_of(api: Api) -> Iterator[Route]:
             case ShowsAsked(body=body):
                 resource = partial(models.ModelOfBody, endpoint=endpoint)
                 yield post(resource, body=body, errors=(400, 401, 404))
+            case KeepsAnswers(what=what):
+                kept, errors = f"{path}/{{answer_id}}", (400, 401, 404, 504)
+                row = partial(Route, tag=api.title, envelope=api.envelope, errors=errors)
+                shown = partial(answers.AnswerResource, endpoint=endpoint)
+                yield row("GET", kept, f"A {summary}", resource=shown)
+                yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
+                stopped = partial(answers.AnswerCancel, endpoint=endpoint)
+                yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
+                items = partial(answers.AnswerItems, endpoint=endpoint)
+                told = "The items that one was made from (?limit=, ?order=, ?after=)"
+                yield row("GET", f"{kept}/input_items", told, resource=items)
             case Says(answer=answer):
                 yield get(partial(pages.Constant, answer=answer), errors=(401,))
 
