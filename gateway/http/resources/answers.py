@@ -14,7 +14,7 @@ from gateway.dialects import dialect, faults
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id
-from gateway.records.answers import AnswersSilent
+from gateway.records import AnswersSilent
 from gateway.service import HttpService
 
 STOPPED_S = 5.0

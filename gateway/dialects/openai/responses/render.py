@@ -8,6 +8,7 @@ The delta of text is the hot path: bytes made when the item opened, one JSON str
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ class ResponsesStream:
         self._usage: Usage | None = None
         self._opened = self._closed = False
         self._output: list[dict[str, Any]] = []
-        self._counts = {"message": 0, "reasoning": 0, "function_call": 0}
+        self._counts = {kind: itertools.count() for kind in ("text", "reasoning", "call")}
         self._item: Channel | int | None = None
         """A channel, or the number of a call; None while no item is open."""
         self._added: dict[str, Any] = {}
@@ -159,11 +160,12 @@ class ResponsesStream:
     def _begin_text(self, channel: Channel) -> bytes:
         is_text = channel == "text"
         make = shapes.text_item if is_text else shapes.reasoning_item
-        number = self._count("message" if is_text else "reasoning")
-        begun = self._begin(channel, make(self._request, number, "in_progress", []))
+        begun = self._begin(
+            channel, make(self._request, next(self._counts[channel]), "in_progress", [])
+        )
         part = shapes.text_part("") if is_text else shapes.reasoning_part("")
-        begun += self._event("response.content_part.added", {**self._of_part(), "part": part})
-        self._head = self._delta_head(f"{_DELTAS[channel]}.delta", self._of_part())
+        begun += self._event("response.content_part.added", {**self._place(0), "part": part})
+        self._head = _delta_head(f"{_DELTAS[channel]}.delta", self._place(0))
         self._tail = _TEXT_TAIL if is_text else _TAIL
         return begun
 
@@ -171,10 +173,10 @@ class ResponsesStream:
         begun = b""
         if entry.call != self._item:
             call_id, name = entry.call_id or "", entry.name or ""
-            number = self._count("function_call")
+            number = next(self._counts["call"])
             item = shapes.call_item(self._request, number, "in_progress", call_id, name, "")
             begun = self._begin(entry.call, item)
-            self._head = self._delta_head(f"{_ARGUMENTS}.delta", self._of_item())
+            self._head = _delta_head(f"{_ARGUMENTS}.delta", self._place())
         if not entry.arguments:
             return begun
         self._pieces.append(entry.arguments)
@@ -194,7 +196,7 @@ class ResponsesStream:
             return b""
         said, self._pieces = "".join(self._pieces), []
         if isinstance(item, int):
-            ended = self._event(f"{_ARGUMENTS}.done", {**self._of_item(), "arguments": said})
+            ended = self._event(f"{_ARGUMENTS}.done", {**self._place(), "arguments": said})
             whole = {**self._added, "status": status, "arguments": said}
         else:
             ended, part = self._end_part(item, said)
@@ -205,33 +207,22 @@ class ResponsesStream:
         return ended
 
     def _end_part(self, channel: Channel, said: str) -> tuple[bytes, dict[str, Any]]:
-        done: dict[str, Any] = {**self._of_part(), "text": said}
+        done: dict[str, Any] = {**self._place(0), "text": said}
         part = shapes.reasoning_part(said)
         if channel == "text":
             logprobs, self._logprobs = self._logprobs, []
             done["logprobs"] = logprobs
             part = shapes.text_part(said, logprobs)
         ended = self._event(f"{_DELTAS[channel]}.done", done)
-        told = {**self._of_part(), "part": part}
+        told = {**self._place(0), "part": part}
         return ended + self._event("response.content_part.done", told), part
-
-    def _count(self, kind: str) -> int:
-        number = self._counts[kind]
-        self._counts[kind] = number + 1
-        return number
 
     # --- bytes ---------------------------------------------------------------------------------
 
-    def _of_item(self) -> dict[str, Any]:
-        return {"item_id": self._added["id"], "output_index": len(self._output)}
-
-    def _of_part(self) -> dict[str, Any]:
-        return {**self._of_item(), "content_index": 0}
-
-    def _delta_head(self, kind: str, where: dict[str, Any]) -> bytes:
-        """Return an event up to its delta, for a JSON string and a tail to follow."""
-        start = json_bytes({"type": kind, **where})[:-1]
-        return b"event: " + kind.encode() + b"\ndata: " + start + b',"delta":'
+    def _place(self, *content: int) -> dict[str, Any]:
+        """Return where a delta belongs: the open item, and the index of the `content` in it."""
+        place = {"item_id": self._added["id"], "output_index": len(self._output)}
+        return {**place, "content_index": content[0]} if content else place
 
     def _numbered(self, tail: bytes) -> bytes:
         self._seq += 1
@@ -258,6 +249,12 @@ class ResponsesStream:
         response = self._response(status, error)
         self.answer = json_bytes(response)
         return self._event(shapes.LAST_EVENTS[status], {"response": response})
+
+
+def _delta_head(kind: str, place: dict[str, Any]) -> bytes:
+    """Return an event up to its delta, for a JSON string and a tail to follow."""
+    start = json_bytes({"type": kind, **place})[:-1]
+    return b"event: " + kind.encode() + b"\ndata: " + start + b',"delta":'
 
 
 def render_response(parsed: Parsed, collected: Collected, load_s: float) -> bytes:
