@@ -178,3 +178,16 @@ def test_paths_that_are_to_come_say_so_though_they_look_like_a_response(
     body = {"model": MODEL, "input": "x"}
     answer = httpx.post(f"{testbed.url}/v1/responses/{name}", json=body, headers=ONE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_there_yet")
+
+
+def test_a_failure_in_the_middle_of_a_stream_ends_the_response_as_failed(
+    testbed: GatewayTestbed,
+) -> None:
+    body = {"model": MODEL, "input": "tokens=2 every_ms=10 fail=internal", "stream": True}
+    with httpx.stream("POST", f"{testbed.url}/v1/responses", json=body, headers=ONE) as stream:
+        lines = [line for line in stream.iter_lines() if line.startswith("data: ")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert [one["type"] for one in events[-2:]] == ["error", "response.failed"]
+    response = events[-1]["response"]
+    assert response["output"][0]["content"][0]["text"] == "one two "
+    assert call(testbed, "GET", response["id"]).json() == response

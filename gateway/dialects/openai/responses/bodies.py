@@ -50,6 +50,7 @@ class ResponsesFunctionBody(Closed):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    is_async: Literal[False] | None = Field(default=None, alias="async")
     defer_loading: Unused = None  # every tool is told of from the start
     allowed_callers: Unused = None  # the model itself: nothing else calls tools here
     output_schema: Unused = None  # templates have no place for it

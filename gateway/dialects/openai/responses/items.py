@@ -93,6 +93,8 @@ class ResponsesCallBody(Closed):
     id: str | None = None
     status: Unused = None  # of an answer already given
     parsed_arguments: Unused = None  # what the client made of the arguments
+    is_async: Literal[False] | None = Field(default=None, alias="async")
+    async_: Literal[False] | None = None  # as the official client's objects name it
     namespace: Unused = None  # of the provider's own tools
     caller: Unused = None  # the model itself: nothing else calls tools here
 

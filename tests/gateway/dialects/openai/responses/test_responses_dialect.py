@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from openai.types import responses as published
 
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolChoice
 from gateway.dialects.dialect import KeptAnswer, Limits, Parsed
@@ -293,6 +294,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"tools": [LOOK, LOOK]}, "tools[1].name"),
     ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
     ({"tools": [{"name": "a"}]}, "tools[0].type"),
+    ({"tools": [{**LOOK, "async": True}]}, "tools[0].async"),
     ({"model": "a b"}, "model"),
     ({"frequency_penalty": 3}, "frequency_penalty"),
     ({"instruction": "x"}, "instruction"),
@@ -323,6 +325,17 @@ def test_too_many_items_are_refused(desk: Any) -> None:
     many = [{"role": "user", "content": "a"}] * 5
     refusal = desk.refusal(RESPONSES, {**BODY, "input": many}, limits=Limits(messages=4))
     assert refusal.field == "input"
+
+
+def test_the_official_clients_objects_are_accepted_back_as_they_print_themselves(
+    desk: Any,
+) -> None:
+    parsed = desk.parse(RESPONSES, {**BODY, "tools": [LOOK]})
+    found = published.Response.model_validate_json(_answered(desk, parsed, "a").answer)
+    back = [item.model_dump() for item in found.output]
+    again = desk.parse(RESPONSES, {**BODY, "input": back})
+    assert _turns(again)[0].tool_calls[0].name == "look"
+    assert _turns(again)[0].reasoning == "hm"
 
 
 # --- going on -----------------------------------------------------------------------------------
