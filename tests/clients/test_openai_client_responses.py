@@ -135,6 +135,19 @@ def test_a_tools_result_makes_the_round_trip_by_the_earlier_responses_id(make: M
     assert then.previous_response_id == first.id
 
 
+def test_a_call_that_the_limit_cut_off_is_an_incomplete_call_and_never_markup(make: Make) -> None:
+    seen: set[str] = set()
+    for limit in range(1, 24):
+        response = make(PARIS, tools=[WEATHER], max_output_tokens=limit)
+        if response.status == "completed":
+            break
+        assert "<" not in response.output_text and "{" not in response.output_text
+        for call in response.output:
+            assert (call.type, call.name) == ("function_call", "get_weather")
+            seen.add(call.status)
+    assert "incomplete" in seen
+
+
 def test_calls_are_streamed_with_the_ids_that_the_response_ends_with(make: Make) -> None:
     question = "What is the weather in Paris and London?"
     events = list(make(question, tools=[WEATHER], stream=True))

@@ -148,6 +148,6 @@ def response_object(
 
 def _is_object(arguments: str) -> bool:
     try:
-        return isinstance(orjson.loads(arguments or "{}"), dict)
+        return isinstance(orjson.loads(arguments), dict)
     except orjson.JSONDecodeError:
         return False
