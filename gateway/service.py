@@ -37,6 +37,7 @@ from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import header_of, labels_of
+from gateway.records import AnswerRecords
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher, Exchange
@@ -78,6 +79,12 @@ class HttpService:
             near=self.http_processes,
             remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
             is_node=self._is_node,
+        )
+        self.answers = AnswerRecords(
+            node=options.node,
+            processes=options.processes,
+            near=self.http_processes,
+            stop=self._own_cancels.cancel,
         )
         self.running = 0
         """Exchanges whose last byte has not been made."""
@@ -183,6 +190,10 @@ class HttpService:
     def open_requests(self) -> list[dict[str, Any]]:
         """Return a plain record of each request that is open here."""
         return self.dispatcher.records()
+
+    def about_answer(self, verb: str, request_id: RequestId, owner: str) -> Any:
+        """Return what another HTTP process asks about an answer that is kept here."""
+        return self.answers.here(verb, request_id, owner)
 
     def ended(self, exchange: Exchange, *, started_at: float, outcome: str, status: int) -> None:
         """Record one exchange: counts, and a line in the log without its text."""

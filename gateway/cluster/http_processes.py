@@ -1,8 +1,8 @@
 """Talks to the other HTTP processes of this gateway: each answers for the requests it owns.
 
 Each process takes the lowest free number and binds `gateway-<number>.ask`; a request id names
-the number of its owner. Two questions exist: stop a request, and list what is open. A sibling that
-does not answer within a second is taken for gone.
+the number of its owner. Three questions exist: stop a request, list what is open, and what of an
+answer that is kept. A sibling that does not answer within a second is taken for gone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from bus.wire.ids import RequestId
 
 ANSWER_S = 1.0
 MAX_PROCESSES = 64
+QUESTION_BYTES = 1 << 20
+ANSWER_BYTES = 16 << 20
+"""An answer that is kept may be large, with all that it was made from."""
 
 
 class ProcessRequests(Protocol):
@@ -31,6 +34,10 @@ class ProcessRequests(Protocol):
 
     def open_requests(self) -> list[dict[str, Any]]:
         """Return one plain record for each open request."""
+        ...
+
+    def about_answer(self, verb: str, request_id: RequestId, owner: str) -> Any:
+        """Return what is asked about an answer that is kept here, as plain data."""
         ...
 
 
@@ -64,6 +71,14 @@ class HttpProcesses:
             if isinstance(answer, list):
                 found += cast(list[dict[str, Any]], answer)
         return found
+
+    async def about_answer(
+        self, number: int, verb: str, request_id: RequestId, owner: str
+    ) -> tuple[Any] | None:
+        """Return what another process says about an answer that it keeps, alone in a tuple; None
+        when that process does not answer."""
+        answer = await self._ask(number, ["answer", verb, request_id, owner])
+        return (cast(list[Any], answer)[0],) if isinstance(answer, list) else None
 
     def close(self) -> None:
         """Give the number back."""
@@ -100,7 +115,7 @@ class HttpProcesses:
             del self._waiting[count]
 
     def _answered(self, frames: list[bytes]) -> None:
-        match _plain(frames[-1]):
+        match _plain(frames[-1], ANSWER_BYTES):
             case [int(count), answer]:
                 waiting = self._waiting.get(count)
                 if waiting is not None and not waiting.done():
@@ -109,18 +124,20 @@ class HttpProcesses:
                 return
 
     def _question(self, frames: list[bytes]) -> None:
-        match _plain(frames[-1]):
+        match _plain(frames[-1], QUESTION_BYTES):
             case [int(count), "cancel", str(request_id)]:
                 answer: Any = self._own.cancel(RequestId(request_id))
             case [int(count), "open"]:
                 answer = self._own.open_requests()
+            case [int(count), "answer", str(verb), str(request_id), str(owner)]:
+                answer = [self._own.about_answer(verb, RequestId(request_id), owner)]
             case _:
                 return
         self._router.send(frames[0], pack([count, answer]))
 
 
-def _plain(data: bytes) -> Any:
+def _plain(data: bytes, limit_bytes: int) -> Any:
     try:
-        return unpack(data, limit_bytes=1 << 20)
+        return unpack(data, limit_bytes=limit_bytes)
     except BadMessage:
         return None

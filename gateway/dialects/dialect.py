@@ -81,12 +81,32 @@ class Extras:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """An answer that later requests may go on from, and the items that it was made from, its own
+    and those before, as JSON."""
+
+    answer: bytes
+    items: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToKeep:
+    """What is to be kept with an answer, where `keep` asks for it. `previous` names the answer that
+    it goes on from; `items` are as in `KeptAnswer`, without those before until it was found."""
+
+    items: tuple[bytes, ...]
+    previous: str | None = None
+    keep: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Parsed:
     """A body understood. `model` is the name as the client wrote it, echoed in answers.
 
     The requests are answered together, in order: choice c of request r is choice
     r * n + c of the answer. `echoes` has the text to put before each request's choices
-    (empty when none was asked for); None where the runner tells it.
+    (empty when none was asked for); None where the runner tells it. `said_back` are members of the
+    answer that the body decides; `to_keep` is None where the dialect keeps no answers.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -99,6 +119,8 @@ class Parsed:
     extras: Extras = Extras()
     echoes: tuple[str | None, ...] = ()
     intent: Intent = "generate"
+    said_back: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    to_keep: ToKeep | None = None
 
     @property
     def choices(self) -> int:
@@ -178,6 +200,28 @@ class Dialect(Protocol):
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
         """Return the answer in one piece; no request of `collected` may have failed."""
+        ...
+
+
+class KeepingStream(StreamRenderer, Protocol):
+    """A stream whose answer may be kept."""
+
+    @property
+    def answer(self) -> bytes | None:
+        """Return the answer as it would be told whole, once the stream has ended; else None."""
+        ...
+
+
+class KeepingDialect(Dialect, Protocol):
+    """A dialect whose answers may be kept and gone on from."""
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> KeepingStream:
+        """Return a renderer for a streamed answer, which gives the whole at its end."""
+        ...
+
+    def continued(self, parsed: Parsed, previous: KeptAnswer, limits: Limits) -> Parsed:
+        """Return a body that goes on from `previous`, with all that it was made from. Raises
+        `BadRequest` where they are too much together."""
         ...
 
 
@@ -294,6 +338,19 @@ class DeletesModel(AsksOfModel):
 
 
 @dataclass(frozen=True, slots=True)
+class KeepsAnswers(Endpoint):
+    """Below `path` kept answers are told, removed and stopped by their ids, and the items that they
+    were made from told.
+
+    `what` is an answer's name in a refusal. `items` renders them, as a query has it.
+    """
+
+    what: str
+    items: Callable[[KeptAnswer, Mapping[str, str]], bytes]
+    deleted: Callable[[str], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Says(Endpoint):
     """`GET path` always says the same."""
 
@@ -325,7 +382,15 @@ class Api:
     title: str
     envelope: ErrorEnvelope
     endpoints: tuple[
-        Generates | ListsModels | ShowsModel | ShowsAsked | FetchesModel | DeletesModel | Says, ...
+        Generates
+        | ListsModels
+        | ShowsModel
+        | ShowsAsked
+        | FetchesModel
+        | DeletesModel
+        | KeepsAnswers
+        | Says,
+        ...,
     ]
     prefixes: tuple[str, ...] = ()
     also_under: str = ""

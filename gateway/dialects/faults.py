@@ -148,6 +148,20 @@ def not_found(what: str) -> HttpFault:
     return HttpFault(404, "not_found", f"{what} does not exist")
 
 
+def answer_not_found(what: str, answer_id: str, field: str | None = None) -> HttpFault:
+    """Return the fault for an answer that is not kept here; the 400 of a body that goes on from it
+    where `field` names it."""
+    text = (
+        f"{what} with id '{answer_id[:200]}' not found: an answer is kept on the node that made "
+        "it, for the API key that asked, until it makes room for others or the node is restarted"
+    )
+    if field is None:
+        return HttpFault(404, "not_found", text)
+    return HttpFault(
+        400, "previous_response_not_found", f"Previous {text[:1].lower()}{text[1:]}", field
+    )
+
+
 def owner_silent(owner: str, waited_s: float) -> HttpFault:
     """Return the 504 for a request that cannot be stopped: the owner does not answer."""
     return HttpFault(

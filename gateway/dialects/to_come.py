@@ -32,7 +32,10 @@ class ToCome(NamedTuple):
 
 
 TO_COME: Mapping[str, ToCome] = {
-    "/v1/responses": ToCome("OpenAI's responses", CHAT, OPENAI.envelope),
+    "/v1/responses/compact": ToCome(
+        "compacting a conversation", "send the items that are to be read again", OPENAI.envelope
+    ),
+    "/v1/responses/input_tokens": ToCome("counting tokens", COUNTED, OPENAI.envelope),
     "/v1/embeddings": ToCome("embeddings", "shoal has text models alone", OPENAI.envelope),
     "/v1/batches": ToCome("jobs", f"{CHAT} with x_priority 'batch'", OPENAI.envelope),
     "/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),

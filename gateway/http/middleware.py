@@ -319,13 +319,16 @@ class ErrorHandlers:
 
 def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:
     headers = dict(cast(Any, error.headers) or {})
+    # a path that is to come may look like one that is answered: `/v1/responses/{answer_id}`
+    if error.status_code in (404, 405) and (absent := absence(req.path)) is not None:
+        return absent
     if isinstance(error, falcon.HTTPMethodNotAllowed):
         names = {one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()}
         return faults.method_not_allowed(
             req.method, [*names, *({"HEAD"} if "GET" in names else ())]
         )
     if error.status_code == 404:
-        return absence(req.path) or faults.not_found(req.path)
+        return faults.not_found(req.path)
     retry_after = str(headers.get("Retry-After", ""))
     return HttpFault(
         error.status_code,

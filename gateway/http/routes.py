@@ -17,6 +17,7 @@ from gateway.dialects.dialect import (
     DeletesModel,
     FetchesModel,
     Generates,
+    KeepsAnswers,
     ListsModels,
     Says,
     ShowsAsked,
@@ -25,6 +26,7 @@ from gateway.dialects.dialect import (
 from gateway.dialects.registry import APIS
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
+    answers,
     cluster,
     collectives,
     deletions,
@@ -82,6 +84,17 @@ def _rows_of(api: Api) -> Iterator[Route]:
                 delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
                 resource = partial(deletions.ModelToDelete, endpoint=endpoint)
                 yield delete(resource, body=body, errors=(400, 401, 403, 404, 409))
+            case KeepsAnswers(what=what):
+                kept, errors = f"{path}/{{answer_id}}", (400, 401, 404, 504)
+                row = partial(Route, tag=api.title, envelope=api.envelope, errors=errors)
+                shown = partial(answers.AnswerResource, endpoint=endpoint)
+                yield row("GET", kept, f"A {summary}", resource=shown)
+                yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
+                stopped = partial(answers.AnswerCancel, endpoint=endpoint)
+                yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
+                items = partial(answers.AnswerItems, endpoint=endpoint)
+                told = "The items that one was made from (?limit=, ?order=, ?after=)"
+                yield row("GET", f"{kept}/input_items", told, resource=items)
             case Says(answer=answer):
                 yield get(partial(pages.Constant, answer=answer), errors=(401,))
 

@@ -84,7 +84,7 @@ class ChoiceText:
             self._length += len(text)
             self._read(reader.feed(text), pieces)
         if not self._ended:
-            self._read(reader.flush(), pieces)
+            self._read(reader.flush(is_cut=reason == "length"), pieces)
         self._ended = True
         if reader.stop is not None and reason == "length":
             reason = "stop"

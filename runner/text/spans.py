@@ -5,12 +5,15 @@ visible text, which never shows them; thinking and calls may contain them. A thi
 only before anything visible was said (or right after a tool call), so that a model may write
 about its own markers; a tool call opens wherever its marker stands outside thinking. Blank
 lines at the edges of thinking, after it and around calls are layout, not content, and are
-dropped. What opens as a call and is not one is given back as the text it was: nothing is lost.
+dropped. What opens as a call and is not one is given back as the text it was: nothing is lost. A
+call in JSON that the limit cut off is a call with what there is of its arguments; before its name
+is whole it is nothing, for markup is no answer.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -40,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One tool call, complete. `arguments` is the JSON text of an object."""
+    """One tool call. `arguments` is the JSON text of an object, or of what the limit left of it."""
 
     name: str
     arguments: str
@@ -48,6 +51,11 @@ class Call:
     end: int
 
 
+_CUT_CALL = re.compile(
+    r"""\s*{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*"""
+    r"""(?:,\s*(?:"(?:arguments|parameters)"\s*:\s*(?P<rest>.*)|.*))?$""",
+    re.DOTALL,
+)
 _LINES = "\r\n"
 _LAYOUT = " \t\r\n"
 ParseCalls = Callable[[str], object]
@@ -118,16 +126,17 @@ class SpanReader:
             self._turn(found, out)
         return out
 
-    def flush(self) -> list[Span | Call]:
+    def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
         """End the output: return what was held back, as text; an open call without an end marker of
-        its own is read, any other is given back."""
+        its own is read, any other is given back, unless the limit cut it off (`is_cut`)."""
         out: list[Span | Call] = []
         if self.stop is None:
             self._take(self._markers.flush(), out)
         if self._state == "call" and self.stop is None:
             raw, marks = self._raw, self._marks_of_calls()
             self._state = "text"
-            if marks.end or not self._close(raw, out):
+            is_read = (is_cut or not marks.end) and self._close(raw, out)
+            if not is_read and not (is_cut and self._close_cut(raw, out)):
                 self._say(marks.start + raw, out)
         if self._state == "text" and self.stop is None:
             self._settle(self._stops.flush(), self._offset, out)
@@ -240,6 +249,43 @@ class SpanReader:
             self._blank, self._trim = "", True
             self._fresh = self._think is not None
         return bool(calls)
+
+    def _close_cut(self, raw: str, out: list[Span | Call]) -> bool:
+        """Append what there is of a call in JSON; False for what is no JSON object."""
+        if not is_json_begun(raw):
+            return False
+        found = read_cut_call(raw)
+        if found is not None:
+            out.append(Call(*found, self._raw_start, self._offset))
+        self._blank, self._trim = "", True
+        return True
+
+
+def is_json_begun(raw: str) -> bool:
+    """Return whether text may be the beginning of a JSON object; nothing at all may be."""
+    return raw.lstrip()[:1] in ("", "{")
+
+
+def read_cut_call(raw: str) -> tuple[str, str] | None:
+    """Return (name, what there is of the arguments) of a call in JSON that breaks off; None before
+    its name is whole. There is at least the brace that opens them: no reader is to take the call
+    for one without arguments."""
+    begun = _CUT_CALL.match(raw)
+    if begun is None:
+        return None
+    try:
+        name = json.loads(begun["name"])
+        name.encode()
+    except ValueError:
+        return None
+    rest = begun["rest"] or ""
+    if not rest.startswith("{"):
+        rest = "{"
+    try:
+        _, end = json.JSONDecoder().raw_decode(rest)
+    except (ValueError, RecursionError):
+        end = len(rest)
+    return (name, rest[:end]) if name else None
 
 
 def read_calls(raw: str, parse: ParseCalls) -> list[tuple[str, str]]:

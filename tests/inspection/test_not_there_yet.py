@@ -22,7 +22,7 @@ def test_c14_a_field_of_which_nothing_comes_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/embeddings", "/v1/responses", "/v1/responses/resp_1", "/dashboard"]
+    "path", ["/v1/embeddings", "/v1/responses/compact", "/v1/responses/input_tokens", "/dashboard"]
 )
 def test_c14_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, path: str) -> None:
     misspelt = node.http.get("/v1/embedings")

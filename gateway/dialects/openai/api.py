@@ -13,6 +13,12 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.openai.responses import (
+    OpenAIResponses,
+    ResponsesBody,
+    render_deleted,
+    render_items,
+)
 from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_object
 
 OWNER = "shoal"
@@ -54,9 +60,13 @@ OPENAI = dialect.Api(
                           OpenAIChat(), ChatCompletionsBody),
         dialect.Generates("/v1/completions", "A text completion, whole or streamed",
                           OpenAICompletions(), CompletionsBody),
+        dialect.Generates("/v1/responses", "A response, whole or streamed",
+                          OpenAIResponses(), ResponsesBody),
+        dialect.KeepsAnswers("/v1/responses", "response that is kept", "Response",
+                             render_items, render_deleted),
         dialect.ListsModels("/v1/models", "Models that are here", render_models),
         dialect.ShowsModel("/v1/models/{name:path}", "One model", render_model),
     ),
-    id_prefixes=("chatcmpl-", "cmpl-"),
+    id_prefixes=("chatcmpl-", "cmpl-", "resp_"),
 )
 # fmt: on

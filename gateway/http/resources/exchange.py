@@ -11,13 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import cast
 
 from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
 from gateway.dialects import sse
 from gateway.dialects.collect import Collector
-from gateway.dialects.dialect import DatedRenderer, Dialect, Parsed, StreamRenderer
+from gateway.dialects.dialect import (
+    DatedRenderer,
+    Dialect,
+    KeepingDialect,
+    KeepingStream,
+    KeptAnswer,
+    Parsed,
+    StreamRenderer,
+)
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.http.middleware import (
     Resource,
@@ -27,6 +36,7 @@ from gateway.http.middleware import (
     sharer_of,
     tell_ignored,
 )
+from gateway.http.resources.answers import owner_of_answers, recalled
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
 from gateway.service import HttpService
@@ -49,7 +59,28 @@ class _Running:
     exchange: Exchange
     watcher: asyncio.Task[None]
     started_at: float
+    owner: str
     recorded: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """Return whether the answer is to be kept."""
+        return self.parsed.to_keep is not None and self.parsed.to_keep.keep
+
+    def begin(self) -> None:
+        """Count the exchange as running."""
+        self.service.running += 1
+        if self.keeps:
+            self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
+
+    def keep(self, answer: bytes | None) -> None:
+        """Keep the answer, where it is to be kept and is there."""
+        to_keep = self.parsed.to_keep
+        if to_keep is None or not to_keep.keep or answer is None:
+            return
+        kept, request_id = KeptAnswer(answer, to_keep.items), self.parsed.requests[0].request_id
+        if not self.service.answers.keep(self.owner, request_id, kept):
+            self.service.log.info("an answer is too large to be kept", request=request_id)
 
     def end(self, outcome: str, status: int) -> None:
         """Record the exchange, once; what is still open of it is cancelled."""
@@ -57,6 +88,8 @@ class _Running:
             return
         self.recorded = True
         self.service.running -= 1
+        if self.keeps:
+            self.service.answers.end(self.parsed.requests[0].request_id)
         self.watcher.cancel()
         self.service.dispatcher.abandon(self.exchange.inbox)
         self.service.ended(
@@ -82,6 +115,10 @@ class GenerateResource(Resource):
         if parsed.intent != "generate":
             resp.data = await load_or_unload(service, self.dialect, parsed)
             return
+        owner = owner_of_answers(req, service)
+        if parsed.to_keep is not None:
+            # only a dialect that keeps answers says what is to be kept
+            parsed = await recalled(service, cast(KeepingDialect, self.dialect), parsed, owner)
         exchange = service.dispatcher.start(
             parsed,
             key_id=key_id(req, service.options),
@@ -89,8 +126,8 @@ class GenerateResource(Resource):
         )
         inbox = exchange.inbox
         watcher = asyncio.ensure_future(_watch(req, service, exchange))
-        service.running += 1
-        running = _Running(service, self.dialect, parsed, exchange, watcher, started_at)
+        running = _Running(service, self.dialect, parsed, exchange, watcher, started_at, owner)
+        running.begin()
         try:
             extras = parsed.extras
             keep_alive_s = (
@@ -106,6 +143,7 @@ class GenerateResource(Resource):
                 resp.stream = _streamed(running, keep_alive_s)
             else:
                 resp.data = await _whole(running)
+                running.keep(resp.data)
                 service.keep_alive(exchange.model, keep_alive_s)
                 running.end("finished", 200)
         except HttpFaultRaised as error:
@@ -166,6 +204,7 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
     """Yield the bytes of a stream, from its first to its last. One piece per wake-up."""
     inbox = running.exchange.inbox
     outcome = "client_closed"
+    renderer: StreamRenderer | None = None
     try:
         if not inbox.settled:
             yield sse.KEEP_ALIVE
@@ -186,7 +225,8 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
         reference = str(running.exchange.requests[0].request_id)
         running.service.log.error("a stream failed here", request=reference, error=repr(error))
         outcome = "internal_error"
-        yield running.dialect.stream(running.parsed).error(internal(reference))
+        failed = renderer or running.dialect.stream(running.parsed)
+        yield failed.error(internal(reference))
     finally:
         running.end(outcome, 200)
 
@@ -202,15 +242,25 @@ async def _pieces(running: _Running, renderer: StreamRenderer) -> AsyncGenerator
         if inbox.abandoned:
             return
         if inbox.fault is not None:
-            yield piece + renderer.error(inbox.fault)
+            piece += renderer.error(inbox.fault)
+            _keep(running, renderer)
+            yield piece
             return
         if renderer.ended:
-            yield piece + renderer.close()
+            piece += renderer.close()
+            _keep(running, renderer)
+            yield piece
             return
         for text in inbox.take_comments():
             piece += renderer.comment(text)
         if piece:
             yield piece
+
+
+def _keep(running: _Running, renderer: StreamRenderer) -> None:
+    """Keep a stream's answer before its client reads the end, for it may go on from it at once."""
+    if running.keeps:
+        running.keep(cast(KeepingStream, renderer).answer)
 
 
 def _outcome_of(running: _Running) -> str:

@@ -14,9 +14,12 @@ from gateway.dialects.anthropic import bodies as anthropic_bodies
 from gateway.dialects.body import PRIORITIES
 from gateway.dialects.ollama import bodies as ollama_bodies
 from gateway.dialects.openai import bodies as openai_bodies
+from gateway.dialects.openai.responses import bodies as responses_bodies
+from gateway.dialects.openai.responses import items as responses_items
 
 PAGE = (Path(__file__).parents[3] / "docs/operations/http-api.md").read_text()
-OPENAI, REST = PAGE.split("## Ollama", maxsplit=1)
+BEFORE_OLLAMA, REST = PAGE.split("## Ollama", maxsplit=1)
+OPENAI, RESPONSES = BEFORE_OLLAMA.split("## OpenAI: `/v1/responses`", maxsplit=1)
 OLLAMA, ANTHROPIC = REST.split("## Anthropic", maxsplit=1)
 
 
@@ -36,6 +39,23 @@ def test_everything_accepted_or_refused_is_on_the_page() -> None:
         openai_bodies.REFUSED_COMPLETIONS,
     )
     assert {name for table in tables for name in table} - _named(OPENAI) == set()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        set(responses_bodies.ResponsesBody.model_fields),
+        set(responses_bodies.ResponsesTextBody.model_fields),
+        set(responses_bodies.ResponsesEffortBody.model_fields),
+        set(responses_bodies.ResponsesStreamOptionsBody.model_fields),
+        set(responses_bodies.HARMLESS),
+        set(responses_bodies.REFUSED),
+        set(responses_items.ITEM_TYPES) - {"message"},
+        {"input_image", "input_file", "input_audio", "parsed_arguments", "encrypted_content"},
+    ],
+)
+def test_everything_of_responses_is_on_the_page(names: set[str]) -> None:
+    assert names - _named(RESPONSES) == set()
 
 
 @pytest.mark.parametrize(

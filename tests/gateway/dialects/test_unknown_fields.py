@@ -18,6 +18,7 @@ from gateway.dialects.dialect import Dialect, Limits
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.openai.responses import OpenAIResponses
 from gateway.dialects.published_fields import PUBLISHED_FIELDS
 from gateway.dialects.unknown_fields import (
     HEADER_BYTES,
@@ -49,6 +50,21 @@ BODIES: list[tuple[Dialect, dict[str, Any], tuple[str, ...]]] = [
         ("parameters", "schema"),
     ),
     (OpenAICompletions(), {"model": "m", "prompt": "p"}, ()),
+    (
+        OpenAIResponses(),
+        {
+            "model": "m",
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "u"}]},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "o"},
+            ],
+            "tools": [{"type": "function", "name": "f", "parameters": {}}],
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+            "reasoning": {"effort": "low"},
+        },
+        ("parameters", "schema"),
+    ),
     (
         AnthropicMessages(),
         {
@@ -126,7 +142,7 @@ def test_null_in_an_unknown_field_is_as_if_left_out(
 ) -> None:
     assert desk.parse(dialect, {**body, "colour": None}).extras.ignored == ()
     turned = copy.deepcopy(body)
-    for turn in turned.get("messages", []):
+    for turn in turned.get("messages", turned.get("input", [])):
         turn["colour"] = None
     assert desk.parse(dialect, turned).extras.ignored == ()
 

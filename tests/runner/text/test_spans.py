@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.text.prepared import SpanState
-from runner.text.spans import Call, Marks, Span, SpanReader, inside_json_string, read_calls
+from runner.text.spans import (
+    Call,
+    Marks,
+    Span,
+    SpanReader,
+    inside_json_string,
+    read_calls,
+    read_cut_call,
+)
 from runner.text.stops import automaton
 
 THINK = Marks("<think>", "</think>")
@@ -111,6 +119,46 @@ def test_nothing_but_markers_and_layout_is_lost(text: str) -> None:
     for word in ("hello", "ü", "x"):
         assert said.count(word) == text.count(word)
     assert said.count("broken") == text.count("broken")
+
+
+WHOLE_CALL = '{"name": "f", "arguments": {"a": {"b": "}\\""}}}'
+
+
+@pytest.mark.parametrize("length", range(len(WHOLE_CALL) + 1))
+def test_a_call_that_the_limit_cut_off_is_a_call_as_far_as_it_goes_and_never_markup(
+    length: int,
+) -> None:
+    spans = reader()
+    said = spans.feed(f"so\n<tool_call>\n{WHOLE_CALL[:length]}")
+    said += spans.flush(is_cut=True)
+    assert said[0] == Span("text", "so", 0, 2)
+    named = length >= WHOLE_CALL.index(",")
+    assert [type(one) for one in said[1:]] == ([Call] if named else [])
+    for call in said[1:]:
+        assert isinstance(call, Call) and call.name == "f"
+        arguments = '{"a": {"b": "}\\""}}'
+        assert arguments.startswith(call.arguments) and call.arguments
+        if length >= len(WHOLE_CALL) - 1:
+            assert call.arguments == arguments
+
+
+def test_what_is_no_json_is_given_back_though_the_limit_cut_it_off() -> None:
+    spans = reader()
+    said = [*spans.feed("The tag <tool_call> opens"), *spans.flush(is_cut=True)]
+    assert "".join(one.text for one in said if isinstance(one, Span)) == "The tag <tool_call> opens"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ['{"name": "f", "argu', '{"name": "f", "arguments": "{', '{"name": "f", "arguments": nul'],
+)
+def test_a_call_that_was_cut_off_before_its_arguments_is_not_one_without(raw: str) -> None:
+    assert read_cut_call(raw) == ("f", "{")
+
+
+@pytest.mark.parametrize("raw", ["", "{", '{"name": "f', '{"name": ""', '{"a": 1', '{"name": 5'])
+def test_a_call_that_was_cut_off_before_its_name_is_none(raw: str) -> None:
+    assert read_cut_call(raw) is None
 
 
 def test_thinking_that_the_prompt_opened_ends_at_its_marker_without_blank_lines() -> None:

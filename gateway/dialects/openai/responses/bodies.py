@@ -1,0 +1,214 @@
+"""What OpenAI's clients send to create a response: the closed types of the body.
+
+Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
+combination of fields means is decided by the parser. Items are in `items`. A field typed `Unused`
+is accepted in that place without effect, for the reason beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import ConfigDict, Field, Tag
+
+from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape
+from gateway.dialects.openai.responses.items import ResponsesInput
+
+HARMLESS = {
+    "client_metadata": "labels of the client's own",
+    "context_management": "nothing of a conversation is ever cut here",
+    "prompt_cache_retention": "kept prefixes are bounded by memory, not by time",
+    "prompt_cache_options": "as prompt_cache_retention",
+    "litellm_metadata": "labels of a proxy",
+}
+"""Fields that change nothing about the answer, and why."""
+
+REFUSED = {
+    "conversation": "send 'previous_response_id', or the items themselves",
+    "prompt": "prompts are not stored here; send 'instructions' and 'input'",
+    "moderation": "there is no moderation",
+    "messages": "send 'input'",
+    "max_tokens": "send 'max_output_tokens'",
+    "max_completion_tokens": "send 'max_output_tokens'",
+    "response_format": "send 'text' with a 'format' instead",
+    "reasoning_effort": "send 'reasoning' with an 'effort' instead",
+    "n": "a response is one answer",
+    "logprobs": "send 'top_logprobs'",
+}
+
+NAME = r"^[A-Za-z0-9_.:-]{1,128}$"
+
+# --- tools --------------------------------------------------------------------------------
+
+
+class ResponsesFunctionBody(Closed):
+    """A function that the client runs."""
+
+    type: Literal["function"]
+    name: str = Field(pattern=NAME)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    is_async: Literal[False] | None = Field(default=None, alias="async")
+    defer_loading: Unused = None  # every tool is told of from the start
+    allowed_callers: Unused = None  # the model itself: nothing else calls tools here
+    output_schema: Unused = None  # templates have no place for it
+
+
+class ResponsesForeignToolBody(Closed):
+    """A tool of another kind; skipped, so that the functions are still offered."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: str
+
+
+def _tool_tag(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        kind = cast(Mapping[str, Any], value).get("type")
+        return "~foreign" if isinstance(kind, str) and kind != "function" else "~function"
+    return None
+
+
+ResponsesTool = Annotated[
+    Annotated[ResponsesFunctionBody, Tag("~function")]
+    | Annotated[ResponsesForeignToolBody, Tag("~foreign")],
+    by_shape("an object", _tool_tag),
+]
+
+
+class ResponsesNamedChoiceBody(Closed):
+    """This function and no other."""
+
+    type: Literal["function"]
+    name: str
+
+
+class ResponsesAllowedToolBody(Closed):
+    """One of the tools that are allowed this time; only functions are looked at."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: str
+    name: str | None = None
+
+
+class ResponsesAllowedChoiceBody(Closed):
+    """Only some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[ResponsesAllowedToolBody]
+
+
+def _choice_tag(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "~mode"
+    if isinstance(value, Mapping):
+        kind = cast(Mapping[str, Any], value).get("type")
+        return f"~{kind}" if kind in ("function", "allowed_tools") else None
+    return None
+
+
+ResponsesToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("~mode")]
+    | Annotated[ResponsesNamedChoiceBody, Tag("~function")]
+    | Annotated[ResponsesAllowedChoiceBody, Tag("~allowed_tools")],
+    by_shape(
+        "'none', 'auto', 'required', or an object whose type is 'function' or 'allowed_tools'",
+        _choice_tag,
+    ),
+]
+
+# --- what the text must be ----------------------------------------------------------------
+
+
+class ResponsesTextFormatBody(Closed):
+    """Free text."""
+
+    type: Literal["text"]
+
+
+class ResponsesJsonFormatBody(Closed):
+    """Any JSON object; enforced."""
+
+    type: Literal["json_object"]
+
+
+class ResponsesSchemaFormatBody(Closed):
+    """JSON that obeys a schema; enforced, whether `strict` is said or not."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    strict: bool | None = None
+
+
+ResponsesFormat = Annotated[
+    Annotated[ResponsesTextFormatBody, Tag("~text")]
+    | Annotated[ResponsesJsonFormatBody, Tag("~json_object")]
+    | Annotated[ResponsesSchemaFormatBody, Tag("~json_schema")],
+    by_field("type", "text", "json_object", "json_schema"),
+]
+
+
+class ResponsesTextBody(Closed):
+    """What the text must be."""
+
+    format: ResponsesFormat | None = None
+    verbosity: str | None = None
+
+
+class ResponsesEffortBody(Closed):
+    """Whether to think. Thinking is shown as it is, never summarised."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Unused = None  # thinking is shown whole, as the content of a reasoning item
+    generate_summary: Unused = None  # the older name of summary
+    context: Unused = None  # which thinking a model sees again is its template's to say
+
+
+class ResponsesStreamOptionsBody(Closed):
+    """What a stream carries beside the answer."""
+
+    include_obfuscation: Unused = None  # padding against traffic analysis; frames are not padded
+
+
+# --- the body -----------------------------------------------------------------------------
+
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+Label = Annotated[str, Field(max_length=512)]
+LabelName = Annotated[str, Field(max_length=64)]
+
+
+class ResponsesBody(Closed):
+    """The body of `POST /v1/responses`."""
+
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED)
+    model: str
+    input: ResponsesInput | None = None
+    instructions: str | None = None
+    stream: bool | None = None
+    stream_options: ResponsesStreamOptionsBody | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[ResponsesTool], Field(fail_fast=True)] | None = None
+    tool_choice: ResponsesToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: ResponsesTextBody | None = None
+    reasoning: ResponsesEffortBody | None = None
+    include: list[str] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    background: bool | None = None
+    service_tier: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None

@@ -1,0 +1,234 @@
+"""OpenAI's responses: items in, one answer out, which later requests may go on from.
+
+Pure. Every field is honoured or refused by name; those accepted without effect stand in `bodies`
+with the reason. Tools of other kinds than functions are not offered to the model. An answer that is
+gone on from gives its items, and not its instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    OutputFormat,
+    Sampling,
+    TextPart,
+    ToolChoice,
+    ToolSpec,
+)
+from gateway.dialects import sse
+from gateway.dialects.body import bad_field, read_body, validate
+from gateway.dialects.collect import Collected
+from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
+from gateway.dialects.openai.responses import bodies
+from gateway.dialects.openai.responses.echo import said_back
+from gateway.dialects.openai.responses.items import ResponsesItems
+from gateway.dialects.openai.responses.listing import items_of, kept_items, output_of, read_items
+from gateway.dialects.openai.responses.render import ResponsesStream, render_response
+from gateway.dialects.openai.responses.shapes import PREFIX
+from gateway.dialects.openai.responses.turns import turns_of
+from gateway.dialects.shared_fields import LEAST_TOP_P, named_model, temperature_of, tools_of
+
+UNTHINKING_EFFORTS = ("none", "minimal")
+"""Models here think or do not; how long is theirs to say."""
+NO_EFFECT_TIERS = ("auto", "default")
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` has for log-probabilities; the rest of what it may have is not made here."""
+
+
+class OpenAIResponses:
+    """`POST /v1/responses`."""
+
+    name = "openai_responses"
+    stream_content_type = sse.CONTENT_TYPE
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """Return one request of one choice, of what the body itself says."""
+        asked, extras = read_body(bodies.ResponsesBody, body, context.limits)
+        _check_offered(asked)
+        found = items_of(asked.input)
+        _check_count(len(found), context.limits)
+        if not found and asked.previous_response_id is None:
+            raise bad_field("input", "must have at least one item, or text")
+        tools, choice = _tools_of(asked, context.limits)
+        turns = _instructions_of(asked) + turns_of(found)
+        request = GenerationRequest(
+            request_id=next(context.ids),
+            model=named_model(asked.model),
+            prompt=ChatPrompt(messages=turns, tools=tools),
+            max_tokens=asked.max_output_tokens,
+            sampling=_sampling_of(asked),
+            output=_output_of(asked),
+            tool_choice=choice,
+            parallel_tool_calls=asked.parallel_tool_calls is not False,
+            top_logprobs=_top_logprobs_of(asked),
+            thinking=_thinking_of(asked),
+            priority=extras.priority,
+            client_id=_client_of(asked, extras),
+        )
+        keeps = asked.store is not False
+        held = keeps or asked.previous_response_id is not None
+        kept = kept_items(found, request.request_id) if held else ()
+        return Parsed(
+            requests=(request,),
+            model=asked.model,
+            stream=bool(asked.stream),
+            answer_id=f"{PREFIX}{request.request_id}",
+            created_at_s=context.now_s,
+            fingerprint=context.fingerprint,
+            include_usage=True,
+            extras=extras,
+            said_back=said_back(asked),
+            to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps),
+        )
+
+    def continued(self, parsed: Parsed, previous: KeptAnswer, limits: Limits) -> Parsed:
+        """Return the request with the conversation of an earlier answer, and that answer, before
+        its own. BadRequest where they are too many together."""
+        kept, request = parsed.to_keep, parsed.requests[0]
+        prompt = request.prompt
+        if kept is None or not isinstance(prompt, ChatPrompt):
+            return parsed
+        together = (*previous.items, *output_of(previous), *kept.items)
+        _check_count(len(together), limits)
+        again, _ = validate(ResponsesItems, {"items": read_items(together)})
+        first = prompt.messages[:1] if parsed.said_back["instructions"] is not None else ()
+        made = prompt.model_copy(update={"messages": first + turns_of(again.items)})
+        return replace(
+            parsed,
+            requests=(request.model_copy(update={"prompt": made}),),
+            to_keep=replace(kept, items=together),
+        )
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ResponsesStream:
+        """Return a renderer of named events; loading is told in comments only."""
+        return ResponsesStream(parsed, load_s)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """Return one `response`."""
+        return render_response(parsed, collected[0], load_s)
+
+
+def _check_offered(asked: bodies.ResponsesBody) -> None:
+    if asked.background:
+        text = "answers are made while their client waits; leave it out, or stream"
+        raise bad_field("background", text)
+    if asked.service_tier is not None and asked.service_tier not in NO_EFFECT_TIERS:
+        text = "only 'auto' and 'default' are offered; x_priority orders requests"
+        raise bad_field("service_tier", text)
+    if asked.stream_options is not None and not asked.stream:
+        raise bad_field("stream_options", "is only allowed when stream is true")
+    if asked.text is not None and asked.text.verbosity not in (None, "medium"):
+        text = "only 'medium' is offered; ask for a length in the prompt"
+        raise bad_field("text.verbosity", text)
+
+
+def _check_count(count: int, limits: Limits) -> None:
+    if count > limits.messages:
+        text = f"at most {limits.messages} items, with those that are gone on from"
+        raise bad_field("input", text)
+
+
+def _instructions_of(asked: bodies.ResponsesBody) -> tuple[ChatMessage, ...]:
+    if asked.instructions is None:
+        return ()
+    return (ChatMessage(role="system", parts=(TextPart(text=asked.instructions),)),)
+
+
+def _tools_of(
+    asked: bodies.ResponsesBody, limits: Limits
+) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+    specs = tools_of([_tool_of(tool) for tool in asked.tools or ()], limits, "name")
+    tools = tuple(specs.values())
+    match asked.tool_choice:
+        case None | "auto":
+            return tools, ToolChoice(mode="auto" if tools else "none")
+        case "none":
+            return tools, ToolChoice(mode="none")
+        case "required":
+            _check_any(tools)
+            return tools, ToolChoice(mode="required")
+        case bodies.ResponsesNamedChoiceBody(name=name):
+            _check_known(name, specs, "tool_choice.name")
+            return tools, ToolChoice(mode="named", name=name)
+        case bodies.ResponsesAllowedChoiceBody() as allowed:
+            return _allowed_of(allowed, specs)
+
+
+def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
+    """Return a function; None for a tool of another kind."""
+    if isinstance(tool, bodies.ResponsesForeignToolBody):
+        return None
+    return ToolSpec(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters or {},
+        strict=bool(tool.strict),
+    )
+
+
+def _allowed_of(
+    choice: bodies.ResponsesAllowedChoiceBody, specs: Mapping[str, ToolSpec]
+) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
+    """Return the functions that are allowed; tools of other kinds among them are skipped."""
+    allowed: dict[str, ToolSpec] = {}
+    for index, one in enumerate(choice.tools):
+        if one.type == "function":
+            name = one.name or ""
+            _check_known(name, specs, f"tool_choice.tools[{index}].name")
+            allowed[name] = specs[name]
+    tools = tuple(allowed.values())
+    if choice.mode == "required":
+        _check_any(tools)
+    return tools, ToolChoice(mode=choice.mode if tools else "none")
+
+
+def _check_any(tools: Sequence[ToolSpec]) -> None:
+    if not tools:
+        raise bad_field("tool_choice", "'required' needs a tool whose type is 'function'")
+
+
+def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
+    if name not in specs:
+        raise bad_field(field, f"'{name[:128]}' is not among the functions in tools")
+
+
+def _sampling_of(asked: bodies.ResponsesBody) -> Sampling:
+    return Sampling(
+        temperature=temperature_of(1.0 if asked.temperature is None else asked.temperature),
+        top_p=1.0 if asked.top_p is None else max(LEAST_TOP_P, asked.top_p),
+        frequency_penalty=asked.frequency_penalty or 0.0,
+        presence_penalty=asked.presence_penalty or 0.0,
+    )
+
+
+def _output_of(asked: bodies.ResponsesBody) -> OutputFormat:
+    match None if asked.text is None else asked.text.format:
+        case bodies.ResponsesJsonFormatBody():
+            return OutputFormat(kind="json_object")
+        case bodies.ResponsesSchemaFormatBody() as wanted:
+            return OutputFormat(kind="json_schema", json_schema=wanted.schema_)
+        case _:
+            return OutputFormat()
+
+
+def _top_logprobs_of(asked: bodies.ResponsesBody) -> int | None:
+    """Return how many alternatives to show; None for no log-probabilities."""
+    if asked.top_logprobs or LOGPROBS in (asked.include or ()):
+        return asked.top_logprobs or 0
+    return None
+
+
+def _thinking_of(asked: bodies.ResponsesBody) -> bool | None:
+    effort = None if asked.reasoning is None else asked.reasoning.effort
+    return None if effort is None else effort not in UNTHINKING_EFFORTS
+
+
+def _client_of(asked: bodies.ResponsesBody, extras: Extras) -> str | None:
+    return extras.client_id or asked.user or asked.safety_identifier

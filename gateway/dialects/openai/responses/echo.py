@@ -1,0 +1,85 @@
+"""What a response says back of the body that asked for it.
+
+Pure. Defaults are said as what they are; what has no effect here is said as what was done: nothing
+is cut from a conversation (`truncation`), nothing is summarised, tools of other kinds than
+functions are not offered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.dialects.openai.responses import bodies
+
+
+def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
+    """Return the members of a response that its body decides."""
+    return {
+        "previous_response_id": asked.previous_response_id,
+        "instructions": asked.instructions,
+        "tools": [_tool(tool) for tool in asked.tools or () if tool.type == "function"],
+        "tool_choice": _choice(asked.tool_choice),
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "text": {"format": _format(asked.text), "verbosity": "medium"},
+        "reasoning": {
+            "effort": None if asked.reasoning is None else asked.reasoning.effort,
+            "summary": None,
+        },
+        "temperature": 1.0 if asked.temperature is None else asked.temperature,
+        "top_p": 1.0 if asked.top_p is None else asked.top_p,
+        "presence_penalty": asked.presence_penalty or 0.0,
+        "frequency_penalty": asked.frequency_penalty or 0.0,
+        "top_logprobs": asked.top_logprobs or 0,
+        "max_output_tokens": asked.max_output_tokens,
+        "max_tool_calls": asked.max_tool_calls,
+        "truncation": "disabled",
+        "background": False,
+        "store": asked.store is not False,
+        "service_tier": "default",
+        "metadata": asked.metadata or {},
+        "user": asked.user,
+        "safety_identifier": asked.safety_identifier,
+        "prompt_cache_key": asked.prompt_cache_key,
+    }
+
+
+def _tool(tool: bodies.ResponsesTool) -> dict[str, Any]:
+    assert isinstance(tool, bodies.ResponsesFunctionBody)
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters or {},
+        "strict": bool(tool.strict),
+    }
+
+
+def _choice(choice: bodies.ResponsesToolChoice | None) -> str | dict[str, Any]:
+    match choice:
+        case None:
+            return "auto"
+        case str():
+            return choice
+        case bodies.ResponsesNamedChoiceBody(name=name):
+            return {"type": "function", "name": name}
+        case bodies.ResponsesAllowedChoiceBody(mode=mode, tools=tools):
+            functions = [
+                {"type": "function", "name": one.name} for one in tools if one.type == "function"
+            ]
+            return {"type": "allowed_tools", "mode": mode, "tools": functions}
+
+
+def _format(text: bodies.ResponsesTextBody | None) -> dict[str, Any]:
+    match None if text is None else text.format:
+        case bodies.ResponsesJsonFormatBody():
+            return {"type": "json_object"}
+        case bodies.ResponsesSchemaFormatBody() as wanted:
+            return {
+                "type": "json_schema",
+                "name": wanted.name,
+                "description": wanted.description,
+                "schema": wanted.schema_,
+                "strict": True,
+            }
+        case _:
+            return {"type": "text"}

@@ -1,0 +1,191 @@
+"""What OpenAI's clients send as items: the closed types of a response's input.
+
+Pure. Shapes only. Clients send the items of our own answers back with all else that they know of
+them; what means nothing in a prompt is typed `Unused`, for the reason beside it. Parts that models
+of text cannot read are known here, so that the parser refuses them in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import ConfigDict, Field, Tag
+
+from gateway.dialects.body import Closed, Unused, by_field, by_shape, by_type
+
+# --- content ------------------------------------------------------------------------------
+
+
+class ResponsesTextPartBody(Closed):
+    """Text, asked or answered."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+    annotations: Unused = None  # citations of an answer already given
+    logprobs: Unused = None  # of an answer already given
+    parsed: Unused = None  # what the client made of the text
+    prompt_cache_breakpoint: Unused = None  # prefixes are found by their content
+
+
+class ResponsesRefusalPartBody(Closed):
+    """An assistant's earlier refusal, read as its text."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ResponsesMediaPartBody(Closed):
+    """An image, a file or a sound; refused by the parser, with all that it holds."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: Literal["input_image", "input_file", "input_audio"]
+
+
+_Media = (
+    Annotated[ResponsesMediaPartBody, Tag("~input_image")]
+    | Annotated[ResponsesMediaPartBody, Tag("~input_file")]
+    | Annotated[ResponsesMediaPartBody, Tag("~input_audio")]
+)
+ResponsesPart = Annotated[
+    Annotated[ResponsesTextPartBody, Tag("~input_text")]
+    | Annotated[ResponsesTextPartBody, Tag("~output_text")]
+    | Annotated[ResponsesTextPartBody, Tag("~text")]
+    | Annotated[ResponsesRefusalPartBody, Tag("~refusal")]
+    | _Media,
+    by_field(
+        "type",
+        "input_text",
+        "output_text",
+        "text",
+        "refusal",
+        "input_image",
+        "input_file",
+        "input_audio",
+    ),
+]
+ResponsesContent = Annotated[
+    Annotated[str, Tag("~text")] | Annotated[list[ResponsesPart], Tag("~parts")],
+    by_type("a string or a list of parts", {str: "~text", list: "~parts"}),
+]
+
+# --- items --------------------------------------------------------------------------------
+
+
+class ResponsesMessageBody(Closed):
+    """A turn of the conversation; `developer` is the newer name of `system`."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: ResponsesContent
+    id: str | None = None
+    status: Unused = None  # of an answer already given
+    phase: Unused = None  # a note of other models about their own answers
+
+
+class ResponsesCallBody(Closed):
+    """A call that the assistant made; `arguments` is JSON text, as it was received."""
+
+    type: Literal["function_call"]
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    arguments: str
+    id: str | None = None
+    status: Unused = None  # of an answer already given
+    parsed_arguments: Unused = None  # what the client made of the arguments
+    is_async: Literal[False] | None = Field(default=None, alias="async")
+    async_: Literal[False] | None = None  # as the official client's objects name it
+    namespace: Unused = None  # of the provider's own tools
+    caller: Unused = None  # the model itself: nothing else calls tools here
+
+
+class ResponsesCallOutputBody(Closed):
+    """What a tool answered."""
+
+    type: Literal["function_call_output"]
+    call_id: str = Field(min_length=1)
+    output: ResponsesContent
+    id: str | None = None
+    status: Unused = None  # of a call already answered
+    name: Unused = None  # the call has it
+    namespace: Unused = None  # of the provider's own tools
+    caller: Unused = None  # the model itself: nothing else calls tools here
+
+
+class ResponsesThoughtBody(Closed):
+    """A piece of what the assistant thought."""
+
+    type: Literal["reasoning_text", "text"]
+    text: str
+
+
+class ResponsesSummaryBody(Closed):
+    """A piece of a summary of what the assistant thought."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
+class ResponsesReasoningBody(Closed):
+    """What the assistant thought earlier: its content, or where there is none its summary."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: list[ResponsesSummaryBody] | None = None
+    content: list[ResponsesThoughtBody] | None = None
+    encrypted_content: Unused = None  # only its maker can read it
+    status: Unused = None  # of an answer already given
+
+
+class ResponsesReferenceBody(Closed):
+    """An item by its id alone; refused by the parser."""
+
+    type: Literal["item_reference"] | None = None
+    id: str
+
+
+def _item_tag(value: Any) -> str | None:
+    """Return the tag of an item; one without a type is a message, or a reference by id alone."""
+    if isinstance(value, Mapping):
+        found = cast(Mapping[str, Any], value)
+        kind = found.get("type")
+        if kind is None:
+            return "~message" if "role" in found else "~item_reference"
+        return f"~{kind}" if isinstance(kind, str) and kind in ITEM_TYPES else None
+    kind = getattr(value, "type", None)
+    return f"~{kind}" if kind in ITEM_TYPES else None
+
+
+ITEM_TYPES = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "reasoning",
+    "item_reference",
+)
+ResponsesItem = Annotated[
+    Annotated[ResponsesMessageBody, Tag("~message")]
+    | Annotated[ResponsesCallBody, Tag("~function_call")]
+    | Annotated[ResponsesCallOutputBody, Tag("~function_call_output")]
+    | Annotated[ResponsesReasoningBody, Tag("~reasoning")]
+    | Annotated[ResponsesReferenceBody, Tag("~item_reference")],
+    by_shape(f"an item whose type is one of {', '.join(ITEM_TYPES)}", _item_tag),
+]
+AnyItem = (
+    ResponsesMessageBody
+    | ResponsesCallBody
+    | ResponsesCallOutputBody
+    | ResponsesReasoningBody
+    | ResponsesReferenceBody
+)
+ResponsesInput = Annotated[
+    Annotated[str, Tag("~text")]
+    | Annotated[Annotated[list[ResponsesItem], Field(fail_fast=True)], Tag("~items")],
+    by_type("a string or a list of items", {str: "~text", list: "~items"}),
+]
+
+
+class ResponsesItems(Closed):
+    """Items alone: those that were kept, read again."""
+
+    items: Annotated[list[ResponsesItem], Field(fail_fast=True)]

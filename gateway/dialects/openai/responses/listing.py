@@ -1,0 +1,136 @@
+"""Items as they are kept with an answer, and how they are told when asked for.
+
+Pure. Every kept item has an id, the client's own or one made of the request's; an item is kept as
+one JSON object, so that what is told is what the next request is read from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import orjson
+
+from bus.wire.errors import BadRequest
+from bus.wire.ids import RequestId
+from gateway.dialects.dialect import KeptAnswer
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.openai.responses import items
+
+MOST_LISTED = 100
+LISTED = 20
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco"}
+
+
+def items_of(asked: str | Sequence[items.AnyItem] | None) -> tuple[items.AnyItem, ...]:
+    """Return a body's input as items; a text is the user's turn."""
+    if asked is None:
+        return ()
+    if isinstance(asked, str):
+        return (items.ResponsesMessageBody(role="user", content=asked),)
+    return tuple(asked)
+
+
+def kept_items(found: Sequence[items.AnyItem], request: RequestId) -> tuple[bytes, ...]:
+    """Return items as they are kept; `request` is the one that brought them."""
+    return tuple(json_bytes(_object(item, index, request)) for index, item in enumerate(found))
+
+
+def read_items(kept: Sequence[bytes]) -> list[Any]:
+    """Return kept items as plain objects, for a body's model to read."""
+    return [orjson.loads(item) for item in kept]
+
+
+def output_of(kept: KeptAnswer) -> list[bytes]:
+    """Return the items of a kept answer's own output."""
+    answer = cast(dict[str, Any], orjson.loads(kept.answer))
+    return [json_bytes(item) for item in answer["output"]]
+
+
+def render_items(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
+    """Return the items that an answer was made from, as `query` has `limit`, `order` and `after`.
+
+    BadRequest naming what of these cannot be honoured.
+    """
+    limit, order = query.get("limit", str(LISTED)), query.get("order", "desc")
+    if not (limit.isascii() and limit.isdigit() and 1 <= len(limit) <= 3):
+        raise _bad_query("limit")
+    if not 1 <= int(limit) <= MOST_LISTED:
+        raise _bad_query("limit")
+    if order not in ("asc", "desc"):
+        raise BadRequest("order must be 'asc' or 'desc'", field="order")
+    found = read_items(kept.items if order == "asc" else kept.items[::-1])
+    after = query.get("after")
+    if after is not None:
+        places = [place for place, item in enumerate(found) if item["id"] == after]
+        if not places:
+            raise BadRequest(f"after: no item has the id '{after[:80]}'", field="after")
+        found = found[places[0] + 1 :]
+    shown = found[: int(limit)]
+    return json_bytes(
+        {
+            "object": "list",
+            "data": shown,
+            "first_id": shown[0]["id"] if shown else None,
+            "last_id": shown[-1]["id"] if shown else None,
+            "has_more": len(found) > len(shown),
+        }
+    )
+
+
+def render_deleted(answer_id: str) -> bytes:
+    """Return what is told of an answer that is kept no longer."""
+    return json_bytes({"id": answer_id, "object": "response", "deleted": True})
+
+
+def _bad_query(name: str) -> BadRequest:
+    return BadRequest(f"{name} must be a number from 1 to {MOST_LISTED}", field=name)
+
+
+def _object(item: items.AnyItem, index: int, request: RequestId) -> dict[str, Any]:
+    kind = item.type or "item_reference"
+    named = {"id": item.id or f"{_PREFIXES.get(kind, 'rs')}_{request}-in{index}", "type": kind}
+    match item:
+        case items.ResponsesMessageBody():
+            return {**named, "role": item.role, "status": "completed", "content": _parts(item)}
+        case items.ResponsesCallBody():
+            call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            return {**named, **call, "status": "completed"}
+        case items.ResponsesCallOutputBody():
+            output = item.output
+            said = output if isinstance(output, str) else [_part(part) for part in output]
+            return {**named, "call_id": item.call_id, "output": said, "status": "completed"}
+        case items.ResponsesReasoningBody():
+            return {
+                **named,
+                "summary": [piece.model_dump() for piece in item.summary or ()],
+                "content": [piece.model_dump() for piece in item.content or ()],
+            }
+        case items.ResponsesReferenceBody():
+            return named
+
+
+def _parts(item: items.ResponsesMessageBody) -> list[dict[str, Any]]:
+    if isinstance(item.content, str):
+        text = items.ResponsesTextPartBody(
+            type="output_text" if item.role == "assistant" else "input_text", text=item.content
+        )
+        return [_part(text)]
+    return [_part(part) for part in item.content]
+
+
+def _part(
+    part: items.ResponsesTextPartBody
+    | items.ResponsesRefusalPartBody
+    | items.ResponsesMediaPartBody,
+) -> dict[str, Any]:
+    """Return a part without what has no meaning; an answer's text has its lists, empty."""
+    match part:
+        case items.ResponsesTextPartBody(type="output_text"):
+            return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}
+        case items.ResponsesTextPartBody():
+            return {"type": part.type, "text": part.text}
+        case items.ResponsesRefusalPartBody():
+            return {"type": "refusal", "refusal": part.refusal}
+        case items.ResponsesMediaPartBody():
+            return {"type": part.type}

@@ -1,0 +1,290 @@
+"""Responses rendered: the stream of events, and the whole answer.
+
+Pure. Promises to clients, each of which breaks one when it is broken: every event is named and
+numbered, from 0 without gaps; an item is opened before its deltas and closed, whole, before the
+next is opened; an answer of calls alone has no message; the last event has the response in full.
+The delta of text is the hot path: bytes made when the item opened, one JSON string between them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from bus.wire.errors import FinishReason
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import (
+    Channel,
+    ChoiceEnd,
+    Entry,
+    Failed,
+    Finished,
+    PrefillProgress,
+    TokenDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
+from gateway.dialects import faults, sse
+from gateway.dialects.collect import Collected, CollectedChoice
+from gateway.dialects.dialect import Parsed
+from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
+from gateway.dialects.faults import HttpFault
+from gateway.dialects.openai.responses import shapes
+from gateway.dialects.openai.shapes import error_object
+
+_DELTAS: dict[Channel, str] = {
+    "text": "response.output_text",
+    "reasoning": "response.reasoning_text",
+}
+_ARGUMENTS = "response.function_call_arguments"
+_TAIL = b',"sequence_number":%d}\n\n'
+_TEXT_TAIL = b',"logprobs":[]' + _TAIL
+
+
+class ResponsesStream:
+    """The stream of one response. `answer` is the response in full, once the stream has ended."""
+
+    def __init__(self, parsed: Parsed, load_s: float = 0.0) -> None:
+        self.answer: bytes | None = None
+        self._parsed = parsed
+        self._request = parsed.requests[0].request_id
+        self._load_s = load_s
+        self._seq = 0
+        self._reason: FinishReason = "stop"
+        self._usage: Usage | None = None
+        self._opened = self._closed = False
+        self._output: list[dict[str, Any]] = []
+        self._counts = {kind: itertools.count() for kind in ("text", "reasoning", "call")}
+        self._item: Channel | int | None = None
+        """A channel, or the number of a call; None while no item is open."""
+        self._added: dict[str, Any] = {}
+        self._head, self._tail = b"", _TAIL
+        self._pieces: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._early_logprobs: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the terminal has been rendered, or an error."""
+        return self._closed or self._usage is not None
+
+    def open(self) -> bytes:
+        """Return the response as it is before anything was said, twice: made, and under way."""
+        self._opened = True
+        return b"".join(
+            self._event(kind, {"response": self._response("in_progress")})
+            for kind in ("response.created", "response.in_progress")
+        )
+
+    def render(self, entries: Sequence[Entry]) -> bytes:
+        """Return the events of these entries; nothing once the stream has ended."""
+        out: list[bytes] = []
+        for entry in entries:
+            if self._closed:
+                break
+            if type(entry) is TokenDelta and entry.channel == self._item and not entry.logprobs:
+                text = entry.text
+                if text:
+                    self._pieces.append(text)
+                    out += (self._head, text_bytes(text), self._tail % self._seq)
+                    self._seq += 1
+            else:
+                out.append(self._rare(entry))
+        return b"".join(out)
+
+    def comment(self, text: str) -> bytes:
+        """Return a comment line; empty once the stream has ended."""
+        return b"" if self.ended else sse.comment(text)
+
+    def error(self, fault: HttpFault) -> bytes:
+        """Return the error, and the response as failed, in events of their own; empty after the
+        last. What was said until then stays in the response, incomplete."""
+        if self._closed:
+            return b""
+        before = b"" if self._opened else self.open()
+        before += self._end_item("incomplete")
+        self._closed = True
+        # two schemas of one event are published: the error beside its type, and as a member
+        told = error_object(fault)["error"]
+        beside = {key: told[key] for key in ("code", "message", "param")}
+        failure = self._event("error", {**beside, "error": told})
+        return before + failure + self._last("failed", shapes.error_of(fault))
+
+    def close(self) -> bytes:
+        """Return the last event, with the response in full; empty after an error."""
+        if self._closed:
+            return b""
+        ended = self._end_item(shapes.status_of(self._reason))
+        self._closed = True
+        return ended + self._last(shapes.STATUSES[self._reason])
+
+    def _rare(self, entry: Entry) -> bytes:
+        match entry:
+            case TokenDelta():
+                return self._first_or_with_logprobs(entry)
+            case ToolCallDelta():
+                return self._part_of_call(entry)
+            case ChoiceEnd():
+                self._reason = entry.finish_reason
+                arguments = "".join(self._pieces) if isinstance(self._item, int) else None
+                return self._end_item(shapes.status_of(self._reason, arguments))
+            case PrefillProgress():
+                return sse.comment(f"prefill {entry.done}/{entry.total}")
+            case Finished():
+                self._usage = entry.usage
+                return b""
+            case Failed():
+                self._usage = entry.usage
+                return self.error(faults.of_failed(entry))
+
+    # --- items ---------------------------------------------------------------------------------
+
+    def _first_or_with_logprobs(self, entry: TokenDelta) -> bytes:
+        """Return a delta that opens an item, or that has log-probabilities; those of tokens that
+        showed no text yet wait for the first that does."""
+        channel, is_text = entry.channel, entry.channel == "text"
+        if channel != self._item and not entry.text:
+            self._early_logprobs += entry.logprobs if is_text else ()
+            return b""
+        begun = b"" if channel == self._item else self._begin_text(channel)
+        self._pieces.append(entry.text)
+        delta = self._head + text_bytes(entry.text)
+        if not is_text:
+            return begun + delta + self._numbered(_TAIL)
+        logprobs = logprobs_list((*self._early_logprobs, *entry.logprobs))
+        self._early_logprobs = ()
+        self._logprobs += logprobs
+        return begun + delta + b',"logprobs":' + json_bytes(logprobs) + self._numbered(_TAIL)
+
+    def _begin_text(self, channel: Channel) -> bytes:
+        is_text = channel == "text"
+        make = shapes.text_item if is_text else shapes.reasoning_item
+        begun = self._begin(
+            channel, make(self._request, next(self._counts[channel]), "in_progress", [])
+        )
+        part = shapes.text_part("") if is_text else shapes.reasoning_part("")
+        begun += self._event("response.content_part.added", {**self._place(0), "part": part})
+        self._head = _delta_head(f"{_DELTAS[channel]}.delta", self._place(0))
+        self._tail = _TEXT_TAIL if is_text else _TAIL
+        return begun
+
+    def _part_of_call(self, entry: ToolCallDelta) -> bytes:
+        begun = b""
+        if entry.call != self._item:
+            call_id, name = entry.call_id or "", entry.name or ""
+            number = next(self._counts["call"])
+            item = shapes.call_item(self._request, number, "in_progress", call_id, name, "")
+            begun = self._begin(entry.call, item)
+            self._head = _delta_head(f"{_ARGUMENTS}.delta", self._place())
+        if not entry.arguments:
+            return begun
+        self._pieces.append(entry.arguments)
+        return begun + self._head + text_bytes(entry.arguments) + self._numbered(_TAIL)
+
+    def _begin(self, item: Channel | int, added: dict[str, Any]) -> bytes:
+        """Return the end of the open item, which is complete, and the beginning of this one."""
+        ended = self._end_item("completed")
+        self._item, self._added = item, added
+        told = {"output_index": len(self._output), "item": added}
+        return ended + self._event("response.output_item.added", told)
+
+    def _end_item(self, status: shapes.ItemStatus) -> bytes:
+        """Return the end of the open item, whole; nothing where none is open."""
+        item, self._item = self._item, None
+        if item is None:
+            return b""
+        said, self._pieces = "".join(self._pieces), []
+        if isinstance(item, int):
+            ended = self._event(f"{_ARGUMENTS}.done", {**self._place(), "arguments": said})
+            whole = {**self._added, "status": status, "arguments": said}
+        else:
+            ended, part = self._end_part(item, said)
+            whole = {**self._added, "status": status, "content": [part]}
+        told = {"output_index": len(self._output), "item": whole}
+        ended += self._event("response.output_item.done", told)
+        self._output.append(whole)
+        return ended
+
+    def _end_part(self, channel: Channel, said: str) -> tuple[bytes, dict[str, Any]]:
+        done: dict[str, Any] = {**self._place(0), "text": said}
+        part = shapes.reasoning_part(said)
+        if channel == "text":
+            logprobs, self._logprobs = self._logprobs, []
+            done["logprobs"] = logprobs
+            part = shapes.text_part(said, logprobs)
+        ended = self._event(f"{_DELTAS[channel]}.done", done)
+        told = {**self._place(0), "part": part}
+        return ended + self._event("response.content_part.done", told), part
+
+    # --- bytes ---------------------------------------------------------------------------------
+
+    def _place(self, *content: int) -> dict[str, Any]:
+        """Return where a delta belongs: the open item, and the index of the `content` in it."""
+        place = {"item_id": self._added["id"], "output_index": len(self._output)}
+        return {**place, "content_index": content[0]} if content else place
+
+    def _numbered(self, tail: bytes) -> bytes:
+        self._seq += 1
+        return tail % (self._seq - 1)
+
+    def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
+        self._seq += 1
+        event = {"type": kind, **fields, "sequence_number": self._seq - 1}
+        return sse.named_frame(kind, json_bytes(event))
+
+    def _response(
+        self, status: shapes.Status, error: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        return shapes.response_object(
+            self._parsed,
+            status,
+            output=self._output,
+            usage=self._usage,
+            error=error,
+            load_s=self._load_s,
+        )
+
+    def _last(self, status: shapes.Status, error: dict[str, str] | None = None) -> bytes:
+        response = self._response(status, error)
+        self.answer = json_bytes(response)
+        return self._event(shapes.LAST_EVENTS[status], {"response": response})
+
+
+def _delta_head(kind: str, place: dict[str, Any]) -> bytes:
+    """Return an event up to its delta, for a JSON string and a tail to follow."""
+    start = json_bytes({"type": kind, **place})[:-1]
+    return b"event: " + kind.encode() + b"\ndata: " + start + b',"delta":'
+
+
+def render_response(parsed: Parsed, collected: Collected, load_s: float) -> bytes:
+    """Return one response: thinking, text, calls; nothing of what did not come."""
+    choice = collected.choices[0]
+    response = shapes.response_object(
+        parsed,
+        shapes.STATUSES[choice.finish_reason],
+        output=_output_of(parsed, choice),
+        usage=collected.usage,
+        load_s=load_s,
+    )
+    return json_bytes(response)
+
+
+def _output_of(parsed: Parsed, choice: CollectedChoice) -> list[dict[str, Any]]:
+    """Return the items of an answer; the last may be incomplete."""
+    request = parsed.requests[0].request_id
+    output: list[dict[str, Any]] = []
+    if choice.reasoning:
+        part = shapes.reasoning_part(choice.reasoning)
+        output.append(shapes.reasoning_item(request, 0, "completed", [part]))
+    if choice.text:
+        part = shapes.text_part(choice.text, logprobs_list(choice.logprobs))
+        output.append(shapes.text_item(request, 0, "completed", [part]))
+    output += (
+        shapes.call_item(request, number, "completed", call.call_id, call.name, call.arguments)
+        for number, call in enumerate(choice.calls)
+    )
+    if output:
+        last = output[-1]
+        last["status"] = shapes.status_of(choice.finish_reason, last.get("arguments"))
+    return output

@@ -1,0 +1,124 @@
+"""Items as turns: what an assistant thought, said and called in a row is one turn.
+
+Pure. Images and files are refused, naming the part; so are items that are named by their id alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import ChatMessage, TextPart, ToolCall
+from gateway.dialects.body import bad_field
+from gateway.dialects.openai.responses import items
+
+
+@dataclass(slots=True)
+class _AssistantTurn:
+    """What the assistant has thought, said and called since the last turn of another's."""
+
+    thoughts: list[str] = field(default_factory=list[str])
+    texts: list[TextPart] = field(default_factory=list[TextPart])
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+
+    def made(self) -> list[ChatMessage]:
+        """Return the turn; nothing where the assistant said nothing."""
+        if not (self.thoughts or self.texts or self.calls):
+            return []
+        turn = ChatMessage(
+            role="assistant",
+            parts=tuple(self.texts),
+            reasoning="\n".join(self.thoughts) or None,
+            tool_calls=tuple(self.calls),
+        )
+        return [turn]
+
+
+def turns_of(found: Sequence[items.AnyItem], field: str = "input") -> tuple[ChatMessage, ...]:
+    """Return the conversation. BadRequest naming a part that is no text, or an item by its id.
+
+    `field` is where the items stand, as the client knows it.
+    """
+    made: list[ChatMessage] = []
+    open_turn = _AssistantTurn()
+    for index, item in enumerate(found):
+        where = f"{field}[{index}]"
+        if _begins_a_turn(item, open_turn):
+            made += open_turn.made()
+            open_turn = _AssistantTurn()
+        other = _add(item, open_turn, where)
+        if other is not None:
+            made.append(other)
+    return (*made, *open_turn.made())
+
+
+def _begins_a_turn(item: items.AnyItem, open_turn: _AssistantTurn) -> bool:
+    match item:
+        case items.ResponsesReasoningBody():
+            return bool(open_turn.texts or open_turn.calls)
+        case items.ResponsesMessageBody(role="assistant"):
+            return bool(open_turn.texts or open_turn.calls)
+        case items.ResponsesCallBody():
+            return False
+        case _:
+            return True
+
+
+def _add(item: items.AnyItem, open_turn: _AssistantTurn, where: str) -> ChatMessage | None:
+    """Add an item of the assistant's to its turn, or return the turn of another's."""
+    match item:
+        case items.ResponsesReasoningBody():
+            open_turn.thoughts += _thoughts_of(item)
+        case items.ResponsesCallBody():
+            # a call without arguments is often sent back as empty text
+            arguments = item.arguments or "{}"
+            open_turn.calls.append(
+                ToolCall(call_id=item.call_id, name=item.name, arguments=arguments)
+            )
+        case items.ResponsesMessageBody(role="assistant"):
+            open_turn.texts += _texts_of(item.content, f"{where}.content")
+        case items.ResponsesMessageBody():
+            parts = _texts_of(item.content, f"{where}.content")
+            return ChatMessage(role="user" if item.role == "user" else "system", parts=parts)
+        case items.ResponsesCallOutputBody():
+            parts = _texts_of(item.output, f"{where}.output")
+            return ChatMessage(role="tool", parts=parts, tool_call_id=item.call_id)
+        case items.ResponsesReferenceBody():
+            raise _by_id(item, where)
+    return None
+
+
+def _thoughts_of(item: items.ResponsesReasoningBody) -> list[str]:
+    return [piece.text for piece in item.content or item.summary or ()]
+
+
+def _texts_of(
+    content: str
+    | Sequence[
+        items.ResponsesTextPartBody | items.ResponsesRefusalPartBody | items.ResponsesMediaPartBody
+    ],
+    field: str,
+) -> tuple[TextPart, ...]:
+    """Return the texts of some content; one that is empty where there are none."""
+    if isinstance(content, str):
+        return (TextPart(text=content),)
+    texts: list[TextPart] = []
+    for index, part in enumerate(content):
+        match part:
+            case items.ResponsesTextPartBody():
+                texts.append(TextPart(text=part.text))
+            case items.ResponsesRefusalPartBody():
+                texts.append(TextPart(text=part.refusal))
+            case items.ResponsesMediaPartBody():
+                text = f"models here read text only; send the {part.type}'s text instead"
+                raise bad_field(f"{field}[{index}]", text)
+    return tuple(texts) or (TextPart(text=""),)
+
+
+def _by_id(item: items.ResponsesReferenceBody, where: str) -> BadRequest:
+    text = (
+        f"items are not found by their id ('{item.id[:80]}'); send the item itself, or "
+        "'previous_response_id'"
+    )
+    return bad_field(where, text)

@@ -1,0 +1,151 @@
+"""Talks to clients about answers that are kept: told, removed, stopped, and gone on from."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import cast
+
+import orjson
+from falcon.asgi import Request, Response
+
+from bus.wire.ids import RequestId
+from gateway.dialects import dialect, faults
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.dialects.registry import request_id_of
+from gateway.http.middleware import Resource, key_id
+from gateway.records import AnswersSilent
+from gateway.service import HttpService
+
+STOPPED_S = 5.0
+"""A request that was told to stop has ended within this, for its runner has 3 s to say so."""
+LOOKED_S = 0.05
+READ_ASIDE_BYTES = 128 << 10
+"""A longer conversation is read in a thread, so that other streams go on."""
+
+
+async def recalled(
+    service: HttpService, made_by: dialect.KeepingDialect, parsed: dialect.Parsed, owner: str
+) -> dialect.Parsed:
+    """Return a body with the conversation that it goes on from, where it names one.
+
+    Raises HttpFaultRaised (400) where that is not kept for this owner, BadRequest where both
+    together are too long.
+    """
+    named = None if parsed.to_keep is None else parsed.to_keep.previous
+    if named is None:
+        return parsed
+    previous = await _found(service, owner, request_id_of(named))
+    if previous is None:
+        fault = faults.answer_not_found("Response", named, "previous_response_id")
+        raise HttpFaultRaised(fault)
+    limits = service.parse_context().limits
+    if sum(map(len, previous.items)) < READ_ASIDE_BYTES:
+        return made_by.continued(parsed, previous, limits)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, made_by.continued, parsed, previous, limits)
+
+
+@dataclass(frozen=True)
+class AnswerResource(Resource):
+    """`GET` and `DELETE` of a kept answer."""
+
+    endpoint: dialect.KeepsAnswers
+
+    async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
+        """Answer with the answer as it was given, whole; a stream is not given again."""
+        if (req.get_param("stream") or "false").casefold() not in ("false", "0"):
+            text = "stream: an answer that is kept is told whole; leave it out"
+            raise HttpFaultRaised(HttpFault(400, "invalid_value", text, field="stream"))
+        resp.data = (await _kept(self.service, req, self.endpoint, answer_id)).answer
+
+    async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
+        """Keep the answer no longer. 404 for one that is not there."""
+        owner = owner_of_answers(req, self.service)
+        try:
+            found = await self.service.answers.remove(owner, request_id_of(answer_id))
+        except AnswersSilent as silent:
+            raise _silent(silent) from None
+        if not found:
+            raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
+        resp.data = self.endpoint.deleted(answer_id)
+
+
+@dataclass(frozen=True)
+class AnswerItems(Resource):
+    """`GET` of the items that a kept answer was made from."""
+
+    endpoint: dialect.KeepsAnswers
+
+    async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
+        """Answer with them, those of the conversation before included."""
+        kept = await _kept(self.service, req, self.endpoint, answer_id)
+        query = {
+            name: value
+            for name in ("limit", "order", "after")
+            if (value := req.get_param(name)) is not None
+        }
+        resp.data = self.endpoint.items(kept, query)
+
+
+@dataclass(frozen=True)
+class AnswerCancel(Resource):
+    """`POST` that stops the making of an answer."""
+
+    endpoint: dialect.KeepsAnswers
+
+    async def on_post(self, req: Request, resp: Response, answer_id: str) -> None:
+        """Stop it, and answer with what was made of it. 400 for one that has ended by itself, 404
+        for one that is not kept, nor to be."""
+        service = self.service
+        owner, request = owner_of_answers(req, service), request_id_of(answer_id)
+        kept = await _found(service, owner, request)
+        if kept is None:
+            kept = await self._stopped(owner, request, answer_id)
+        else:
+            status = cast(dict[str, object], orjson.loads(kept.answer)).get("status")
+            if status != "cancelled":
+                text = f"only an answer that is being made can be stopped; this one is '{status}'"
+                raise HttpFaultRaised(HttpFault(400, "invalid_value", text))
+        resp.data = kept.answer
+
+    async def _stopped(self, owner: str, request: RequestId, answer_id: str) -> dialect.KeptAnswer:
+        service = self.service
+        try:
+            stopped = await service.answers.stop(owner, request)
+        except AnswersSilent as silent:
+            raise _silent(silent) from None
+        end_at = service.reactor.now() + STOPPED_S
+        while stopped and service.reactor.now() < end_at:
+            kept = await _found(service, owner, request)
+            if kept is not None:
+                return kept
+            await asyncio.sleep(LOOKED_S)
+        raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
+
+
+def owner_of_answers(req: Request, service: HttpService) -> str:
+    """Return whose answers a request may find: the id of its API key, empty where there is one key
+    or none."""
+    return key_id(req, service.options) or ""
+
+
+async def _kept(
+    service: HttpService, req: Request, endpoint: dialect.KeepsAnswers, answer_id: str
+) -> dialect.KeptAnswer:
+    kept = await _found(service, owner_of_answers(req, service), request_id_of(answer_id))
+    if kept is None:
+        raise HttpFaultRaised(faults.answer_not_found(endpoint.what, answer_id))
+    return kept
+
+
+async def _found(service: HttpService, owner: str, request: RequestId) -> dialect.KeptAnswer | None:
+    try:
+        return await service.answers.find(owner, request)
+    except AnswersSilent as silent:
+        raise _silent(silent) from None
+
+
+def _silent(silent: AnswersSilent) -> HttpFaultRaised:
+    fault = HttpFault(504, "owner_silent", str(silent), retry_after_s=faults.OVERLOADED_RETRY_S)
+    return HttpFaultRaised(fault)

@@ -1,0 +1,10 @@
+"""Talks to the HTTP processes of a node: what they keep of their answers, in memory, for those who
+asked with the same API key.
+
+A node that is restarted has forgotten them.
+"""
+
+from gateway.records.answers import AnswerRecords, AnswersSilent
+from gateway.records.store import AnswerStore
+
+__all__ = ["AnswerRecords", "AnswerStore", "AnswersSilent"]

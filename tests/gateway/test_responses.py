@@ -1,0 +1,193 @@
+"""Responses over HTTP: kept, told, gone on from, stopped; by whom, and by which process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.http.auth import hashed
+from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
+
+ONE, TWO = {"Authorization": "Bearer sk-one"}, {"Authorization": "Bearer sk-two"}
+PROCESSES = 3
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[GatewayTestbed]:
+    keys = [hashed("sk-one"), hashed("sk-two")]
+    with gateway_testbed(keys=keys, processes=PROCESSES) as made:
+        made.runner()
+        yield made
+
+
+def ask(testbed: GatewayTestbed, text: str, **more: Any) -> httpx.Response:
+    body = {"model": MODEL, "input": text, **more}
+    return httpx.post(f"{testbed.url}/v1/responses", json=body, headers=ONE, timeout=30)
+
+
+def made(testbed: GatewayTestbed, text: str = "tokens=3", **more: Any) -> dict[str, Any]:
+    answer = ask(testbed, text, **more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def call(
+    testbed: GatewayTestbed, method: str, path: str, headers: dict[str, str] = ONE
+) -> httpx.Response:
+    """Each call has a connection of its own, so that any of the processes may take it."""
+    return httpx.request(method, f"{testbed.url}/v1/responses/{path}", headers=headers, timeout=30)
+
+
+def owners(found: list[dict[str, Any]]) -> set[str]:
+    return {one["id"].split("-")[2] for one in found}
+
+
+def some(testbed: GatewayTestbed) -> list[dict[str, Any]]:
+    """Responses made by at least two of the processes."""
+    found: list[dict[str, Any]] = []
+
+    def more() -> bool:
+        found.append(made(testbed))
+        return len(owners(found)) > 1
+
+    eventually(more, 60, "two processes made a response each")
+    return found
+
+
+def test_a_response_is_told_again_by_every_process(testbed: GatewayTestbed) -> None:
+    for response in some(testbed):
+        for _ in range(4 * PROCESSES):
+            told = call(testbed, "GET", response["id"])
+            assert (told.status_code, told.json()) == (200, response)
+
+
+def test_a_response_is_gone_on_from_at_every_process(testbed: GatewayTestbed) -> None:
+    runner = testbed.runners[0]
+    for response in some(testbed):
+        for _ in range(2 * PROCESSES):
+            then = made(testbed, "tokens=2 more", previous_response_id=response["id"])
+            told = call(testbed, "GET", f"{then['id']}/input_items?order=asc").json()
+            texts = [one["content"][0]["text"] for one in told["data"]]
+            said = response["output"][0]["content"][0]["text"]
+            assert texts == ["tokens=3", said, "tokens=2 more"]
+            assert then["previous_response_id"] == response["id"]
+    assert runner.heard("submit")
+
+
+def test_another_key_finds_removes_stops_and_goes_on_from_nothing(testbed: GatewayTestbed) -> None:
+    response = made(testbed)
+    for _ in range(2 * PROCESSES):
+        for method, path in (
+            ("GET", response["id"]),
+            ("DELETE", response["id"]),
+            ("GET", f"{response['id']}/input_items"),
+            ("POST", f"{response['id']}/cancel"),
+        ):
+            refused = call(testbed, method, path, TWO)
+            assert refused.status_code == 404, (method, path)
+            assert refused.json()["error"]["code"] == "not_found"
+    body = {"model": MODEL, "input": "x", "previous_response_id": response["id"]}
+    refused = httpx.post(f"{testbed.url}/v1/responses", json=body, headers=TWO)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "previous_response_not_found"
+    assert call(testbed, "GET", response["id"]).status_code == 200
+
+
+def test_a_response_that_was_deleted_is_gone_everywhere(testbed: GatewayTestbed) -> None:
+    for response in some(testbed):
+        gone = call(testbed, "DELETE", response["id"])
+        assert gone.json() == {"id": response["id"], "object": "response", "deleted": True}
+        for _ in range(2 * PROCESSES):
+            assert call(testbed, "GET", response["id"]).status_code == 404
+        assert call(testbed, "DELETE", response["id"]).status_code == 404
+
+
+def test_what_is_not_to_be_kept_is_not(testbed: GatewayTestbed) -> None:
+    response = made(testbed, store=False)
+    assert response["store"] is False
+    assert call(testbed, "GET", response["id"]).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "name", ["resp_1", "resp_req-n1-h²-b-1", "resp_req-n1-h99-b-1", "resp_req-n2-h0-b-1", "req-"]
+)
+def test_an_unknown_response_is_refused_in_words_that_name_the_field(
+    testbed: GatewayTestbed, name: str
+) -> None:
+    told = call(testbed, "GET", name)
+    assert told.status_code == 404 and name in told.json()["error"]["message"]
+    refused = ask(testbed, "x", previous_response_id=name)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "previous_response_id")
+    assert error["code"] == "previous_response_not_found" and name in error["message"]
+
+
+def test_a_stream_is_kept_before_its_last_event_is_read(testbed: GatewayTestbed) -> None:
+    body = {"model": MODEL, "input": "tokens=5", "stream": True}
+    with httpx.stream("POST", f"{testbed.url}/v1/responses", json=body, headers=ONE) as stream:
+        lines = [line for line in stream.iter_lines() if line.startswith("data: ")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert [one["sequence_number"] for one in events] == list(range(len(events)))
+    last = events[-1]
+    assert last["type"] == "response.completed"
+    assert call(testbed, "GET", last["response"]["id"]).json() == last["response"]
+
+
+def test_a_response_that_is_being_made_is_stopped_and_kept_as_cancelled(
+    testbed: GatewayTestbed,
+) -> None:
+    body = {"model": MODEL, "input": "tokens=100000 every_ms=10", "stream": True}
+    ended: list[str] = []
+    with httpx.stream(
+        "POST", f"{testbed.url}/v1/responses", json=body, headers=ONE, timeout=30
+    ) as stream:
+        lines = stream.iter_lines()
+        first = next(line for line in lines if line.startswith("data: "))
+        name = json.loads(first.removeprefix("data: "))["response"]["id"]
+        reader = threading.Thread(target=lambda: ended.extend(lines))
+        reader.start()
+        assert call(testbed, "POST", f"{name}/cancel", TWO).status_code == 404
+        stopped = call(testbed, "POST", f"{name}/cancel")
+        reader.join(20)
+    assert stopped.status_code == 200, stopped.text
+    assert stopped.json()["status"] == "cancelled"
+    assert any('"response.incomplete"' in line for line in ended)
+    assert call(testbed, "GET", name).json() == stopped.json()
+    assert call(testbed, "POST", f"{name}/cancel").json() == stopped.json()
+
+
+def test_a_response_that_has_ended_cannot_be_stopped(testbed: GatewayTestbed) -> None:
+    refused = call(testbed, "POST", f"{made(testbed)['id']}/cancel")
+    assert refused.status_code == 400 and "completed" in refused.json()["error"]["message"]
+
+
+def test_a_stream_of_a_kept_response_is_refused_by_name(testbed: GatewayTestbed) -> None:
+    refused = call(testbed, "GET", f"{made(testbed)['id']}?stream=true")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
+
+
+@pytest.mark.parametrize("name", ["compact", "input_tokens"])
+def test_paths_that_are_to_come_say_so_though_they_look_like_a_response(
+    testbed: GatewayTestbed, name: str
+) -> None:
+    body = {"model": MODEL, "input": "x"}
+    answer = httpx.post(f"{testbed.url}/v1/responses/{name}", json=body, headers=ONE)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_there_yet")
+
+
+def test_a_failure_in_the_middle_of_a_stream_ends_the_response_as_failed(
+    testbed: GatewayTestbed,
+) -> None:
+    body = {"model": MODEL, "input": "tokens=2 every_ms=10 fail=internal", "stream": True}
+    with httpx.stream("POST", f"{testbed.url}/v1/responses", json=body, headers=ONE) as stream:
+        lines = [line for line in stream.iter_lines() if line.startswith("data: ")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert [one["type"] for one in events[-2:]] == ["error", "response.failed"]
+    response = events[-1]["response"]
+    assert response["output"][0]["content"][0]["text"] == "one two "
+    assert call(testbed, "GET", response["id"]).json() == response
