@@ -175,7 +175,7 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             row,
         )
         server = next((r for r in same if r["who"] == "mlx_lm.server"), row)
-        cells = [f"{row[k]:.1f}" for k in (
+        cells = [f"{row[k]:.1f}" if k in row else "-" for k in (
             "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p95", "itl_ms_p99",
         )]  # fmt: skip
         table.add_row(

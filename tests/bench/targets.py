@@ -26,7 +26,8 @@ def verdicts(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float, fl
         model: str, level: int, mix: str, other: str, key: str = "tok_s", who: str = SHOAL
     ) -> float | None:
         mine, theirs = (rows.get((model, level, mix, name)) for name in (who, other))
-        return None if mine is None or theirs is None else mine[key] / theirs[key]
+        known = mine is not None and theirs is not None and key in mine and key in theirs
+        return mine[key] / theirs[key] if known else None
 
     for model in sorted({r["model"] for r in results}):
         aims = [

@@ -230,7 +230,9 @@ def test_load_waits_until_the_instance_is_ready(shoal: Shoal) -> None:
 
 
 def test_load_dry_run_shows_the_plan_and_places_nothing(shoal: Shoal) -> None:
-    assert "5.0 MB" in shoal("load", "org/own", "--dry-run").stdout
+    told = shoal("load", "org/own", "--dry-run").stdout
+    assert "5.0 MB" in told
+    assert not any(odd in told for odd in ("None", "[", "{"))
     assert len(shoal.desk.instances) == 1
 
 

@@ -91,7 +91,7 @@ def load(
     if dry_run:
         output.document(answer)
         plan = cast(dict[str, Any], answer.get("plan") or {})
-        output.table(("", ""), [(key, _word(key, value)) for key, value in plan.items()])
+        output.table(("", ""), [(key, word) for key in plan if (word := _word(key, plan[key]))])
         return
     instance = wait_ready(api, AcknowledgedPlacement.of(answer), output, wait_s)
     output.document({"model": instance.model, "instance": instance.instance, "status": "ready"})
@@ -223,4 +223,10 @@ def _fields(state: NodeState, one: Instance) -> dict[str, Any]:
 
 
 def _word(key: str, value: Any) -> str:
-    return size(value) if key.endswith("_bytes") and isinstance(value, int | float) else str(value)
+    """Return a figure of a plan for people; empty for what is absent, and for the objects of each
+    rank and link, which `place --dry-run` shows as tables and `--json` whole."""
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        return size(value)
+    if isinstance(value, list):
+        return ", ".join(item for item in cast(list[object], value) if isinstance(item, str))
+    return "" if value is None else str(value)
