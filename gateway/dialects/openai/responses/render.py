@@ -21,6 +21,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptTokens,
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
@@ -129,6 +130,8 @@ class ResponsesStream:
                 self._reason = entry.finish_reason
                 arguments = "".join(self._pieces) if isinstance(self._item, int) else None
                 return self._end_item(shapes.status_of(self._reason, arguments))
+            case PromptTokens():
+                return b""
             case PrefillProgress():
                 return sse.comment(f"prefill {entry.done}/{entry.total}")
             case Finished():
