@@ -141,31 +141,35 @@ class StreamRenderer(Protocol):
         ...
 
 
-class Dialect(Protocol):
-    """One HTTP API for text."""
+class WholeDialect(Protocol):
+    """One way of asking whose answers come in one piece, as `application/json`."""
 
     @property
     def name(self) -> str:
         """Return the dialect's name; stable, for metrics and logs."""
         ...
 
-    @property
-    def stream_content_type(self) -> str:
-        """Return the content type of streamed answers; whole ones are `application/json`."""
-        ...
-
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Parse a body. Raises `BadRequest` naming the field, in the client's terms."""
-        ...
-
-    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> StreamRenderer:
-        """Return a renderer for a streamed answer. `load_s` is how long the model took to load."""
         ...
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
         """Return the answer in one piece; no request of `collected` may have failed."""
+        ...
+
+
+class Dialect(WholeDialect, Protocol):
+    """One HTTP API for text: answers come in one piece, or as a stream."""
+
+    @property
+    def stream_content_type(self) -> str:
+        """Return the content type of streamed answers; whole ones are `application/json`."""
+        ...
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> StreamRenderer:
+        """Return a renderer for a streamed answer. `load_s` is how long the model took to load."""
         ...
 
 
@@ -217,6 +221,15 @@ class Generates(Endpoint):
     """`POST path` generates text; `body` is the model that parses it."""
 
     dialect: Dialect
+    body: type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadsPrompt(Endpoint):
+    """`POST path` tells of a prompt as the model would read it; `body` is the model that parses
+    it. Its requests have a question, and nothing is generated."""
+
+    dialect: WholeDialect
     body: type[BaseModel]
 
 
@@ -275,7 +288,7 @@ class Api:
 
     title: str
     envelope: ErrorEnvelope
-    endpoints: tuple[Generates | ListsModels | ShowsModel | ShowsAsked | Says, ...]
+    endpoints: tuple[Generates | ReadsPrompt | ListsModels | ShowsModel | ShowsAsked | Says, ...]
     prefixes: tuple[str, ...] = ()
     also_under: str = ""
     id_prefixes: tuple[str, ...] = ()

@@ -15,7 +15,6 @@ from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 
 CHAT = "use /v1/chat/completions"
-COUNTED = "the usage of an answer says how many tokens its prompt had"
 
 
 class ToCome(NamedTuple):
@@ -31,8 +30,6 @@ TO_COME: Mapping[str, ToCome] = {
     "/v1/embeddings": ToCome("embeddings", "shoal has text models alone", OPENAI.envelope),
     "/v1/images": ToCome("images", "shoal has text models alone", OPENAI.envelope),
     "/v1/batches": ToCome("jobs", f"{CHAT} with x_priority 'batch'", OPENAI.envelope),
-    "/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),
-    "/v1/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),
     "/v1/messages/batches": ToCome(
         "jobs", "use /v1/messages with x_priority 'batch'", ANTHROPIC.envelope
     ),

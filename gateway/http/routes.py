@@ -12,7 +12,15 @@ from typing import Any
 
 from falcon.asgi import App
 
-from gateway.dialects.dialect import Api, Generates, ListsModels, Says, ShowsAsked, ShowsModel
+from gateway.dialects.dialect import (
+    Api,
+    Generates,
+    ListsModels,
+    ReadsPrompt,
+    Says,
+    ShowsAsked,
+    ShowsModel,
+)
 from gateway.dialects.registry import APIS
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
@@ -24,7 +32,7 @@ from gateway.http.resources import (
     nodes,
     pages,
 )
-from gateway.http.resources.exchange import GenerateResource
+from gateway.http.resources.exchange import GenerateResource, ReadPromptResource
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
@@ -58,6 +66,9 @@ def _rows_of(api: Api) -> Iterator[Route]:
                     streams=dialect.stream_content_type,
                     errors=GENERATION_ERRORS,
                 )
+            case ReadsPrompt(dialect=dialect, body=body):
+                resource = partial(ReadPromptResource, dialect=dialect)
+                yield post(resource, body=body, errors=GENERATION_ERRORS)
             case ListsModels():
                 yield get(partial(models.ModelList, endpoint=endpoint), errors=(401,))
             case ShowsModel():

@@ -54,6 +54,8 @@ BUSY_ANSWER_S = 8.0
 """...or, by a runner that still answers pings, within this."""
 SHARER_PROTOCOL = 2
 """The first version of the data plane in which a runner is told who asks."""
+QUESTION_PROTOCOL = 3
+"""The first version in which a runner is asked about a prompt."""
 
 
 class RequestObserver(Protocol):
@@ -310,11 +312,24 @@ class RunnerConnection:
         if self._protocol is None:
             self._unsent.append(message)
             return not self._dead
+        if isinstance(message, Submit) and self._cannot_be_asked(message, self._protocol):
+            return True
         if isinstance(message, Submit) and self._protocol < SHARER_PROTOCOL:
             message = Submit(
                 message.request, message.generation, message.credit, message.remaining_ms
             )
         return self._send(message)
+
+    def _cannot_be_asked(self, submit: Submit, protocol: int) -> bool:
+        """Refuse a question about a prompt here, of which an earlier build knows nothing."""
+        if submit.request.question is None or protocol >= QUESTION_PROTOCOL:
+            return False
+        one = self._open.pop(submit.request.request_id, None)
+        if one is not None:
+            message = "the model's runner is of an earlier build, and does not count tokens: load "
+            message += "the model anew, or restart its node (`shoal restart`)"
+            one.observer.refused(Refusal(reason="unsupported", message=message))
+        return True
 
     def _send_hello(self) -> None:
         self._send(Hello(self._identity, self._boot, DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX))

@@ -14,6 +14,7 @@ from runner.text.prepared import (
     Piece,
     PreparedChoice,
     PreparedRequest,
+    ReadPrompt,
     TextPiece,
     TextWorks,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Piece",
     "PreparedChoice",
     "PreparedRequest",
+    "ReadPrompt",
     "Text",
     "TextPiece",
     "TextThread",

@@ -6,8 +6,8 @@ Pure. Clients that were given a base URL with `/v1` at its end say it twice; the
 from __future__ import annotations
 
 from gateway.dialects import dialect
-from gateway.dialects.anthropic.bodies import AnthropicMessagesBody
-from gateway.dialects.anthropic.dialect import AnthropicMessages
+from gateway.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
+from gateway.dialects.anthropic.dialect import AnthropicCount, AnthropicMessages
 from gateway.dialects.anthropic.shapes import ERROR_SCHEMA, error_object
 
 # fmt: off
@@ -19,6 +19,11 @@ ANTHROPIC = dialect.Api(
                           AnthropicMessages(), AnthropicMessagesBody),
         dialect.Generates("/v1/v1/messages", "The same, for a base URL that ends with /v1",
                           AnthropicMessages(), AnthropicMessagesBody),
+        dialect.ReadsPrompt("/v1/messages/count_tokens", "How many tokens a message's prompt has",
+                            AnthropicCount(), AnthropicCountBody),
+        dialect.ReadsPrompt("/v1/v1/messages/count_tokens",
+                            "The same, for a base URL that ends with /v1",
+                            AnthropicCount(), AnthropicCountBody),
     ),
     prefixes=("/v1/messages", "/v1/v1/messages"),
     id_prefixes=("msg_",),

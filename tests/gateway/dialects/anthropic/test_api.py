@@ -26,7 +26,9 @@ def _error(fault: HttpFault) -> dict[str, Any]:
 
 def test_messages_are_answered_also_under_a_base_url_with_v1() -> None:
     assert ANTHROPIC in APIS
-    assert [one.path for one in ANTHROPIC.endpoints] == ["/v1/messages", "/v1/v1/messages"]
+    paths = [one.path for one in ANTHROPIC.endpoints if "messages" in one.path]
+    below = ["/messages", "/messages/count_tokens"]
+    assert sorted(paths) == sorted(f"{base}{path}" for base in ("/v1", "/v1/v1") for path in below)
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/v1/messages", "/v1/messages/misspelt"])
@@ -36,9 +38,7 @@ def test_failures_of_its_paths_are_in_its_envelope(path: str) -> None:
     assert envelope_of("/v1/models") is OPENAI.envelope
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/messages/count_tokens", "/v1/v1/messages/count_tokens", "/v1/messages/batches/b1"]
-)
+@pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/messages/batches/b1"])
 def test_paths_below_that_are_to_come_say_so_in_its_envelope(path: str) -> None:
     row = to_come(path)
     assert row is not None and envelope_of(path) is ANTHROPIC.envelope
