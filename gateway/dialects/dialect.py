@@ -83,7 +83,8 @@ class Parsed:
 
     The requests are answered together, in order: choice c of request r is choice
     r * n + c of the answer. `echoes` has the text to put before each request's choices
-    (empty when none was asked for).
+    (empty when none was asked for). `prompt_tokens` is how many tokens the prompts have together:
+    the shell sets it for a stream, once the runners have said so; 0 until then.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -96,6 +97,7 @@ class Parsed:
     extras: Extras = Extras()
     echoes: tuple[str, ...] = ()
     intent: Intent = "generate"
+    prompt_tokens: int = 0
 
     @property
     def choices(self) -> int:
@@ -242,6 +244,14 @@ class ListsModels(Endpoint):
 
 
 @dataclass(frozen=True, slots=True)
+class PagesModels(Endpoint):
+    """`GET path` tells of a page of all models, as its query asks; `render` gets that, raises
+    `BadRequest` naming one of its fields."""
+
+    render: Callable[[Sequence[ModelListing], Mapping[str, str]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class ShowsModel(Endpoint):
     """`GET path` tells of the model that is the `{name}` in it."""
 
@@ -266,15 +276,21 @@ class Says(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope:
-    """How failures are told: the name and schema of their bodies, and what makes one."""
+    """How failures are told: the name and schema of their bodies, and what makes one.
+
+    `id_key` is where a body has the id of its request, beside the failure; empty: nowhere.
+    """
 
     name: str
     schema: Mapping[str, Any]
     body: Callable[[HttpFault], dict[str, Any]]
+    id_key: str = ""
 
-    def answer(self, fault: HttpFault) -> ErrorAnswer:
+    def answer(self, fault: HttpFault, request_id: str = "") -> ErrorAnswer:
         """Return the answer to a failure before anything was sent."""
-        return ErrorAnswer(fault.status, headers_of(fault), json_bytes(self.body(fault)))
+        named = {self.id_key: request_id} if self.id_key and request_id else {}
+        body = json_bytes({**self.body(fault), **named})
+        return ErrorAnswer(fault.status, headers_of(fault), body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +299,19 @@ class Api:
 
     Failures of paths that begin with one of `prefixes` are in its envelope. `also_under` is a
     path below which all endpoints answer a second time. `id_prefixes` stand before a request's id
-    in the id of an answer.
+    in the id of an answer. Requests with the header `marked_by` to a path of another API that this
+    one has too are answered by this one, as are failures of paths below `marked_prefixes`. Its
+    clients look for the id of each request in the header `id_header`, beside `x-request-id`.
     """
 
     title: str
     envelope: ErrorEnvelope
-    endpoints: tuple[Generates | ReadsPrompt | ListsModels | ShowsModel | ShowsAsked | Says, ...]
+    endpoints: tuple[
+        Generates | ReadsPrompt | ListsModels | PagesModels | ShowsModel | ShowsAsked | Says, ...
+    ]
     prefixes: tuple[str, ...] = ()
     also_under: str = ""
     id_prefixes: tuple[str, ...] = ()
+    marked_by: str = ""
+    marked_prefixes: tuple[str, ...] = ()
+    id_header: str = ""

@@ -25,7 +25,7 @@ from gateway.dialects.body import Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.dialects.registry import envelope_of
+from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import not_there_yet, to_come
 from gateway.http.auth import (
     OPEN_PATHS,
@@ -46,6 +46,7 @@ KEY_ID_DIGITS = 16
 COMMAND_BYTES = 1 << 20
 """Of a body that asks for something to be done; what asks for text may be larger."""
 _RECEIVE = "shoal.receive"
+_REQUEST_ID = "shoal.request_id"
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
@@ -81,6 +82,16 @@ def _make_relative(scope: dict[str, Any]) -> None:
 def receive_of(req: Request) -> Receive:
     """Return the connection's `receive`; to be used only after the body was read."""
     return req.scope[_RECEIVE]
+
+
+def name_request(req: Request, request_id: str) -> None:
+    """Give a request the id that its answer has, also one that fails."""
+    req.scope[_REQUEST_ID] = request_id
+
+
+def _id_of(req: Request) -> str:
+    """Return a request's id; one that was given none gets its own now."""
+    return req.scope.setdefault(_REQUEST_ID, new_name("req"))
 
 
 @dataclass(frozen=True)
@@ -202,6 +213,14 @@ class AccessControl:
         if self._handle.service.dispatcher.draining:
             resp.set_header("connection", "close")
 
+    async def process_response(
+        self, req: Request, resp: Response, resource: object, req_succeeded: bool
+    ) -> None:
+        """Name the request where its API's clients look for its name."""
+        api = api_of(req.path, lambda header: req.get_header(header) is not None)
+        if api is not None and api.id_header:
+            resp.set_header(api.id_header, _id_of(req))
+
     def _check_key(self, req: Request) -> None:
         if _key_of(req) is None:
             raise HttpFaultRaised(
@@ -248,7 +267,8 @@ class ErrorHandlers:
 
     async def _answer(self, req: Request, resp: Response, error: Exception, params: Any) -> None:
         fault = self._fault_of(req, error)
-        answer = envelope_of(req.path).answer(fault)
+        envelope = envelope_of(req.path, lambda header: req.get_header(header) is not None)
+        answer = envelope.answer(fault, _id_of(req))
         self._handle.service.metrics.fault(answer.status)
         resp.status = answer.status
         resp.stream = None

@@ -9,9 +9,9 @@ case the exchange ends once, and is recorded once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from falcon.asgi import Request, Response
 
@@ -19,7 +19,14 @@ from gateway.dialects import sse
 from gateway.dialects.collect import Collected, Collector
 from gateway.dialects.dialect import Dialect, Parsed, StreamRenderer, WholeDialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
-from gateway.http.middleware import Resource, key_id, read_body, receive_of, sharer_of
+from gateway.http.middleware import (
+    Resource,
+    key_id,
+    name_request,
+    read_body,
+    receive_of,
+    sharer_of,
+)
 from gateway.http.resources.keep_alive import load_or_unload
 from gateway.requests.dispatcher import Exchange
 from gateway.service import HttpService
@@ -124,6 +131,7 @@ async def _parse(service: HttpService, dialect: WholeDialect, req: Request) -> P
 
 def _begin(service: HttpService, req: Request, parsed: Parsed, started_at: float) -> _Running:
     """Submit the requests, and watch for the client's hang-up."""
+    name_request(req, parsed.answer_id)
     exchange = service.dispatcher.start(
         parsed,
         key_id=key_id(req, service.options),
@@ -135,7 +143,7 @@ def _begin(service: HttpService, req: Request, parsed: Parsed, started_at: float
 
 
 @contextmanager
-def _recorded(running: _Running) -> Iterator[None]:
+def _recorded(running: _Running) -> Generator[None]:
     """Record how the exchange ended, should it fail before its stream began."""
     try:
         yield
@@ -209,7 +217,9 @@ async def _streamed(running: _Running, dialect: Dialect) -> AsyncGenerator[bytes
             await inbox.wait_settled(1.0)
             for text in inbox.take_comments():
                 yield sse.comment(text)
-        renderer = dialect.stream(running.parsed, load_s=inbox.load_s)
+        tokens = sum(request.prompt_tokens for request in running.exchange.requests)
+        known = replace(running.parsed, prompt_tokens=tokens)
+        renderer = dialect.stream(known, load_s=inbox.load_s)
         _keep_alive(running)
         if inbox.abandoned:
             return

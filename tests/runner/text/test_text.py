@@ -35,7 +35,7 @@ from runner.text.prepared import (
     TextWorks,
     choice_seed,
 )
-from runner.text.text import Text
+from runner.text.text import LISTED_TOKENS, TOLD_CHARACTERS, Text
 from runner.text.tokenizer import TokenizerError
 from tests.harness.toy_tokenizer import FILL_IN, MARKERS, VOCABULARY, toy_tokenizer
 

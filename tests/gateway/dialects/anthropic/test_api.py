@@ -12,7 +12,7 @@ from gateway.dialects import faults
 from gateway.dialects.anthropic.api import ANTHROPIC
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.openai.api import OPENAI
-from gateway.dialects.registry import APIS, envelope_of
+from gateway.dialects.registry import APIS, api_of, envelope_of
 from gateway.dialects.to_come import not_there_yet, to_come
 
 
@@ -93,3 +93,25 @@ def test_a_prompt_that_fits_alone_is_not_called_too_long() -> None:
     facts = {"prompt_tokens": 4000, "limit_tokens": 4096}
     refusal = Refusal(reason="context_length", message="and 200 more", facts=facts)
     assert _error(faults.of_refusal(refusal))["message"] == "and 200 more"
+
+
+def test_a_failure_names_its_request_beside_what_went_wrong() -> None:
+    answer = ANTHROPIC.envelope.answer(HttpFault(404, "not_found", "why"), "msg_req-1")
+    assert json.loads(answer.body) == {
+        "type": "error",
+        "error": {"type": "not_found_error", "message": "why"},
+        "request_id": "msg_req-1",
+    }
+    assert "request_id" not in json.loads(
+        OPENAI.envelope.answer(HttpFault(404, "x", "y"), "r").body
+    )
+
+
+def test_models_are_its_own_to_answer_for_its_clients_alone() -> None:
+    def has(header: str) -> bool:
+        return header == "anthropic-version"
+
+    assert api_of("/v1/models/m", has) is ANTHROPIC and api_of("/v1/models/m") is None
+    assert envelope_of("/v1/models", has) is ANTHROPIC.envelope
+    assert envelope_of("/v1/chat/completions", has) is OPENAI.envelope
+    assert api_of("/v1/v1/models") is ANTHROPIC
