@@ -200,9 +200,8 @@ class HttpService:
         now = self.reactor.now()
         for request in exchange.requests:
             ttft_s = None if request.first_at is None else request.first_at - started_at
-            self.metrics.ended(
-                str(exchange.model), outcome, request.prompt_tokens, ttft_s, now - started_at
-            )
+            read = request.prompt_tokens if request.wire.question is None else 0
+            self.metrics.ended(str(exchange.model), outcome, read, ttft_s, now - started_at)
             self.log.info(
                 "request",
                 request=request.request_id,

@@ -15,7 +15,18 @@ from pydantic import BaseModel, ValidationError
 from bus.wire.array_frames import packer, reader
 from bus.wire.codec import first_problem
 from bus.wire.messages.requests import GenerationRequest
-from bus.wire.messages.tokens import Entry, StepEntries, Submit, ToGateway, TokenDelta, ToRunner
+from bus.wire.messages.tokens import (
+    Entry,
+    Finished,
+    StepEntries,
+    Submit,
+    ToGateway,
+    TokenDelta,
+    ToRunner,
+)
+
+LATER = ("key_id", "prompt_logprobs", "question")
+"""Fields of a request that came later: left out where they say nothing, for earlier builds."""
 
 
 def pack_to_gateway(message: ToGateway) -> bytes:
@@ -25,9 +36,14 @@ def pack_to_gateway(message: ToGateway) -> bytes:
     return _pack(message)
 
 
-def _row(entry: Entry) -> Entry | tuple[str | int, ...]:
-    """Return the entry, or its fields for a delta whose `logprobs` are left out of the array."""
-    if type(entry) is not TokenDelta or entry.logprobs:
+def _row(entry: Entry) -> Entry | tuple[object, ...]:
+    """Return the entry, or its fields where its last one is left out of the array: a delta's
+    `logprobs`, an end's `prompt`."""
+    if type(entry) is not TokenDelta:
+        if type(entry) is Finished and entry.prompt is None:
+            return ("f", entry.request_id, entry.seq, entry.usage)
+        return entry
+    if entry.logprobs:
         return entry
     return (
         "t",
@@ -43,15 +59,11 @@ def _row(entry: Entry) -> Entry | tuple[str | int, ...]:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         if isinstance(value, GenerationRequest):
-            return value.model_dump(exclude=_absent(value))
+            return value.model_dump(
+                exclude={name for name in LATER if getattr(value, name) is None}
+            )
         return value.model_dump(exclude_defaults=True)
     raise TypeError(f"{type(value).__name__} is nothing that travels in a frame")
-
-
-def _absent(request: GenerationRequest) -> set[str]:
-    """Return the fields that version 1 of the data plane did not have, where they say nothing."""
-    newer = {"key_id": request.key_id, "prompt_logprobs": request.prompt_logprobs}
-    return {name for name, value in newer.items() if value is None}
 
 
 def _validated(model: type[BaseModel], data: object) -> BaseModel:

@@ -19,6 +19,7 @@ from bus.wire.messages.tokens import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptAnswer,
     PromptTokens,
     TokenDelta,
     TokenLogprob,
@@ -58,12 +59,14 @@ class CollectedChoice:
 
 @dataclass(slots=True)
 class Collected:
-    """One request, whole. `failed` is set when it ended early."""
+    """One request, whole. `failed` is set when it ended early, `prompt` where there was a question
+    about its prompt."""
 
     request_id: RequestId
     choices: list[CollectedChoice]
     usage: Usage = field(default_factory=Usage)
     failed: Failed | None = None
+    prompt: PromptAnswer | None = None
 
 
 class Collector:
@@ -125,7 +128,10 @@ class Collector:
                     pass
                 case Finished() | Failed():
                     whole.usage = entry.usage
-                    whole.failed = entry if isinstance(entry, Failed) else None
+                    if isinstance(entry, Failed):
+                        whole.failed = entry
+                    else:
+                        whole.prompt = entry.prompt
                     del self._open[entry.request_id]
 
 

@@ -107,6 +107,8 @@ class Parsed:
     r * n + c of the answer. `echoes` has the text to put before each request's choices
     (empty when none was asked for); None where the runner tells it. `said_back` are members of the
     answer that the body decides; `to_keep` is None where the dialect keeps no answers.
+    `prompt_tokens` is how many tokens the prompts have together: the shell sets it for a stream,
+    once the runners have said so; 0 until then.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -121,6 +123,7 @@ class Parsed:
     intent: Intent = "generate"
     said_back: Mapping[str, Any] = field(default_factory=dict[str, Any])
     to_keep: ToKeep | None = None
+    prompt_tokens: int = 0
 
     @property
     def choices(self) -> int:
@@ -175,31 +178,35 @@ class DatedRenderer(StreamRenderer, Protocol):
         ...
 
 
-class Dialect(Protocol):
-    """One HTTP API for text."""
+class WholeDialect(Protocol):
+    """One way of asking whose answers come in one piece, as `application/json`."""
 
     @property
     def name(self) -> str:
         """Return the dialect's name; stable, for metrics and logs."""
         ...
 
-    @property
-    def stream_content_type(self) -> str:
-        """Return the content type of streamed answers; whole ones are `application/json`."""
-        ...
-
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Parse a body. Raises `BadRequest` naming the field, in the client's terms."""
-        ...
-
-    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> StreamRenderer:
-        """Return a renderer for a streamed answer. `load_s` is how long the model took to load."""
         ...
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
         """Return the answer in one piece; no request of `collected` may have failed."""
+        ...
+
+
+class Dialect(WholeDialect, Protocol):
+    """One HTTP API for text: answers come in one piece, or as a stream."""
+
+    @property
+    def stream_content_type(self) -> str:
+        """Return the content type of streamed answers; whole ones are `application/json`."""
+        ...
+
+    def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> StreamRenderer:
+        """Return a renderer for a streamed answer. `load_s` is how long the model took to load."""
         ...
 
 
@@ -284,11 +291,28 @@ class Generates(Endpoint):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadsPrompt(Endpoint):
+    """`POST path` tells of a prompt as the model would read it; `body` is the model that parses
+    it. Its requests have a question, and nothing is generated."""
+
+    dialect: WholeDialect
+    body: type[BaseModel]
+
+
+@dataclass(frozen=True, slots=True)
 class ListsModels(Endpoint):
     """`GET path` tells of all models. `waits`: until it is known which there are."""
 
     render: Callable[[Sequence[ModelListing], float], bytes]
     waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PagesModels(Endpoint):
+    """`GET path` tells of a page of all models, as its query asks; `render` gets that, raises
+    `BadRequest` naming one of its fields."""
+
+    render: Callable[[Sequence[ModelListing], Mapping[str, str]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,15 +383,21 @@ class Says(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope:
-    """How failures are told: the name and schema of their bodies, and what makes one."""
+    """How failures are told: the name and schema of their bodies, and what makes one.
+
+    `id_key` is where a body has the id of its request, beside the failure; empty: nowhere.
+    """
 
     name: str
     schema: Mapping[str, Any]
     body: Callable[[HttpFault], dict[str, Any]]
+    id_key: str = ""
 
-    def answer(self, fault: HttpFault) -> ErrorAnswer:
+    def answer(self, fault: HttpFault, request_id: str = "") -> ErrorAnswer:
         """Return the answer to a failure before anything was sent."""
-        return ErrorAnswer(fault.status, headers_of(fault), json_bytes(self.body(fault)))
+        named = {self.id_key: request_id} if self.id_key and request_id else {}
+        body = json_bytes({**self.body(fault), **named})
+        return ErrorAnswer(fault.status, headers_of(fault), body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,14 +406,18 @@ class Api:
 
     Failures of paths that begin with one of `prefixes` are in its envelope. `also_under` is a
     path below which all endpoints answer a second time. `id_prefixes` stand before a request's id
-    in the id of an answer.
+    in the id of an answer. Requests with the header `marked_by` to a path of another API that this
+    one has too are answered by this one, as are failures of paths below `marked_prefixes`. Its
+    clients look for the id of each request in the header `id_header`, beside `x-request-id`.
     """
 
     title: str
     envelope: ErrorEnvelope
     endpoints: tuple[
         Generates
+        | ReadsPrompt
         | ListsModels
+        | PagesModels
         | ShowsModel
         | ShowsAsked
         | FetchesModel
@@ -395,3 +429,6 @@ class Api:
     prefixes: tuple[str, ...] = ()
     also_under: str = ""
     id_prefixes: tuple[str, ...] = ()
+    marked_by: str = ""
+    marked_prefixes: tuple[str, ...] = ()
+    id_header: str = ""

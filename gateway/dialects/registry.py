@@ -6,6 +6,8 @@ line here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bus.wire.ids import RequestId
 from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.dialect import Api, ErrorEnvelope
@@ -18,13 +20,26 @@ DEFAULT_ENVELOPE = OPENAI.envelope
 """That of paths which are in no API."""
 
 
-def envelope_of(path: str) -> ErrorEnvelope:
-    """Return the envelope for failures of a path, also of one that is known and not answered."""
+def never(_header: str) -> bool:
+    """Return False: a request without headers."""
+    return False
+
+
+def envelope_of(path: str, has: Callable[[str], bool] = never) -> ErrorEnvelope:
+    """Return the envelope for failures of a path, also of one that is known and not answered; `has`
+    says which headers the request has."""
     known = to_come(path) or not_offered(path)
     if known is not None:
         return known.envelope
-    found = (api.envelope for api in APIS if path.startswith(api.prefixes))
-    return next(found, DEFAULT_ENVELOPE)
+    api = api_of(path, has)
+    return DEFAULT_ENVELOPE if api is None else api.envelope
+
+
+def api_of(path: str, has: Callable[[str], bool] = never) -> Api | None:
+    """Return the API that a request is of, by its path or its headers; None for none."""
+    owners = (api for api in APIS if path.startswith(api.prefixes))
+    marked = (api for api in APIS if path.startswith(api.marked_prefixes) and has(api.marked_by))
+    return next(owners, None) or next(marked, None)
 
 
 def request_id_of(answer_id: str) -> RequestId:

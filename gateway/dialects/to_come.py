@@ -38,8 +38,6 @@ TO_COME: Mapping[str, ToCome] = {
     "/v1/responses/input_tokens": ToCome("counting tokens", COUNTED, OPENAI.envelope),
     "/v1/embeddings": ToCome("embeddings", "shoal has text models alone", OPENAI.envelope),
     "/v1/batches": ToCome("jobs", f"{CHAT} with x_priority 'batch'", OPENAI.envelope),
-    "/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),
-    "/v1/v1/messages/count_tokens": ToCome("counting tokens", COUNTED, ANTHROPIC.envelope),
     "/v1/messages/batches": ToCome(
         "jobs", "use /v1/messages with x_priority 'batch'", ANTHROPIC.envelope
     ),

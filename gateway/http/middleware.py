@@ -26,7 +26,7 @@ from gateway.dialects.body import Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.dialects.registry import envelope_of
+from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
 from gateway.http.auth import (
     OPEN_PATHS,
@@ -239,6 +239,15 @@ class AccessControl:
         if self._handle.service.dispatcher.draining:
             resp.set_header("connection", "close")
 
+    async def process_response(
+        self, req: Request, resp: Response, resource: object, req_succeeded: bool
+    ) -> None:
+        """Name the request where its API's clients look for its name."""
+        api = api_of(req.path, lambda header: req.get_header(header) is not None)
+        request_id = resp.get_header("x-request-id")
+        if api is not None and api.id_header and request_id is not None:
+            resp.set_header(api.id_header, request_id)
+
     def _check_key(self, req: Request) -> None:
         if _key_of(req) is None:
             raise HttpFaultRaised(
@@ -284,8 +293,10 @@ class ErrorHandlers:
         app.add_error_handler(falcon.HTTPError, self._answer)
 
     async def _answer(self, req: Request, resp: Response, error: Exception, params: Any) -> None:
-        fault = self._fault_of(req, error, resp.get_header("x-request-id"))
-        answer = envelope_of(req.path).answer(fault)
+        request_id = resp.get_header("x-request-id")
+        fault = self._fault_of(req, error, request_id)
+        envelope = envelope_of(req.path, lambda header: req.get_header(header) is not None)
+        answer = envelope.answer(fault, request_id or "")
         self._handle.service.metrics.fault(answer.status)
         resp.status = answer.status
         resp.stream = None

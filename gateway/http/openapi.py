@@ -46,7 +46,8 @@ class Route:
     """One method of one path. `path` is written as the router has it (`/v1/models/{id:path}`).
 
     `resource` makes what answers at the path, of the process's service handle. `body` is the model
-    that parses it. `streams` is the content type of a streamed answer.
+    that parses it. `streams` is the content type of a streamed answer. Where two rows have one
+    path, the one with `marked_by` answers requests with that header; the document shows the other.
     """
 
     method: Method
@@ -59,6 +60,7 @@ class Route:
     streams: str | None = None
     errors: tuple[int, ...] = ()
     envelope: ErrorEnvelope = DEFAULT_ENVELOPE
+    marked_by: str = ""
 
 
 def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, 
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = _PARAMETER.sub(r"{\1}", route.path)
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route)
+        paths.setdefault(path, {}).setdefault(route.method.lower(), _operation(route))
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version},

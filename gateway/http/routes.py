@@ -19,6 +19,8 @@ from gateway.dialects.dialect import (
     Generates,
     KeepsAnswers,
     ListsModels,
+    PagesModels,
+    ReadsPrompt,
     Says,
     ShowsAsked,
     ShowsModel,
@@ -36,7 +38,7 @@ from gateway.http.resources import (
     nodes,
     pages,
 )
-from gateway.http.resources.exchange import GenerateResource
+from gateway.http.resources.exchange import GenerateResource, ReadPromptResource
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
@@ -57,11 +59,18 @@ def _openapi(handle: ServiceHandle) -> pages.Constant:
     return pages.Constant(handle, pages.openapi(ROUTES, handle.options.version))
 
 
+def _mark_of(api: Api, path: str) -> str:
+    """Return the header of an API's clients, for a path that another API answers too."""
+    others = (one.path for other in APIS if other is not api for one in other.endpoints)
+    return api.marked_by if path in others else ""
+
+
 def _rows_of(api: Api) -> Iterator[Route]:
     for endpoint in api.endpoints:
         path, summary = endpoint.path, endpoint.summary
-        get = partial(Route, "GET", path, summary, api.title, envelope=api.envelope)
-        post = partial(Route, "POST", path, summary, api.title, envelope=api.envelope)
+        row = partial(Route, envelope=api.envelope, marked_by=_mark_of(api, path))
+        get = partial(row, "GET", path, summary, api.title)
+        post = partial(row, "POST", path, summary, api.title)
         match endpoint:
             case Generates(dialect=dialect, body=body):
                 yield post(
@@ -70,8 +79,13 @@ def _rows_of(api: Api) -> Iterator[Route]:
                     streams=dialect.stream_content_type,
                     errors=GENERATION_ERRORS,
                 )
+            case ReadsPrompt(dialect=dialect, body=body):
+                resource = partial(ReadPromptResource, dialect=dialect)
+                yield post(resource, body=body, errors=GENERATION_ERRORS)
             case ListsModels():
                 yield get(partial(models.ModelList, endpoint=endpoint), errors=(401,))
+            case PagesModels():
+                yield get(partial(models.ModelPages, endpoint=endpoint), errors=(400, 401))
             case ShowsModel():
                 yield get(partial(models.ModelOfPath, endpoint=endpoint), errors=(401, 404))
             case ShowsAsked(body=body):
@@ -157,8 +171,12 @@ ROUTES: tuple[Route, ...] = (
 
 def add_routes(app: App[Any, Any], handle: ServiceHandle) -> None:
     """Give the application everything that it answers."""
-    makers = {route.path: route.resource for route in ROUTES}
+    makers = {route.path: route.resource for route in ROUTES if not route.marked_by}
     made = {path: make(handle) for path, make in makers.items() if make is not None}
+    for route in ROUTES:
+        if route.marked_by and route.resource is not None:
+            marked = route.resource(handle)
+            made[route.path] = models.ByHeader(route.marked_by, marked, made[route.path])
     for api in APIS:
         if api.also_under:
             paths = [endpoint.path for endpoint in api.endpoints]

@@ -55,7 +55,8 @@ BUSY_ANSWER_S = 8.0
 SHARER_PROTOCOL = 2
 """The first version of the data plane in which a runner is told who asks."""
 PROMPT_PROTOCOL = 3
-"""The first one in which a runner can be asked for the log-probabilities of a prompt."""
+"""The first one in which a runner can be asked about a prompt: for its log-probabilities, for its
+tokens or its text."""
 
 
 class RequestObserver(Protocol):
@@ -333,10 +334,17 @@ class RunnerConnection:
 def _beyond(submit: Submit, protocol: int) -> Refusal | None:
     """Return the refusal, in the runner's place, of what this version of the data plane cannot
     say; None where it can."""
-    if submit.request.prompt_logprobs is None or protocol >= PROMPT_PROTOCOL:
+    request = submit.request
+    if protocol >= PROMPT_PROTOCOL or (
+        request.prompt_logprobs is None and request.question is None
+    ):
         return None
-    text = "this model's runner is of an older shoal, which does not score prompts; update it"
-    return Refusal(reason="unsupported", message=text, field="echo")
+    field = None if request.prompt_logprobs is None else "echo"
+    text = (
+        "this model's runner is of an older shoal, which cannot be asked about prompts; load the "
+    )
+    text += "model anew, or restart its node (`shoal restart`)"
+    return Refusal(reason="unsupported", message=text, field=field)
 
 
 def _fits(entry: Entry, one: _Open) -> bool:

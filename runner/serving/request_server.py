@@ -35,7 +35,8 @@ from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.serving.gateway_link import GatewayLink
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
-from runner.text import Answer, PreparedRequest, TextThread, TextWorks, text_size
+from runner.serving.told_prompt import told
+from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks, text_size
 
 REMEMBERED = 4096
 UNNAMED: Sharer = ("",)
@@ -199,7 +200,8 @@ class RequestServer:
         return Refusal(reason="queue_full", message=message, position=len(pending))
 
     def _prepared(self, request_id: RequestId, answer: Answer) -> None:
-        """Take the text thread's answer: refuse the request, or have the scheduler place it."""
+        """Take the text thread's answer: refuse the request, tell what it asks about its prompt, or
+        have the scheduler place it."""
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return
@@ -207,6 +209,10 @@ class RequestServer:
         self._note("prompt_build", request_id)
         if isinstance(answer, Refusal):
             self._link.send(pending.peer, Refused(request_id, answer))
+            return
+        if isinstance(answer, ReadPrompt):
+            for message in told(request_id, answer, self._loop.status.steps_done):
+                self._link.send(pending.peer, message)
             return
         try:
             placed = self._place(pending, answer, now)

@@ -16,6 +16,7 @@ from runner.text.prepared import (
     PreparedRequest,
     PromptPiece,
     PromptReader,
+    ReadPrompt,
     TextPiece,
     TextWorks,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "PreparedRequest",
     "PromptPiece",
     "PromptReader",
+    "ReadPrompt",
     "Text",
     "TextPiece",
     "TextThread",

@@ -62,6 +62,16 @@ class PreparedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A prompt as the model would read it, for a request that has a question about it. `count` is
+    the number of its tokens; `tokens` and `text` are empty where they were not asked for."""
+
+    count: int
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TextPiece:
     """Becomes a `TokenDelta`. `tokens` counts the LLM tokens whose text ended in this piece,
     those held back before it included; it is 0 on a flush with nothing new. `text` may be empty
@@ -140,15 +150,16 @@ class TextWorks(Protocol):
     """All that the text thread does (`runner.text.text.Text`); called from that thread alone.
 
     `prepare` may take as long as tokenising the prompt and compiling a grammar do; it never
-    raises for anything that a request contains. `count` is the number of prompt tokens alone.
+    raises for anything that a request contains, nor does `read`.
     """
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
         """Return the request as tokens that fit `context_tokens` with what is made, or why not."""
         ...
 
-    def count(self, request: GenerationRequest) -> int | Refusal:
-        """Return how many tokens the prompt has, or why it has none."""
+    def read(self, request: GenerationRequest, context_tokens: int) -> ReadPrompt | Refusal:
+        """Return what the request's question wants to know of its prompt, or why not. A prompt may
+        be longer than `context_tokens`, unless it is hopelessly so."""
         ...
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceReader:

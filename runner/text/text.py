@@ -18,6 +18,7 @@ from bus.wire.messages.requests import (
     ChatPrompt,
     GenerationRequest,
     OutputFormat,
+    PromptQuestion,
     TextPart,
     TextPrompt,
     ToolSpec,
@@ -26,7 +27,13 @@ from runner.engine import GrammarSpec
 from runner.text.choice import ChoiceText
 from runner.text.echo import EveryToken, PromptEcho
 from runner.text.grammar import Calls, Grammars, ThinkFirst
-from runner.text.prepared import PreparedChoice, PreparedRequest, SpanState, choice_seed
+from runner.text.prepared import (
+    PreparedChoice,
+    PreparedRequest,
+    ReadPrompt,
+    SpanState,
+    choice_seed,
+)
 from runner.text.spans import SpanReader
 from runner.text.stops import automaton
 from runner.text.template import Rendered, StoppedTemplate, render_chat, tool_objects
@@ -35,6 +42,9 @@ from runner.text.tokenizer import ModelTokenizer, TokenizerError
 DEFAULT_MAX_TOKENS = 4096
 STOPS_AT_MOST = 16
 STOP_CHARACTERS = 1024
+LISTED_TOKENS = 1 << 20
+TOLD_CHARACTERS = 8 << 20
+"""How much of a prompt is told to one who asks: either fits a frame of the data plane."""
 FORCIBLE_FORMAT = "json_tools"
 """The tool-call format (mlx-lm's name for it) whose calls can be written as a grammar."""
 
@@ -55,18 +65,23 @@ _FIRST = GenerationRequest(
 )
 
 
+COUNT = PromptQuestion(wants="count")
+
+
 class Unsupported(BadRequest):
     """The request is well-formed, but this model cannot do what it asks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A tokenised prompt, and how the output that follows it is to be read."""
+    """A tokenised prompt, and how the output that follows it is to be read. `text` is what was
+    tokenised, where that was one text."""
 
     tokens: list[int]
     opening: SpanState = "text"
     thinking: bool = False
     tools: tuple[ToolSpec, ...] = ()
+    text: str = ""
 
 
 class Text:
@@ -94,10 +109,10 @@ class Text:
         except (BadRequest, ContextOverflow) as problem:
             return _refusal(problem)
 
-    def count(self, request: GenerationRequest) -> int | Refusal:
-        """Return how many tokens the prompt has, template and tools included."""
+    def read(self, request: GenerationRequest, context_tokens: int) -> ReadPrompt | Refusal:
+        """Return what the request's question wants to know of its prompt, or why not."""
         try:
-            return len(self._prompt(request, None).tokens)
+            return self._read(request, request.question or COUNT, context_tokens)
         except (BadRequest, ContextOverflow) as problem:
             return _refusal(problem)
 
@@ -144,6 +159,26 @@ class Text:
             token_text=token_text,
         )
 
+    def _read(
+        self, request: GenerationRequest, question: PromptQuestion, context_tokens: int
+    ) -> ReadPrompt:
+        prompt = self._prompt(request, context_tokens, special=question.special)
+        count = len(prompt.tokens)
+        match question.wants:
+            case "count":
+                return ReadPrompt(count)
+            case "tokens":
+                if count > LISTED_TOKENS:
+                    text = f"{count} tokens; at most {LISTED_TOKENS} are listed at once"
+                    raise BadRequest(text, field="prompt")
+                return ReadPrompt(count, tokens=tuple(prompt.tokens))
+            case "text":
+                text = prompt.text or self._tokenizer.decode(prompt.tokens)
+                if len(text) > TOLD_CHARACTERS:
+                    said = f"{len(text)} characters; at most {TOLD_CHARACTERS} are told at once"
+                    raise BadRequest(said, field="prompt")
+                return ReadPrompt(count, text=text)
+
     def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
         _check_stops(request.stop)
         self._check_bias(request.sampling.logit_bias)
@@ -182,31 +217,33 @@ class Text:
             return False
         return grammar is None or prompt.thinking or prompt.opening == "reasoning"
 
-    def _prompt(self, request: GenerationRequest, context_tokens: int | None) -> _Prompt:
-        """Return the tokens of the prompt. `context_tokens` None: however many there are."""
+    def _prompt(
+        self, request: GenerationRequest, context_tokens: int, *, special: bool = True
+    ) -> _Prompt:
+        """Return the tokens of the prompt; `special`: a raw one's with what stands around it."""
         prompt = request.prompt
         if isinstance(prompt, ChatPrompt):
             rendered, thinking, tools = self._chat(request, prompt)
             self._check_length(rendered.text, context_tokens)
             tokens = self._encode(rendered.text, field="messages")
-            return _Prompt(tokens, rendered.opening, thinking, tools)
+            return _Prompt(tokens, rendered.opening, thinking, tools, rendered.text)
         if request.tool_choice.mode in ("required", "named"):
             raise BadRequest("tools need messages, not a raw prompt", field="tool_choice")
         if request.thinking:
             raise BadRequest("thinking needs messages, not a raw prompt", field="thinking")
         if isinstance(prompt, TextPrompt):
             self._check_length(prompt.text + (prompt.suffix or ""), context_tokens)
-            return _Prompt(self._raw(prompt))
+            return _Prompt(self._raw(prompt, special=special))
         width = self._tokenizer.vocabulary
         ids = prompt.token_ids
         if ids and not 0 <= min(ids) <= max(ids) < width:
             raise BadRequest(f"token ids must be in 0..{width - 1}", field="prompt")
         return _Prompt(list(ids))
 
-    def _check_length(self, text: str, context_tokens: int | None) -> None:
+    def _check_length(self, text: str, context_tokens: int) -> None:
         """Refuse what is hopelessly too long before it is tokenised, which would take seconds."""
         longest = self._tokenizer.longest_token
-        if context_tokens is not None and len(text) > longest * context_tokens:
+        if len(text) > longest * context_tokens:
             at_least = len(text) // longest
             raise ContextOverflow(prompt_tokens=at_least, limit_tokens=context_tokens - 1)
 
@@ -246,9 +283,9 @@ class Text:
             raise Unsupported("this model has no format for tool calls", field="tools")
         return tools
 
-    def _raw(self, prompt: TextPrompt) -> list[int]:
+    def _raw(self, prompt: TextPrompt, *, special: bool) -> list[int]:
         if prompt.suffix is None:
-            return self._encode(prompt.text, field="prompt", special=True)
+            return self._encode(prompt.text, field="prompt", special=special)
         for family in _FIM:
             before, after, middle = (self._tokenizer.token_id(token) for token in family)
             if before is not None and after is not None and middle is not None:

@@ -19,9 +19,9 @@ from queue import PriorityQueue
 from bus.process.clock import now
 from bus.wire.errors import Refusal
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest, TextPrompt
-from runner.text.prepared import PreparedRequest, TextWorks
+from runner.text.prepared import PreparedRequest, ReadPrompt, TextWorks
 
-Answer = PreparedRequest | Refusal
+Answer = PreparedRequest | ReadPrompt | Refusal
 
 
 @dataclass(order=True, slots=True)
@@ -64,7 +64,8 @@ class TextThread:
         self._thread.start()
 
     def prepare(self, request: GenerationRequest, answered: Callable[[Answer], None]) -> None:
-        """Have the request prepared; `answered` is called once, in the main thread."""
+        """Have the request prepared, or its prompt read where there is a question about it;
+        `answered` is called once, in the main thread."""
         size = text_size(request)
         self._jobs.put(_Job(self._turn + size, next(self._numbers), size, request, answered))
 
@@ -90,8 +91,9 @@ class TextThread:
     def _answer(
         self, works: TextWorks, request: GenerationRequest, answered: Callable[[Answer], None]
     ) -> None:
+        work = works.prepare if request.question is None else works.read
         try:
-            answer = works.prepare(request, self.context_tokens)
+            answer: Answer = work(request, self.context_tokens)
         except Exception as error:
             # One request fails alone, whatever it contained.
             traceback.print_exc()

@@ -92,6 +92,11 @@ class ModelTokenizer:
         token)."""
         return cast(list[int], self._hf.encode(text, add_special_tokens=special))
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of token ids, special tokens by their names; parts of characters are
+        U+FFFD, and ids that stand for no token are left out."""
+        return cast(str, self._backend.decode(list(tokens), skip_special_tokens=False))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

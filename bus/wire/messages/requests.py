@@ -124,6 +124,17 @@ class OutputFormat(Message):
     json_schema: dict[str, Any] | None = None
 
 
+class PromptQuestion(Message):
+    """What a client wants to know of a prompt, as the model would read it: how many tokens it has,
+    which they are, or its text, made by the model's template or of token ids.
+
+    `special`: to a raw text is added what the tokenizer puts around a prompt.
+    """
+
+    wants: Literal["count", "tokens", "text"]
+    special: bool = True
+
+
 class GenerationRequest(Message):
     """One request for text, the same for every API.
 
@@ -133,7 +144,8 @@ class GenerationRequest(Message):
     one choice; with it alone `max_tokens` may be 0.
     `thinking` None leaves the decision to the model's card. `priority`: lower goes first
     (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
-    there are several: prefixes are shared only by requests of one key.
+    there are several: prefixes are shared only by requests of one key. With a `question` nothing is
+    generated: the request ends as soon as its prompt is read, and its end has the answer.
     """
 
     request_id: RequestId
@@ -153,6 +165,7 @@ class GenerationRequest(Message):
     priority: int = 10
     client_id: str | None = None
     key_id: str | None = None
+    question: PromptQuestion | None = None
 
 
 class Usage(Message):

@@ -21,7 +21,8 @@ Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
 DATA_PROTOCOL_MAX = 3
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
-who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`."""
+who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
+have a `question` about its prompt, which `Finished` answers."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -184,12 +185,21 @@ class PrefillProgress(ArrayFrame, tag="p", frozen=True):
     total: int
 
 
+class PromptAnswer(ArrayFrame, frozen=True):
+    """A prompt as the model would read it: its token ids, or its text, as the question wants."""
+
+    token_ids: tuple[int, ...]
+    text: str
+
+
 class Finished(ArrayFrame, tag="f", frozen=True):
-    """Terminal: every choice has ended."""
+    """Terminal: every choice has ended. `prompt` answers a question about the prompt; without one
+    it is left out."""
 
     request_id: RequestId
     seq: int
     usage: Usage
+    prompt: PromptAnswer | None = None
 
 
 class Failed(ArrayFrame, tag="x", frozen=True):

@@ -1,4 +1,4 @@
-"""What Anthropic's clients send to create a message: the closed types of the body.
+"""What Anthropic's clients send to create a message, or to count its tokens: closed types.
 
 Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
 combination of fields means is decided by the parser. Messages are in `blocks`. A field typed
@@ -30,6 +30,17 @@ HARMLESS = {
     "workspace_id": "as user_profile_id",
 }
 """Fields that change nothing about the text, and why."""
+
+HARMLESS_COUNT = {
+    **HARMLESS,
+    "max_tokens": "nothing is generated",
+    "stop_sequences": "as max_tokens",
+    "stream": "as max_tokens",
+    "temperature": "as max_tokens",
+    "top_p": "as max_tokens",
+    "top_k": "as max_tokens",
+}
+"""The same where tokens are counted; clients send the body of the message that is to come."""
 
 REFUSED = {
     "prompt": "send 'messages'",
@@ -142,21 +153,32 @@ class AnthropicMetadataBody(Closed):
     user_id: str | None = None
 
 
-class AnthropicMessagesBody(Closed):
-    """The body of `POST /v1/messages`."""
+class AnthropicPromptBody(Closed):
+    """All of a body that says what the model reads."""
 
-    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED)
     model: str
     messages: Annotated[list[AnthropicMessageBody], Field(min_length=1, fail_fast=True)]
-    max_tokens: Annotated[int, Field(ge=1)]
     system: Content[AnthropicTextBlockBody] | None = None
-    stop_sequences: list[str] | None = None
-    stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
     tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoiceBody | None = None
     thinking: AnthropicThinkingBody | None = None
     output_config: AnthropicOutputBody | None = None
     metadata: AnthropicMetadataBody | None = None
+
+
+class AnthropicMessagesBody(AnthropicPromptBody):
+    """The body of `POST /v1/messages`."""
+
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED)
+    max_tokens: Annotated[int, Field(ge=1)]
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+
+
+class AnthropicCountBody(AnthropicPromptBody):
+    """The body of `POST /v1/messages/count_tokens`."""
+
+    table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS_COUNT, refused=REFUSED)

@@ -1,4 +1,4 @@
-"""Anthropic's messages: a conversation in, one assistant turn out.
+"""Anthropic's messages: a conversation in, one assistant turn out, or the count of its tokens.
 
 Pure. Every field is honoured or refused by name; those accepted without effect stand in `bodies`
 with the reason. A conversation that ends with the assistant's turn is continued from there. Without
@@ -15,6 +15,7 @@ from bus.wire.messages.requests import (
     ChatPrompt,
     GenerationRequest,
     OutputFormat,
+    PromptQuestion,
     Sampling,
     ToolChoice,
     ToolSpec,
@@ -26,6 +27,7 @@ from gateway.dialects.anthropic.turns import turns_of
 from gateway.dialects.body import bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
+from gateway.dialects.encode import json_bytes
 from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
     named_model,
@@ -44,36 +46,13 @@ class AnthropicMessages:
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request of one choice."""
         asked, extras = read_body(bodies.AnthropicMessagesBody, body, context.limits)
-        turns = _turns_of(asked, context.limits)
-        tools = tools_of([_tool_of(tool) for tool in asked.tools or ()], context.limits, "name")
-        request = GenerationRequest(
-            request_id=next(context.ids),
-            model=named_model(asked.model),
-            prompt=ChatPrompt(
-                messages=turns,
-                tools=tuple(tools.values()),
-                continue_final=turns[-1].role == "assistant",
-            ),
-            max_tokens=asked.max_tokens,
-            stop=stops_of("stop_sequences", asked.stop_sequences, context.limits),
-            sampling=_sampling_of(asked),
-            output=_output_of(asked),
-            tool_choice=_choice_of(asked, tools),
-            parallel_tool_calls=not _one_call(asked),
-            thinking=_thinking_of(asked),
-            priority=extras.priority,
-            client_id=_client_of(asked, extras),
-        )
-        return Parsed(
-            requests=(request,),
-            model=asked.model,
-            stream=bool(asked.stream),
-            answer_id=f"msg_{request.request_id}",
-            created_at_s=context.now_s,
-            fingerprint=context.fingerprint,
-            include_usage=True,
-            extras=extras,
-        )
+        about = {
+            "max_tokens": asked.max_tokens,
+            "stop": stops_of("stop_sequences", asked.stop_sequences, context.limits),
+            "sampling": _sampling_of(asked),
+        }
+        request = _request_of(asked, extras, context).model_copy(update=about)
+        return _parsed(request, asked, extras, context, stream=bool(asked.stream))
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> MessagesStream:
         """Return a renderer of named events; loading is told by pings only."""
@@ -86,7 +65,69 @@ class AnthropicMessages:
         return render_message(parsed, collected[0])
 
 
-def _turns_of(asked: bodies.AnthropicMessagesBody, limits: Limits) -> tuple[ChatMessage, ...]:
+class AnthropicCount:
+    """`POST /v1/messages/count_tokens`."""
+
+    name = "anthropic_count_tokens"
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """Return one request that asks how many tokens its prompt has."""
+        asked, extras = read_body(bodies.AnthropicCountBody, body, context.limits)
+        question = {"question": PromptQuestion(wants="count")}
+        request = _request_of(asked, extras, context).model_copy(update=question)
+        return _parsed(request, asked, extras, context)
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """Return how many there are: all of the prompt, cached or not."""
+        return json_bytes({"input_tokens": collected[0].usage.prompt_tokens})
+
+
+def _request_of(
+    asked: bodies.AnthropicPromptBody, extras: Extras, context: ParseContext
+) -> GenerationRequest:
+    """Return the request as far as both bodies say it: what the model reads, and who asks."""
+    turns = _turns_of(asked, context.limits)
+    tools = tools_of([_tool_of(tool) for tool in asked.tools or ()], context.limits, "name")
+    return GenerationRequest(
+        request_id=next(context.ids),
+        model=named_model(asked.model),
+        prompt=ChatPrompt(
+            messages=turns,
+            tools=tuple(tools.values()),
+            continue_final=turns[-1].role == "assistant",
+        ),
+        output=_output_of(asked),
+        tool_choice=_choice_of(asked, tools),
+        parallel_tool_calls=not _one_call(asked),
+        thinking=_thinking_of(asked),
+        priority=extras.priority,
+        client_id=_client_of(asked, extras),
+    )
+
+
+def _parsed(
+    request: GenerationRequest,
+    asked: bodies.AnthropicPromptBody,
+    extras: Extras,
+    context: ParseContext,
+    *,
+    stream: bool = False,
+) -> Parsed:
+    return Parsed(
+        requests=(request,),
+        model=asked.model,
+        stream=stream,
+        answer_id=f"msg_{request.request_id}",
+        created_at_s=context.now_s,
+        fingerprint=context.fingerprint,
+        include_usage=True,
+        extras=extras,
+    )
+
+
+def _turns_of(asked: bodies.AnthropicPromptBody, limits: Limits) -> tuple[ChatMessage, ...]:
     if len(asked.messages) > limits.messages:
         raise bad_field("messages", f"at most {limits.messages}")
     turns = turns_of(asked.system, asked.messages)
@@ -110,7 +151,7 @@ def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
     )
 
 
-def _choice_of(asked: bodies.AnthropicMessagesBody, tools: Mapping[str, ToolSpec]) -> ToolChoice:
+def _choice_of(asked: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec]) -> ToolChoice:
     match asked.tool_choice:
         case bodies.AnthropicNoChoiceBody():
             return ToolChoice(mode="none")
@@ -127,7 +168,7 @@ def _choice_of(asked: bodies.AnthropicMessagesBody, tools: Mapping[str, ToolSpec
             return ToolChoice(mode="auto" if tools else "none")
 
 
-def _one_call(asked: bodies.AnthropicMessagesBody) -> bool:
+def _one_call(asked: bodies.AnthropicPromptBody) -> bool:
     choice = asked.tool_choice
     return choice is not None and bool(choice.disable_parallel_tool_use)
 
@@ -140,19 +181,19 @@ def _sampling_of(asked: bodies.AnthropicMessagesBody) -> Sampling:
     )
 
 
-def _output_of(asked: bodies.AnthropicMessagesBody) -> OutputFormat:
+def _output_of(asked: bodies.AnthropicPromptBody) -> OutputFormat:
     wanted = None if asked.output_config is None else asked.output_config.format
     if wanted is None:
         return OutputFormat()
     return OutputFormat(kind="json_schema", json_schema=wanted.schema_)
 
 
-def _thinking_of(asked: bodies.AnthropicMessagesBody) -> bool | None:
+def _thinking_of(asked: bodies.AnthropicPromptBody) -> bool | None:
     """Return whether to think; None where it is the model's card's to say."""
     kind = "disabled" if asked.thinking is None else asked.thinking.type
     return None if kind == "adaptive" else kind == "enabled"
 
 
-def _client_of(asked: bodies.AnthropicMessagesBody, extras: Extras) -> str | None:
+def _client_of(asked: bodies.AnthropicPromptBody, extras: Extras) -> str | None:
     named = None if asked.metadata is None else asked.metadata.user_id
     return extras.client_id or named

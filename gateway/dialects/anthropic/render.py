@@ -3,9 +3,9 @@
 Pure. Promises to clients, each of which breaks one when it is broken: every event is named; a block
 is opened before its deltas and closed before the next is opened; indexes of blocks ascend by one;
 thinking is signed before it closes; a call's input comes as fragments of JSON text; the reason and
-the usage come in one event before the last. How many tokens the prompt had is known at the end
-alone, so the first event says zero. The delta of text is the hot path: bytes made when the block
-opened, one JSON string between them.
+the usage come in one event before the last. How many tokens of the prompt the prefix cache had is
+known at the end alone, so the first event counts all of them as read anew. The delta of text is the
+hot path: bytes made when the block opened, one JSON string between them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bus.wire.messages.tokens import (
 )
 from gateway.dialects import faults, sse
 from gateway.dialects.anthropic.shapes import (
+    ID_KEY,
     SIGNATURE,
     end_object,
     error_object,
@@ -83,7 +84,8 @@ class MessagesStream:
 
     def open(self) -> bytes:
         """Return the message as it is before anything was said."""
-        message = message_object(self._parsed, [], NOT_ENDED, Usage())
+        usage = Usage(prompt_tokens=self._parsed.prompt_tokens)
+        message = message_object(self._parsed, [], NOT_ENDED, usage)
         return _event("message_start", {"message": message})
 
     def render(self, entries: Sequence[Entry]) -> bytes:
@@ -111,7 +113,8 @@ class MessagesStream:
         if self._closed:
             return b""
         self._closed = True
-        return sse.named_frame("error", json_bytes(error_object(fault)))
+        named = {**error_object(fault), ID_KEY: self._parsed.answer_id}
+        return sse.named_frame("error", json_bytes(named))
 
     def close(self) -> bytes:
         """Return the reason and the usage, then the last event; empty after an error."""

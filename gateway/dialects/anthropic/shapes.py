@@ -17,6 +17,9 @@ from gateway.dialects.faults import HttpFault, in_words
 SIGNATURE = "shoal"
 """Stands where the provider vouches for its thinking; clients want one and send it back."""
 
+ID_KEY = "request_id"
+"""Where a failure has the id of its request."""
+
 STOP_REASONS: Mapping[FinishReason, str] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -33,6 +36,7 @@ ERROR_SCHEMA: Mapping[str, Any] = {
     "required": ["type", "error"],
     "properties": {
         "type": {"const": "error"},
+        ID_KEY: {"type": "string"},
         "error": {
             "type": "object",
             "required": ["type", "message"],

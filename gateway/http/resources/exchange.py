@@ -1,4 +1,4 @@
-"""Talks to clients of everything that generates: one resource for every dialect.
+"""Talks to clients of everything that generates, or reads a prompt: a resource for every dialect.
 
 Order of an exchange: the body is read to its end, parsed, submitted; then a watcher listens for
 the client's hang-up while bytes are made. A status is given once it is known; a streamed answer
@@ -9,15 +9,16 @@ case the exchange ends once, and is recorded once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import cast
 
 from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
 from gateway.dialects import sse
-from gateway.dialects.collect import Collector
+from gateway.dialects.collect import Collected, Collector
 from gateway.dialects.dialect import (
     DatedRenderer,
     Dialect,
@@ -26,6 +27,7 @@ from gateway.dialects.dialect import (
     KeptAnswer,
     Parsed,
     StreamRenderer,
+    WholeDialect,
 )
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_failed
 from gateway.http.middleware import (
@@ -54,7 +56,6 @@ class _Running:
     """One exchange under way, and what will be recorded of it."""
 
     service: HttpService
-    dialect: Dialect
     parsed: Parsed
     exchange: Exchange
     watcher: asyncio.Task[None]
@@ -107,63 +108,95 @@ class GenerateResource(Resource):
         """Parse the body, submit its requests, answer."""
         service = self.service
         started_at = service.reactor.now()
-        parsed = await self._parse(service, req)
-        tell_ignored(service, resp, self.dialect.name, parsed.extras.ignored)
-        resp.set_header("x-request-id", parsed.answer_id)
-        if not service.catalog.known:
-            await service.catalog.wait_known()
+        parsed = await _parsed(service, self.dialect, req, resp)
         if parsed.intent != "generate":
             resp.data = await load_or_unload(service, self.dialect, parsed)
             return
-        owner = owner_of_answers(req, service)
         if parsed.to_keep is not None:
             # only a dialect that keeps answers says what is to be kept
-            parsed = await recalled(service, cast(KeepingDialect, self.dialect), parsed, owner)
-        exchange = service.dispatcher.start(
-            parsed,
-            key_id=key_id(req, service.options),
-            sharer=sharer_of(req, service.options, parsed.extras.client_id),
-        )
-        inbox = exchange.inbox
-        watcher = asyncio.ensure_future(_watch(req, service, exchange))
-        running = _Running(service, self.dialect, parsed, exchange, watcher, started_at, owner)
-        running.begin()
-        try:
-            extras = parsed.extras
-            keep_alive_s = (
-                extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
-            )
-            if parsed.stream:
-                has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
-                await inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
-                _raise_early(running)
-                resp.content_type = self.dialect.stream_content_type
-                for name, value in sse.HEADERS:
-                    resp.set_header(name, value)
-                resp.stream = _streamed(running, keep_alive_s)
-            else:
-                resp.data = await _whole(running)
-                running.keep(resp.data)
-                service.keep_alive(exchange.model, keep_alive_s)
-                running.end("finished", 200)
-        except HttpFaultRaised as error:
-            running.end(error.fault.code, error.fault.status)
-            raise
-        except BaseException:
-            running.end("internal_error", 500)
-            raise
+            keeping, owner = cast(KeepingDialect, self.dialect), owner_of_answers(req, service)
+            parsed = await recalled(service, keeping, parsed, owner)
+        running = _begin(service, req, parsed, started_at)
+        with _recorded(running):
+            if not parsed.stream:
+                _answer_whole(running, self.dialect, await _collected(running), resp)
+                return
+            has_comments = self.dialect.stream_content_type == sse.CONTENT_TYPE
+            await running.exchange.inbox.wait_settled(QUICK_S if has_comments else NEVER_S)
+            _raise_early(running)
+            resp.content_type = self.dialect.stream_content_type
+            for name, value in sse.HEADERS:
+                resp.set_header(name, value)
+            resp.stream = _streamed(running, self.dialect)
 
-    async def _parse(self, service: HttpService, req: Request) -> Parsed:
-        options = service.options
-        body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
-        context = service.parse_context()
-        try:
-            if len(body) < PARSE_ASIDE_BYTES:
-                return self.dialect.parse(body, context)
+
+@dataclass(frozen=True)
+class ReadPromptResource(Resource):
+    """A route that tells of a prompt in one dialect; nothing is generated."""
+
+    dialect: WholeDialect
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Parse the body, have its prompt read, answer."""
+        service = self.service
+        started_at = service.reactor.now()
+        parsed = await _parsed(service, self.dialect, req, resp)
+        running = _begin(service, req, parsed, started_at)
+        with _recorded(running):
+            collected = await _collected(running)
+            if any(one.prompt is None for one in collected):
+                raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
+            _answer_whole(running, self.dialect, collected, resp)
+
+
+async def _parsed(
+    service: HttpService, dialect: WholeDialect, req: Request, resp: Response
+) -> Parsed:
+    """Return what the body says, once it is known which models there are; the answer has its name,
+    and names what had no effect."""
+    options = service.options
+    body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
+    context = service.parse_context()
+    try:
+        if len(body) < PARSE_ASIDE_BYTES:
+            parsed = dialect.parse(body, context)
+        else:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(None, self.dialect.parse, body, context)
-        finally:
-            service.bodies.give_back(len(body))
+            parsed = await loop.run_in_executor(None, dialect.parse, body, context)
+    finally:
+        service.bodies.give_back(len(body))
+    tell_ignored(service, resp, dialect.name, parsed.extras.ignored)
+    resp.set_header("x-request-id", parsed.answer_id)
+    if not service.catalog.known:
+        await service.catalog.wait_known()
+    return parsed
+
+
+def _begin(service: HttpService, req: Request, parsed: Parsed, started_at: float) -> _Running:
+    """Submit the requests, and watch for the client's hang-up."""
+    exchange = service.dispatcher.start(
+        parsed,
+        key_id=key_id(req, service.options),
+        sharer=sharer_of(req, service.options, parsed.extras.client_id),
+    )
+    watcher = asyncio.ensure_future(_watch(req, service, exchange))
+    owner = owner_of_answers(req, service)
+    running = _Running(service, parsed, exchange, watcher, started_at, owner)
+    running.begin()
+    return running
+
+
+@contextmanager
+def _recorded(running: _Running) -> Generator[None]:
+    """Record how the exchange ended, should it fail before its stream began."""
+    try:
+        yield
+    except HttpFaultRaised as error:
+        running.end(error.fault.code, error.fault.status)
+        raise
+    except BaseException:
+        running.end("internal_error", 500)
+        raise
 
 
 async def _watch(req: Request, service: HttpService, exchange: Exchange) -> None:
@@ -183,8 +216,25 @@ def _raise_early(running: _Running) -> None:
         raise HttpFaultRaised(fault)
 
 
-async def _whole(running: _Running) -> bytes:
-    """Return the answer in one piece. Raises HttpFaultRaised when it cannot be complete."""
+def _keep_alive(running: _Running) -> None:
+    """Wish that the model stays as long as the body says."""
+    extras = running.parsed.extras
+    keep_alive_s = extras.stay_warm_s if extras.keep_alive_s is None else extras.keep_alive_s
+    running.service.keep_alive(running.exchange.model, keep_alive_s)
+
+
+def _answer_whole(
+    running: _Running, dialect: WholeDialect, collected: Sequence[Collected], resp: Response
+) -> None:
+    load_s = running.exchange.inbox.load_s
+    resp.data = dialect.render_whole(running.parsed, collected, load_s=load_s)
+    running.keep(resp.data)
+    _keep_alive(running)
+    running.end("finished", 200)
+
+
+async def _collected(running: _Running) -> tuple[Collected, ...]:
+    """Return all that came. Raises HttpFaultRaised when it cannot be complete."""
     inbox = running.exchange.inbox
     collector = Collector(inbox.requests)
     while not collector.ended:
@@ -197,10 +247,10 @@ async def _whole(running: _Running) -> bytes:
         if not entries and inbox.ended:
             _raise_early(running)
             break
-    return running.dialect.render_whole(running.parsed, collector.collected, load_s=inbox.load_s)
+    return collector.collected
 
 
-async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGenerator[bytes]:
+async def _streamed(running: _Running, dialect: Dialect) -> AsyncGenerator[bytes]:
     """Yield the bytes of a stream, from its first to its last. One piece per wake-up."""
     inbox = running.exchange.inbox
     outcome = "client_closed"
@@ -212,8 +262,10 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
             await inbox.wait_settled(1.0)
             for text in inbox.take_comments():
                 yield sse.comment(text)
-        renderer = running.dialect.stream(running.parsed, load_s=inbox.load_s)
-        running.service.keep_alive(running.exchange.model, keep_alive_s)
+        tokens = sum(request.prompt_tokens for request in running.exchange.requests)
+        known = replace(running.parsed, prompt_tokens=tokens)
+        renderer = dialect.stream(known, load_s=inbox.load_s)
+        _keep_alive(running)
         if inbox.abandoned:
             return
         if inbox.fault is None:
@@ -225,7 +277,7 @@ async def _streamed(running: _Running, keep_alive_s: float | None) -> AsyncGener
         reference = str(running.exchange.requests[0].request_id)
         running.service.log.error("a stream failed here", request=reference, error=repr(error))
         outcome = "internal_error"
-        failed = renderer or running.dialect.stream(running.parsed)
+        failed = renderer or dialect.stream(running.parsed)
         yield failed.error(internal(reference))
     finally:
         running.end(outcome, 200)

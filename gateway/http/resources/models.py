@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from falcon.asgi import Request, Response
 
@@ -33,10 +34,35 @@ class ModelList(Resource):
         service = self.service
         if self.endpoint.waits:
             await service.catalog.wait_known()
-        cards = service.catalog.cards()
-        names = sorted(service.catalog.names())
-        listings = [_listing(service, name, cards.get(name)) for name in names]
-        resp.data = self.endpoint.render(listings, wall())
+        resp.data = self.endpoint.render(_listings(service), wall())
+
+
+@dataclass(frozen=True)
+class ModelPages(Resource):
+    """A path that tells of a page of all models, in its API's shape."""
+
+    endpoint: dialect.PagesModels
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with those that the query asks for."""
+        await self.service.catalog.wait_known()
+        said = req.params.items()
+        query = {name: one if isinstance(one, str) else one[-1] for name, one in said}
+        resp.data = self.endpoint.render(_listings(self.service), query)
+
+
+@dataclass(frozen=True)
+class ByHeader:
+    """A path that two APIs have: requests with `header` are for the resource `marked` to answer."""
+
+    header: str
+    marked: Any
+    other: Any
+
+    async def on_get(self, req: Request, resp: Response, **named: str) -> None:
+        """Have the API answer whose client asks."""
+        answers = self.other if req.get_header(self.header) is None else self.marked
+        await answers.on_get(req, resp, **named)
 
 
 @dataclass(frozen=True)
@@ -116,6 +142,13 @@ def _with_files(listing: dialect.ModelListing, files: ModelFiles) -> dialect.Mod
         config=files.config,
         tensors=tuple((one.name, one.dtype, one.shape) for one in files.tensors),
     )
+
+
+def _listings(service: HttpService) -> list[dialect.ModelListing]:
+    """Return what is told of all models, by id."""
+    cards = service.catalog.cards()
+    names = sorted(service.catalog.names())
+    return [_listing(service, name, cards.get(name)) for name in names]
 
 
 def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> dialect.ModelListing:

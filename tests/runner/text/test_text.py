@@ -14,6 +14,7 @@ from bus.wire.messages.requests import (
     GenerationRequest,
     ImagePart,
     OutputFormat,
+    PromptQuestion,
     Sampling,
     TextPart,
     TextPrompt,
@@ -29,11 +30,12 @@ from runner.text.prepared import (
     ChoiceReader,
     Piece,
     PreparedRequest,
+    ReadPrompt,
     TextPiece,
     TextWorks,
     choice_seed,
 )
-from runner.text.text import Text
+from runner.text.text import LISTED_TOKENS, TOLD_CHARACTERS, Text
 from runner.text.tokenizer import TokenizerError
 from tests.harness.toy_tokenizer import FILL_IN, MARKERS, VOCABULARY, toy_tokenizer
 
@@ -316,6 +318,60 @@ def test_no_request_whatever_it_contains_raises(
     reader.finish("length")
 
 
+# --- questions about prompts ---------------------------------------------------------------
+
+
+def told(asked: GenerationRequest, wants: Any, *, context: int = 4096, **fields: Any) -> Any:
+    question = PromptQuestion(wants=wants, **fields)
+    return TEXT.read(asked.model_copy(update={"question": question}), context)
+
+
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@given(REQUESTS)
+def test_a_count_is_what_the_same_request_would_be_given_to_read(asked: GenerationRequest) -> None:
+    prepared = TEXT.prepare(asked, 1 << 20)
+    counted, listed = told(asked, "count", context=1 << 20), told(asked, "tokens", context=1 << 20)
+    if isinstance(prepared, PreparedRequest):
+        assert counted == ReadPrompt(len(prepared.tokens))
+        assert listed == ReadPrompt(len(prepared.tokens), tokens=prepared.tokens)
+    for read in (counted, listed):
+        assert isinstance(read, ReadPrompt) or read.model_dump_json()
+
+
+def test_tools_and_thinking_count_as_the_template_shows_them() -> None:
+    plain = told(request(chat("hi")), "count").count
+    assert told(request(chat("hi", tools=(TOOL,))), "count").count > plain
+    hidden = request(chat("hi", tools=(TOOL,)), tool_choice=ToolChoice(mode="none"))
+    assert told(hidden, "count").count == plain
+    assert told(request(chat("hi"), thinking=True), "count").count != plain
+
+
+def test_a_prompt_beyond_the_context_is_counted_unless_it_is_hopeless() -> None:
+    assert told(request(TokensPrompt(token_ids=(5,) * 100)), "count", context=50).count == 100
+    long = request(TextPrompt(text="hello " * 5000))
+    assert told(long, "count", context=2000).count > 2000
+    refusal = told(long, "count", context=2)
+    assert isinstance(refusal, Refusal) and refusal.reason == "context_length"
+
+
+def test_the_text_of_a_prompt_is_the_templates_or_that_of_token_ids() -> None:
+    read = told(request(chat("hi")), "text")
+    assert read.text == prompt_text(ready(request(chat("hi")))) and "<|im_start|>user" in read.text
+    tokens = TOKENIZER.encode("Grüße 🐟<|im_end|>")
+    read = told(request(TokensPrompt(token_ids=tuple(tokens))), "text")
+    assert read == ReadPrompt(len(tokens), text="Grüße 🐟<|im_end|>")
+    outside = told(request(TokensPrompt(token_ids=(VOCABULARY,))), "text")
+    assert isinstance(outside, Refusal) and outside.field == "prompt"
+
+
+def test_nothing_that_does_not_fit_a_frame_is_told() -> None:
+    prompt = request(TokensPrompt(token_ids=(EOS,) * (LISTED_TOKENS + 1)))
+    for wants, most in (("tokens", LISTED_TOKENS), ("text", TOLD_CHARACTERS)):
+        refusal = told(prompt, wants)
+        assert isinstance(refusal, Refusal) and f"at most {most}" in refusal.message
+    assert told(prompt, "count").count == LISTED_TOKENS + 1
+
+
 # --- room and endings -------------------------------------------------------------------
 
 
@@ -329,7 +385,6 @@ def test_max_tokens_is_what_fits_and_a_prompt_that_leaves_no_room_is_refused() -
     assert refusal.reason == "context_length"
     assert refusal.facts == {"prompt_tokens": 100, "limit": 99}
     assert refusal.message == "prompt is too long: 100 tokens > 99 maximum"
-    assert TEXT.count(request(prompt)) == 100
 
 
 def test_end_tokens_are_those_of_the_model_unless_they_are_to_be_ignored() -> None:

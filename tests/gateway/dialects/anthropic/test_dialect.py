@@ -13,18 +13,20 @@ from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
     ChatMessage,
     OutputFormat,
+    PromptQuestion,
     TextPart,
     ToolCall,
     ToolChoice,
     ToolSpec,
 )
-from gateway.dialects.anthropic.bodies import HARMLESS, REFUSED
-from gateway.dialects.anthropic.dialect import AnthropicMessages
+from gateway.dialects.anthropic.bodies import HARMLESS, HARMLESS_COUNT, REFUSED
+from gateway.dialects.anthropic.dialect import AnthropicCount, AnthropicMessages
 from gateway.dialects.anthropic.shapes import SIGNATURE
 from gateway.dialects.dialect import Limits
 from gateway.dialects.registry import request_id_of
 
 MESSAGES = AnthropicMessages()
+COUNT = AnthropicCount()
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 F = {"name": "f", "description": "does", "input_schema": SCHEMA}
@@ -372,3 +374,52 @@ def test_whatever_stands_in_a_field_is_read_or_refused_naming_a_field(desk: Any,
         desk.parse(MESSAGES, body)
     except BadRequest as refusal:
         assert refusal.field
+
+
+# --- counting -----------------------------------------------------------------------------
+
+READ: list[dict[str, Any]] = [
+    {},
+    {"system": [{"type": "text", "text": BILLING}, {"type": "text", "text": "Be brief."}]},
+    {"tools": [F, SEARCH], "tool_choice": {"type": "any"}},
+    {"tools": [F], "tool_choice": {"type": "none"}},
+    {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+    {"messages": [USER, {"role": "assistant", "content": "Yes, "}]},
+    {"metadata": {"user_id": "u1"}, "x_priority": "low"},
+]
+
+
+@pytest.mark.parametrize("sent", READ)
+def test_what_is_counted_is_what_the_message_would_have_the_model_read(
+    desk: Any, sent: dict[str, Any]
+) -> None:
+    counted = desk.parse(COUNT, {"model": "shoal-tiny", "messages": [USER], **sent})
+    asked = _request(desk, **sent)
+    (request,) = counted.requests
+    assert request.question == PromptQuestion(wants="count") and asked.question is None
+    for name in ("model", "prompt", "tool_choice", "thinking", "output", "client_id", "priority"):
+        assert getattr(request, name) == getattr(asked, name)
+    assert not counted.stream
+
+
+@pytest.mark.parametrize("field", HARMLESS_COUNT)
+def test_what_says_nothing_of_the_prompt_changes_no_count(desk: Any, field: str) -> None:
+    plain = {"model": "shoal-tiny", "messages": [USER]}
+    assert desk.parse(COUNT, {**plain, field: 7}).requests == desk.parse(COUNT, plain).requests
+
+
+def test_a_count_is_refused_as_the_message_would_be(desk: Any) -> None:
+    plain = {"model": "shoal-tiny", "messages": [USER]}
+    assert desk.refusal(COUNT, {"messages": [USER]}).field == "model"
+    assert desk.refusal(COUNT, {**plain, "messages": []}).field == "messages"
+    assert desk.refusal(COUNT, {**plain, "prompt": "x"}).field == "prompt"
+    seen = {**plain, "messages": [{"role": "user", "content": [IMAGE]}]}
+    assert desk.refusal(COUNT, seen).field == "messages[0].content[0]"
+    assert desk.refusal(COUNT, {**plain, "sistem": "x"}).field == "sistem"
+
+
+def test_a_count_is_all_of_the_prompt_cached_or_not(desk: Any) -> None:
+    parsed = desk.parse(COUNT, {"model": "shoal-tiny", "messages": [USER]})
+    assert desk.usage.cached_tokens
+    said = desk.whole(COUNT, parsed, desk.end(parsed))
+    assert said == {"input_tokens": desk.usage.prompt_tokens}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -306,6 +307,7 @@ def test_a_failure_in_the_middle_is_the_last_event(desk: Any) -> None:
     assert _events(stream)[-1] == {
         "type": "error",
         "error": {"type": "overloaded_error", "message": "the runner was lost; try again"},
+        "request_id": parsed.answer_id,
     }
     assert b"late" not in stream
 
@@ -323,3 +325,15 @@ def test_a_stream_that_is_closed_early_still_ends_its_block(desk: Any) -> None:
     stream = renderer.open() + renderer.render(desk.reasoning(parsed, "a")) + renderer.close()
     assert _read(stream)["content"][0]["signature"]
     assert renderer.close() == b""
+
+
+def test_the_first_event_counts_the_prompt_once_the_runner_has_and_the_last_what_was_cached(
+    desk: Any,
+) -> None:
+    parsed = replace(desk.parse(MESSAGES, BODY), prompt_tokens=desk.usage.prompt_tokens)
+    stream = desk.play(MESSAGES, parsed, [*desk.text(parsed, "a"), *desk.end(parsed)])
+    events = _events(stream)
+    first, last = events[0]["message"]["usage"], events[-2]["usage"]
+    cached = desk.usage.cached_tokens
+    assert (first["input_tokens"], first["cache_read_input_tokens"]) == (11, 0)
+    assert (last["input_tokens"], last["cache_read_input_tokens"]) == (11 - cached, cached)

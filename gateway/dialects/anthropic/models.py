@@ -1,0 +1,79 @@
+"""Models as Anthropic's clients list them: one at a time, or in pages.
+
+Pure. What is not known of a model is left out, never made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from bus.wire.errors import BadRequest
+from gateway.dialects.body import bad_field
+from gateway.dialects.dialect import ModelListing
+from gateway.dialects.encode import json_bytes
+
+PAGE, MOST = 20, 1000
+"""How many models a page has: unless the query says so, and at most."""
+
+
+def render_models(listings: Sequence[ModelListing], query: Mapping[str, str]) -> bytes:
+    """Return a page of the models, in order: the first, or the one `after_id` or `before_id`.
+
+    Raises BadRequest naming the field of the query.
+    """
+    limit = _limit_of(query.get("limit", str(PAGE)))
+    after, before = query.get("after_id"), query.get("before_id")
+    if after is not None and before is not None:
+        raise bad_field("before_id", "cannot stand beside after_id")
+    ids = [one.id for one in listings]
+    if before is not None:
+        end = _place(ids, "before_id", before)
+        first = max(0, end - limit)
+        page, has_more = listings[first:end], first > 0
+    else:
+        first = 0 if after is None else _place(ids, "after_id", after) + 1
+        page, has_more = listings[first : first + limit], first + limit < len(ids)
+    return json_bytes(
+        {
+            "data": [model_object(one) for one in page],
+            "has_more": has_more,
+            "first_id": page[0].id if page else None,
+            "last_id": page[-1].id if page else None,
+        }
+    )
+
+
+def render_model(listing: ModelListing) -> bytes:
+    """Return one model."""
+    return json_bytes(model_object(listing))
+
+
+def model_object(listing: ModelListing) -> dict[str, Any]:
+    """Return a model; its limits are those of its loaded copies, for any of them may be asked."""
+    served = min((copy.context_tokens for copy in listing.loaded), default=listing.context_tokens)
+    # a prompt leaves room for one token at least, and so does an answer for its prompt
+    limits = {"max_input_tokens": served - 1, "max_tokens": served - 1} if served else {}
+    created = datetime.fromtimestamp(int(listing.modified_at_s), UTC)
+    return {
+        "type": "model",
+        "id": listing.id,
+        "display_name": listing.id,
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "lifecycle": "active",
+        **limits,
+    }
+
+
+def _limit_of(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST):
+        raise bad_field("limit", f"must be a whole number from 1 to {MOST}")
+    return int(text)
+
+
+def _place(ids: Sequence[str], field: str, wanted: str) -> int:
+    try:
+        return ids.index(wanted)
+    except ValueError:
+        raise BadRequest(f"{field}: '{wanted[:80]}' is no model here", field=field) from None
