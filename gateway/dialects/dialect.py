@@ -11,7 +11,7 @@ later calls give no bytes. `ended` is true once every request has had its termin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -19,11 +19,10 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Entry
 from gateway.dialects.collect import Collected
-from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, headers_of
+from gateway.dialects.faults import HttpFault
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    pass
 
 Intent = Literal["generate", "load", "unload"]
 """`load` and `unload` carry no request: the answer is rendered from nothing collected."""
@@ -230,205 +229,3 @@ class KeepingDialect(Dialect, Protocol):
         """Return a body that goes on from `previous`, with all that it was made from. Raises
         `BadRequest` where they are too much together."""
         ...
-
-
-# --- an API as a table ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedCopy:
-    """One loaded copy. `expires_at_s` None or infinite: it stays."""
-
-    size_bytes: int
-    accelerator_bytes: int
-    context_tokens: int
-    expires_at_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelListing:
-    """What the listings tell of one model.
-
-    `parameters` is a count (4_000_000). `capabilities` are Ollama's words: completion,
-    tools, thinking, insert, vision, embedding. `config` is the model's own configuration, `tensors`
-    are (name, type, shape): they, the template and the license are empty where its files are not on
-    this node's disk. `max_tokens` is what an answer may have unless its request says it.
-    """
-
-    id: str
-    size_bytes: int
-    modified_at_s: float
-    digest: str = ""
-    family: str = ""
-    parameters: int = 0
-    quantization: str = ""
-    context_tokens: int = 0
-    capabilities: tuple[str, ...] = ("completion",)
-    layers: int = 0
-    vocabulary: int = 0
-    max_tokens: int | None = None
-    template: str = ""
-    license: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
-    loaded: tuple[LoadedCopy, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A path of an API, and its line in the reference."""
-
-    path: str
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
-class Generates(Endpoint):
-    """`POST path` generates text; `body` is the model that parses it."""
-
-    dialect: Dialect
-    body: type[BaseModel]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadsPrompt(Endpoint):
-    """`POST path` tells of a prompt as the model would read it; `body` is the model that parses
-    it. Its requests have a question, and nothing is generated."""
-
-    dialect: WholeDialect
-    body: type[BaseModel]
-
-
-@dataclass(frozen=True, slots=True)
-class ListsModels(Endpoint):
-    """`GET path` tells of all models. `waits`: until it is known which there are."""
-
-    render: Callable[[Sequence[ModelListing], float], bytes]
-    waits: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PagesModels(Endpoint):
-    """`GET path` tells of a page of all models, as its query asks; `render` gets that, raises
-    `BadRequest` naming one of its fields."""
-
-    render: Callable[[Sequence[ModelListing], Mapping[str, str]], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class ShowsModel(Endpoint):
-    """`GET path` tells of the model that is the `{name}` in it."""
-
-    render: Callable[[ModelListing], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class AskedModel:
-    """What a body about one model says: its name, and whether all of it, or a stream, is wanted;
-    and the paths of fields without effect (`Extras.ignored`)."""
-
-    name: str
-    verbose: bool = False
-    stream: bool = False
-    ignored: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AsksOfModel(Endpoint):
-    """A path whose body, as `body` has it, names a model: `parse` finds it there."""
-
-    parse: Callable[[bytes, Limits], AskedModel]
-    body: type[BaseModel]
-
-
-@dataclass(frozen=True, slots=True)
-class ShowsAsked(AsksOfModel):
-    """`POST path` tells of the model."""
-
-    render: Callable[[ModelListing], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchesModel(AsksOfModel):
-    """`POST path` answers `done` for a model that is here: as it is, or as a line of a stream."""
-
-    done: bytes
-    streams: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeletesModel(AsksOfModel):
-    """`DELETE path` deletes the model from this node's disk; its answer is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeepsAnswers(Endpoint):
-    """Below `path` kept answers are told, removed and stopped by their ids, and the items that they
-    were made from told.
-
-    `what` is an answer's name in a refusal. `items` renders them, as a query has it.
-    """
-
-    what: str
-    items: Callable[[KeptAnswer, Mapping[str, str]], bytes]
-    deleted: Callable[[str], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Says(Endpoint):
-    """`GET path` always says the same."""
-
-    answer: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorEnvelope:
-    """How failures are told: the name and schema of their bodies, and what makes one.
-
-    `id_key` is where a body has the id of its request, beside the failure; empty: nowhere.
-    """
-
-    name: str
-    schema: Mapping[str, Any]
-    body: Callable[[HttpFault], dict[str, Any]]
-    id_key: str = ""
-
-    def answer(self, fault: HttpFault, request_id: str = "") -> ErrorAnswer:
-        """Return the answer to a failure before anything was sent."""
-        named = {self.id_key: request_id} if self.id_key and request_id else {}
-        body = json_bytes({**self.body(fault), **named})
-        return ErrorAnswer(fault.status, headers_of(fault), body)
-
-
-@dataclass(frozen=True, slots=True)
-class Api:
-    """One HTTP API. The first three endpoints are named at the root.
-
-    Failures of paths that begin with one of `prefixes` are in its envelope. `also_under` is a
-    path below which all endpoints answer a second time. `id_prefixes` stand before a request's id
-    in the id of an answer. Requests with the header `marked_by` to a path of another API that this
-    one has too are answered by this one, as are failures of paths below `marked_prefixes`. Its
-    clients look for the id of each request in the header `id_header`, beside `x-request-id`.
-    """
-
-    title: str
-    envelope: ErrorEnvelope
-    endpoints: tuple[
-        Generates
-        | ReadsPrompt
-        | ListsModels
-        | PagesModels
-        | ShowsModel
-        | ShowsAsked
-        | FetchesModel
-        | DeletesModel
-        | KeepsAnswers
-        | Says,
-        ...,
-    ]
-    prefixes: tuple[str, ...] = ()
-    also_under: str = ""
-    id_prefixes: tuple[str, ...] = ()
-    marked_by: str = ""
-    marked_prefixes: tuple[str, ...] = ()
-    id_header: str = ""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from bus.wire.ids import RequestId
 from gateway.dialects.anthropic import ANTHROPIC
-from gateway.dialects.dialect import Api, ErrorEnvelope
+from gateway.dialects.api_table import Api, ErrorEnvelope
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 from gateway.dialects.to_come import not_offered, to_come

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from gateway.dialects.anthropic import ANTHROPIC
-from gateway.dialects.dialect import ErrorEnvelope
+from gateway.dialects.api_table import ErrorEnvelope
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from gateway.dialects.dialect import ErrorEnvelope
+from gateway.dialects.api_table import ErrorEnvelope
 from gateway.dialects.registry import DEFAULT_ENVELOPE
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]

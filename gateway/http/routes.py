@@ -12,7 +12,7 @@ from typing import Any
 
 from falcon.asgi import App
 
-from gateway.dialects.dialect import (
+from gateway.dialects.api_table import (
     Api,
     DeletesModel,
     FetchesModel,

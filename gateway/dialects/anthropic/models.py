@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bus.wire.errors import BadRequest
+from gateway.dialects.api_table import ModelListing
 from gateway.dialects.body import bad_field
-from gateway.dialects.dialect import ModelListing
 from gateway.dialects.encode import json_bytes
 
 PAGE, MOST = 20, 1000

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bus.wire.errors import BadRequest
-from gateway.dialects import dialect
+from gateway.dialects import api_table, dialect
 from gateway.dialects.body import read_body
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.ollama import bodies
@@ -25,7 +25,7 @@ FOREVER_S = 100 * 365 * 86_400.0
 """How far away the expiry of a model that stays is dated, since it must be a date."""
 
 
-def render_tags(listings: Sequence[dialect.ModelListing], _now_s: float) -> bytes:
+def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
     """Return the answer to `GET /api/tags`; `models` is there even when there are none."""
     return json_bytes(
         {
@@ -44,7 +44,7 @@ def render_tags(listings: Sequence[dialect.ModelListing], _now_s: float) -> byte
     )
 
 
-def render_ps(listings: Sequence[dialect.ModelListing], now_s: float) -> bytes:
+def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes:
     """Return the answer to `GET /api/ps`: one entry per loaded copy."""
     return json_bytes(
         {
@@ -66,7 +66,7 @@ def render_ps(listings: Sequence[dialect.ModelListing], now_s: float) -> bytes:
     )
 
 
-def render_show(listing: dialect.ModelListing) -> bytes:
+def render_show(listing: api_table.ModelListing) -> bytes:
     """Return the answer to `POST /api/show`. What is not known of the model is left out of
     `model_info`."""
     # Ollama's word for what an answer may have unless its request says it
@@ -90,7 +90,7 @@ def render_show(listing: dialect.ModelListing) -> bytes:
     return json_bytes(shown)
 
 
-def _model_info(listing: dialect.ModelListing) -> dict[str, Any]:
+def _model_info(listing: api_table.ModelListing) -> dict[str, Any]:
     family = listing.family or "unknown"
     counts = {
         "general.parameter_count": listing.parameters,
@@ -102,24 +102,24 @@ def _model_info(listing: dialect.ModelListing) -> dict[str, Any]:
     return {"general.architecture": family, **known, **figures_of(family, listing.config)}
 
 
-def parse_show(body: bytes, limits: dialect.Limits) -> dialect.AskedModel:
+def parse_show(body: bytes, limits: dialect.Limits) -> api_table.AskedModel:
     """Return what `POST /api/show` asks about. Raises BadRequest."""
     asked, extras = read_body(bodies.OllamaShowBody, body, limits)
-    return dialect.AskedModel(_named(asked), bool(asked.verbose), ignored=extras.ignored)
+    return api_table.AskedModel(_named(asked), bool(asked.verbose), ignored=extras.ignored)
 
 
-def parse_delete(body: bytes, limits: dialect.Limits) -> dialect.AskedModel:
+def parse_delete(body: bytes, limits: dialect.Limits) -> api_table.AskedModel:
     """Return what `DELETE /api/delete` is to delete. Raises BadRequest."""
     asked, extras = read_body(bodies.OllamaDeleteBody, body, limits)
-    return dialect.AskedModel(_named(asked), ignored=extras.ignored)
+    return api_table.AskedModel(_named(asked), ignored=extras.ignored)
 
 
-def parse_pull(body: bytes, limits: dialect.Limits) -> dialect.AskedModel:
+def parse_pull(body: bytes, limits: dialect.Limits) -> api_table.AskedModel:
     """Return what `POST /api/pull` asks for. Raises BadRequest."""
     asked, extras = read_body(bodies.OllamaPullBody, body, limits)
     # a name as a registry has it, which none here need have
     stream = asked.stream is not False
-    return dialect.AskedModel(_name(asked), stream=stream, ignored=extras.ignored)
+    return api_table.AskedModel(_name(asked), stream=stream, ignored=extras.ignored)
 
 
 def _named(asked: bodies.NamedModelBody) -> str:
@@ -142,7 +142,7 @@ def parameter_size(parameters: int) -> str:
     return str(parameters)
 
 
-def _details(listing: dialect.ModelListing) -> dict[str, Any]:
+def _details(listing: api_table.ModelListing) -> dict[str, Any]:
     return {
         "parent_model": "",
         "format": "safetensors",
@@ -153,30 +153,30 @@ def _details(listing: dialect.ModelListing) -> dict[str, Any]:
     }
 
 
-def _expiry(copy: dialect.LoadedCopy, now_s: float) -> float:
+def _expiry(copy: api_table.LoadedCopy, now_s: float) -> float:
     latest = now_s + FOREVER_S
     return latest if copy.expires_at_s is None else min(latest, copy.expires_at_s)
 
 
 # fmt: off
-OLLAMA = dialect.Api(
+OLLAMA = api_table.Api(
     title="Ollama API",
-    envelope=dialect.ErrorEnvelope("OllamaError", ERROR_SCHEMA, error_object),
+    envelope=api_table.ErrorEnvelope("OllamaError", ERROR_SCHEMA, error_object),
     endpoints=(
-        dialect.Generates("/api/chat", "A chat turn, streamed unless told otherwise",
-                          OllamaChat(), bodies.OllamaChatBody),
-        dialect.Generates("/api/generate", "A completion; without a prompt: load or unload",
-                          OllamaGenerate(), bodies.OllamaGenerateBody),
-        dialect.ListsModels("/api/tags", "Models on disk", render_tags),
-        dialect.ShowsAsked("/api/show", "One model in detail", parse_show,
-                           bodies.OllamaShowBody, render_show),
-        dialect.FetchesModel("/api/pull", "Say that a model is here; nothing is fetched",
-                             parse_pull, bodies.OllamaPullBody,
-                             json_bytes({"status": "success"}), CONTENT_TYPE),
-        dialect.DeletesModel("/api/delete", "Delete a model from this node's disk", parse_delete,
-                             bodies.OllamaDeleteBody),
-        dialect.ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
-        dialect.Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
+        api_table.Generates("/api/chat", "A chat turn, streamed unless told otherwise",
+                            OllamaChat(), bodies.OllamaChatBody),
+        api_table.Generates("/api/generate", "A completion; without a prompt: load or unload",
+                            OllamaGenerate(), bodies.OllamaGenerateBody),
+        api_table.ListsModels("/api/tags", "Models on disk", render_tags),
+        api_table.ShowsAsked("/api/show", "One model in detail", parse_show,
+                             bodies.OllamaShowBody, render_show),
+        api_table.FetchesModel("/api/pull", "Say that a model is here; nothing is fetched",
+                               parse_pull, bodies.OllamaPullBody,
+                               json_bytes({"status": "success"}), CONTENT_TYPE),
+        api_table.DeletesModel("/api/delete", "Delete a model from this node's disk", parse_delete,
+                               bodies.OllamaDeleteBody),
+        api_table.ListsModels("/api/ps", "Models that are loaded", render_ps, waits=False),
+        api_table.Says("/api/version", "Version of the API", json_bytes({"version": VERSION})),
     ),
     prefixes=("/api/", "/ollama/"),
     also_under="/ollama",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.dialects import dialect
+from gateway.dialects import api_table
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai.chat import OpenAIChat
@@ -24,17 +24,17 @@ from gateway.dialects.openai.shapes import ERROR_SCHEMA, error_object
 OWNER = "shoal"
 
 
-def render_models(listings: Sequence[dialect.ModelListing], _now_s: float) -> bytes:
+def render_models(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
     """Return the answer to `GET /v1/models`."""
     return json_bytes({"object": "list", "data": [_model_object(one) for one in listings]})
 
 
-def render_model(listing: dialect.ModelListing) -> bytes:
+def render_model(listing: api_table.ModelListing) -> bytes:
     """Return the answer to `GET /v1/models/{id}`."""
     return json_bytes(_model_object(listing))
 
 
-def _model_object(listing: dialect.ModelListing) -> dict[str, Any]:
+def _model_object(listing: api_table.ModelListing) -> dict[str, Any]:
     # what every loaded copy takes, for any of them may be asked; before it, what the model could
     served = min((copy.context_tokens for copy in listing.loaded), default=listing.context_tokens)
     return {
@@ -52,20 +52,20 @@ def _model_object(listing: dialect.ModelListing) -> dict[str, Any]:
 
 
 # fmt: off
-OPENAI = dialect.Api(
+OPENAI = api_table.Api(
     title="OpenAI API",
-    envelope=dialect.ErrorEnvelope("Error", ERROR_SCHEMA, error_object),
+    envelope=api_table.ErrorEnvelope("Error", ERROR_SCHEMA, error_object),
     endpoints=(
-        dialect.Generates("/v1/chat/completions", "A chat completion, whole or streamed",
-                          OpenAIChat(), ChatCompletionsBody),
-        dialect.Generates("/v1/completions", "A text completion, whole or streamed",
-                          OpenAICompletions(), CompletionsBody),
-        dialect.Generates("/v1/responses", "A response, whole or streamed",
-                          OpenAIResponses(), ResponsesBody),
-        dialect.KeepsAnswers("/v1/responses", "response that is kept", "Response",
-                             render_items, render_deleted),
-        dialect.ListsModels("/v1/models", "Models that are here", render_models),
-        dialect.ShowsModel("/v1/models/{name:path}", "One model", render_model),
+        api_table.Generates("/v1/chat/completions", "A chat completion, whole or streamed",
+                            OpenAIChat(), ChatCompletionsBody),
+        api_table.Generates("/v1/completions", "A text completion, whole or streamed",
+                            OpenAICompletions(), CompletionsBody),
+        api_table.Generates("/v1/responses", "A response, whole or streamed",
+                            OpenAIResponses(), ResponsesBody),
+        api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",
+                               render_items, render_deleted),
+        api_table.ListsModels("/v1/models", "Models that are here", render_models),
+        api_table.ShowsModel("/v1/models/{name:path}", "One model", render_model),
     ),
     id_prefixes=("chatcmpl-", "cmpl-", "resp_"),
 )

@@ -10,7 +10,7 @@ import orjson
 from falcon.asgi import Request, Response
 
 from bus.wire.ids import RequestId
-from gateway.dialects import dialect, faults
+from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, key_id
@@ -50,7 +50,7 @@ async def recalled(
 class AnswerResource(Resource):
     """`GET` and `DELETE` of a kept answer."""
 
-    endpoint: dialect.KeepsAnswers
+    endpoint: api_table.KeepsAnswers
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
         """Answer with the answer as it was given, whole; a stream is not given again."""
@@ -75,7 +75,7 @@ class AnswerResource(Resource):
 class AnswerItems(Resource):
     """`GET` of the items that a kept answer was made from."""
 
-    endpoint: dialect.KeepsAnswers
+    endpoint: api_table.KeepsAnswers
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
         """Answer with them, those of the conversation before included."""
@@ -92,7 +92,7 @@ class AnswerItems(Resource):
 class AnswerCancel(Resource):
     """`POST` that stops the making of an answer."""
 
-    endpoint: dialect.KeepsAnswers
+    endpoint: api_table.KeepsAnswers
 
     async def on_post(self, req: Request, resp: Response, answer_id: str) -> None:
         """Stop it, and answer with what was made of it. 400 for one that has ended by itself, 404
@@ -131,7 +131,7 @@ def owner_of_answers(req: Request, service: HttpService) -> str:
 
 
 async def _kept(
-    service: HttpService, req: Request, endpoint: dialect.KeepsAnswers, answer_id: str
+    service: HttpService, req: Request, endpoint: api_table.KeepsAnswers, answer_id: str
 ) -> dialect.KeptAnswer:
     kept = await _found(service, owner_of_answers(req, service), request_id_of(answer_id))
     if kept is None:

@@ -17,7 +17,7 @@ from falcon.asgi import Request, Response
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from gateway.cluster.own_peers import is_own_process
-from gateway.dialects import dialect
+from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, forbidden
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
 from gateway.model_folders import FolderKept, delete_folder, own_folder
@@ -33,7 +33,7 @@ LOOK_S = 0.05
 class ModelToDelete(Resource):
     """A path that deletes the model which a body names."""
 
-    endpoint: dialect.DeletesModel
+    endpoint: api_table.DeletesModel
 
     async def on_delete(self, req: Request, resp: Response) -> None:
         """Delete it, or say why it stays."""

@@ -16,7 +16,7 @@ from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from gateway.cluster.model_files import ModelFiles, read_model_files
-from gateway.dialects import dialect
+from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
 from gateway.requests.routing import model_named
@@ -27,7 +27,7 @@ from gateway.service import HttpService
 class ModelList(Resource):
     """A path that tells of all models, in its API's shape."""
 
-    endpoint: dialect.ListsModels
+    endpoint: api_table.ListsModels
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with all of them, by id."""
@@ -41,7 +41,7 @@ class ModelList(Resource):
 class ModelPages(Resource):
     """A path that tells of a page of all models, in its API's shape."""
 
-    endpoint: dialect.PagesModels
+    endpoint: api_table.PagesModels
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with those that the query asks for."""
@@ -69,7 +69,7 @@ class ByHeader:
 class ModelOfPath(Resource):
     """A path that holds the name of the model that it tells of; a name may hold a slash."""
 
-    endpoint: dialect.ShowsModel
+    endpoint: api_table.ShowsModel
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
         """Answer with one model."""
@@ -80,7 +80,7 @@ class ModelOfPath(Resource):
 class ModelOfBody(Resource):
     """A path that tells of the model that a body asks about."""
 
-    endpoint: dialect.ShowsAsked
+    endpoint: api_table.ShowsAsked
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with one model."""
@@ -104,7 +104,7 @@ class ModelOfBody(Resource):
 class ModelToFetch(Resource):
     """A path by which clients have a model fetched; only one that is here can be had."""
 
-    endpoint: dialect.FetchesModel
+    endpoint: api_table.FetchesModel
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer that the model is here, or that it would have to be put here."""
@@ -127,14 +127,14 @@ class ModelToFetch(Resource):
 
 
 async def _shown(
-    service: HttpService, render: Callable[[dialect.ModelListing], bytes], name: str
+    service: HttpService, render: Callable[[api_table.ModelListing], bytes], name: str
 ) -> bytes:
     await service.catalog.wait_known()
     model = service.catalog.named(name)
     return render(_listing(service, model, service.catalog.cards().get(model)))
 
 
-def _with_files(listing: dialect.ModelListing, files: ModelFiles) -> dialect.ModelListing:
+def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table.ModelListing:
     return replace(
         listing,
         template=files.template,
@@ -144,22 +144,26 @@ def _with_files(listing: dialect.ModelListing, files: ModelFiles) -> dialect.Mod
     )
 
 
-def _listings(service: HttpService) -> list[dialect.ModelListing]:
+def _listings(service: HttpService) -> list[api_table.ModelListing]:
     """Return what is told of all models, by id."""
     cards = service.catalog.cards()
     names = sorted(service.catalog.names())
     return [_listing(service, name, cards.get(name)) for name in names]
 
 
-def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> dialect.ModelListing:
+def _listing(
+    service: HttpService, model: ModelId, card: ModelCard | None
+) -> api_table.ModelListing:
     copies = [
         _loaded(one, service, card)
         for one in service.bus.state.instances.values()
         if one.model == model and one.status == "ready"
     ]
     if card is None:
-        return dialect.ModelListing(id=model, size_bytes=0, modified_at_s=0.0, loaded=tuple(copies))
-    return dialect.ModelListing(
+        return api_table.ModelListing(
+            id=model, size_bytes=0, modified_at_s=0.0, loaded=tuple(copies)
+        )
+    return api_table.ModelListing(
         id=model,
         size_bytes=card.size_bytes,
         modified_at_s=float(card.modified_at_s),
@@ -176,7 +180,9 @@ def _listing(service: HttpService, model: ModelId, card: ModelCard | None) -> di
     )
 
 
-def _loaded(instance: Instance, service: HttpService, card: ModelCard | None) -> dialect.LoadedCopy:
+def _loaded(
+    instance: Instance, service: HttpService, card: ModelCard | None
+) -> api_table.LoadedCopy:
     now = service.reactor.now()
     reading = service.readings.runner_of(instance, now)
     weights = card.weights_bytes if card is not None else 0
@@ -186,7 +192,7 @@ def _loaded(instance: Instance, service: HttpService, card: ModelCard | None) ->
         idle_s = reading.last_used_ago_s if reading is not None else 0.0
         expires_at_s = wall() + max(0.0, instance.keep_alive_s - idle_s)
     on_cpu = instance.backend.endswith("-cpu")
-    return dialect.LoadedCopy(
+    return api_table.LoadedCopy(
         size_bytes=size,
         accelerator_bytes=0 if on_cpu else size,
         context_tokens=instance.context_tokens,

@@ -10,7 +10,7 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Failed
 from gateway.dialects import faults
-from gateway.dialects.dialect import Api
+from gateway.dialects.api_table import Api
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 from gateway.dialects.registry import APIS
