@@ -34,7 +34,7 @@ def test_c14_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, pa
 
 
 def test_c14_a_path_of_another_dialect_answers_in_its_words(node: Node) -> None:
-    answer = node.http.post("/v1/messages/count_tokens", json={"model": "shoal-tiny"})
+    answer = node.http.post("/v1/messages/batches", json={"requests": []})
     said = answer.json()
     assert answer.status_code == 404 and said.get("type") == "error", said
     assert said["error"]["type"] == "not_found_error"
