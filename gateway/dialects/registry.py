@@ -13,9 +13,10 @@ from gateway.dialects.anthropic import ANTHROPIC
 from gateway.dialects.api_table import Api, ErrorEnvelope
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
+from gateway.dialects.prompts import PROMPTS
 from gateway.dialects.to_come import not_offered, to_come
 
-APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC)
+APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC, PROMPTS)
 DEFAULT_ENVELOPE = OPENAI.envelope
 """That of paths which are in no API."""
 

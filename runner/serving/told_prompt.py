@@ -15,7 +15,7 @@ def told(request_id: RequestId, read: ReadPrompt, step: int) -> tuple[Accepted, 
     """Return the frames that answer the question and end the request, in order; `step` is the
     engine's own number."""
     usage = Usage(prompt_tokens=read.count)
-    answer = PromptAnswer(read.tokens, read.text)
+    answer = PromptAnswer(read.tokens, read.text, read.context_tokens)
     entries = (
         ChoiceEnd(request_id, 0, 0, "stop", None),
         Finished(request_id, 1, usage, answer),

@@ -64,9 +64,11 @@ class PreparedRequest:
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
     """A prompt as the model would read it, for a request that has a question about it. `count` is
-    the number of its tokens; `tokens` and `text` are empty where they were not asked for."""
+    the number of its tokens, which may be more than `context_tokens`; `tokens` and `text` are empty
+    where they were not asked for."""
 
     count: int
+    context_tokens: int
     tokens: tuple[int, ...] = ()
     text: str = ""
 

@@ -166,18 +166,18 @@ class Text:
         count = len(prompt.tokens)
         match question.wants:
             case "count":
-                return ReadPrompt(count)
+                return ReadPrompt(count, context_tokens)
             case "tokens":
                 if count > LISTED_TOKENS:
                     text = f"{count} tokens; at most {LISTED_TOKENS} are listed at once"
                     raise BadRequest(text, field="prompt")
-                return ReadPrompt(count, tokens=tuple(prompt.tokens))
+                return ReadPrompt(count, context_tokens, tokens=tuple(prompt.tokens))
             case "text":
                 text = prompt.text or self._tokenizer.decode(prompt.tokens)
                 if len(text) > TOLD_CHARACTERS:
                     said = f"{len(text)} characters; at most {TOLD_CHARACTERS} are told at once"
                     raise BadRequest(said, field="prompt")
-                return ReadPrompt(count, text=text)
+                return ReadPrompt(count, context_tokens, text=text)
 
     def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
         _check_stops(request.stop)
@@ -237,7 +237,8 @@ class Text:
         width = self._tokenizer.vocabulary
         ids = prompt.token_ids
         if ids and not 0 <= min(ids) <= max(ids) < width:
-            raise BadRequest(f"token ids must be in 0..{width - 1}", field="prompt")
+            field = "prompt" if request.question is None else "tokens"
+            raise BadRequest(f"token ids must be in 0..{width - 1}", field=field)
         return _Prompt(list(ids))
 
     def _check_length(self, text: str, context_tokens: int) -> None:

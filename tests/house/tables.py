@@ -47,6 +47,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "gateway.dialects.ollama": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai.responses": ("msgspec", "orjson", "pydantic"),
+    "gateway.dialects.prompts": ("msgspec", "orjson", "pydantic"),
     "master.decisions": ("pydantic",),
     "master.placement": ("pydantic",),
     "runner.schedule": ("msgspec", "numpy", "pydantic"),

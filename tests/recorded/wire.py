@@ -125,8 +125,8 @@ def entries() -> list[Entry]:
         PrefillProgress(RID, 8, 512, 70_000),
         Finished(RID, 9, spent),
         Finished(RID, 10, none),
-        Finished(RID, 13, none, PromptAnswer((5, 70_000), "")),
-        Finished(RID, 14, none, PromptAnswer((), "<s>Fish 🐟\n")),
+        Finished(RID, 13, none, PromptAnswer((5, 70_000), "", 4096)),
+        Finished(RID, 14, none, PromptAnswer((), "<s>Fish 🐟\n", 0)),
         *(Failed(RID, 11, reason, "it ended", spent, {"field": "n", "x": [1]}) for reason in FAILS),
         Failed(RID, 12, "internal", "", none, {}),
     ]

@@ -186,10 +186,12 @@ class PrefillProgress(ArrayFrame, tag="p", frozen=True):
 
 
 class PromptAnswer(ArrayFrame, frozen=True):
-    """A prompt as the model would read it: its token ids, or its text, as the question wants."""
+    """A prompt as the model would read it: its token ids, or its text, as the question wants.
+    `context_tokens` is how many a prompt and its answer may have together, at this copy."""
 
     token_ids: tuple[int, ...]
     text: str
+    context_tokens: int
 
 
 class Finished(ArrayFrame, tag="f", frozen=True):

@@ -50,7 +50,7 @@ class OpenAIChat:
             request_id=next(context.ids),
             model=fields.model_of(asked),
             prompt=ChatPrompt(
-                messages=_messages_of(asked.messages, context.limits),
+                messages=messages_of(asked.messages, context.limits),
                 tools=tools,
                 continue_final=_continues(asked),
             ),
@@ -96,7 +96,8 @@ def _check_offered(asked: bodies.ChatCompletionsBody) -> None:
         raise bad_field("verbosity", "only 'medium' is offered; ask for a length in the prompt")
 
 
-def _messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
+def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
+    """Return the conversation. BadRequest for too many turns, or naming one that says nothing."""
     if len(turns) > limits.messages:
         raise bad_field("messages", f"at most {limits.messages}")
     return tuple(_message_of(message, index) for index, message in enumerate(turns))
@@ -163,7 +164,7 @@ def _part_of(part: _Part) -> ContentPart:
 def _tools_of(
     asked: bodies.ChatCompletionsBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    specs = tools_of([_tool_of(body) for body in asked.tools or ()], limits)
+    specs = tools_of([tool_of(body) for body in asked.tools or ()], limits)
     tools = tuple(specs.values())
     match asked.tool_choice:
         case None | "auto":
@@ -182,7 +183,8 @@ def _tools_of(
             return _allowed_of(allowed, specs)
 
 
-def _tool_of(body: bodies.ToolBody) -> ToolSpec:
+def tool_of(body: bodies.ToolBody) -> ToolSpec:
+    """Return a tool as the model is to see it."""
     return ToolSpec(
         name=body.function.name,
         description=body.function.description,

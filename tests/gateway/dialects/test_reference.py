@@ -16,11 +16,13 @@ from gateway.dialects.ollama import bodies as ollama_bodies
 from gateway.dialects.openai import bodies as openai_bodies
 from gateway.dialects.openai.responses import bodies as responses_bodies
 from gateway.dialects.openai.responses import items as responses_items
+from gateway.dialects.prompts import bodies as prompts_bodies
 
 PAGE = (Path(__file__).parents[3] / "docs/operations/http-api.md").read_text()
 BEFORE_OLLAMA, REST = PAGE.split("## Ollama", maxsplit=1)
 OPENAI, RESPONSES = BEFORE_OLLAMA.split("## OpenAI: `/v1/responses`", maxsplit=1)
-OLLAMA, ANTHROPIC = REST.split("## Anthropic", maxsplit=1)
+OLLAMA, REST = REST.split("## Anthropic", maxsplit=1)
+ANTHROPIC, PROMPTS = REST.split("## Prompts", maxsplit=1)
 
 
 def _named(text: str) -> set[str]:
@@ -87,6 +89,19 @@ def test_everything_of_ollamas_is_on_the_page(names: set[str]) -> None:
 )
 def test_everything_of_anthropics_is_on_the_page(names: set[str]) -> None:
     assert names - _named(ANTHROPIC) == set()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        set(prompts_bodies.TokenizeBody.model_fields),
+        set(prompts_bodies.DetokenizeBody.model_fields),
+        set(prompts_bodies.ApplyTemplateBody.model_fields),
+        set(prompts_bodies.REFUSED_TOKENIZE),
+    ],
+)
+def test_everything_about_prompts_is_on_the_page(names: set[str]) -> None:
+    assert names - _named(PROMPTS) == set()
 
 
 def test_every_error_code_is_on_the_page() -> None:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from bus.wire.errors import BadRequest
 from gateway.dialects.anthropic.dialect import AnthropicMessages
-from gateway.dialects.dialect import Dialect, Limits
+from gateway.dialects.dialect import Limits, WholeDialect
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
 from gateway.dialects.openai.responses import OpenAIResponses
+from gateway.dialects.prompts.dialect import Tokenize
 from gateway.dialects.published_fields import PUBLISHED_FIELDS
 from gateway.dialects.unknown_fields import (
     HEADER_BYTES,
@@ -32,7 +33,7 @@ from tests.harness.published_fields import published
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 USE = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}
-BODIES: list[tuple[Dialect, dict[str, Any], tuple[str, ...]]] = [
+BODIES: list[tuple[WholeDialect, dict[str, Any], tuple[str, ...]]] = [
     (
         OpenAIChat(),
         {
@@ -91,6 +92,7 @@ BODIES: list[tuple[Dialect, dict[str, Any], tuple[str, ...]]] = [
         },
         ("parameters",),
     ),
+    (Tokenize(), {"model": "m", "messages": [{"role": "user", "content": "u"}]}, ()),
     (OllamaGenerate(), {"model": "m", "prompt": "p", "options": {"seed": 1}}, ()),
 ]
 """Dialects, bodies of theirs, and the fields whose objects hold what their author likes."""
@@ -138,7 +140,7 @@ def test_nothing_is_ignored_unnamed(desk: Any, data: Any) -> None:
 
 @pytest.mark.parametrize(("dialect", "body", "_free"), BODIES)
 def test_null_in_an_unknown_field_is_as_if_left_out(
-    desk: Any, dialect: Dialect, body: dict[str, Any], _free: tuple[str, ...]
+    desk: Any, dialect: WholeDialect, body: dict[str, Any], _free: tuple[str, ...]
 ) -> None:
     assert desk.parse(dialect, {**body, "colour": None}).extras.ignored == ()
     turned = copy.deepcopy(body)
@@ -149,7 +151,7 @@ def test_null_in_an_unknown_field_is_as_if_left_out(
 
 @pytest.mark.parametrize(("dialect", "body", "_free"), BODIES)
 def test_an_unknown_field_is_refused_where_fields_are_strict(
-    desk: Any, dialect: Dialect, body: dict[str, Any], _free: tuple[str, ...]
+    desk: Any, dialect: WholeDialect, body: dict[str, Any], _free: tuple[str, ...]
 ) -> None:
     strict = desk.context(limits=Limits(strict_fields=True))
     for place in [place for _, place in _objects(body, _free)][:3]:

@@ -332,8 +332,8 @@ def test_a_count_is_what_the_same_request_would_be_given_to_read(asked: Generati
     prepared = TEXT.prepare(asked, 1 << 20)
     counted, listed = told(asked, "count", context=1 << 20), told(asked, "tokens", context=1 << 20)
     if isinstance(prepared, PreparedRequest):
-        assert counted == ReadPrompt(len(prepared.tokens))
-        assert listed == ReadPrompt(len(prepared.tokens), tokens=prepared.tokens)
+        assert counted == ReadPrompt(len(prepared.tokens), 1 << 20)
+        assert listed == ReadPrompt(len(prepared.tokens), 1 << 20, tokens=prepared.tokens)
     for read in (counted, listed):
         assert isinstance(read, ReadPrompt) or read.model_dump_json()
 
@@ -359,9 +359,9 @@ def test_the_text_of_a_prompt_is_the_templates_or_that_of_token_ids() -> None:
     assert read.text == prompt_text(ready(request(chat("hi")))) and "<|im_start|>user" in read.text
     tokens = TOKENIZER.encode("Grüße 🐟<|im_end|>")
     read = told(request(TokensPrompt(token_ids=tuple(tokens))), "text")
-    assert read == ReadPrompt(len(tokens), text="Grüße 🐟<|im_end|>")
+    assert read == ReadPrompt(len(tokens), 4096, text="Grüße 🐟<|im_end|>")
     outside = told(request(TokensPrompt(token_ids=(VOCABULARY,))), "text")
-    assert isinstance(outside, Refusal) and outside.field == "prompt"
+    assert isinstance(outside, Refusal) and outside.field == "tokens"
 
 
 def test_nothing_that_does_not_fit_a_frame_is_told() -> None:

@@ -1,0 +1,26 @@
+"""The API of prompts as a table: paths and fields of vLLM's and of llama.cpp's servers.
+
+Pure. Failures are told as OpenAI's are.
+"""
+
+from __future__ import annotations
+
+from gateway.dialects import api_table
+from gateway.dialects.openai.api import OPENAI
+from gateway.dialects.prompts.bodies import ApplyTemplateBody, DetokenizeBody, TokenizeBody
+from gateway.dialects.prompts.dialect import ApplyTemplate, Detokenize, Tokenize
+
+# fmt: off
+PROMPTS = api_table.Api(
+    title="Prompts",
+    envelope=OPENAI.envelope,
+    endpoints=(
+        api_table.ReadsPrompt("/tokenize", "The tokens of a text or a conversation",
+                              Tokenize(), TokenizeBody),
+        api_table.ReadsPrompt("/detokenize", "The text of tokens", Detokenize(), DetokenizeBody),
+        api_table.ReadsPrompt("/apply-template", "The text that a template makes of messages",
+                              ApplyTemplate(), ApplyTemplateBody),
+    ),
+    id_prefixes=("prompt-",),
+)
+# fmt: on

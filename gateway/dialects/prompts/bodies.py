@@ -1,0 +1,64 @@
+"""What clients send to ask about a prompt: the closed types of three bodies.
+
+Pure. Fields are those of vLLM's server and of llama.cpp's, some of which mean the same.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gateway.dialects.body import Closed, FieldTable
+from gateway.dialects.openai.bodies import TemplateArgumentsBody, ToolBody, VocabularyIndex
+from gateway.dialects.openai.messages import MessageBody
+
+OWN_TEMPLATE = "leave it out; a model's own template is used"
+PIECES = "leave it out; /detokenize tells the text of tokens"
+REFUSED_CHAT = {
+    "chat_template": OWN_TEMPLATE,
+    "chat_template_content_format": OWN_TEMPLATE,
+    "documents": "leave it out; say in a message what the model is to know",
+    "response_format": "leave it out; a template does not show it",
+    "mm_processor_kwargs": "leave it out; models here read text only",
+}
+REFUSED_TOKENIZE = {**REFUSED_CHAT, "return_token_strs": PIECES, "with_pieces": PIECES}
+"""Fields that are known and not offered -> what to do; empty and false ask for nothing."""
+
+
+class AskedModelBody(Closed):
+    """The model to ask; may be left out where there is one alone."""
+
+    model: str | None = None
+
+
+class ConversationBody(AskedModelBody):
+    """A conversation as for a chat completion, as far as a template shows it."""
+
+    table: ClassVar[FieldTable] = FieldTable(refused=REFUSED_CHAT, empty_asks_nothing=True)
+    messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)] | None = None
+    tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateArgumentsBody | None = None
+
+
+class TokenizeBody(ConversationBody):
+    """The body of `POST /tokenize`: a text (`prompt`, or `content`) or a conversation."""
+
+    table: ClassVar[FieldTable] = FieldTable(refused=REFUSED_TOKENIZE, empty_asks_nothing=True)
+    prompt: str | None = None
+    content: str | None = None
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+
+
+class DetokenizeBody(AskedModelBody):
+    """The body of `POST /detokenize`."""
+
+    tokens: Annotated[list[VocabularyIndex], Field(fail_fast=True)]
+
+
+class ApplyTemplateBody(ConversationBody):
+    """The body of `POST /apply-template`."""
