@@ -36,3 +36,14 @@ def test_it_is_not_asked_to_score_a_prompt_and_goes_on_to_answer(testbed: Gatewa
     runner = testbed.runners[0]
     assert len(runner.heard("submit")) == before + 1
     assert runner.heard("bad") == []
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/tokenize", "/apply-template"])
+def test_it_is_not_asked_about_prompts(testbed: GatewayTestbed, path: str) -> None:
+    before = len(testbed.runners[0].heard("submit"))
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "tokens=2"}]}
+    refused = httpx.post(f"{testbed.url}{path}", json=body, timeout=10)
+    assert refused.status_code == 400
+    assert "older shoal" in refused.json()["error"]["message"]
+    assert len(testbed.runners[0].heard("submit")) == before
+    assert testbed.runners[0].heard("bad") == []
