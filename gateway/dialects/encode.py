@@ -7,9 +7,10 @@ they leave here escaped. Log-probabilities leave finite, because JSON has no inf
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -18,6 +19,8 @@ from bus.wire.messages.tokens import TokenLogprob
 LEAST_LOGPROB = -9999.0
 """Stands for "impossible", as OpenAI's reference says."""
 
+_LONG_NUMBER = re.compile(r"[0-9]{19}")
+"""What has fewer digits in a row fits into 64 bits."""
 _BREAKS = re.compile(rb"\xc2\x85|\xe2\x80[\xa8\xa9]")
 _ESCAPES = {b"\xc2\x85": b"\\u0085", b"\xe2\x80\xa8": b"\\u2028", b"\xe2\x80\xa9": b"\\u2029"}
 
@@ -37,6 +40,22 @@ def text_bytes(text: str) -> bytes:
 def json_bytes(value: Any) -> bytes:
     """Return `value` as JSON on one line; keys in the order given."""
     return _BREAKS.sub(_escaped, orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+
+
+def arguments_object(text: str) -> dict[str, Any] | orjson.Fragment | None:
+    """Return a call's arguments as an object that `json_bytes` writes; None for text that is none.
+
+    Whole numbers beyond 64 bits, which orjson would round, stay what they are.
+    """
+    try:
+        value = orjson.loads(text or "{}")
+        if not isinstance(value, dict):
+            return None
+        if _LONG_NUMBER.search(text):
+            return orjson.Fragment(json.dumps(json.loads(text)))
+    except (ValueError, RecursionError):
+        return None
+    return cast(dict[str, Any], value)
 
 
 def finite_logprob(logprob: float) -> float:

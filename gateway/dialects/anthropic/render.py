@@ -10,11 +10,8 @@ hot path: bytes made when the block opened, one JSON string between them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from typing import Any, cast
-
-import orjson
+from typing import Any
 
 from bus.wire.errors import FinishReason
 from bus.wire.messages.requests import Usage
@@ -40,7 +37,7 @@ from gateway.dialects.anthropic.shapes import (
 )
 from gateway.dialects.collect import Collected, CollectedCall
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.encode import json_bytes, text_bytes
+from gateway.dialects.encode import arguments_object, json_bytes, text_bytes
 from gateway.dialects.faults import HttpFault
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -189,13 +186,11 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 
 def _block_of(call: CollectedCall) -> dict[str, Any]:
     """Return a call; one that was cut off is told as text, as no object can be made of it."""
-    arguments: object = None
-    with contextlib.suppress(orjson.JSONDecodeError):
-        arguments = orjson.loads(call.arguments or "{}")
-    if not isinstance(arguments, dict):
+    arguments = arguments_object(call.arguments)
+    if arguments is None:
         return {"type": "text", "text": call.arguments}
-    return _call_object(call.call_id, call.name, cast(dict[str, Any], arguments))
+    return _call_object(call.call_id, call.name, arguments)
 
 
-def _call_object(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _call_object(call_id: str, name: str, arguments: object) -> dict[str, Any]:
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}

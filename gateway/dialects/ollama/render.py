@@ -13,9 +13,7 @@ from __future__ import annotations
 import datetime
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
-
-import orjson
+from typing import Any, Literal
 
 from bus.wire.errors import FinishReason
 from bus.wire.messages.requests import Usage
@@ -33,7 +31,7 @@ from bus.wire.messages.tokens import (
 from gateway.dialects import faults
 from gateway.dialects.collect import Collected, CollectedCall
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
+from gateway.dialects.encode import arguments_object, json_bytes, logprobs_list, text_bytes
 from gateway.dialects.faults import HttpFault
 
 CONTENT_TYPE = "application/x-ndjson"
@@ -252,7 +250,7 @@ def message_object(
     """
     shown: list[dict[str, Any]] = []
     for index, call in enumerate(calls, start=first):
-        arguments = _arguments(call.arguments)
+        arguments = arguments_object(call.arguments)
         if arguments is None:
             text += call.arguments
             continue
@@ -295,14 +293,6 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _total_s(usage: Usage, load_s: float) -> float:
     return load_s + usage.queue_s + usage.prefill_s + usage.decode_s
-
-
-def _arguments(text: str) -> dict[str, Any] | None:
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        return None
-    return cast(dict[str, Any], value) if isinstance(value, dict) else None
 
 
 def _ns(seconds: float) -> int:
