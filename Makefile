@@ -20,6 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 TOLD := --durations 10 -r s
 QUESTION := What is shoal?
 SIDE_BY_SIDE := --numprocesses logical --dist worksteal
+IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: up down test lint check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs lock clean
 
@@ -39,13 +40,15 @@ down: $(READY)
 	@$(BIN)/shoal down
 
 test: $(READY)
-	$(PYTEST) tests -m "not alone and not proof" $(SIDE_BY_SIDE) $(TOLD)
+	$(PYTEST) tests -m "not nodes and not alone and not proof" $(SIDE_BY_SIDE) $(TOLD)
+	$(PYTEST) tests -m "nodes and not proof" $(IN_PAIRS) $(TOLD)
 	$(PYTEST) tests -m "alone and not proof" $(TOLD)
 
 lint: $(READY)
 	$(BIN)/ruff format --check $(PACKAGES) tests
 	$(BIN)/ruff check $(PACKAGES) tests
 	$(BIN)/pyright
+	$(BIN)/python -m tests.harness.fields_page --check
 	$(BIN)/python -m tests.harness.limits_page --check
 	$(BIN)/python -m tests.harness.protocol_page --check
 	$(BIN)/python -m tests.harness.reference_page --check
@@ -62,6 +65,7 @@ fmt: $(READY)
 	$(BIN)/ruff check --fix $(PACKAGES) tests
 
 docs: $(READY)
+	$(BIN)/python -m tests.harness.fields_page
 	$(BIN)/python -m tests.harness.limits_page
 	$(BIN)/python -m tests.harness.protocol_page
 	$(BIN)/python -m tests.harness.reference_page
@@ -71,6 +75,9 @@ lock:
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --extra dev --no-annotate --no-header \
 		--python-version 3.11 pyproject.toml -o requirements.lock
+	for wanted in tests/clients/environments/*.in; do \
+		$(BIN)/uv pip compile --quiet --universal --no-annotate --no-header --python-version 3.11 \
+			$$wanted -o $${wanted%.in}.txt || exit 1; done
 
 clean:
 	rm -rf $(VENV) build *.egg-info bench-results prove-results .pytest_cache .ruff_cache
@@ -94,6 +101,7 @@ prove-sim: $(READY)
 	$(PROVE) tests/sim $(SIDE_BY_SIDE)
 
 prove-clients: $(READY)
+	rm -f prove-results/clients.jsonl
 	$(PROVE) tests/clients
 
 prove-fuzz: $(READY)
@@ -125,6 +133,7 @@ prove-latency: $(READY)
 	$(BIN)/python -m tests.bench.mirror
 	$(BIN)/python -m tests.bench.planes
 	$(BIN)/python -m tests.bench.gateway_flat_out --json bench-results/gateway.json
+	$(BIN)/python -m tests.bench.dialects_flat_out --json bench-results/dialects.json
 
 prove-bench: bench
 

@@ -140,7 +140,9 @@ class HttpService:
     def parse_context(self) -> ParseContext:
         """Return what a parser may know now."""
         context_tokens = {
-            str(card.model): card.context_tokens for card in self.catalog.cards().values()
+            str(card.model): card.context_tokens
+            for card in self.catalog.cards().values()
+            if card.makes == "text"
         }
         return ParseContext(
             ids=self._ids,

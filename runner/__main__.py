@@ -21,7 +21,9 @@ from runner.service import run_slot
 from runner.text import TextWorks, import_libraries
 
 if TYPE_CHECKING:
-    from runner.mlx.engine import MlxEngine
+    from runner.mlx.embedding import EmbeddingEngine
+    from runner.mlx.engine import MlxEngine, Precision
+    from runner.text import EmbeddingInputs
 
 SWITCH_S = 0.0005
 """How long a thread may hold the interpreter when another wants it: a tenth of the usual, for
@@ -37,18 +39,29 @@ def load_engine(
 ) -> MlxEngine:
     """Import MLX only in the thread that will own it, and load. With a file of `busy_runners`, the
     threads of its BLAS are shared with them."""
-    from runner.mlx.engine import Precision
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
 
     return load(
         Path(spec.path),
-        dtype=cast(Precision, spec.dtype),
+        dtype=cast("Precision", spec.dtype),
         memory_limit_bytes=spec.memory_limit_bytes,
         context_tokens=spec.context_tokens,
         progress=progress,
         rank_context=context,
         threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,
+    )
+
+
+def load_embedder(spec: RunnerSpec, progress: Progressed) -> EmbeddingEngine:
+    """Import MLX only in the thread that will own it, and load an embedding model."""
+    from runner.mlx.embedding import EmbeddingEngine
+
+    return EmbeddingEngine.load(
+        Path(spec.path),
+        dtype=cast("Precision", spec.dtype),
+        memory_limit_bytes=spec.memory_limit_bytes,
+        progress=progress,
     )
 
 
@@ -73,6 +86,13 @@ def load_text(spec: RunnerSpec) -> TextWorks:
     return Text(ModelTokenizer(Path(spec.path)), thinking_by_default=spec.thinking)
 
 
+def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
+    """Open the tokenizer of an embedding model. Raises TokenizerError."""
+    from runner.text import EmbeddingInputs
+
+    return EmbeddingInputs.load(Path(spec.path), max_tokens=spec.context_tokens)
+
+
 def main() -> int:
     """Serve one slot; returns the exit code of the table in `runner.lifecycle`."""
     settings = load_settings()
@@ -87,6 +107,8 @@ def main() -> int:
             load_engine=load,
             load_follower=load,
             load_text=load_text,
+            load_embedder=load_embedder,
+            load_inputs=load_inputs,
             form_group=form_group,
             open_exchanges=open_exchanges,
             prepare=import_libraries,

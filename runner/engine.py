@@ -2,7 +2,8 @@
 
 Pure. `schedule` decides; an `Engine` computes. The `StepPlan` is the engine's *only*
 input after loading: it is serialisable, numbered, and the same plan given to every rank
-of a group makes every rank do the same operations in the same order.
+of a group makes every rank do the same operations in the same order. (An embedding model has
+no steps: its `Embedder` is given prompts and returns their vectors.)
 
 Order within a step: release and preempt; evict; admit and prefix hits; prefill groups in
 order; decode of all rows named; prefix insertions. A row whose last prompt chunk is in this
@@ -13,7 +14,7 @@ row found finished in n still runs in n + 1, and what it makes there is thrown a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
 
@@ -49,6 +50,7 @@ class RowSpec:
     (`seed`, its position) alone. `seed` is always set here. `logprobs` None: not computed;
     k: the chosen token's and the k likeliest. `prompt_logprobs` k: of each prompt token too, from
     the logits of every position of the row's chunks; the scheduler keeps those chunks small.
+    No token of `held_ends` is sampled before the row has made `min_tokens`.
     """
 
     row: RowId
@@ -59,6 +61,8 @@ class RowSpec:
     logprobs: int | None = None
     grammar: GrammarSpec | None = None
     prompt_logprobs: int | None = None
+    min_tokens: int = 0
+    held_ends: frozenset[int] = frozenset()
 
 
 class PrefixHit(ArrayFrame, frozen=True):
@@ -214,6 +218,69 @@ class EngineStatus:
     steps_done: int = 0
     last_step_s: float = 0.0
     busy_since: float | None = None
+
+
+class EmbedderFacts(Protocol):
+    """The facts of a loaded embedding model. A vector has `dimensions` numbers unless another count
+    is asked for, where it `allows_dimensions`: one of `dimension_choices`, or where
+    `any_dimensions` all up to `width`. An input has at most `max_tokens`."""
+
+    @property
+    def dimensions(self) -> int:
+        """Return how many numbers a vector has."""
+        ...
+
+    @property
+    def allows_dimensions(self) -> bool:
+        """Return whether another count may be asked for."""
+        ...
+
+    @property
+    def dimension_choices(self) -> tuple[int, ...]:
+        """Return which counts may be."""
+        ...
+
+    @property
+    def any_dimensions(self) -> bool:
+        """Return whether all counts up to `width` may be."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers a vector has at most."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Return how many tokens an input may have, those included that the tokenizer adds."""
+        ...
+
+
+class Embedder(Protocol):
+    """Computes vectors. Every call is made from the one thread that loaded the model; an exception
+    from any of them is fatal."""
+
+    @property
+    def facts(self) -> EmbedderFacts:
+        """Return the facts of the model."""
+        ...
+
+    def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
+        """Return the vector of each prompt, in order, as 32-bit floats, the least byte first. It
+        does not depend on the others."""
+        ...
+
+    def memory(self) -> EngineMemory:
+        """Return the bytes in use now; does not wait for the device."""
+        ...
+
+    def rest(self) -> None:
+        """Give back free memory: there has been nothing to do for a moment."""
+        ...
+
+    def close(self) -> None:
+        """End the engine; no other call comes after it."""
+        ...
 
 
 class StepEngine(Protocol):

@@ -58,6 +58,9 @@ LONGEST_STEP_DEADLINE_S: Final = 10.0
 PREPARES_S: Final = 60.0
 """How long one request may take to become tokens: templates, grammars and the length of a prompt
 have limits of their own, so that it is a defect which takes longer."""
+BATCH_DEADLINE_S: Final = 60.0
+"""How long a batch of inputs may take, or four times what is expected where that is more: unlike a
+prompt's prefill, an input cannot be computed in parts."""
 RANK_BEAT_S: Final = 0.5
 RANK_LOST_S: Final = 3.0
 RANK_LOST_LOADING_S: Final = 15.0
@@ -67,6 +70,11 @@ RANK_LOST_LOADING_S: Final = 15.0
 def lost_peer(message: str) -> bool:
     """Return whether an engine's error says that the connection to another rank is gone."""
     return any(f"[{backend}]" in message for backend in ("ring", "jaccl"))
+
+
+def batch_deadline_s(expected_s: float) -> float:
+    """Return how long an embedding engine may take over a batch."""
+    return max(BATCH_DEADLINE_S, 4 * expected_s)
 
 
 def step_deadline_s(expected_s: float, steps_done: int) -> float:

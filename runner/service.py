@@ -42,6 +42,7 @@ from runner.engine import EngineStatus
 from runner.group.group_config import CannotForm
 from runner.recorder import KEPT, FlightRecorder
 from runner.roles.collective_test import CollectiveTestRole
+from runner.roles.embedding import EmbeddingRole
 from runner.roles.follower import FollowerRole
 from runner.roles.lead import LeadRole
 from runner.roles.role import Factories, Role, RoleParts
@@ -141,6 +142,8 @@ class RunnerService:
         parts = RoleParts(spec, self, shell, self._factories, self._recorder)
         if spec.test is not None:
             return CollectiveTestRole(parts, spec.test)
+        if spec.makes == "embedding":
+            return EmbeddingRole(parts)
         return LeadRole(parts, self._tap) if spec.rank == 0 else FollowerRole(parts)
 
     def _start_drain(self, drain: SlotDrain) -> None:
@@ -267,8 +270,6 @@ class RunnerService:
     def _report(self) -> RunnerReport:
         """Return what a diagnosis shows of this runner: its last deeds, memory and model."""
         spec, role = self._spec, self._role
-        facts = role.facts if role else None
-        known = {} if facts is None else {**facts.extra, "context_tokens": facts.context_tokens}
         return RunnerReport(
             slot=self._slot,
             pid=os.getpid(),
@@ -277,7 +278,7 @@ class RunnerService:
             phase=self.phase,
             recorder=self._recorder.report(),
             memory=asdict(role.status.memory) if role else {},
-            facts=known,
+            facts=dict(role.described) if role else {},
         )
 
     def _tap(self, step: int, entries: list[Entry]) -> None:

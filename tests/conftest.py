@@ -1,5 +1,5 @@
-"""What all tests share: an example of a property may take as long as it likes, and whatever runs
-whole nodes or groups is slow and runs alone."""
+"""What all tests share: an example of a property may take as long as it likes, and tests of whole
+nodes or groups are slow: they run in pairs, a file beside a file, or alone where they measure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,26 @@ settings.load_profile("untimed")
 HERE = Path(__file__).parent
 WHOLE_NODES = [HERE / name for name in ("clients", "inspection", "processes")]
 RANKS = ("test_group", "test_measuring")
+MEASURES = {
+    "inspection": (
+        "lost_nodes", "sharing", "trust_fuzz", "trust_stalls", "trust_templates", "waiting",
+    ),
+    "processes": (
+        "blas", "churn", "cluster", "diagnosis", "discovery", "faults", "lab", "partition", "soak",
+        "spare_runner", "two_nodes",
+    ),
+}  # fmt: skip
+"""The files of whole nodes that tell how long something took, or that load all of the cores."""
+LONGEST = ("cluster_meeting", "crash_loops", "client_stories", "javascript_clients", "lm_eval")
+"""Of the files that run in pairs those to begin with, so that none is left to end alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    measures = {HERE / room / f"test_{of}.py" for room, names in MEASURES.items() for of in names}
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in WHOLE_NODES):
             item.add_marker("slow")
-            item.add_marker("alone")
+            item.add_marker("alone" if item.path in measures else "nodes")
         elif item.path.parent == HERE / "runner" and item.path.stem.startswith(RANKS):
             item.add_marker("alone")
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONGEST)

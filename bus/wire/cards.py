@@ -6,12 +6,16 @@ Pure. A card is a retained reading; the strictly newer one of two wins.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from pydantic import Field
 
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.wire import Message
 from bus.wire.topology import NodeAddress, RdmaPort
+
+ModelKind = Literal["text", "embedding"]
+"""What a model makes of a prompt: more text, or a vector."""
 
 
 class ModelCard(Message):
@@ -31,6 +35,10 @@ class ModelCard(Message):
     why the family cannot be a pipeline. `fetched_in_parts`: a stage of a pipeline fetches its own
     layers alone. `compatible_backends` (empty: any) and `backend_preference` (best first) are
     `<engine>-<compute>` tags.
+
+    `makes`: an embedding model keeps no KV, runs on one rank alone, and takes `context_tokens` of
+    each input. Its vectors have `dimensions` numbers unless another of `dimension_choices` is asked
+    for, or any count up to `dimensions_at_most` (0: no other but the choices).
     """
 
     model: ModelId
@@ -66,6 +74,10 @@ class ModelCard(Message):
     fetched_in_parts: bool = False
     compatible_backends: tuple[str, ...] = ()
     backend_preference: tuple[str, ...] = ()
+    makes: ModelKind = "text"
+    dimensions: int = 0
+    dimension_choices: tuple[int, ...] = ()
+    dimensions_at_most: int = 0
 
 
 class PartialModel(Message):

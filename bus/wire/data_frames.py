@@ -25,8 +25,10 @@ from bus.wire.messages.tokens import (
     ToRunner,
 )
 
-LATER = ("key_id", "prompt_logprobs", "question")
+LATER = ("key_id", "prompt_logprobs", "question", "min_tokens")
 """Fields of a request that came later: left out where they say nothing, for earlier builds."""
+LATER_IN_OUTPUT = {"rule", "choices", "field"}
+"""Those of its `output`, left out where all say nothing."""
 
 
 def pack_to_gateway(message: ToGateway) -> bytes:
@@ -59,11 +61,17 @@ def _row(entry: Entry) -> Entry | tuple[object, ...]:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         if isinstance(value, GenerationRequest):
-            return value.model_dump(
-                exclude={name for name in LATER if getattr(value, name) is None}
-            )
+            return value.model_dump(exclude=_unsaid(value))
         return value.model_dump(exclude_defaults=True)
     raise TypeError(f"{type(value).__name__} is nothing that travels in a frame")
+
+
+def _unsaid(request: GenerationRequest) -> dict[str, Any]:
+    """Return which of a request's later fields say nothing, as pydantic's `exclude`."""
+    unsaid: dict[str, Any] = {name: True for name in LATER if getattr(request, name) is None}
+    if not request.output.is_later:
+        unsaid["output"] = LATER_IN_OUTPUT
+    return unsaid
 
 
 def _validated(model: type[BaseModel], data: object) -> BaseModel:

@@ -67,19 +67,33 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Generates(Endpoint):
-    """`POST path` generates text; `body` is the model that parses it."""
+    """`POST path` generates text; `body` is the model that parses it, `answer` the type of a whole
+    answer, `event` that of the JSON in each event or line of a stream, but for failures."""
 
     dialect: Dialect
     body: type[BaseModel]
+    answer: Any
+    event: Any
 
 
 @dataclass(frozen=True, slots=True)
 class ReadsPrompt(Endpoint):
     """`POST path` tells of a prompt as the model would read it; `body` is the model that parses
-    it. Its requests have a question, and nothing is generated."""
+    it, `answer` the type of its answer. Its requests have a question, and nothing is generated."""
 
     dialect: WholeDialect
     body: type[BaseModel]
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Embeds(Endpoint):
+    """`POST path` makes vectors of texts; `body` is the model that parses it, `answer` the type of
+    its answer."""
+
+    dialect: WholeDialect
+    body: type[BaseModel]
+    answer: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +213,7 @@ class Api:
     endpoints: tuple[
         Generates
         | ReadsPrompt
+        | Embeds
         | ListsModels
         | PagesModels
         | ShowsModel

@@ -11,12 +11,12 @@ Unions are told apart by functions whose tags begin with `~`, so that a path nev
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError
 
 from bus.wire.errors import BadRequest
 from gateway.dialects.dialect import Extras, Limits
@@ -39,8 +39,13 @@ NOT_YET: Mapping[str, str] = {
     "x_cooldown": "leave it out; x_stay_warm says how long the model stays",
 }
 """Fields of ours that are promised and that nothing would come of -> what to do today."""
-EXTRAS = ("x_client_id", "x_priority", "x_stay_warm", "x_timeout_s")
-"""Fields of ours that every body may have."""
+EXTRAS: Mapping[str, str] = {
+    "x_client_id": "who asks, 1 to 200 characters; rows are shared between API keys, then these",
+    "x_priority": "a word or a number from 0 to 1000; lower goes first",
+    "x_stay_warm": "seconds to keep the model after this; at most 7 days",
+    "x_timeout_s": "seconds for the answer, above 0; at most 7 days",
+}
+"""Fields of ours that every body may have -> what they say."""
 MAX_PRIORITY = 1000
 MAX_SECONDS = 7 * 24 * 3600.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
@@ -51,13 +56,15 @@ _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
 class FieldTable:
     """What a dialect does with fields that its model does not have.
 
-    `harmless`: accepted without effect -> why. `refused`: known and not offered -> advice, but a
-    null asks for nothing, nor, where `empty_asks_nothing`, do an empty text, list or object, 0 and
+    `harmless`: accepted without effect -> why. `neutral`: known to the dialect's parser, which
+    refuses all but these values. `refused`: known and not offered -> advice, but a null asks for
+    nothing, nor, where `empty_asks_nothing`, do an empty text, list or object, 0 and
     false: clients written in Go send what they were not given as such.
     """
 
     harmless: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
     empty_asks_nothing: bool = False
 
     def asks(self, value: Any) -> bool:
@@ -69,17 +76,46 @@ class Closed(BaseModel):
     """A client's object: types exact, numbers finite; keys that it does not know are kept apart,
     for `validate` to judge.
 
-    `table` is about the fields that the object does not have.
+    `table` is about the fields that the object does not have. `apart` has the types of fields that
+    are validated by themselves. `others` says why keys are taken unnamed, where all are.
     """
 
     model_config = ConfigDict(
         extra="allow", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
     )
     table: ClassVar[FieldTable] = FieldTable()
+    apart: ClassVar[Mapping[str, type[BaseModel]]] = {}
+    others: ClassVar[str] = ""
 
 
 Unused = Any
 """The type of a field that is accepted without effect."""
+ACCEPTED, EFFECT = "x-accepted", "x-effect"
+"""Where the schema of a field says which values alone it takes, and that it has no effect."""
+
+
+def honoured(words: str) -> Any:
+    """Make a field that may be left out and changes what is done; `words` say what it means."""
+    return Field(default=None, description=words)
+
+
+def no_effect(why: str) -> Any:
+    """Make a field that is taken in its place and changes nothing, with the reason."""
+    return Field(default=None, description=why, json_schema_extra={EFFECT: "none"})
+
+
+def refused(why: str) -> Any:
+    """Make a field of an object that is refused whole, once it is known for what it is."""
+    return Field(description=why, json_schema_extra={ACCEPTED: []})
+
+
+def only(*accepted: Any, why: str, alias: str | None = None) -> Any:
+    """Make a field that asks for nothing, in these values and in null, and is refused with others;
+    its parser, or its type, refuses them."""
+    told: dict[str, Any] = {ACCEPTED: list(accepted)}
+    return Field(default=None, description=why, alias=alias, json_schema_extra=told)
+
+
 Model = TypeVar("Model", bound=Closed)
 
 
@@ -200,6 +236,16 @@ def validate(
         near = slip_of(str(location[-1])[:MAX_PATH], known_names(kind)) if slips else None
         ignored.append(_ignored((within, *location), near, strict=strict))
     return made, tuple(ignored[:MAX_NAMED])
+
+
+def ignoring(extras: Extras, paths: Sequence[str], text: str, limits: Limits) -> Extras:
+    """Return the extras with paths of more that has no effect; `text` says why, and is the refusal
+    of the first where unknown fields are refused too. BadRequest."""
+    if not paths:
+        return extras
+    if limits.strict_fields:
+        raise bad_field(paths[0], text)
+    return replace(extras, ignored=(*extras.ignored, *paths)[:MAX_NAMED])
 
 
 def path_of(location: tuple[int | str, ...]) -> str:

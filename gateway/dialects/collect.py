@@ -24,6 +24,7 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
+    Vectors,
 )
 
 
@@ -60,13 +61,16 @@ class CollectedChoice:
 @dataclass(slots=True)
 class Collected:
     """One request, whole. `failed` is set when it ended early, `prompt` where there was a question
-    about its prompt."""
+    about its prompt. `vectors` are those of its inputs, `cut` the numbers of those of which only a
+    part was read."""
 
     request_id: RequestId
     choices: list[CollectedChoice]
     usage: Usage = field(default_factory=Usage)
     failed: Failed | None = None
     prompt: PromptAnswer | None = None
+    vectors: list[bytes] = field(default_factory=list[bytes])
+    cut: list[int] = field(default_factory=list[int])
 
 
 class Collector:
@@ -121,6 +125,9 @@ class Collector:
                     calls = whole.choices[entry.choice].calls
                     calls += (CollectedCall() for _ in range(len(calls), entry.call + 1))
                     calls[entry.call].add(entry)
+                case Vectors():
+                    whole.vectors += entry.vectors
+                    whole.cut += entry.cut
                 case ChoiceEnd():
                     whole.choices[entry.choice].finish_reason = entry.finish_reason
                     whole.choices[entry.choice].stop = entry.stop

@@ -43,6 +43,7 @@ class Limits:
     objects: int = 24_000
     messages: int = 4096
     prompts: int = 128
+    inputs: int = 2048
     tools: int = 512
     stops: int = 16
     strict_fields: bool = False
@@ -53,7 +54,7 @@ class ParseContext:
     """All that a parser may know beside the body.
 
     `ids` is drawn from once per request made. `context_tokens` is what the cards say, for the
-    models that are known.
+    text models that are known.
     """
 
     ids: Iterator[RequestId]

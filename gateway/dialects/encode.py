@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from array import array
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -56,6 +58,15 @@ def arguments_object(text: str) -> dict[str, Any] | orjson.Fragment | None:
     except (ValueError, RecursionError):
         return None
     return cast(dict[str, Any], value)
+
+
+def vector_list(vector: bytes) -> orjson.Fragment:
+    """Return 32-bit floats, the least byte first, as an array of numbers that `json_bytes` writes.
+    What is not finite is null."""
+    numbers = array("f", vector)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return orjson.Fragment(orjson.dumps(numbers.tolist()))
 
 
 def finite_logprob(logprob: float) -> float:

@@ -143,6 +143,21 @@ def unknown_model(
     )
 
 
+def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault:
+    """Return the 400 for a model that makes text and is asked for vectors, or the other way round;
+    `embedders` are the embedding models that are here."""
+    if makes == "embedding":
+        text = (
+            f"'{model}' does not support chat or completions: it is an embedding model, which "
+            "makes vectors of texts (/v1/embeddings, /api/embed)"
+        )
+    else:
+        named = ", ".join(embedders[:8])
+        there = f"ask one that is: {named}" if named else "no embedding model is here"
+        text = f"'{model}' does not support embeddings: it is a text model; {there}"
+    return HttpFault(400, "unsupported", text, field="model")
+
+
 def not_found(what: str) -> HttpFault:
     """Return the 404 for a path, or a thing named in one, that does not exist."""
     return HttpFault(404, "not_found", f"{what} does not exist")
@@ -219,6 +234,18 @@ def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
         return None
     step = re.split(r"[.\[]", field, maxsplit=1)[0]
     return words.get(step, step) + field[len(step) :]
+
+
+def overflow_of(fault: HttpFault) -> tuple[int, int] | None:
+    """Return (tokens of the prompt, most that it may have) of a prompt that does not fit; None of
+    every other failure. Each dialect has words for it that its clients search for."""
+    prompt = fault.facts.get("prompt_tokens")
+    limit = fault.facts.get("limit_tokens", fault.facts.get("limit"))
+    if fault.code != "context_length_exceeded":
+        return None
+    if isinstance(prompt, int) and isinstance(limit, int) and prompt > limit:
+        return prompt, limit
+    return None
 
 
 def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:

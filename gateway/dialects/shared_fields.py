@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.messages.requests import ToolSpec
+from bus.wire.messages.requests import TextPart, ToolSpec
 from gateway.dialects.body import bad_field
 from gateway.dialects.dialect import Limits
 
@@ -19,6 +19,7 @@ LEAST_TOP_P = 1e-9
 LEAST_TEMPERATURE = 1e-3
 """Below it every draw is the likeliest token, and its inverse would soon leave float32."""
 LEAST_REPETITION = 0.01
+TEXT_ONLY = "models here read text only"
 
 
 def named_model(name: str) -> ModelId:
@@ -76,3 +77,8 @@ def tools_of(
             raise bad_field(f"tools[{index}].{name}", f"'{tool.name}' is there twice")
         named[tool.name] = tool
     return named
+
+
+def unseen(kind: str) -> TextPart:
+    """Return what the model reads in the place of something in a tool's answer that is no text."""
+    return TextPart(text=f"[{kind} left out: only text can be read here]")

@@ -17,7 +17,7 @@ from gateway.dialects.openai.api import OPENAI
 
 CHAT = "use /v1/chat/completions"
 COUNTED = "the usage of an answer says how many tokens its prompt had"
-TEXT_ALONE = "shoal has text models alone"
+TEXT_ALONE = "shoal has models of text and of embeddings alone"
 ASK_A_MODEL = f"ask a model: {CHAT} with a response_format"
 HISTORY = "send the conversation whole each time, to /v1/chat/completions"
 RENAME = "a model is called as its folder in <data>/models is: rename or copy that"
@@ -36,13 +36,10 @@ TO_COME: Mapping[str, ToCome] = {
         "compacting a conversation", "send the items that are to be read again", OPENAI.envelope
     ),
     "/v1/responses/input_tokens": ToCome("counting tokens", COUNTED, OPENAI.envelope),
-    "/v1/embeddings": ToCome("embeddings", "shoal has text models alone", OPENAI.envelope),
     "/v1/batches": ToCome("jobs", f"{CHAT} with x_priority 'batch'", OPENAI.envelope),
     "/v1/messages/batches": ToCome(
         "jobs", "use /v1/messages with x_priority 'batch'", ANTHROPIC.envelope
     ),
-    "/api/embed": ToCome("embeddings", "shoal has text models alone", OLLAMA.envelope),
-    "/api/embeddings": ToCome("embeddings", "shoal has text models alone", OLLAMA.envelope),
     "/api/create": ToCome("making models of others", RENAME, OLLAMA.envelope),
     "/api/copy": ToCome("further names for a model", RENAME, OLLAMA.envelope),
     "/dashboard": ToCome(

@@ -47,13 +47,15 @@ BODY_SILENCE_S = 30.0
 KEY_ID_DIGITS = 16
 COMMAND_BYTES = 1 << 20
 """Of a body that asks for something to be done; what asks for text may be larger."""
+TRUNCATED_HEADER = "x-shoal-truncated"
+TRUNCATED_TOLD = 128
 _RECEIVE = "shoal.receive"
 _CORS = (
     ("access-control-allow-methods", "GET, POST, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
     (
         "access-control-expose-headers",
-        "x-request-id, retry-after, x-queue-position, x-shoal-ignored",
+        "x-request-id, retry-after, x-queue-position, x-shoal-ignored, x-shoal-truncated",
     ),
 )
 
@@ -142,6 +144,15 @@ def tell_ignored(
     if ignored:
         service.ignored(dialect, ignored)
         resp.set_header(unknown_fields.HEADER, unknown_fields.header_of(ignored))
+
+
+def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
+    """Name the inputs of which only a part was read, by their numbers, in the answer's header; it
+    ends in `+more` where there are more than `TRUNCATED_TOLD`."""
+    if numbers:
+        more = ["+more"] if len(numbers) > TRUNCATED_TOLD else []
+        told = [*map(str, numbers[:TRUNCATED_TOLD]), *more]
+        resp.set_header(TRUNCATED_HEADER, ", ".join(told))
 
 
 async def read_body(

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel, TypeAdapter
 
 from gateway.dialects.api_table import ErrorEnvelope
 from gateway.dialects.registry import DEFAULT_ENVELOPE
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 
-_PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
+PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
+"""A name in a path, as the router has it."""
 _REFERENCE = "#/components/schemas/{model}"
 
 _ERROR_TEXTS: Mapping[int, str] = {
@@ -46,8 +46,10 @@ class Route:
     """One method of one path. `path` is written as the router has it (`/v1/models/{id:path}`).
 
     `resource` makes what answers at the path, of the process's service handle. `body` is the model
-    that parses it. `streams` is the content type of a streamed answer. Where two rows have one
-    path, the one with `marked_by` answers requests with that header; the document shows the other.
+    that parses it. `answer` is the type of what is answered whole; `streams` is the content type of
+    a streamed answer, `event` the type of the JSON in each of its events or lines. Where two rows
+    have one path, the one with `marked_by` answers requests with that header; the document shows
+    the other.
     """
 
     method: Method
@@ -57,24 +59,29 @@ class Route:
     resource: Callable[[Any], object] | None = None
     body: type[BaseModel] | None = None
     answers: str = "application/json"
+    answer: Any = None
     streams: str | None = None
+    event: Any = None
     errors: tuple[int, ...] = ()
     envelope: ErrorEnvelope = DEFAULT_ENVELOPE
     marked_by: str = ""
 
 
 def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:
-    """Return an OpenAPI 3.1 document: every route, every body's schema, the error envelopes."""
-    bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
-    _, schema = models_json_schema(
-        [(body, "validation") for body in bodies], ref_template=_REFERENCE
+    """Return an OpenAPI 3.1 document: every route, the schemas of bodies, answers and events, the
+    error envelopes."""
+    told = (kind for route in routes for kind in (route.body, route.answer, route.event))
+    kinds = list(dict.fromkeys(kind for kind in told if kind is not None))
+    shown, schema = TypeAdapter.json_schemas(
+        [(kind, "validation", TypeAdapter[Any](kind)) for kind in kinds], ref_template=_REFERENCE
     )
     schemas: dict[str, Any] = dict(schema.get("$defs", {}))
+    types = {kind: shown[kind, "validation"] for kind in kinds}
     schemas |= {route.envelope.name: route.envelope.schema for route in routes}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        path = _PARAMETER.sub(r"{\1}", route.path)
-        paths.setdefault(path, {}).setdefault(route.method.lower(), _operation(route))
+        path = PARAMETER.sub(r"{\1}", route.path)
+        paths.setdefault(path, {}).setdefault(route.method.lower(), _operation(route, types))
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version},
@@ -90,37 +97,41 @@ def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, 
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: Route, types: Mapping[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.summary,
         "tags": [route.tag],
-        "responses": {"200": _answer(route), **_errors(route)},
+        "responses": {"200": _answer(route, types), **_errors(route)},
     }
-    names: list[str] = _PARAMETER.findall(route.path)
+    names: list[str] = PARAMETER.findall(route.path)
     if names:
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in names
         ]
     if route.body is not None:
-        reference = {"$ref": _REFERENCE.format(model=route.body.__name__)}
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": reference}},
+            "content": {"application/json": {"schema": types[route.body]}},
         }
     return operation
 
 
 def _operation_id(route: Route) -> str:
-    words = re.sub(r"\W+", "_", _PARAMETER.sub(r"\1", route.path)).strip("_") or "root"
+    words = re.sub(r"\W+", "_", PARAMETER.sub(r"\1", route.path)).strip("_") or "root"
     return f"{route.method.lower()}_{words}"
 
 
-def _answer(route: Route) -> dict[str, Any]:
+def _answer(route: Route, types: Mapping[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {route.answers: {}}
+    if route.answer is not None:
+        content[route.answers] = {"schema": types[route.answer]}
     if route.streams is not None:
         content[route.streams] = {}
+    if route.streams is not None and route.event is not None:
+        failure = {"$ref": _REFERENCE.format(model=route.envelope.name)}
+        content[route.streams] = {"schema": {"anyOf": [types[route.event], failure]}}
     return {"description": route.summary, "content": content}
 
 

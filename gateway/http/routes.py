@@ -15,6 +15,7 @@ from falcon.asgi import App
 from gateway.dialects.api_table import (
     Api,
     DeletesModel,
+    Embeds,
     FetchesModel,
     Generates,
     KeepsAnswers,
@@ -38,7 +39,7 @@ from gateway.http.resources import (
     nodes,
     pages,
 )
-from gateway.http.resources.exchange import GenerateResource, ReadPromptResource
+from gateway.http.resources.exchange import EmbedResource, GenerateResource, ReadPromptResource
 from gateway.service import ServiceHandle
 
 PLAIN = "text/plain"
@@ -50,13 +51,13 @@ STACKS = (400, 401, 404, 409, 429, 503, 504)
 PROFILES = (400, 401, 404, 409, 413, 429, 501, 503)
 
 
-def _docs(handle: ServiceHandle) -> pages.Constant:
-    page = pages.docs(ROUTES, handle.options.version)
-    return pages.Constant(handle, page, "text/html; charset=utf-8")
+def _docs(handle: ServiceHandle) -> pages.Made:
+    make = partial(pages.docs, ROUTES, handle.options.version)
+    return pages.Made(make, "text/html; charset=utf-8")
 
 
-def _openapi(handle: ServiceHandle) -> pages.Constant:
-    return pages.Constant(handle, pages.openapi(ROUTES, handle.options.version))
+def _openapi(handle: ServiceHandle) -> pages.Made:
+    return pages.Made(partial(pages.openapi, ROUTES, handle.options.version))
 
 
 def _mark_of(api: Api, path: str) -> str:
@@ -72,16 +73,21 @@ def _rows_of(api: Api) -> Iterator[Route]:
         get = partial(row, "GET", path, summary, api.title)
         post = partial(row, "POST", path, summary, api.title)
         match endpoint:
-            case Generates(dialect=dialect, body=body):
+            case Generates(dialect=dialect, body=body, answer=answer, event=event):
                 yield post(
                     partial(GenerateResource, dialect=dialect),
                     body=body,
+                    answer=answer,
+                    event=event,
                     streams=dialect.stream_content_type,
                     errors=GENERATION_ERRORS,
                 )
-            case ReadsPrompt(dialect=dialect, body=body):
+            case ReadsPrompt(dialect=dialect, body=body, answer=answer):
                 resource = partial(ReadPromptResource, dialect=dialect)
-                yield post(resource, body=body, errors=GENERATION_ERRORS)
+                yield post(resource, body=body, answer=answer, errors=GENERATION_ERRORS)
+            case Embeds(dialect=dialect, body=body, answer=answer):
+                resource = partial(EmbedResource, dialect=dialect)
+                yield post(resource, body=body, answer=answer, errors=GENERATION_ERRORS)
             case ListsModels():
                 yield get(partial(models.ModelList, endpoint=endpoint), errors=(401,))
             case PagesModels():
@@ -98,19 +104,24 @@ def _rows_of(api: Api) -> Iterator[Route]:
                 delete = partial(Route, "DELETE", path, summary, api.title, envelope=api.envelope)
                 resource = partial(deletions.ModelToDelete, endpoint=endpoint)
                 yield delete(resource, body=body, errors=(400, 401, 403, 404, 409))
-            case KeepsAnswers(what=what):
-                kept, errors = f"{path}/{{answer_id}}", (400, 401, 404, 504)
-                row = partial(Route, tag=api.title, envelope=api.envelope, errors=errors)
-                shown = partial(answers.AnswerResource, endpoint=endpoint)
-                yield row("GET", kept, f"A {summary}", resource=shown)
-                yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
-                stopped = partial(answers.AnswerCancel, endpoint=endpoint)
-                yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
-                items = partial(answers.AnswerItems, endpoint=endpoint)
-                told = "The items that one was made from (?limit=, ?order=, ?after=)"
-                yield row("GET", f"{kept}/input_items", told, resource=items)
-            case Says(answer=answer):
-                yield get(partial(pages.Constant, answer=answer), errors=(401,))
+            case KeepsAnswers():
+                yield from _rows_of_kept(api, endpoint)
+            case Says(answer=said):
+                yield get(partial(pages.Constant, answer=said), errors=(401,))
+
+
+def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
+    what, kept = endpoint.what, f"{endpoint.path}/{{answer_id}}"
+    errors = (400, 401, 404, 504)
+    row = partial(Route, tag=api.title, envelope=api.envelope, errors=errors)
+    shown = partial(answers.AnswerResource, endpoint=endpoint)
+    yield row("GET", kept, f"A {endpoint.summary}", resource=shown)
+    yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown)
+    stopped = partial(answers.AnswerCancel, endpoint=endpoint)
+    yield row("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
+    items = partial(answers.AnswerItems, endpoint=endpoint)
+    told = "The items that one was made from (?limit=, ?order=, ?after=)"
+    yield row("GET", f"{kept}/input_items", told, resource=items)
 
 
 # fmt: off

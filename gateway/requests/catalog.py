@@ -7,7 +7,7 @@ answer is made of the mirrored state, the readings, and what this process has op
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from bus.client import BusClient
 from bus.wire.cards import ModelCard
@@ -17,7 +17,7 @@ from bus.wire.instances import Instance
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.cluster.readings import ClusterReadings
-from gateway.dialects.faults import HttpFaultRaised, of_refusal, unknown_model
+from gateway.dialects.faults import HttpFaultRaised, makes_no_such, of_refusal, unknown_model
 from gateway.requests import routing
 from gateway.runners.pool import RunnerClients
 
@@ -78,6 +78,17 @@ class ModelCatalog:
             seen = routing.passed_over_named(name, self.readings.passed_over(self._now()))
             raise HttpFaultRaised(unknown_model(name, sorted(names), seen))
         return found
+
+    def check_makes(self, model: ModelId, requests: Iterable[GenerationRequest]) -> None:
+        """Raise HttpFaultRaised (400) where the model is known to make no such answers: an
+        embedding model no text, and a text model no vectors."""
+        cards = self.cards()
+        if (card := cards.get(model)) is None:
+            return
+        wanted = {"embedding" if one.prompt.kind == "inputs" else "text" for one in requests}
+        if wanted - {card.makes}:
+            others = [str(one.model) for one in cards.values() if one.makes == "embedding"]
+            raise HttpFaultRaised(makes_no_such(model, card.makes, sorted(others)))
 
     def card_here(self, model: ModelId) -> ModelCard | None:
         """Return the card of a model on this node's own disk; None where it is not there."""

@@ -86,10 +86,12 @@ class Dispatcher:
         """Submit the requests of a body, asked by `sharer` with the API key of that id, or let
         them wait.
 
-        Raises HttpFaultRaised when they cannot even wait, or name no model that is here.
+        Raises HttpFaultRaised when they cannot even wait, or name no model that is here and makes
+        such answers.
         """
         self._check_room(sharer)
         model = self._catalog.named(parsed.model)
+        self._catalog.check_makes(model, parsed.requests)
         wires = tuple(
             one.model_copy(update={"model": model, "key_id": key_id}) for one in parsed.requests
         )

@@ -20,10 +20,11 @@ from bus.wire.messages.tokens import (
     PromptTokens,
     TokenDelta,
     ToolCallDelta,
+    Vectors,
 )
 from gateway.dialects.faults import HttpFault, of_failed
 
-_COSTS = frozenset((TokenDelta, PromptTokens, ToolCallDelta))
+_COSTS = frozenset((TokenDelta, PromptTokens, ToolCallDelta, Vectors))
 OnSent = Callable[[RequestId, int, int], None]
 
 
@@ -149,7 +150,7 @@ class EntryInbox:
         counts = Counter(
             (one.request_id, one.choice)
             for one in taken
-            if isinstance(one, TokenDelta | PromptTokens | ToolCallDelta)
+            if isinstance(one, TokenDelta | PromptTokens | ToolCallDelta | Vectors)
         )
         for (request_id, choice), count in counts.items():
             self._on_sent(request_id, choice, count)

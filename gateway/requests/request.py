@@ -191,5 +191,6 @@ class ClientRequest:
     def _end(self, last: Finished | Failed) -> None:
         self.done = True
         self.usage = last.usage
+        self.prompt_tokens = self.prompt_tokens or last.usage.prompt_tokens
         self.failed = last.reason if isinstance(last, Failed) else None
         self._owner.ended(self)

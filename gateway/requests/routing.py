@@ -16,7 +16,12 @@ from bus.wire.cards import PassedOver
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import RunnerReading
-from bus.wire.messages.requests import ChatPrompt, GenerationRequest, TextPrompt
+from bus.wire.messages.requests import (
+    ChatPrompt,
+    GenerationRequest,
+    InputsPrompt,
+    TextPrompt,
+)
 
 AFFINITY_SLACK = 4
 """Rows that a warm prefix is worth: beyond it the least loaded instance wins."""
@@ -121,6 +126,8 @@ def affinity_of(request: GenerationRequest) -> str:
                 break
     elif isinstance(prompt, TextPrompt):
         parts.append(prompt.text[: AFFINITY_CHARS // 16])
+    elif isinstance(prompt, InputsPrompt):
+        parts.append(request.request_id)  # nothing is kept of inputs
     else:
         parts.append(",".join(map(str, prompt.token_ids[: AFFINITY_CHARS // 16])))
     return hashlib.blake2b("\0".join(parts).encode(errors="replace"), digest_size=16).hexdigest()

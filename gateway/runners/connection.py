@@ -18,7 +18,7 @@ from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
 from bus.wire.errors import BadMessage, FailReason, Refusal
 from bus.wire.ids import Boot, RequestId
 from bus.wire.instances import Instance
-from bus.wire.messages.requests import GenerationRequest, Usage
+from bus.wire.messages.requests import GenerationRequest, InputsPrompt, Usage
 from bus.wire.messages.tokens import (
     CREDIT_WINDOW,
     DATA_PROTOCOL_MAX,
@@ -57,6 +57,10 @@ SHARER_PROTOCOL = 2
 PROMPT_PROTOCOL = 3
 """The first one in which a runner can be asked about a prompt: for its log-probabilities, for its
 tokens or its text."""
+RULE_PROTOCOL = 4
+"""The first one that knows rules for a text other than JSON's, and `min_tokens`."""
+INPUTS_PROTOCOL = 4
+"""The first one in which a runner can be asked for vectors of inputs."""
 
 
 class RequestObserver(Protocol):
@@ -335,16 +339,22 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
     """Return the refusal, in the runner's place, of what this version of the data plane cannot
     say; None where it can."""
     request = submit.request
-    if protocol >= PROMPT_PROTOCOL or (
-        request.prompt_logprobs is None and request.question is None
-    ):
-        return None
-    field = None if request.prompt_logprobs is None else "echo"
-    text = (
-        "this model's runner is of an older shoal, which cannot be asked about prompts; load the "
-    )
-    text += "model anew, or restart its node (`shoal restart`)"
-    return Refusal(reason="unsupported", message=text, field=field)
+    if protocol < INPUTS_PROTOCOL and isinstance(request.prompt, InputsPrompt):
+        return _older("which cannot be asked for embeddings", None)
+    if protocol < PROMPT_PROTOCOL and request.prompt_logprobs is not None:
+        return _older("which cannot be asked about prompts", "echo")
+    if protocol < PROMPT_PROTOCOL and request.question is not None:
+        return _older("which cannot be asked about prompts", None)
+    if protocol < RULE_PROTOCOL and request.output.is_later:
+        return _older("which does not know this rule for a text", request.output.field)
+    if protocol < RULE_PROTOCOL and request.min_tokens is not None:
+        return _older("which cannot hold back the end of a text", "min_tokens")
+    return None
+
+
+def _older(lacks: str, field: str | None) -> Refusal:
+    text = f"this model's runner is of an older shoal, {lacks}; load the model anew, or restart its"
+    return Refusal(reason="unsupported", message=f"{text} node (`shoal restart`)", field=field)
 
 
 def _fits(entry: Entry, one: _Open) -> bool:

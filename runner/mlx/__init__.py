@@ -1,1 +1,1 @@
-"""The MLX engine: everything that touches an array. Its one public face is `engine`."""
+"""The MLX engine: everything that touches an array. Its public faces: `engine`, `embedding`."""

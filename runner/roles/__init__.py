@@ -1,1 +1,1 @@
-"""What a runner may be: lead, follower, or one that tests its group's collectives."""
+"""What a runner may be: lead, follower, one that makes embeddings, or tests its group's links."""

@@ -65,6 +65,8 @@ class FollowerRole(Role):
         super()._heard(news)
 
     def _loaded(self) -> None:
-        self.facts = self._loop.facts
+        facts = self._loop.facts
+        if facts is not None:
+            self.described = {**facts.extra, "context_tokens": facts.context_tokens}
         keep()
         super()._loaded()

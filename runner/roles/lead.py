@@ -92,8 +92,9 @@ class LeadRole(Role):
         return self._factories.load_engine(self._spec, context, progress)
 
     def _loaded(self) -> None:
-        facts = self.facts = self._loop.facts
+        facts = self._loop.facts
         assert facts is not None, "loaded"
+        self.described = {**facts.extra, "context_tokens": facts.context_tokens}
         self._host.signal("loaded")
         self._startup.loaded(facts)
 

@@ -8,7 +8,7 @@ has lost the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,8 @@ from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner import lifecycle
-from runner.engine import Engine, EngineFacts, FollowingEngine, LoadProgress
+from runner.embedding import InputsReader
+from runner.engine import Embedder, Engine, FollowingEngine, LoadProgress
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm
 from runner.group.lockstep import RankContext, SharedPlan
@@ -33,14 +34,17 @@ Progressed = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Factories:
-    """How a role comes by what it needs. `load_engine`, `load_follower` and `open_exchanges`
-    (for a test) are called in the engine's thread, `load_text` in the text thread, `form_group`
+    """How a role comes by what it needs. `load_engine`, `load_follower`, `load_embedder` and
+    `open_exchanges` (for a test) are called in the engine's thread, `load_text` and `load_inputs`
+    (of an embedding model) in the text thread, `form_group`
     (group, own rank, seconds it may take; raises CannotForm) in the main thread, as is `prepare`,
     at most once and before the others: it may import what they will need, but for MLX."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
     load_text: Callable[[RunnerSpec], TextWorks]
+    load_embedder: Callable[[RunnerSpec, Progressed], Embedder]
+    load_inputs: Callable[[RunnerSpec], InputsReader]
     form_group: Callable[[GroupSpec, int, float], None]
     open_exchanges: Callable[[RunnerSpec, RankContext], Exchanges]
     prepare: Callable[[], None] = lambda: None
@@ -80,13 +84,13 @@ class Role:
 
     Called from the main thread alone. `begin` comes first, `stop` last; after `fail_all` nothing
     is served any more. `addresses` are the sockets where gateways find it; none but a lead has
-    any. `facts` are those of the loaded model; None before, and in a collective test. `status` is
-    where the engine stands; its thread goes on writing there.
+    any. `described` is what a diagnosis shows of the loaded model. `status` is where the engine
+    stands; its thread goes on writing there.
     """
 
     def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
         self.addresses: tuple[str, ...] = ()
-        self.facts: EngineFacts | None = None
+        self.described: Mapping[str, str | int | float | bool] = {}
         self.status = loop.status
         self._spec = spec = parts.spec
         self._host = parts.host

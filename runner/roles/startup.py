@@ -16,7 +16,7 @@ from runner.lifecycle import LOAD_FAILED
 from runner.roles.role import RoleParts
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.warm_up import WarmUp
-from runner.text import TextThread, TextWorks
+from runner.text import PreparedRequest, ReadPrompt, TextThread, TextWorks
 
 
 class Startup:
@@ -39,8 +39,10 @@ class Startup:
         self._since = reactor.now()
         self._waits_for = {"engine", "text"}
         self._warm_up: WarmUp | None = None
-        self.text = TextThread(
-            lambda: parts.factories.load_text(spec), reactor.call, self._text_loaded
+        self._works: TextWorks | None = None
+        self._load_text = lambda: parts.factories.load_text(spec)
+        self.text: TextThread[PreparedRequest | ReadPrompt] = TextThread(
+            self._open_text, reactor.call, self._text_loaded
         )
 
     def loaded(self, facts: EngineFacts) -> None:
@@ -67,12 +69,17 @@ class Startup:
             if not goes_on:
                 self._is_done("engine")
 
-    def _text_loaded(self, works: TextWorks | Exception) -> None:
-        if isinstance(works, Exception):
-            self._log.error("the tokenizer could not be loaded", error=str(works))
-            self._host.leave(LOAD_FAILED, "model_unavailable", str(works))
+    def _open_text(self) -> TextWorks:
+        """Return what prepares requests; called in the text thread."""
+        works = self._works = self._load_text()
+        return works
+
+    def _text_loaded(self, error: Exception | None) -> None:
+        if error is not None or self._works is None:
+            self._log.error("the tokenizer could not be loaded", error=str(error))
+            self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
         else:
-            self._opened(works)
+            self._opened(self._works)
             self._is_done("text")
 
     def _is_done(self, what: str) -> None:

@@ -223,6 +223,8 @@ class Row:
             logprobs=request.top_logprobs,
             grammar=self.prepared.grammar,
             prompt_logprobs=request.prompt_logprobs if self.scores else None,
+            min_tokens=request.min_tokens or 0,
+            held_ends=self.prepared.stop_token_ids if request.min_tokens else frozenset(),
         )
 
     def take_scores(self, scores: PromptScores) -> PromptScores | None:

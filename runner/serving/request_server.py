@@ -73,7 +73,7 @@ class RequestServer:
         *,
         recorder: FlightRecorder,
         loop: LeadLoop,
-        text: TextThread,
+        text: TextThread[PreparedRequest | ReadPrompt],
         tap: Tap,
     ) -> None:
         self.spec = spec

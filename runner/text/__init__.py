@@ -22,14 +22,23 @@ from runner.text.prepared import (
 )
 
 if TYPE_CHECKING:
+    from runner.text.embedding import (
+        EmbeddingFolder,
+        EmbeddingInputs,
+        EmbeddingPrompt,
+        open_embedding_folder,
+    )
     from runner.text.grammar import open_matcher
     from runner.text.text import Text
     from runner.text.thread import Answer, TextThread, text_size
-    from runner.text.tokenizer import ModelTokenizer
+    from runner.text.tokenizer import ModelTokenizer, TokenizerError
 
 __all__ = [
     "Answer",
     "ChoiceReader",
+    "EmbeddingFolder",
+    "EmbeddingInputs",
+    "EmbeddingPrompt",
     "ModelTokenizer",
     "Piece",
     "PreparedChoice",
@@ -41,16 +50,23 @@ __all__ = [
     "TextPiece",
     "TextThread",
     "TextWorks",
+    "TokenizerError",
     "import_libraries",
+    "open_embedding_folder",
     "open_matcher",
     "text_size",
 ]
 
 _HOMES = {
     "Answer": "runner.text.thread",
+    "EmbeddingFolder": "runner.text.embedding",
+    "EmbeddingInputs": "runner.text.embedding",
+    "EmbeddingPrompt": "runner.text.embedding",
     "ModelTokenizer": "runner.text.tokenizer",
     "Text": "runner.text.text",
     "TextThread": "runner.text.thread",
+    "TokenizerError": "runner.text.tokenizer",
+    "open_embedding_folder": "runner.text.embedding",
     "open_matcher": "runner.text.grammar",
     "text_size": "runner.text.thread",
 }

@@ -10,16 +10,26 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bus.wire.errors import FinishReason
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.tokens import Channel, TokenLogprob
 from runner.engine import SampledToken
 from runner.text.detokenise import Detokeniser
+from runner.text.families import Call, Reader, Span
 from runner.text.prepared import CallPiece, ChoiceFinish, ChoiceOutput, Piece, TextPiece
-from runner.text.spans import Call, Span, SpanReader
+from runner.text.stops import Automaton
 
 NOTHING = ChoiceOutput()
+
+
+@dataclass(frozen=True, slots=True)
+class LaterStops:
+    """Stop strings that are looked for in what comes after so many tokens."""
+
+    tokens: int
+    stops: Automaton
 
 
 class ChoiceText:
@@ -31,13 +41,14 @@ class ChoiceText:
         request_id: RequestId,
         choice: int,
         detokeniser: Detokeniser,
-        reader: SpanReader,
+        reader: Reader,
         stop_token_ids: frozenset[int],
         one_call: bool,
         token_text: Callable[[int], str] | None,
+        later_stops: LaterStops | None = None,
     ) -> None:
         """`token_text` None: no log-probabilities are wanted. `one_call`: the first tool call
-        ends the choice."""
+        ends the choice. `later_stops`: the reader is given its stop strings by and by."""
         self._request_id = request_id
         self._choice = choice
         self._detokeniser = detokeniser
@@ -45,6 +56,8 @@ class ChoiceText:
         self._stop_token_ids = stop_token_ids
         self._one_call = one_call
         self._token_text = token_text
+        self._later_stops = later_stops
+        self._made = 0
         self._ended = False
         self._calls = 0
         self._reasoning_tokens = 0
@@ -58,6 +71,11 @@ class ChoiceText:
         if self._ended:
             return NOTHING
         self._pending += 1
+        if self._later_stops is not None:
+            self._made += 1
+            if self._made > self._later_stops.tokens:
+                self._reader.look_for(self._later_stops.stops)
+                self._later_stops = None
         if token.token in self._stop_token_ids:
             return NOTHING
         text = self._detokeniser.add(token.token)
@@ -97,7 +115,7 @@ class ChoiceText:
         for span in spans:
             if isinstance(span, Call):
                 self._call(span, pieces)
-                if self._one_call:
+                if self._one_call and not span.goes_on:
                     self._ended = True
                     return
             else:
@@ -106,10 +124,15 @@ class ChoiceText:
         self._ended = stopped
 
     def _call(self, call: Call, pieces: list[Piece]) -> None:
-        index, self._calls = self._calls, self._calls + 1
+        """Emit a call, or the next part of the open one; nothing where there is nothing to say."""
+        identity = None
+        if call.name is not None:
+            identity = call_id(self._request_id, self._choice, self._calls)
+            self._calls += 1
+        elif not call.arguments:
+            return
         tokens, self._pending = self._pending, 0
-        identity = call_id(self._request_id, self._choice, index)
-        pieces.append(CallPiece(index, identity, call.name, call.arguments, tokens))
+        pieces.append(CallPiece(self._calls - 1, identity, call.name, call.arguments, tokens))
 
     def _say(
         self, channel: Channel, text: str, end: int, pieces: list[Piece], *, last: bool

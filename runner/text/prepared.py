@@ -19,8 +19,9 @@ from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Channel, TokenLogprob
 from runner.engine import GrammarSpec, PromptScores, SampledToken
 
-SpanState = Literal["text", "reasoning"]
-"""Where the output begins: in plain text, or inside a thinking block that the prompt opened."""
+SpanState = Literal["text", "reasoning", "header"]
+"""Where the output begins: in plain text, inside a thinking block that the prompt opened, or within
+the header of a message, in families whose output is made of messages."""
 
 
 @dataclass(frozen=True, slots=True)

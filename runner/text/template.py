@@ -16,9 +16,9 @@ from typing import Any, Protocol, cast
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCall, ToolSpec
+from runner.text.families import Family
 from runner.text.prepared import SpanState
 from runner.text.rendering import TemplateStopped
-from runner.text.spans import Marks
 
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Stands where a turn is to go on; some templates trim the blank at its end."""
@@ -31,7 +31,7 @@ class StoppedTemplate(BadRequest):
 class Template(Protocol):
     """The part of `runner.text.tokenizer.ModelTokenizer` that renders."""
 
-    think: Marks | None
+    family: Family
 
     def render(
         self,
@@ -47,16 +47,22 @@ class Template(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The prompt's text, and whether it ends inside a thinking block that it opened."""
+    """The prompt's text, and where output behind it begins."""
 
     text: str
     opening: SpanState
 
 
 def render_chat(
-    template: Template, prompt: ChatPrompt, *, tools: Sequence[ToolSpec], thinking: bool
+    template: Template,
+    prompt: ChatPrompt,
+    *,
+    tools: Sequence[ToolSpec],
+    thinking: bool,
+    is_held: bool = False,
 ) -> Rendered:
-    """Return the prompt of a conversation; `tools` are those that the model shall see.
+    """Return the prompt of a conversation; `tools` are those that the model shall see, `is_held`
+    says that its answer must follow a grammar.
 
     Raises BadRequest, naming the field where there is one.
     """
@@ -80,8 +86,11 @@ def render_chat(
             f"the model's chat template refuses these messages: {_words(problem)}",
             field="messages",
         ) from problem
-    final = str(messages[-1]["content"]) if continues else None
-    return Rendered(text, _opening(text, final, template.think))
+    family = template.family
+    if continues:
+        return Rendered(text, family.opening(text, str(messages[-1]["content"])))
+    text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
+    return Rendered(text, family.opening(text, None))
 
 
 def marked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -101,12 +110,39 @@ def up_to_mark(text: str, final: str) -> str:
 
 
 def chat_messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
-    """Return the messages as templates know them."""
+    """Return the messages as templates know them, the results of calls made together in the order
+    of those calls: most templates show no ids, and tell results apart by their order alone."""
     names = {call.call_id: call.name for message in prompt.messages for call in message.tool_calls}
     return [
-        _message(message, f"messages[{place}]", names)
-        for place, message in enumerate(prompt.messages)
+        _message(prompt.messages[place], f"messages[{place}]", names)
+        for place in _places(prompt.messages)
     ]
+
+
+def _places(messages: Sequence[ChatMessage]) -> list[int]:
+    """Return the places of all messages, results of one turn's calls as these were made; results
+    among which one answers no call of that turn stay as they came."""
+    found: list[int] = []
+    results: list[int] = []
+    calls: dict[str | None, int] = {}
+    for place, message in enumerate(messages):
+        if message.role == "tool":
+            results.append(place)
+            continue
+        found += _as_called(results, messages, calls)
+        found.append(place)
+        results = []
+        calls = {call.call_id: number for number, call in enumerate(message.tool_calls)}
+    return found + _as_called(results, messages, calls)
+
+
+def _as_called(
+    results: list[int], messages: Sequence[ChatMessage], calls: Mapping[str | None, int]
+) -> list[int]:
+    numbers = {place: calls.get(messages[place].tool_call_id) for place in results}
+    if None in numbers.values():
+        return results
+    return sorted(results, key=lambda place: numbers[place] or 0)
 
 
 def tool_objects(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
@@ -175,14 +211,6 @@ def _check_final(messages: Sequence[ChatMessage]) -> None:
             "an assistant message with tool calls is complete and cannot be continued",
             field=f"messages[{len(messages) - 1}].tool_calls",
         )
-
-
-def _opening(text: str, final: str | None, think: Marks | None) -> SpanState:
-    if think is None:
-        return "text"
-    if final is not None:
-        return "reasoning" if final.rfind(think.start) > final.rfind(think.end) else "text"
-    return "reasoning" if text.rstrip().endswith(think.start) else "text"
 
 
 def _words(problem: Exception) -> str:

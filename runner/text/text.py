@@ -7,8 +7,7 @@ choices to one thread, which may be another: they share nothing that changes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bus.wire.errors import BadRequest, ContextOverflow, Refusal
@@ -17,6 +16,7 @@ from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
     GenerationRequest,
+    InputsPrompt,
     OutputFormat,
     PromptQuestion,
     TextPart,
@@ -24,7 +24,8 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from runner.engine import GrammarSpec
-from runner.text.choice import ChoiceText
+from runner.text.checks import check_bias, check_scoring, check_stops
+from runner.text.choice import ChoiceText, LaterStops
 from runner.text.echo import EveryToken, PromptEcho
 from runner.text.grammar import Calls, Grammars, ThinkFirst
 from runner.text.prepared import (
@@ -34,14 +35,11 @@ from runner.text.prepared import (
     SpanState,
     choice_seed,
 )
-from runner.text.spans import SpanReader
 from runner.text.stops import automaton
 from runner.text.template import Rendered, StoppedTemplate, render_chat, tool_objects
 from runner.text.tokenizer import ModelTokenizer, TokenizerError
 
 DEFAULT_MAX_TOKENS = 4096
-STOPS_AT_MOST = 16
-STOP_CHARACTERS = 1024
 LISTED_TOKENS = 1 << 20
 TOLD_CHARACTERS = 8 << 20
 """How much of a prompt is told to one who asks: either fits a frame of the data plane."""
@@ -92,6 +90,7 @@ class Text:
         trie). `thinking_by_default` is the card's: what a request that does not say gets.
         Raises TokenizerError where the template has to be stopped already at a first "Hello"."""
         self._tokenizer = tokenizer
+        self._family = tokenizer.family
         self._thinking_by_default = thinking_by_default
         self._grammars: Grammars | None = None
         try:
@@ -143,20 +142,22 @@ class Text:
         prompt = request.prompt
         chat = isinstance(prompt, ChatPrompt)
         tools = tool_objects(prompt.tools if chat else ())
+        later = 0 if request.min_tokens is None or not prepared.stops else request.min_tokens
         return ChoiceText(
             request_id=request.request_id,
             choice=choice,
             detokeniser=tokenizer.detokeniser(begins=chat and not prompt.continue_final),
-            reader=SpanReader(
-                think=tokenizer.think if prepared.reads_thinking else None,
-                calls=tokenizer.calls if prepared.reads_tools else None,
-                parse=lambda raw: tokenizer.parse_calls(raw, tools),
+            reader=tokenizer.family.reader(
+                tools,
+                reads_thinking=prepared.reads_thinking,
+                reads_tools=prepared.reads_tools,
                 opening=prepared.opening,
-                stops=automaton(prepared.stops),
+                stops=automaton(() if later else prepared.stops),
             ),
             stop_token_ids=prepared.stop_token_ids,
             one_call=prepared.reads_tools and not request.parallel_tool_calls,
             token_text=token_text,
+            later_stops=LaterStops(later, automaton(prepared.stops)) if later else None,
         )
 
     def _read(
@@ -180,18 +181,23 @@ class Text:
                 return ReadPrompt(count, context_tokens, text=text)
 
     def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
-        _check_stops(request.stop)
-        self._check_bias(request.sampling.logit_bias)
-        _check_scoring(request)
+        check_stops(request.stop)
+        check_bias(request.sampling.logit_bias, self._tokenizer.vocabulary)
+        check_scoring(request)
         prompt = self._prompt(request, context_tokens)
         if not prompt.tokens:
             raise BadRequest("the prompt is empty", field="prompt")
         wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        if (request.min_tokens or 0) > wanted:
+            raise BadRequest(f"must not be above max_tokens ({wanted})", field="min_tokens")
         room, least = context_tokens - len(prompt.tokens), min(wanted, 1)
         if room < least:
             limit = context_tokens - least
             raise ContextOverflow(prompt_tokens=len(prompt.tokens), limit_tokens=limit)
         grammar = self._grammar(request, prompt)
+        if grammar is not None and request.min_tokens is not None:
+            text = "what is held to a form ends where the form does; leave out one of them"
+            raise BadRequest(text, field="min_tokens")
         endless = request.ignore_eos and grammar is None
         return PreparedRequest(
             request=request,
@@ -213,7 +219,7 @@ class Text:
         self, request: GenerationRequest, prompt: _Prompt, grammar: GrammarSpec | None
     ) -> bool:
         """Return whether thinking is told apart: a grammar without a thinking block leaves none."""
-        if not isinstance(request.prompt, ChatPrompt) or self._tokenizer.think is None:
+        if not isinstance(request.prompt, ChatPrompt) or self._family.think is None:
             return False
         return grammar is None or prompt.thinking or prompt.opening == "reasoning"
 
@@ -234,6 +240,9 @@ class Text:
         if isinstance(prompt, TextPrompt):
             self._check_length(prompt.text + (prompt.suffix or ""), context_tokens)
             return _Prompt(self._raw(prompt, special=special))
+        if isinstance(prompt, InputsPrompt):
+            text = f"'{request.model}' is a text model: it makes no embeddings"
+            raise Unsupported(text, field="model")
         width = self._tokenizer.vocabulary
         ids = prompt.token_ids
         if ids and not 0 <= min(ids) <= max(ids) < width:
@@ -260,13 +269,17 @@ class Text:
             raise BadRequest("there must be at least one message", field="messages")
         tools = self._tools(request, prompt)
         thinking = self._thinking(request)
-        rendered = render_chat(self._tokenizer, prompt, tools=tools, thinking=thinking)
+        is_held = request.output.kind != "text"
+        rendered = render_chat(
+            self._tokenizer, prompt, tools=tools, thinking=thinking, is_held=is_held
+        )
         return rendered, thinking, tools
 
     def _thinking(self, request: GenerationRequest) -> bool:
-        if self._tokenizer.think is not None:
+        if self._family.think is not None:
             wanted = request.thinking
-            return self._thinking_by_default if wanted is None else wanted
+            by_default = self._thinking_by_default or self._family.thinks_unasked
+            return by_default if wanted is None else wanted
         if request.thinking:
             raise Unsupported("this model does not think before it answers", field="thinking")
         return False
@@ -280,7 +293,7 @@ class Text:
             raise BadRequest(f"there is no tool named {choice.name!r}", field="tool_choice")
         if choice.mode == "required" and not tools:
             raise BadRequest("a tool call is required, but there are no tools", field="tool_choice")
-        if tools and self._tokenizer.calls is None:
+        if tools and self._family.calls is None:
             raise Unsupported("this model has no format for tool calls", field="tools")
         return tools
 
@@ -306,35 +319,35 @@ class Text:
         strict = any(tool.strict for tool in prompt.tools)
         if request.output.kind == "text" and not must and not strict:
             return None
-        grammars = self._open_grammars()
+        grammars = self._open_grammars(request.output.field)
         think = None
-        if self._tokenizer.think is not None and (prompt.thinking or prompt.opening != "text"):
-            think = ThinkFirst(self._tokenizer.think, prompt.opening)
+        if self._family.think is not None and (prompt.thinking or prompt.opening != "text"):
+            think = ThinkFirst(self._family.think, prompt.opening)
         calls = self._calls(request, prompt.tools, must=must)
         return grammars.output(request.output, think=think, calls=calls)
 
-    def _open_grammars(self) -> Grammars:
+    def _open_grammars(self, field: str) -> Grammars:
         if self._grammars is None:
             try:
                 guide = self._tokenizer.guide
             except TokenizerError as problem:
-                raise Unsupported(str(problem), field="response_format") from problem
+                raise Unsupported(str(problem), field=field) from problem
             self._grammars = Grammars(guide, self._tokenizer.added_ids)
         return self._grammars
 
     def _calls(
         self, request: GenerationRequest, tools: tuple[ToolSpec, ...], *, must: bool
     ) -> Calls | None:
-        marks = self._tokenizer.calls
+        marks = self._family.calls
         if marks is None or not tools:
             return None
-        if self._tokenizer.tool_format != FORCIBLE_FORMAT:
+        if self._family.format != FORCIBLE_FORMAT:
             if not must and request.output.kind == "text":
                 return None
             raise Unsupported(
-                f"tool calls in this model's format ({self._tokenizer.tool_format}) can be neither "
+                f"tool calls in this model's format ({self._family.format}) can be neither "
                 "required nor combined with a response format",
-                field="tool_choice" if must else "response_format",
+                field="tool_choice" if must else request.output.field,
             )
         return Calls(
             marks,
@@ -343,38 +356,6 @@ class Text:
             parallel=request.parallel_tool_calls,
             need="must" if must else "may",
         )
-
-    def _check_bias(self, bias: dict[int, float]) -> None:
-        width = self._tokenizer.vocabulary
-        for token, value in bias.items():
-            if not 0 <= token < width:
-                raise BadRequest(
-                    f"token {token} is not in 0..{width - 1}", field=f"logit_bias.{token}"
-                )
-            if not math.isfinite(value) or abs(value) > 100:
-                raise BadRequest("a bias must be within -100..100", field=f"logit_bias.{token}")
-
-
-def _check_scoring(request: GenerationRequest) -> None:
-    if request.prompt_logprobs is None:
-        if request.max_tokens == 0:
-            text = "must be at least 1, unless the prompt's log-probabilities are asked for"
-            raise BadRequest(text, field="max_tokens")
-        return
-    if isinstance(request.prompt, ChatPrompt):
-        raise BadRequest("only a raw prompt is scored", field="prompt_logprobs")
-    if request.n > 1:
-        raise BadRequest("a prompt that is scored has one choice", field="n")
-
-
-def _check_stops(stops: Sequence[str]) -> None:
-    if len(stops) > STOPS_AT_MOST:
-        raise BadRequest(f"at most {STOPS_AT_MOST} stop strings are allowed", field="stop")
-    for place, stop in enumerate(stops):
-        if not 0 < len(stop) <= STOP_CHARACTERS:
-            raise BadRequest(
-                f"a stop string has 1 to {STOP_CHARACTERS} characters", field=f"stop[{place}]"
-            )
 
 
 def _refusal(problem: BadRequest | ContextOverflow) -> Refusal:

@@ -15,13 +15,28 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import PriorityQueue
+from typing import Any, Generic, Protocol, TypeVar
 
 from bus.process.clock import now
 from bus.wire.errors import Refusal
-from bus.wire.messages.requests import ChatPrompt, GenerationRequest, TextPrompt
-from runner.text.prepared import PreparedRequest, ReadPrompt, TextWorks
+from bus.wire.messages.requests import ChatPrompt, GenerationRequest, InputsPrompt, TextPrompt
+from runner.text.prepared import PreparedRequest, ReadPrompt
 
 Answer = PreparedRequest | ReadPrompt | Refusal
+Prepared = TypeVar("Prepared")
+AnyPrepared = TypeVar("AnyPrepared", covariant=True)
+
+
+class Preparer(Protocol[AnyPrepared]):
+    """What the thread has to work with (`TextWorks` is one); it raises for no request."""
+
+    def prepare(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:
+        """Return the request made ready, or why it cannot be."""
+        ...
+
+    def read(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:
+        """Return what the request's question wants to know of its prompt, or why not."""
+        ...
 
 
 @dataclass(order=True, slots=True)
@@ -34,19 +49,19 @@ class _Job:
     number: int
     size: int = field(compare=False, default=0)
     request: GenerationRequest | None = field(compare=False, default=None)
-    answered: Callable[[Answer], None] = field(compare=False, default=lambda _answer: None)
+    answered: Callable[[Any], None] = field(compare=False, default=lambda _answer: None)
 
 
-class TextThread:
+class TextThread(Generic[Prepared]):
     """`load` is called on the thread; `post` runs a callback in the main thread; `loaded` is
-    called there with the works, or with what went wrong. `busy_since` is when the request that is
-    being prepared was begun; None while there is none."""
+    called there with what went wrong, or None. `busy_since` is when the request that is being
+    prepared was begun; None while there is none."""
 
     def __init__(
         self,
-        load: Callable[[], TextWorks],
+        load: Callable[[], Preparer[Prepared]],
         post: Callable[[Callable[[], None]], None],
-        loaded: Callable[[TextWorks | Exception], None],
+        loaded: Callable[[Exception | None], None],
     ) -> None:
         self._load = load
         self._post = post
@@ -63,7 +78,9 @@ class TextThread:
         self.context_tokens = context_tokens
         self._thread.start()
 
-    def prepare(self, request: GenerationRequest, answered: Callable[[Answer], None]) -> None:
+    def prepare(
+        self, request: GenerationRequest, answered: Callable[[Prepared | Refusal], None]
+    ) -> None:
         """Have the request prepared, or its prompt read where there is a question about it;
         `answered` is called once, in the main thread."""
         size = text_size(request)
@@ -81,7 +98,7 @@ class TextThread:
             failure = error
             self._post(lambda: self._loaded(failure))
             return
-        self._post(lambda: self._loaded(works))
+        self._post(lambda: self._loaded(None))
         while (job := self._jobs.get()).request is not None:
             self._turn += job.size / (self._jobs.qsize() + 1)
             self.busy_since = now()
@@ -89,11 +106,14 @@ class TextThread:
             self.busy_since = None
 
     def _answer(
-        self, works: TextWorks, request: GenerationRequest, answered: Callable[[Answer], None]
+        self,
+        works: Preparer[Prepared],
+        request: GenerationRequest,
+        answered: Callable[[Prepared | Refusal], None],
     ) -> None:
         work = works.prepare if request.question is None else works.read
         try:
-            answer: Answer = work(request, self.context_tokens)
+            answer = work(request, self.context_tokens)
         except Exception as error:
             # One request fails alone, whatever it contained.
             traceback.print_exc()
@@ -108,4 +128,6 @@ def text_size(request: GenerationRequest) -> int:
     if isinstance(prompt, ChatPrompt):
         parts = (part for message in prompt.messages for part in message.parts)
         return sum(len(part.text) for part in parts if part.kind == "text")
+    if isinstance(prompt, InputsPrompt):
+        return sum(map(len, prompt.inputs))
     return len(prompt.text) if isinstance(prompt, TextPrompt) else len(prompt.token_ids)

@@ -24,8 +24,8 @@ from transformers import PreTrainedTokenizerBase
 
 from bus.wire.errors import ShoalError
 from runner.text.detokenise import Detokeniser, TokenTable, WholeTextDetokeniser
+from runner.text.families import Family, LibraryMarks, Marks, family_of
 from runner.text.rendering import Renderer
-from runner.text.spans import Marks
 from runner.text.template import marked, up_to_mark
 
 TEMPLATE_CHARACTERS = 1 << 20
@@ -74,13 +74,9 @@ class ModelTokenizer:
         self._renderer = Renderer()
         self._special = {name: _plain(value) for name, value in hf.special_tokens_map.items()}
         found = hf.chat_template
-        templates = found.values() if isinstance(found, dict) else [found or ""]
+        templates = [*found.values()] if isinstance(found, dict) else [found or ""]
         _check_templates(sum(map(len, templates)), path)
-        self.think: Marks | None = _marks(self._wrapper.think_start, self._wrapper.think_end)
-        self.calls: Marks | None = _marks(
-            self._wrapper.tool_call_start, self._wrapper.tool_call_end
-        )
-        self.tool_format: str | None = hf.init_kwargs.get("tool_parser_type")
+        self.family: Family = family_of("\n".join(templates), self.added_ids, self._found())
         self.table: TokenTable | None = self._token_table()
         self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
         """No token stands for more characters than this: its name's length, and some room for
@@ -113,7 +109,7 @@ class ModelTokenizer:
         variables = {
             **self._special,
             self._wrapper._thinking_kwarg: thinking,
-            "messages": [_aliased(m) for m in (marked(messages) if continue_final else messages)],
+            "messages": self.family.messages(marked(messages) if continue_final else messages),
             "tools": given,
             "documents": None,
             "add_generation_prompt": not continue_final,
@@ -150,11 +146,6 @@ class ModelTokenizer:
         """Return the id of the added token that is exactly `text`, if there is one."""
         return self.added_ids.get(text)
 
-    def parse_calls(self, text: str, tools: Sequence[Mapping[str, Any]]) -> object:
-        """Return what the model family's own parser makes of the text between the call markers: a
-        mapping with `name` and `arguments`, or a list of such. Raises on malformed text."""
-        return self._wrapper.tool_parser(text, list(tools) or None)
-
     def token_text(self, token: int) -> str:
         """Return the text of one token alone, for log-probabilities; parts of characters are
         U+FFFD, and special tokens go by their names."""
@@ -186,16 +177,20 @@ class ModelTokenizer:
         except Exception as problem:
             raise TokenizerError(f"no grammars with this tokenizer: {problem}") from problem
 
+    def _found(self) -> LibraryMarks:
+        """Return what mlx-lm has found out about this model's output."""
+        wrapper: Any = self._wrapper
+        return LibraryMarks(
+            think=_marks(wrapper.think_start, wrapper.think_end),
+            calls=_marks(wrapper.tool_call_start, wrapper.tool_call_end),
+            format=self._hf.init_kwargs.get("tool_parser_type"),
+            parse=lambda text, tools: wrapper.tool_parser(text, list(tools) or None),
+        )
+
     def _hidden(self) -> frozenset[int]:
         """Return special tokens whose text is never shown; markers that are read as text are
         kept."""
-        kept = {
-            mark
-            for marks in (self.think, self.calls)
-            if marks is not None
-            for mark in (marks.start, marks.end)
-        }
-        inside = "".join(kept)
+        inside = "\n".join(self.family.markers)
         return frozenset(
             index
             for index, token in self._added.items()
@@ -247,12 +242,6 @@ def _marks(start: str | None, end: str | None) -> Marks | None:
 def _plain(value: Any) -> Any:
     """Return a special token, or a list of such, without the types of its library."""
     return [str(item) for item in value] if isinstance(value, list | tuple) else str(value)
-
-
-def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message with its reasoning under the other name that templates have for it."""
-    reasoning = message.get("reasoning_content")
-    return {**({} if reasoning is None else {"thinking": reasoning}), **message}
 
 
 def _check_templates(characters: int, path: Path) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import OpenAI
+from rich.console import Console
+from rich.table import Table
 
+from tests.harness.client_environments import Unavailable
+from tests.harness.client_results import HEADS, by_client, cells, keep
+from tests.harness.client_stories import Row, tell_story
 from tests.harness.nodes import ROOT, Node, running_node
+
+PROVING = bool(os.environ.get("SHOAL_PROVE"))
+Tell = Callable[[str, Path], list[Row]]
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +63,35 @@ def ask(client: OpenAI, model: str) -> Callable[..., Any]:
         return client.chat.completions.create(model=model, messages=messages, **fields)
 
     return asked
+
+
+@pytest.fixture(scope="session")
+def client_calls() -> Iterator[list[Row]]:
+    """What came of each call of the clients' stories; at the end its table is printed and kept."""
+    calls: list[Row] = []
+    yield calls
+    if calls:
+        rows = by_client(calls)
+        keep(rows)
+        table = Table(*HEADS)
+        for row in rows:
+            table.add_row(*cells(row))
+        Console(width=170).print(table)
+
+
+@pytest.fixture(scope="session")
+def tell(node_url: str, model: str, client_calls: list[Row]) -> Tell:
+    """Tell a client's story in a folder; skips in words where the client cannot be installed here,
+    which fails when proving."""
+
+    def told(name: str, folder: Path) -> list[Row]:
+        try:
+            rows = tell_story(name, url=node_url, model=model, folder=folder)
+        except Unavailable as reason:
+            if PROVING:
+                raise
+            pytest.skip(str(reason))
+        client_calls.extend(rows)
+        return rows
+
+    return told

@@ -271,13 +271,15 @@ def test_what_is_not_offered_says_what_to_do(client: ollama.Client, model: str) 
         lambda: client.copy(model, "other"),
         lambda: client.create("other", from_=model),
         lambda: client.create_blob(__file__),
-        lambda: client.embed(model, "text"),
     ]
     for refused in refusals:
         with pytest.raises(ollama.ResponseError) as caught:
             refused()
         assert caught.value.status_code == 404
         assert "not offered" in caught.value.error or "not there yet" in caught.value.error
+    with pytest.raises(ollama.ResponseError) as caught:
+        client.embed(model, "text")
+    assert caught.value.status_code == 400 and "is a text model" in caught.value.error
 
 
 def test_the_model_that_comes_with_shoal_and_one_that_is_not_here_are_not_deleted(

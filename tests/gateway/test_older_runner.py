@@ -8,13 +8,22 @@ from typing import Any
 import httpx
 import pytest
 
+from bus.wire.ids import ModelId
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, gateway_testbed
+from tests.harness.nodes import eventually
 
 
 @pytest.fixture(scope="module", params=[1, 2])
 def testbed(request: pytest.FixtureRequest) -> Iterator[GatewayTestbed]:
     with gateway_testbed() as made:
         made.runner(protocol=request.param)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def version_3() -> Iterator[GatewayTestbed]:
+    with gateway_testbed() as made:
+        made.runner(protocol=3)
         yield made
 
 
@@ -34,7 +43,7 @@ def test_it_is_not_asked_to_score_a_prompt_and_goes_on_to_answer(testbed: Gatewa
     assert answered.status_code == 200, answered.text
     assert answered.json()["choices"][0]["text"] == "tokens=2one two "
     runner = testbed.runners[0]
-    assert len(runner.heard("submit")) == before + 1
+    eventually(lambda: len(runner.heard("submit")) == before + 1, 5.0, "the one that was asked")
     assert runner.heard("bad") == []
 
 
@@ -47,3 +56,40 @@ def test_it_is_not_asked_about_prompts(testbed: GatewayTestbed, path: str) -> No
     assert "older shoal" in refused.json()["error"]["message"]
     assert len(testbed.runners[0].heard("submit")) == before
     assert testbed.runners[0].heard("bad") == []
+
+
+LATER: list[dict[str, Any]] = [
+    {"guided_regex": "a+"},
+    {"guided_choice": ["a"]},
+    {"grammar": 'root ::= "a"'},
+    {"guided_json": {"type": "object"}},
+    {"min_tokens": 1},
+]
+
+
+def test_it_is_not_asked_for_what_came_after_version_3(version_3: GatewayTestbed) -> None:
+    for sent in LATER:
+        refused = ask(version_3, **sent)
+        assert refused.status_code == 400
+        error = refused.json()["error"]
+        assert error["param"] == next(iter(sent))
+        assert "older shoal" in error["message"]
+    answered = ask(version_3, response_format={"type": "json_object"})
+    assert answered.status_code == 200, answered.text
+    runner = version_3.runners[0]
+    eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
+    assert len(runner.heard("submit")) == 1
+    assert runner.heard("bad") == []
+
+
+def test_it_is_not_asked_for_embeddings() -> None:
+    with gateway_testbed() as testbed:
+        testbed.publish_card(embedding=("embedder",))
+        runner = testbed.runner(place=False, protocol=3)
+        testbed.place(runner, ModelId("embedder"))
+        for path in ("/v1/embeddings", "/api/embed"):
+            body = {"model": "embedder", "input": "hi"}
+            refused = httpx.post(f"{testbed.url}{path}", json=body, timeout=10)
+            assert refused.status_code == 400, refused.text
+            assert "older shoal, which cannot be asked for embeddings" in refused.text
+        assert runner.heard("submit") == runner.heard("bad") == []

@@ -116,6 +116,11 @@ class FakeRow:
     failed: bool = False
     """A failed row may be named once more, in the step already issued; it is passed over."""
 
+    @property
+    def prompt_tokens(self) -> int:
+        """How many of the tokens were given; those after them were made."""
+        return len(self.spec.tokens) - self.spec.made
+
 
 @dataclass
 class FakeEngine:
@@ -175,6 +180,10 @@ class FakeEngine:
 
     def close(self) -> None:
         self.rows.clear()
+
+    def choose(self, row: FakeRow) -> TokenId:
+        """Return the next token of a row, whose prompt is computed."""
+        return next_token(row.spec.seed, row.tokens)
 
     def _admit(self, spec: RowSpec) -> None:
         self._require(spec.row not in self.seen, "row ids are never used again")
@@ -246,9 +255,7 @@ class FakeEngine:
                 failures.append(RowFailure(row_id, "internal", "told to fail"))
                 continue
             row = self.rows[row_id]
-            made = len(row.tokens) - len(row.spec.tokens) + row.spec.made
-            prompt = row.tokens[: len(row.tokens) - made]
-            token = next_token(row.spec.seed, [*prompt, *row.tokens[len(prompt) :]])
+            token = self.choose(row)
             row.tokens.append(token)
             tokens.append(SampledToken(row_id, token))
         return tokens, failures

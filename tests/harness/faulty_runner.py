@@ -119,7 +119,9 @@ def straying() -> Factories:
     return Factories(
         load_engine=no_group,
         load_follower=load_straying,
+        load_embedder=no_group,
         load_text=real.load_text,
+        load_inputs=no_group,
         form_group=real.form_group,
         open_exchanges=real.open_exchanges,
     )
@@ -133,7 +135,9 @@ def fake() -> Factories:
     return Factories(
         load_engine=load_engine,
         load_follower=no_group,
+        load_embedder=no_group,
         load_text=load_text,
+        load_inputs=no_group,
         form_group=no_group,
         open_exchanges=no_group,
     )

@@ -2,8 +2,9 @@
 
     python -m tests.harness.figures_page
 
-Formation and failover with their bounds, latency of each plane, cost per token, percentiles of
-waits; with the machine, the day and the commit. A part that was not run is named as such.
+Formation and failover with their bounds, what clients' calls came to, latency of each plane, cost
+per token, percentiles of waits; with the machine, the day and the commit. What was not run is
+named.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.harness.client_results import HEADS, cells, latest
 from tests.harness.nodes import ROOT
 
 PAGE = ROOT / "docs" / "operations" / "figures.md"
@@ -34,7 +36,8 @@ where figures fall short of their aims.
 
 def page() -> str:
     """Return the whole page."""
-    parts = [INTRODUCTION, *_machine(), *_faults(), *_planes(), *_costs(), *_serving(), *_groups()]
+    parts = [INTRODUCTION, *_machine(), *_faults(), *_clients(), *_planes(), *_costs()]
+    parts += [*_dialects(), *_serving(), *_groups()]
     return "\n".join(parts) + "\n"
 
 
@@ -67,6 +70,15 @@ def _faults() -> Iterator[str]:
     yield from _table(("what", "a client saw", "seconds", "at most"), rows)
 
 
+def _clients() -> Iterator[str]:
+    yield "## Clients\n"
+    rows = latest(PROVED / "clients.jsonl")
+    if not rows:
+        yield "Not run: `make prove-clients`.\n"
+        return
+    yield from _table(HEADS, [cells(row) for row in rows])
+
+
 def _planes() -> Iterator[str]:
     yield "## Latency of each plane, one node\n"
     found = _document("planes")
@@ -88,6 +100,30 @@ def _costs() -> Iterator[str]:
         for one in found
     ]
     yield from _table(("streams", "tokens/s flat out", "processor, us a token"), rows)
+
+
+def _dialects() -> Iterator[str]:
+    yield "## Cost per token of each dialect\n"
+    found = _document("dialects")
+    if found is None:
+        yield "Not run: `make prove-latency`.\n"
+        return
+    yield (
+        "Processor time of the gateway's HTTP process alone, one event a token, 32 streams at "
+        "once; medians of rounds in which all take turns, ratios within a round.\n"
+    )
+    rows = [
+        (
+            one["dialect"],
+            f"{one['cpu_us_per_token']:.2f}",
+            f"{one['least']:.2f} to {one['most']:.2f}",
+            f"{one['ratio']:.2f} x {one['against']}" if "ratio" in one else "",
+            f"{one['aim']:.1f}" if "aim" in one else "",
+        )
+        for one in found
+    ]
+    heads = ("dialect", "processor, us a token", "of the rounds", "ratio", "at most")
+    yield from _table(heads, rows)
 
 
 def _serving() -> Iterator[str]:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -145,6 +145,14 @@ class Holder:
         )
 
 
+class PlacedRunner(Protocol):
+    """A runner as the cluster's state knows it."""
+
+    address: str
+    instance: str
+    generation: int
+
+
 class Runner:
     """A synthetic runner's process and what it has said."""
 
@@ -245,7 +253,10 @@ class GatewayTestbed:
     def happen(self, body: EventBody) -> None:
         self.do(lambda: self.holder.happen(body))
 
-    def publish_card(self, *names: str) -> None:
+    def publish_card(
+        self, *names: str, context_tokens: int = 4096, embedding: tuple[str, ...] = ()
+    ) -> None:
+        """Say which models are here: those named (or the usual ones), and embedding models."""
         models = tuple(
             ModelCard(
                 model=ModelId(name),
@@ -255,10 +266,12 @@ class GatewayTestbed:
                 weights_bytes=1000,
                 size_bytes=1000,
                 kv_bytes_per_token=10,
-                context_tokens=4096,
+                context_tokens=context_tokens,
                 vocabulary=2048,
+                makes="embedding" if name in embedding else "text",
+                capabilities=("embedding",) if name in embedding else ("completion",),
             )
-            for name in names or (MODEL, "org/other")
+            for name in (*(names or (MODEL, "org/other")), *embedding)
         )
         card = NodeCard(
             node=NODE,
@@ -293,7 +306,10 @@ class GatewayTestbed:
             self.place(made)
         return made
 
-    def place(self, runner: Runner, model: ModelId = MODEL) -> None:
+    def place(
+        self, runner: PlacedRunner, model: ModelId = MODEL, context_tokens: int = 4096
+    ) -> None:
+        """Tell the cluster that an instance of the model is ready in this runner."""
         shard = Shard(rank=0, node=NODE, first_layer=0, last_layer=2, bytes_reserved=1000)
         rank = RankReady(rank=0, node=NODE, process="runner:00", addresses=(runner.address,), pid=1)
         instance = Instance(
@@ -302,7 +318,7 @@ class GatewayTestbed:
             shards=(shard,),
             generation=runner.generation,
             status="ready",
-            context_tokens=4096,
+            context_tokens=context_tokens,
             keep_alive_s=300.0,
             ready=(rank,),
         )

@@ -24,7 +24,8 @@ from gateway.http.resources import diagnostics, instances
 from gateway.requests import body_budget
 from runner.lifecycle import PREPARES_S
 from runner.serving.request_server import PREPARING_CHARS
-from runner.text import grammar, tokenizer
+from runner.text import tokenizer
+from runner.text.grammar import forms, gbnf
 from runner.text.rendering import RenderLimits
 from worker.transfer import store, thread
 
@@ -77,8 +78,17 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
         "400",
     )
     yield "tokens with a bias", f"{fields.MAX_BIASED:,}", "", "400"
-    yield "a JSON schema", amount(grammar.SCHEMA_BYTES), "", "400"
-    yield "depth of a JSON schema", f"{grammar.SCHEMA_DEPTH}", "", "400"
+    yield "a JSON schema", amount(forms.SCHEMA_BYTES), "", "400"
+    yield "depth of a JSON schema", f"{forms.SCHEMA_DEPTH}", "", "400"
+    yield (
+        "a regular expression, a grammar, texts to choose from",
+        amount(forms.RULE_BYTES),
+        "",
+        "400",
+    )
+    yield "texts to choose from", f"{forms.CHOICES_AT_MOST:,}", "", "400"
+    yield "rules and brackets of a grammar", f"{gbnf.PARTS_AT_MOST}", "", "400"
+    yield "characters and classes of a grammar", f"{gbnf.LEXEMES_AT_MOST:,}", "", "400"
     render = RenderLimits()
     stopped = "400, or the load fails"
     yield "a chat template", f"{tokenizer.TEMPLATE_CHARACTERS:,} characters", "", "the load fails"

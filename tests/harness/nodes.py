@@ -44,9 +44,14 @@ def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 def free_base_port() -> int:
-    """A port with a run of free ones after it, below the ephemeral range."""
-    start = 20_000 + os.getpid() % 100 * 100
-    for base in range(start, 32_000, 100):
+    """A port with a run of free ones after it, below the ephemeral range; processes of one test
+    run that are beside each other look in ranges of their own."""
+    runs = max(1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    width = 12_000 // runs // 100 * 100
+    first = 20_000 + number * width
+    start = first + os.getpid() * 100 % (width // 2)
+    for base in range(start, first + width, 100):
         with contextlib.suppress(OSError):
             for port in (base, base + 1, base + 2):
                 with socket.socket() as probe:

@@ -33,9 +33,10 @@ def raised_tree(folder: Path) -> Path:
     return tree
 
 
-def tree_of(commit: str, folder: Path) -> Path | None:
-    """Return the product as it was at a commit; None where the history does not hold it."""
-    words = ["git", "-C", str(ROOT), "archive", commit, *PACKAGES, "pyproject.toml"]
+def tree_of(commit: str, folder: Path, *more: str) -> Path | None:
+    """Return the product as it was at a commit, and `more` folders; None where the history does not
+    hold it."""
+    words = ["git", "-C", str(ROOT), "archive", commit, *PACKAGES, *more, "pyproject.toml"]
     made = subprocess.run(words, capture_output=True, check=False)
     if made.returncode != 0:
         return None

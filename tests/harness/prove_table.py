@@ -1,5 +1,5 @@
-"""What `make prove` found, as tables: faults, clusters, parity, soak, latency, bench; `cluster`
-alone where that is asked for. Missing parts are named."""
+"""What `make prove` found, as tables: faults, clusters, parity, clients, soak, latency, bench;
+`cluster` alone where that is asked for. Missing parts are named."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tests.bench.latency import show as show_latency
 from tests.bench.serve import show, show_targets
+from tests.harness.client_results import HEADS, cells, latest
 from tests.harness.nodes import ROOT
 
 console = Console(width=170)
@@ -46,6 +47,17 @@ def parity() -> None:
     console.print(table)
 
 
+def clients() -> None:
+    rows = latest()
+    if not rows:
+        console.print("clients: not run (make prove-clients)")
+        return
+    table = Table(*HEADS)
+    for row in rows:
+        table.add_row(*cells(row))
+    console.print(table)
+
+
 def document(name: str, folder: str, how: str) -> None:
     path = ROOT / folder / f"{name}.json"
     if not path.exists():
@@ -69,6 +81,7 @@ def main(parts: list[str]) -> None:
     faults("faults", "prove-faults")
     faults("cluster", "prove-cluster")
     parity()
+    clients()
     document("soak", "prove-results", "prove-soak")
     document("latency", "bench-results", "prove-latency")
     document("serve", "bench-results", "prove-bench")

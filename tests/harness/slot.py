@@ -109,10 +109,18 @@ class Slot:
 
 @contextlib.contextmanager
 def started_slot(
-    home: Path, model: Path, *, fault: str = "", supervised: bool = False, **changes: object
+    home: Path,
+    path: Path,
+    /,
+    *,
+    fault: str = "",
+    script: Path | None = None,
+    supervised: bool = False,
+    **changes: object,
 ) -> Iterator[Slot]:
     """A runner in `home`, told by us what to be; ended by its own pid. `fault` starts one whose
-    engine fails so; `supervised` gives it the standard input that supervisord would."""
+    engine fails so, `script` one whose engine says what is written there; `supervised` gives it the
+    standard input that supervisord would."""
     paths = find_paths(home)
     make_folders(paths)
     endpoints = Endpoints(str(paths.runtime))
@@ -124,7 +132,7 @@ def started_slot(
         "rank": 0,
         "size": 1,
         "model": MODEL,
-        "path": str(model),
+        "path": str(path),
         "dtype": "float32",
         "first_layer": 0,
         "last_layer": 2,
@@ -136,12 +144,17 @@ def started_slot(
     environment = os.environ | {"SHOAL_HOME": str(home), "SHOAL_SLOT": "00"}
     environment |= {"PYTHONPATH": str(ROOT)}
     environment |= prepared_blas(load_settings(home=home)).variables
+    program = "runner"
     if fault:
         environment["SHOAL_TEST_FAULT"] = fault
+        program = "tests.harness.faulty_runner"
+    if script is not None:
+        environment["SHOAL_TEST_SCRIPT"] = str(script)
+        program = "tests.harness.scripted_runner"
     if supervised:
         environment["SUPERVISOR_ENABLED"] = "1"
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.harness.faulty_runner" if fault else "runner"],
+        [sys.executable, "-P", "-m", program],
         cwd=paths.run,
         env=environment,
         stdin=subprocess.PIPE if supervised else subprocess.DEVNULL,

@@ -4,15 +4,21 @@ A process of its own (`python -m tests.harness.synthetic_runner SOCKET INSTANCE 
 PROTOCOL`, the highest version that it speaks), so that it can be stopped and killed. What a request
 gets is written in its last message, as words `name=value`: tokens=N, every_ms=N (0: as fast as
 credit allows), refuse=REASON, fail=REASON, silent=N (N tokens, then nothing), mute=1 (not even an
-answer), skip=N (lose that entry), calls=1 (end with a tool call). It keeps every promise that a
-runner makes, credit above all, and prints one JSON line for each thing that it is told.
+answer), skip=N (lose that entry), calls=1 (end with a tool call). An input has the vector (its
+length, its number), `EMBEDDED` of them in an entry, and is cut where it may be and says cut=1; the
+first one has orders. It keeps every promise that a runner makes, credit above all, and prints one
+JSON line for each thing that it is told.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import structs
 
 from bus.links.reactor import PollReactor
 from bus.links.transport import Link
@@ -20,7 +26,13 @@ from bus.process.identity import new_boot
 from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, Refusal
 from bus.wire.ids import InstanceId, RequestId
-from bus.wire.messages.requests import ChatPrompt, GenerationRequest, TextPrompt, Usage
+from bus.wire.messages.requests import (
+    ChatPrompt,
+    GenerationRequest,
+    InputsPrompt,
+    TextPrompt,
+    Usage,
+)
 from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
@@ -38,10 +50,14 @@ from bus.wire.messages.tokens import (
     ToGateway,
     TokenDelta,
     ToolCallDelta,
+    Vectors,
     Welcome,
 )
 
 WORDS = ("one ", "two ", "three ", "four ", "five ", "six ", "seven ", "eight ")
+
+EMBEDDED = 32
+"""Vectors in an entry."""
 
 
 def tell(event: str, **facts: object) -> None:
@@ -150,6 +166,10 @@ class SyntheticRunner:
             self.send(peer, Refused(request.request_id, refusal))
             return
         self.send(peer, Accepted(request.request_id, 0, 7))
+        if isinstance(request.prompt, InputsPrompt):
+            entries = [*vectors_of(request, request.prompt), *ending_of(request, orders)]
+            self.send(peer, StepEntries(self.step, tuple(numbered(entries))))
+            return
         tokens = int(orders.get("tokens", "8"))
         if request.max_tokens is not None:
             tokens = min(tokens, request.max_tokens)
@@ -246,10 +266,46 @@ def orders_of(request: GenerationRequest) -> dict[str, str]:
         text = "".join(one.text for one in prompt.messages[-1].parts if one.kind == "text")
     elif isinstance(prompt, TextPrompt):
         text = prompt.text
+    elif isinstance(prompt, InputsPrompt) and isinstance(prompt.inputs[0], str):
+        text = prompt.inputs[0]
     else:
         text = ""
     words = [word.partition("=") for word in text.split() if "=" in word]
     return {name: value for name, _, value in words}
+
+
+def vectors_of(request: GenerationRequest, prompt: InputsPrompt) -> list[Entry]:
+    """The vectors of all inputs; of as many numbers as were asked for, else two."""
+    made: list[Entry] = []
+    for start in range(0, len(prompt.inputs), EMBEDDED):
+        part = list(enumerate(prompt.inputs[start : start + EMBEDDED], start))
+        numbers = [
+            (float(len(one)), float(n), *[0.0] * ((prompt.dimensions or 2) - 2)) for n, one in part
+        ]
+        vectors = tuple(struct.pack(f"<{len(one)}f", *one) for one in numbers)
+        cut = tuple(n for n, one in part if prompt.cut and isinstance(one, str) and "cut=1" in one)
+        made.append(Vectors(request.request_id, 0, 0, start, vectors, cut))
+    return made
+
+
+def ending_of(request: GenerationRequest, orders: dict[str, str]) -> list[Entry]:
+    """The end of a request for vectors."""
+    if "fail" in orders:
+        facts = {"field": "input", "prompt_tokens": 9, "limit_tokens": 8}
+        reason: Any = orders["fail"]
+        return [Failed(request.request_id, 0, reason, "as ordered", Usage(), facts)]
+    prompt = request.prompt
+    assert isinstance(prompt, InputsPrompt)
+    usage = Usage(prompt_tokens=sum(map(len, prompt.inputs)), queue_s=0.25, prefill_s=0.5)
+    return [
+        ChoiceEnd(request.request_id, 0, 0, "stop", None),
+        Finished(request.request_id, 0, usage),
+    ]
+
+
+def numbered(entries: list[Entry]) -> list[Entry]:
+    """Entries with their numbers in one request."""
+    return [structs.replace(entry, seq=seq) for seq, entry in enumerate(entries)]
 
 
 if __name__ == "__main__":

@@ -67,7 +67,9 @@ def save_toy(
         show_progress=False,
     )
     made.train_from_iterator(_CORPUS * 4, trainer)
-    made.add_tokens([AddedToken(text, special=False, normalized=False) for text in markers])
+    made.add_tokens(
+        [AddedToken(text, special=text.startswith("<|"), normalized=False) for text in markers]
+    )
     made.save(str(path / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     if template is not None:

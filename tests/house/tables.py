@@ -18,6 +18,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "runner.mlx.sampling",
     "runner.schedule",
     "runner.text",
+    "runner.text.grammar",
 )
 """The rooms whose inside others reach only by names in the room's `__init__.__all__`, dotted.
 
@@ -46,11 +47,14 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "gateway.dialects.anthropic": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.ollama": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai": ("msgspec", "orjson", "pydantic"),
+    "gateway.dialects.openai.embeddings": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai.responses": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.prompts": ("msgspec", "orjson", "pydantic"),
     "master.decisions": ("pydantic",),
     "master.placement": ("pydantic",),
+    "runner.text.grammar": ("llguidance", "msgspec", "pydantic"),
     "runner.schedule": ("msgspec", "numpy", "pydantic"),
+    "runner.text.families": ("msgspec", "pydantic"),
     "conf.tiny": (),
     "gateway.dialects": ("msgspec", "orjson", "pydantic"),
 }  # fmt: skip

@@ -38,7 +38,6 @@ def places(data: bytes) -> dict[str, int]:
     return {"within": found[-6] + 20, "length": found[-6] - 8, "last": found[-1] + 20}
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("place", ["within", "length", "last"])
 def test_b1_a_flipped_bit_in_the_journal_is_named_and_its_file_kept(lone: Node, place: str) -> None:
     names = [f"{place}-{number}" for number in range(RENAMED)]

@@ -10,8 +10,6 @@ import pytest
 
 from tests.harness.nodes import Node
 
-pytestmark = pytest.mark.alone
-
 
 def test_c1_up_prints_three_lines_that_work_as_printed() -> None:
     node = Node()

@@ -13,7 +13,7 @@ import pytest
 from tests.harness.clusters import Cluster, running_cluster
 from tests.harness.nodes import MODEL, ROOT, TREE, Node, eventually
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 WITHIN_S = 25.0
 """Five are promised on machines of their own; here three nodes share two cores."""

@@ -22,10 +22,10 @@ def test_c14_a_field_of_which_nothing_comes_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/embeddings", "/v1/responses/compact", "/v1/responses/input_tokens", "/dashboard"]
+    "path", ["/v1/batches", "/v1/responses/compact", "/v1/responses/input_tokens", "/dashboard"]
 )
 def test_c14_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, path: str) -> None:
-    misspelt = node.http.get("/v1/embedings")
+    misspelt = node.http.get("/v1/batchs")
     answer = node.http.post(path, json={})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (404, "not_there_yet"), answer.text
@@ -39,6 +39,6 @@ def test_c14_a_path_of_another_dialect_answers_in_its_words(node: Node) -> None:
     assert answer.status_code == 404 and said.get("type") == "error", said
     assert said["error"]["type"] == "not_found_error"
     assert "not there yet" in said["error"]["message"]
-    for path in ("/api/embed", "/ollama/api/embed"):
+    for path in ("/api/copy", "/ollama/api/copy"):
         told = node.http.post(path, json={}).json()["error"]
         assert isinstance(told, str) and "not there yet" in told

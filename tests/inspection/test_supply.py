@@ -8,8 +8,6 @@ import pytest
 
 from tests.harness.nodes import MODEL, Node, eventually, running_node
 
-pytestmark = pytest.mark.alone
-
 WISHES = 40
 
 

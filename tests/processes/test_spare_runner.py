@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.nodes import Node, eventually, kill, running_node
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PATIENCE_S = 60.0
 

@@ -38,6 +38,7 @@ from bus.wire.messages.tokens import (
     TokenLogprob,
     ToolCallDelta,
     ToRunner,
+    Vectors,
     Welcome,
 )
 from runner.engine import (
@@ -127,6 +128,8 @@ def entries() -> list[Entry]:
         Finished(RID, 10, none),
         Finished(RID, 13, none, PromptAnswer((5, 70_000), "", 4096)),
         Finished(RID, 14, none, PromptAnswer((), "<s>Fish 🐟\n", 0)),
+        Vectors(RID, 15, 0, 0, (bytes(range(16)), b"\0" * 16), (1,)),
+        Vectors(RID, 16, 0, 2, (), ()),
         *(Failed(RID, 11, reason, "it ended", spent, {"field": "n", "x": [1]}) for reason in FAILS),
         Failed(RID, 12, "internal", "", none, {}),
     ]

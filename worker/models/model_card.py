@@ -25,6 +25,11 @@ DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 DEFAULT_CONTEXT = 4096
 MAX_LAYERS = 4096
+THINKING_WORDS = (
+    "enable_thinking", "<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>",
+    "<|channel|>analysis",
+)  # fmt: skip
+"""A template that writes one of these is of a model that thinks."""
 FOR_PEOPLE = ("name", "summary", "license")
 """What a `card.toml` may say to who reads it."""
 
@@ -243,7 +248,7 @@ def _parameters(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
 
 
 def _thinks(template: str) -> bool:
-    return "enable_thinking" in template or "<think>" in template
+    return any(words in template for words in THINKING_WORDS)
 
 
 def _capabilities(template: str) -> tuple[str, ...]:

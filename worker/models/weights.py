@@ -14,14 +14,16 @@ import contextlib
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 from bus.wire.cards import ModelCard, PassedOver
+from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId
+from worker.models.embedding_card import embedding_card
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.model_card import (
     Notes,
@@ -45,12 +47,14 @@ from worker.models.passed_over import (
 )
 
 MAX_HEADER_BYTES = 100 << 20
+MAX_SETTINGS_BYTES = 16 << 20
 NOTES_FILE = "card.toml"
 TEMPLATE_CHARACTERS = 1 << 20
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 POINTER = b"version https://git-lfs"
 """How a file begins that Git keeps in place of a large one."""
 ANEW = "fetch it anew from where the model came from"
+NOT_EMBEDDED = "take an embedding model of another kind: BERT and RoBERTa run, and decoders"
 NOT_A_MODEL = "shoal runs language models; if it is one, fetch its config.json anew"
 
 
@@ -143,6 +147,7 @@ class Weights:
         config = _config(folder / CONFIG)
         tensors: list[Tensor] = []
         digest = sha256((folder / CONFIG).read_bytes())
+        embeds = _embeds(found, config, digest.update)
         for name in weights:
             header, inside = _header(folder / name)
             digest.update(header)
@@ -167,6 +172,8 @@ class Weights:
             raise UnfitModel(f"{CONFIG} has no {error.args[0]}", NOT_A_MODEL) from error
         except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise UnfitModel(f"{CONFIG}: {error}", NOT_A_MODEL) from error
+        if embeds is not None:
+            card = embedding_card(card, embeds)
         adapter = adapter_beside(found.entries.keys())
         return card, tuple(filter(None, (adapter, unknown, no_more_context(notes, card))))
 
@@ -191,12 +198,13 @@ def _passed_over(found: Found, unfit: Unfit, *, taken: bool = False) -> PassedOv
 
 def _mark(entries: Entries) -> tuple[object, ...]:
     """Return what tells a folder from itself after a change, of the files that are read."""
-    named = {CONFIG, NOTES_FILE, *TEMPLATE_FILES, *weights_among(entries)}
+    named = {CONFIG, NOTES_FILE, *TEMPLATE_FILES, *weights_among(entries), *files_read(entries)}
     mark: list[object] = [name for name in entries if name.startswith("adapter")]
-    for name in sorted(named & entries.keys()):
+    paths = [entries[name].path for name in sorted(named & entries.keys())]
+    for path in [*paths, *(f"{entries[name].path}/{CONFIG}" for name in files_read(entries))]:
         with contextlib.suppress(OSError):
-            found = entries[name].stat()
-            mark.append((name, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+            found = os.stat(path)
+            mark.append((path, found.st_mtime_ns, found.st_ctime_ns, found.st_size))
     return tuple(mark)
 
 
@@ -213,6 +221,34 @@ def _config(path: Path) -> dict[str, Any]:
         return _json(path)
     except (ValueError, RecursionError) as error:
         raise UnfitModel(f"{CONFIG} is broken: {error}", ANEW) from error
+
+
+def _embeds(
+    found: Found, config: Mapping[str, Any], told: Callable[[bytes], object]
+) -> EmbeddingModel | None:
+    """Return what a folder says of itself as an embedding model; None where it is none. `told` is
+    given the files that say so. Raises OSError, UnfitModel."""
+
+    def read(name: str) -> object:
+        """Return what a JSON file of the folder holds; None where there is none."""
+        path = found.path / name
+        if not path.is_file():
+            return None
+        with open(path, "rb") as file:
+            data = file.read(MAX_SETTINGS_BYTES + 1)
+        if len(data) > MAX_SETTINGS_BYTES:
+            raise ValueError(f"{name} is larger than {MAX_SETTINGS_BYTES >> 20} MiB")
+        said.append(name.encode() + data)
+        return json.loads(data)
+
+    said: list[bytes] = []
+    try:
+        model = embedding_model(config, read)
+    except (ValueError, RecursionError) as error:
+        raise UnfitModel(f"as an embedding model: {error}", NOT_EMBEDDED) from error
+    for data in () if model is None else said:
+        told(data)
+    return model
 
 
 def _header(path: Path) -> tuple[bytes, list[Tensor]]:

@@ -148,6 +148,7 @@ class RunnerSpecs:
             announced=((local,), *announced),
             memory_limit_bytes=give.shard.bytes_reserved,
             thinking=card is not None and card.thinking,
+            makes="text" if card is None else card.makes,
             group=self._group(give.instance),
             test=test,
         )

@@ -190,7 +190,7 @@ class RunnerSpec(Message):
 
     `addresses` are those its data ROUTER binds; `announced` what it tells others to dial for
     them, in the same order (an address may stand for several). `group` is None for one rank.
-    With a `test` there is no model: the group tests its collectives.
+    With a `test` there is no model: the group tests its collectives. `makes` is the card's.
     Times in seconds, sizes in bytes.
     """
 
@@ -218,6 +218,7 @@ class RunnerSpec(Message):
     drop_idle_s: float = 60.0
     group: GroupSpec | None = None
     test: CollectiveTest | None = None
+    makes: Literal["text", "embedding"] = "text"
 
 
 Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]

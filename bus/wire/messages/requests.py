@@ -95,7 +95,22 @@ class TokensPrompt(Message):
     token_ids: tuple[int, ...]
 
 
-Prompt = Annotated[ChatPrompt | TextPrompt | TokensPrompt, Field(discriminator="kind")]
+class InputsPrompt(Message):
+    """Texts, or token ids of texts, each of which becomes a vector; nothing is generated.
+
+    `dimensions` None: as many as the model gives; fewer where it allows that. An input that is
+    longer than the model reads is cut off at its end where `cut` allows it, else refused.
+    """
+
+    kind: Literal["inputs"] = "inputs"
+    inputs: tuple[str | tuple[int, ...], ...]
+    dimensions: int | None = Field(default=None, ge=1)
+    cut: bool = False
+
+
+Prompt = Annotated[
+    ChatPrompt | TextPrompt | TokensPrompt | InputsPrompt, Field(discriminator="kind")
+]
 
 
 class Sampling(Message):
@@ -118,10 +133,23 @@ class Sampling(Message):
 
 
 class OutputFormat(Message):
-    """What the text must be. `json_schema` carries the schema; enforced, never a wish."""
+    """What the text must be; enforced, never a wish.
 
-    kind: Literal["text", "json_object", "json_schema"] = "text"
+    `json_schema` carries the schema, `rule` the regular expression that matches the whole text or
+    the grammar in GBNF, `choices` the texts of which it is one. `field` is what the client asked
+    for it with, for refusals.
+    """
+
+    kind: Literal["text", "json_object", "json_schema", "regex", "choice", "grammar"] = "text"
     json_schema: dict[str, Any] | None = None
+    rule: str | None = None
+    choices: tuple[str, ...] = ()
+    field: str = "response_format"
+
+    @property
+    def is_later(self) -> bool:
+        """Return whether version 3 of the data plane could not say it."""
+        return self.field != "response_format" or self.kind in ("regex", "choice", "grammar")
 
 
 class PromptQuestion(Message):
@@ -136,12 +164,14 @@ class PromptQuestion(Message):
 
 
 class GenerationRequest(Message):
-    """One request for text, the same for every API.
+    """One request for text or, where its prompt is of kind `inputs`, for vectors; the same for
+    every API.
 
     `max_tokens` None means the runner's default (4,096 or what fits). `top_logprobs` None
     means no log-probabilities; 0..20 asks for the chosen token's and that many others.
     `prompt_logprobs` asks the same for the tokens of a raw prompt, which then come back before the
     one choice; with it alone `max_tokens` may be 0.
+    `min_tokens`: neither end tokens nor stop strings end a choice before it has so many tokens.
     `thinking` None leaves the decision to the model's card. `priority`: lower goes first
     (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the API key that asked, where
     there are several: prefixes are shared only by requests of one key. With a `question` nothing is
@@ -166,6 +196,7 @@ class GenerationRequest(Message):
     client_id: str | None = None
     key_id: str | None = None
     question: PromptQuestion | None = None
+    min_tokens: int | None = Field(default=None, ge=1)
 
 
 class Usage(Message):

@@ -19,10 +19,12 @@ from bus.wire.messages.requests import GenerationRequest, Usage
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 3
+DATA_PROTOCOL_MAX = 4
 """The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
 who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
-have a `question` about its prompt, which `Finished` answers."""
+have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
+regular expression, a grammar or a list of texts, its end may be held back by `min_tokens`, and it
+may have an `InputsPrompt`, answered as `Vectors`."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; topped up at half."""
 
@@ -166,6 +168,18 @@ class ToolCallDelta(ArrayFrame, tag="c", frozen=True):
     tokens: int
 
 
+class Vectors(ArrayFrame, tag="v", frozen=True):
+    """The vectors of the inputs from number `start` on, in the order of the inputs, each as 32-bit
+    floats, the least byte first. `cut` are the numbers of those of which only a part was read."""
+
+    request_id: RequestId
+    seq: int
+    choice: int
+    start: int
+    vectors: tuple[bytes, ...]
+    cut: tuple[int, ...] = ()
+
+
 class ChoiceEnd(ArrayFrame, tag="e", frozen=True):
     """One choice is complete. `stop` is the stop string that ended it, if one did."""
 
@@ -215,7 +229,16 @@ class Failed(ArrayFrame, tag="x", frozen=True):
     details: dict[str, Any]
 
 
-Entry = TokenDelta | PromptTokens | ToolCallDelta | ChoiceEnd | PrefillProgress | Finished | Failed
+Entry = (
+    TokenDelta
+    | PromptTokens
+    | ToolCallDelta
+    | Vectors
+    | ChoiceEnd
+    | PrefillProgress
+    | Finished
+    | Failed
+)
 
 
 class StepEntries(ArrayFrame, tag="step", frozen=True):

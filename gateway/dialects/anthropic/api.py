@@ -6,6 +6,7 @@ Pure. Clients that were given a base URL with `/v1` at its end say it twice; the
 from __future__ import annotations
 
 from gateway.dialects import api_table
+from gateway.dialects.anthropic.answers import AnthropicAnswer, AnthropicEvent, CountAnswer
 from gateway.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
 from gateway.dialects.anthropic.dialect import AnthropicCount, AnthropicMessages
 from gateway.dialects.anthropic.models import render_model, render_models
@@ -17,14 +18,16 @@ ANTHROPIC = api_table.Api(
     envelope=api_table.ErrorEnvelope("AnthropicError", ERROR_SCHEMA, error_object, ID_KEY),
     endpoints=(
         api_table.Generates("/v1/messages", "A message, whole or streamed",
-                            AnthropicMessages(), AnthropicMessagesBody),
+                            AnthropicMessages(), AnthropicMessagesBody, AnthropicAnswer,
+                            AnthropicEvent),
         api_table.Generates("/v1/v1/messages", "The same, for a base URL that ends with /v1",
-                            AnthropicMessages(), AnthropicMessagesBody),
+                            AnthropicMessages(), AnthropicMessagesBody, AnthropicAnswer,
+                            AnthropicEvent),
         api_table.ReadsPrompt("/v1/messages/count_tokens", "How many tokens a message's prompt has",
-                              AnthropicCount(), AnthropicCountBody),
+                              AnthropicCount(), AnthropicCountBody, CountAnswer),
         api_table.ReadsPrompt("/v1/v1/messages/count_tokens",
                               "The same, for a base URL that ends with /v1",
-                              AnthropicCount(), AnthropicCountBody),
+                              AnthropicCount(), AnthropicCountBody, CountAnswer),
         api_table.PagesModels("/v1/models", "Models that are here (header anthropic-version)",
                               render_models),
         api_table.PagesModels("/v1/v1/models", "The same, for a base URL that ends with /v1",

@@ -1,17 +1,17 @@
 """What Anthropic's clients send as messages: the closed types of blocks and of turns.
 
 Pure. Shapes only. Clients send our own answers back with all else that they know of them; what
-means nothing in a prompt is typed `Unused`, for the reason beside it. Blocks that models of text
+means nothing in a prompt is typed `Unused`, with its reason. Blocks that models of text
 cannot read are known here, so that the parser refuses them in words.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, Tag
 
-from gateway.dialects.body import Closed, Unused, by_field, by_type
+from gateway.dialects.body import Closed, Unused, by_field, by_type, no_effect, refused
 
 # --- content ------------------------------------------------------------------------------
 
@@ -21,16 +21,20 @@ class AnthropicTextBlockBody(Closed):
 
     type: Literal["text"]
     text: str
-    cache_control: Unused = None  # prefixes are found by their content
-    citations: Unused = None  # of an answer already given
-    parsed_output: Unused = None  # what the client made of the text
+    cache_control: Unused = no_effect("prefixes are found by their content")
+    citations: Unused = no_effect("of an answer already given")
+    parsed_output: Unused = no_effect("what the client made of the text")
 
 
 class AnthropicMediaBlockBody(Closed):
-    """An image, a document or a search's result; refused by the parser, with all that it holds."""
+    """An image, a document or a search's result, with all that it holds: refused by the parser, but
+    in a tool's answer, where the model is told that it was there."""
 
     model_config = ConfigDict(extra="ignore")
-    type: Literal["image", "document", "search_result"]
+    others: ClassVar[str] = "the block is refused whole"
+    type: Literal["image", "document", "search_result"] = refused(
+        "models here read text only; send its text instead"
+    )
 
 
 class AnthropicThinkingBlockBody(Closed):
@@ -38,14 +42,14 @@ class AnthropicThinkingBlockBody(Closed):
 
     type: Literal["thinking"]
     thinking: str
-    signature: Unused = None  # we vouch for no text; what is sent back is taken as it is
+    signature: Unused = no_effect("we vouch for no text; what is sent back is taken as it is")
 
 
 class AnthropicRedactedBlockBody(Closed):
     """Thinking that only its maker can read; dropped."""
 
     type: Literal["redacted_thinking"]
-    data: Unused = None
+    data: Unused = no_effect("only its maker can read it")
 
 
 class AnthropicToolUseBody(Closed):
@@ -55,9 +59,9 @@ class AnthropicToolUseBody(Closed):
     id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     input: dict[str, Any]
-    cache_control: Unused = None
-    caller: Unused = None  # the model itself: nothing else calls tools here
-    toolset_name: Unused = None  # of the provider's own tools
+    cache_control: Unused = no_effect("prefixes are found by their content")
+    caller: Unused = no_effect("the model itself: nothing else calls tools here")
+    toolset_name: Unused = no_effect("of the provider's own tools")
 
 
 Block = TypeVar("Block")
@@ -71,8 +75,19 @@ _Media = (
     | Annotated[AnthropicMediaBlockBody, Tag("~document")]
     | Annotated[AnthropicMediaBlockBody, Tag("~search_result")]
 )
+
+
+class AnthropicToolReferenceBody(Closed):
+    """A tool that a search for tools has found; it stands among the request's tools, too."""
+
+    type: Literal["tool_reference"]
+    tool_name: str = Field(min_length=1)
+    cache_control: Unused = no_effect("prefixes are found by their content")
+
+
 ResultBlock = Annotated[
-    _Text | _Media, by_field("type", "text", "image", "document", "search_result")
+    _Text | _Media | Annotated[AnthropicToolReferenceBody, Tag("~tool_reference")],
+    by_field("type", "text", "image", "document", "search_result", "tool_reference"),
 ]
 
 
@@ -83,8 +98,8 @@ class AnthropicToolResultBody(Closed):
     tool_use_id: str = Field(min_length=1)
     content: Content[ResultBlock] | None = None
     is_error: bool | None = None
-    cache_control: Unused = None
-    toolset_name: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
+    toolset_name: Unused = no_effect("of the provider's own tools")
 
 
 UserBlock = Annotated[
@@ -107,7 +122,7 @@ class AnthropicUserMessageBody(Closed):
 
     role: Literal["user"]
     content: Content[UserBlock]
-    cache_control: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
 
 
 class AnthropicAssistantMessageBody(Closed):
@@ -115,7 +130,7 @@ class AnthropicAssistantMessageBody(Closed):
 
     role: Literal["assistant"]
     content: Content[AssistantBlock]
-    cache_control: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
 
 
 class AnthropicSystemMessageBody(Closed):
@@ -123,7 +138,7 @@ class AnthropicSystemMessageBody(Closed):
 
     role: Literal["system"]
     content: Content[AnthropicTextBlockBody]
-    cache_control: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
 
 
 AnthropicMessageBody = Annotated[

@@ -2,7 +2,7 @@
 
 Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
 combination of fields means is decided by the parser. Messages are in `blocks`. A field typed
-`Unused` is accepted in that place without effect, for the reason beside it.
+`Unused` is accepted in that place without effect, with its reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import ConfigDict, Field, Tag
 
 from gateway.dialects.anthropic.blocks import AnthropicMessageBody, AnthropicTextBlockBody, Content
-from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape
+from gateway.dialects.body import (
+    Closed,
+    FieldTable,
+    Unused,
+    by_field,
+    by_shape,
+    honoured,
+    no_effect,
+)
 
 HARMLESS = {
     "service_tier": "x_priority orders requests",
@@ -62,17 +70,20 @@ class AnthropicToolBody(Closed):
     description: str | None = None
     input_schema: dict[str, Any]
     strict: bool | None = None
-    cache_control: Unused = None
-    input_examples: Unused = None  # templates have no place for them
-    defer_loading: Unused = None  # every tool is told of from the start
-    allowed_callers: Unused = None  # the model itself: nothing else calls tools here
-    eager_input_streaming: Unused = None  # arguments are sent as soon as they are known
+    cache_control: Unused = no_effect("prefixes are found by their content")
+    input_examples: Unused = no_effect("templates have no place for them")
+    defer_loading: bool | None = honoured(
+        "told of from the start, after those that always are there"
+    )
+    allowed_callers: Unused = no_effect("the model itself: nothing else calls tools here")
+    eager_input_streaming: Unused = no_effect("arguments are sent as soon as they are known")
 
 
 class AnthropicServerToolBody(Closed):
     """A tool that the provider would run; skipped, so that the others are still offered."""
 
     model_config = ConfigDict(extra="ignore")
+    others: ClassVar[str] = "the tool is skipped"
     type: str
 
 
@@ -101,7 +112,7 @@ class AnthropicNoChoiceBody(Closed):
     """No tool."""
 
     type: Literal["none"]
-    disable_parallel_tool_use: Unused = None  # there is none
+    disable_parallel_tool_use: Unused = no_effect("there is none")
 
 
 class AnthropicNamedChoiceBody(Closed):
@@ -127,8 +138,8 @@ class AnthropicThinkingBody(Closed):
     """Whether to think; `adaptive` leaves it to the model's card."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Field(ge=1)] | None = None  # how long is the model's to say
-    display: Unused = None  # thinking is shown as it is, never summarised
+    budget_tokens: Annotated[int, Field(ge=1)] | None = no_effect("how long is the model's to say")
+    display: Unused = no_effect("thinking is shown as it is, never summarised")
 
 
 class AnthropicFormatBody(Closed):
@@ -142,15 +153,16 @@ class AnthropicOutputBody(Closed):
     """What the text must be."""
 
     format: AnthropicFormatBody | None = None
-    effort: Unused = None  # how long a model thinks is its own to say
-    task_budget: Unused = None  # as effort
+    effort: Unused = no_effect("how long a model thinks is its own to say")
+    task_budget: Unused = no_effect("as effort")
 
 
 class AnthropicMetadataBody(Closed):
     """Who asks; other labels are for the provider's own storage."""
 
     model_config = ConfigDict(extra="ignore")
-    user_id: str | None = None
+    others: ClassVar[str] = "labels for the provider's own storage"
+    user_id: str | None = honoured("who asks, where x_client_id is missing")
 
 
 class AnthropicPromptBody(Closed):

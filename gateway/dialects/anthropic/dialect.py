@@ -23,13 +23,14 @@ from bus.wire.messages.requests import (
 from gateway.dialects import sse
 from gateway.dialects.anthropic import bodies
 from gateway.dialects.anthropic.render import MessagesStream, render_message
-from gateway.dialects.anthropic.turns import turns_of
-from gateway.dialects.body import bad_field, read_body
+from gateway.dialects.anthropic.turns import turns_of, unseen_of
+from gateway.dialects.body import bad_field, ignoring, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
+    TEXT_ONLY,
     named_model,
     stops_of,
     temperature_of,
@@ -95,7 +96,7 @@ def _request_of(
         model=named_model(asked.model),
         prompt=ChatPrompt(
             messages=turns,
-            tools=tuple(tools.values()),
+            tools=_deferred_last(asked, tools),
             continue_final=turns[-1].role == "assistant",
         ),
         output=_output_of(asked),
@@ -123,7 +124,7 @@ def _parsed(
         created_at_s=context.now_s,
         fingerprint=context.fingerprint,
         include_usage=True,
-        extras=extras,
+        extras=ignoring(extras, unseen_of(asked.messages), TEXT_ONLY, context.limits),
     )
 
 
@@ -151,6 +152,19 @@ def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
     )
 
 
+def _deferred_last(
+    asked: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec]
+) -> tuple[ToolSpec, ...]:
+    """Return the tools, those last that a client adds while it goes on: what stands before them in
+    the prompt is found again."""
+    deferred = {
+        tool.name
+        for tool in asked.tools or ()
+        if isinstance(tool, bodies.AnthropicToolBody) and tool.defer_loading
+    }
+    return tuple(sorted(tools.values(), key=lambda tool: tool.name in deferred))
+
+
 def _choice_of(asked: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec]) -> ToolChoice:
     match asked.tool_choice:
         case bodies.AnthropicNoChoiceBody():
@@ -169,8 +183,11 @@ def _choice_of(asked: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec])
 
 
 def _one_call(asked: bodies.AnthropicPromptBody) -> bool:
-    choice = asked.tool_choice
-    return choice is not None and bool(choice.disable_parallel_tool_use)
+    match asked.tool_choice:
+        case None | bodies.AnthropicNoChoiceBody():
+            return False
+        case choice:
+            return bool(choice.disable_parallel_tool_use)
 
 
 def _sampling_of(asked: bodies.AnthropicMessagesBody) -> Sampling:

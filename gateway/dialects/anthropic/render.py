@@ -25,6 +25,7 @@ from bus.wire.messages.tokens import (
     PromptTokens,
     TokenDelta,
     ToolCallDelta,
+    Vectors,
 )
 from gateway.dialects import faults, sse
 from gateway.dialects.anthropic.shapes import (
@@ -130,7 +131,7 @@ class MessagesStream:
             case ChoiceEnd():
                 self._reason, self._stop = entry.finish_reason, entry.stop
                 return self._end_block()
-            case TokenDelta() | PromptTokens():
+            case TokenDelta() | PromptTokens() | Vectors():
                 return b""
             case PrefillProgress():
                 return PING

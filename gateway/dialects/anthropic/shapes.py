@@ -11,8 +11,9 @@ from typing import Any
 
 from bus.wire.errors import FinishReason
 from bus.wire.messages.requests import Usage
+from gateway.dialects.anthropic.answers import AnthropicUsage
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.faults import HttpFault, in_words
+from gateway.dialects.faults import HttpFault, in_words, overflow_of
 
 SIGNATURE = "shoal"
 """Stands where the provider vouches for its thinking; clients want one and send it back."""
@@ -65,7 +66,7 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": _message_of(fault)}}
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
+def usage_object(usage: Usage) -> AnthropicUsage:
     """Return Anthropic's `usage`; caches are read without being asked, so none is written to."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
@@ -103,10 +104,9 @@ def message_object(
 
 def _message_of(fault: HttpFault) -> str:
     """Return what a failure says; of a prompt that does not fit, as clients parse it."""
-    prompt = fault.facts.get("prompt_tokens")
-    limit = fault.facts.get("limit_tokens", fault.facts.get("limit"))
-    overflows = fault.code == "context_length_exceeded"
-    if overflows and isinstance(prompt, int) and isinstance(limit, int) and prompt > limit:
+    overflow = overflow_of(fault)
+    if overflow is not None:
+        prompt, limit = overflow
         return f"prompt is too long: {prompt} tokens > {limit} maximum"
     field = in_words(fault.field, FIELD_WORDS)
     if field is None or field in fault.message:

@@ -2,7 +2,8 @@
 
 Pure. A tool's answer is a turn of its own, and text beside it keeps its place in the order. Earlier
 thinking goes where every dialect puts it; redacted thinking is dropped. Images and documents are
-refused, naming the block.
+refused, naming the block; but in a tool's answer, which no one can take back, the model is told
+that they were there (`unseen_of`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from bus.wire.messages.requests import ChatMessage, TextPart, ToolCall
 from gateway.dialects.anthropic import blocks
 from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
+from gateway.dialects.shared_fields import TEXT_ONLY, unseen
 
 BILLING = "x-anthropic-billing-header:"
 """Begins a line that a client puts before its system prompt for the provider's books. It changes
@@ -66,25 +68,54 @@ def _user_turns(content: str | Sequence[blocks.UserBlock], field: str) -> Iterat
                 if texts:
                     yield ChatMessage(role="user", parts=tuple(texts))
                     texts = []
-                yield _tool_turn(block, where)
+                yield _tool_turn(block)
             case blocks.AnthropicMediaBlockBody():
                 raise _no_text(block, where)
     if texts:
         yield ChatMessage(role="user", parts=tuple(texts))
 
 
-def _tool_turn(block: blocks.AnthropicToolResultBody, field: str) -> ChatMessage:
+def _tool_turn(block: blocks.AnthropicToolResultBody) -> ChatMessage:
     content = block.content if block.content is not None else ""
     texts: list[TextPart] = [TextPart(text=FAILED)] if block.is_error else []
     if isinstance(content, str):
         texts.append(TextPart(text=content))
     else:
-        for index, inner in enumerate(content):
-            if isinstance(inner, blocks.AnthropicMediaBlockBody):
-                raise _no_text(inner, f"{field}.content[{index}]")
-            texts.append(TextPart(text=inner.text))
+        texts += map(_result_text, content)
     parts = tuple(texts) or (TextPart(text=""),)
     return ChatMessage(role="tool", parts=parts, tool_call_id=block.tool_use_id)
+
+
+def _result_text(block: blocks.ResultBlock) -> TextPart:
+    match block:
+        case blocks.AnthropicTextBlockBody():
+            return TextPart(text=block.text)
+        case blocks.AnthropicToolReferenceBody():
+            return TextPart(text=f"The tool {block.tool_name} can be called now.")
+        case blocks.AnthropicMediaBlockBody():
+            return unseen(block.type)
+
+
+def unseen_of(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
+    """Return the paths of what tools answered that is no text."""
+    return [
+        f"messages[{number}].content[{place}].content[{index}]"
+        for number, message in enumerate(messages)
+        for place, result in _results_of(message)
+        for index, inner in enumerate(result)
+        if isinstance(inner, blocks.AnthropicMediaBlockBody)
+    ]
+
+
+def _results_of(
+    message: blocks.AnthropicMessageBody,
+) -> Iterator[tuple[int, Sequence[blocks.ResultBlock]]]:
+    """Yield the places of what tools answered in blocks, and those."""
+    if not isinstance(message, blocks.AnthropicUserMessageBody):
+        return
+    for place, block in enumerate(() if isinstance(message.content, str) else message.content):
+        if isinstance(block, blocks.AnthropicToolResultBody) and isinstance(block.content, list):
+            yield place, block.content
 
 
 def _assistant_turns(content: str | Sequence[blocks.AssistantBlock]) -> Iterator[ChatMessage]:
@@ -123,4 +154,4 @@ def _texts_of(content: str | Sequence[blocks.AnthropicTextBlockBody]) -> tuple[T
 
 
 def _no_text(block: blocks.AnthropicMediaBlockBody, field: str) -> BadRequest:
-    return bad_field(field, f"models here read text only; send the {block.type}'s text instead")
+    return bad_field(field, f"{TEXT_ONLY}; send the {block.type}'s text instead")

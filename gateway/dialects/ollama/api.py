@@ -13,14 +13,21 @@ from bus.wire.errors import BadRequest
 from gateway.dialects import api_table, dialect
 from gateway.dialects.body import read_body
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.ollama import bodies
+from gateway.dialects.ollama import answers, bodies
 from gateway.dialects.ollama.dialect import OllamaChat, OllamaGenerate
+from gateway.dialects.ollama.embeddings import (
+    OllamaEmbed,
+    OllamaEmbedBody,
+    OllamaEmbeddings,
+    OllamaEmbeddingsBody,
+)
 from gateway.dialects.ollama.fields import model_of
 from gateway.dialects.ollama.model_info import figures_of
 from gateway.dialects.ollama.render import CONTENT_TYPE, ERROR_SCHEMA, date, error_object
 
-VERSION = "0.13.0"
-"""The version of Ollama's API that is spoken; clients compare it with what they need."""
+VERSION = "0.14.0"
+"""The version of Ollama's API that is spoken, with responses and messages beside it; clients
+compare it with what they need, `codex --oss` among them."""
 FOREVER_S = 100 * 365 * 86_400.0
 """How far away the expiry of a model that stays is dated, since it must be a date."""
 
@@ -164,9 +171,16 @@ OLLAMA = api_table.Api(
     envelope=api_table.ErrorEnvelope("OllamaError", ERROR_SCHEMA, error_object),
     endpoints=(
         api_table.Generates("/api/chat", "A chat turn, streamed unless told otherwise",
-                            OllamaChat(), bodies.OllamaChatBody),
+                            OllamaChat(), bodies.OllamaChatBody,
+                            answers.OllamaChatAnswer, answers.OllamaChatAnswer),
         api_table.Generates("/api/generate", "A completion; without a prompt: load or unload",
-                            OllamaGenerate(), bodies.OllamaGenerateBody),
+                            OllamaGenerate(), bodies.OllamaGenerateBody,
+                            answers.OllamaGenerateAnswer, answers.OllamaGenerateAnswer),
+        api_table.Embeds("/api/embed", "Vectors of texts; without any: load or unload",
+                         OllamaEmbed(), OllamaEmbedBody, answers.OllamaEmbedAnswer),
+        api_table.Embeds("/api/embeddings", "The vector of one text, as older clients ask for it",
+                         OllamaEmbeddings(), OllamaEmbeddingsBody,
+                         answers.OllamaEmbeddingsAnswer),
         api_table.ListsModels("/api/tags", "Models on disk", render_tags),
         api_table.ShowsAsked("/api/show", "One model in detail", parse_show,
                              bodies.OllamaShowBody, render_show),

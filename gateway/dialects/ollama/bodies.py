@@ -7,11 +7,12 @@ reason below).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, Tag
+from pydantic import BaseModel, Field, Tag
 
-from gateway.dialects.body import Closed, FieldTable, by_type
+from gateway.dialects.body import Closed, FieldTable, by_type, no_effect, only
 
 HARMLESS_OPTIONS = {
     "num_gpu": "placement decides where layers live",
@@ -41,7 +42,7 @@ NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 """Options that are accepted with these values alone, which ask for nothing."""
 
-OPTIONS_TABLE = FieldTable(harmless=HARMLESS_OPTIONS)
+OPTIONS_TABLE = FieldTable(harmless=HARMLESS_OPTIONS, neutral=NEUTRAL_OPTIONS)
 CHAT_TABLE = FieldTable(
     empty_asks_nothing=True,
     refused={
@@ -105,7 +106,7 @@ class OllamaCalledFunctionBody(Closed):
 
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
-    index: int | None = None  # the order of the list says it already
+    index: int | None = no_effect("the order of the list says it already")
 
 
 class OllamaToolCallBody(Closed):
@@ -173,23 +174,29 @@ DurationBody = Annotated[
 ]
 
 
-class SharedBody(Closed):
-    """The fields that chat and generate have in common. Streams unless told otherwise."""
+class ModelBody(Closed):
+    """The fields of all bodies that ask a model for something."""
 
+    apart: ClassVar[Mapping[str, type[BaseModel]]] = {"options": OllamaOptionsBody}
     model: str
-    stream: bool | None = None
-    format: FormatBody | None = None
-    think: ThinkBody | None = None
     options: dict[str, Any] | None = Field(
         # validated apart, after the harmless ones are taken out; documented here
         default=None,
         json_schema_extra={"properties": OllamaOptionsBody.model_json_schema()["properties"]},
     )
     keep_alive: DurationBody | None = None
+
+
+class SharedBody(ModelBody):
+    """The fields that chat and generate have in common. Streams unless told otherwise."""
+
+    stream: bool | None = None
+    format: FormatBody | None = None
+    think: ThinkBody | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    truncate: bool | None = None
-    shift: bool | None = None
+    truncate: bool | None = only(False, why="what does not fit is refused, never cut")
+    shift: bool | None = only(False, why="what does not fit is refused, never cut")
 
 
 class OllamaChatBody(SharedBody):
@@ -209,7 +216,9 @@ class OllamaGenerateBody(SharedBody):
     system: str | None = None
     raw: bool | None = None
     images: Images | None = None
-    context: Annotated[list[int], Field(fail_fast=True)] | None = None
+    context: Annotated[list[int], Field(fail_fast=True)] | None = only(
+        [], why="token histories are not kept; send the conversation to /api/chat"
+    )
 
 
 class NamedModelBody(Closed):

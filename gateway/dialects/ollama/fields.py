@@ -15,7 +15,12 @@ from bus.wire.ids import ModelId
 from bus.wire.messages.requests import ImagePart, OutputFormat, Sampling
 from gateway.dialects.body import bad_field, validate
 from gateway.dialects.faults import HttpFaultRaised, unknown_model
-from gateway.dialects.ollama.bodies import NEUTRAL_OPTIONS, OllamaOptionsBody, SharedBody
+from gateway.dialects.ollama.bodies import (
+    NEUTRAL_OPTIONS,
+    ModelBody,
+    OllamaOptionsBody,
+    SharedBody,
+)
 from gateway.dialects.shared_fields import (
     LEAST_REPETITION,
     LEAST_TOP_P,
@@ -45,7 +50,7 @@ def model_of(name: str) -> ModelId:
 
 
 def options_of(
-    asked: SharedBody, *, strict: bool = False
+    asked: ModelBody, *, strict: bool = False
 ) -> tuple[OllamaOptionsBody, tuple[str, ...]]:
     """Return the options that have an effect, and the paths of those that no type knows. BadRequest
     for one that is not offered, and for a slip; with `strict`, for any unknown one."""
@@ -118,7 +123,7 @@ def check_offered(asked: SharedBody) -> None:
             raise bad_field(name, "what does not fit is refused, never cut; leave it out")
 
 
-def keep_alive_of(asked: SharedBody) -> float | None:
+def keep_alive_of(asked: ModelBody) -> float | None:
     """Return the seconds to keep the model after this; infinite when negative; None if not said."""
     match asked.keep_alive:
         case None:

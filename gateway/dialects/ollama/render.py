@@ -27,6 +27,7 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
+    Vectors,
 )
 from gateway.dialects import faults
 from gateway.dialects.collect import Collected, CollectedCall
@@ -147,7 +148,7 @@ class OllamaStream:
             case ChoiceEnd():
                 self._reason = entry.finish_reason
                 return self._complete_call()
-            case PrefillProgress() | PromptTokens():
+            case PrefillProgress() | PromptTokens() | Vectors():
                 return b""
             case Finished():
                 self._usage = entry.usage

@@ -10,11 +10,15 @@ from typing import Any
 
 from gateway.dialects import api_table
 from gateway.dialects.encode import json_bytes
+from gateway.dialects.openai import answers
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.openai.completions import OpenAICompletions
+from gateway.dialects.openai.embeddings import EmbeddingsBody, OpenAIEmbeddings
 from gateway.dialects.openai.responses import (
     OpenAIResponses,
+    ResponseAnswer,
+    ResponseEvent,
     ResponsesBody,
     render_deleted,
     render_items,
@@ -57,16 +61,20 @@ OPENAI = api_table.Api(
     envelope=api_table.ErrorEnvelope("Error", ERROR_SCHEMA, error_object),
     endpoints=(
         api_table.Generates("/v1/chat/completions", "A chat completion, whole or streamed",
-                            OpenAIChat(), ChatCompletionsBody),
+                            OpenAIChat(), ChatCompletionsBody,
+                            answers.ChatAnswer, answers.ChatChunk),
         api_table.Generates("/v1/completions", "A text completion, whole or streamed",
-                            OpenAICompletions(), CompletionsBody),
+                            OpenAICompletions(), CompletionsBody,
+                            answers.CompletionAnswer, answers.CompletionChunk),
         api_table.Generates("/v1/responses", "A response, whole or streamed",
-                            OpenAIResponses(), ResponsesBody),
+                            OpenAIResponses(), ResponsesBody, ResponseAnswer, ResponseEvent),
+        api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbeddings(), EmbeddingsBody,
+                         answers.EmbeddingsAnswer),
         api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",
                                render_items, render_deleted),
         api_table.ListsModels("/v1/models", "Models that are here", render_models),
         api_table.ShowsModel("/v1/models/{name:path}", "One model", render_model),
     ),
-    id_prefixes=("chatcmpl-", "cmpl-", "resp_"),
+    id_prefixes=("chatcmpl-", "cmpl-", "embd-", "resp_"),
 )
 # fmt: on

@@ -2,7 +2,7 @@
 
 Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
 combination of fields means is decided by the parsers. Messages are in `messages`. A
-field typed `Unused` is accepted in that place without effect, for the reason beside it.
+field typed `Unused` is accepted in that place without effect, with its reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape, by_type
+from gateway.dialects.body import (
+    Closed,
+    FieldTable,
+    Unused,
+    by_field,
+    by_shape,
+    by_type,
+    honoured,
+    no_effect,
+    only,
+)
 from gateway.dialects.openai.messages import MessageBody
 from gateway.dialects.shared_fields import LEAST_REPETITION
 
@@ -22,29 +32,21 @@ HARMLESS = {
     "prompt_cache_options": "as prompt_cache_retention",
     "prediction": "a hint about speed, which never changes the text",
     "litellm_metadata": "labels of a proxy",
+    "guided_decoding_backend": "one library holds texts to all forms",
 }
 """Fields that change nothing about the answer, and why."""
 
-_SCHEMA = "send 'response_format' with a json_schema instead"
-_NO_GRAMMAR = "only JSON schemas are enforced, by /v1/chat/completions' response_format"
 REFUSED_BY_SERVERS = {
-    "guided_json": _SCHEMA,
-    "guided_choice": _SCHEMA,
-    "json_schema": _SCHEMA,
-    "structured_outputs": _SCHEMA,
-    "structural_tag": _NO_GRAMMAR,
-    "guided_regex": _NO_GRAMMAR,
-    "guided_grammar": _NO_GRAMMAR,
-    "grammar": _NO_GRAMMAR,
-    "regex": _NO_GRAMMAR,
-    "ebnf": _NO_GRAMMAR,
+    "structural_tag": "send 'guided_grammar' or a schema instead",
+    "guided_whitespace_pattern": "white space between the tokens of JSON is not to be chosen",
+    "grammar_lazy": "a grammar holds from the first token of the answer on",
+    "grammar_triggers": "a grammar holds from the first token of the answer on",
     "stop_token_ids": "send 'stop' instead",
     "bad_words": "send 'logit_bias' instead",
     "allowed_token_ids": "send 'logit_bias' instead",
     "use_beam_search": "there is no beam search",
     "prompt_logprobs": "send 'echo' with 'logprobs' to /v1/completions instead",
     "truncate_prompt_tokens": "nothing of a prompt is ever cut here",
-    "min_tokens": "leave it out, or ask for a length in the prompt",
 }
 """Fields of other servers that speak this dialect, which would change the answer."""
 
@@ -67,7 +69,6 @@ REFUSED_COMPLETIONS = {
     "tool_choice": "it belongs to /v1/chat/completions",
     "top_logprobs": "send 'logprobs' as a number instead",
     "max_completion_tokens": "send 'max_tokens' instead",
-    "response_format": "it belongs to /v1/chat/completions",
 }
 
 # --- tools and formats --------------------------------------------------------------------
@@ -89,7 +90,7 @@ class ToolBody(Closed):
 
     type: Literal["function"]
     function: FunctionBody
-    cache_control: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
 
 
 class NamedFunctionBody(Closed):
@@ -149,18 +150,21 @@ class TextFormatBody(Closed):
 
 
 class JsonObjectFormatBody(Closed):
-    """Any JSON object; enforced."""
+    """Any JSON object, or as llama.cpp has it, one that obeys a schema; enforced."""
 
     type: Literal["json_object"]
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
 class JsonSchemaBody(Closed):
     """A schema that the answer obeys, whether `strict` is said or not."""
 
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = no_effect(
+        "for the schema's author; the model sees the schema"
+    )
     schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None
-    description: str | None = None  # for the schema's author; the model sees the schema
+    strict: bool | None = no_effect("schemas are always enforced")
+    description: str | None = no_effect("for the schema's author; the model sees the schema")
 
 
 class JsonSchemaFormatBody(Closed):
@@ -177,6 +181,27 @@ ResponseFormatBody = Annotated[
     by_field("type", "text", "json_object", "json_schema"),
 ]
 
+SchemaBody = Annotated[
+    Annotated[dict[str, Any], Tag("~object")] | Annotated[str, Tag("~text")],
+    by_type("a JSON schema, as an object or as its text", {dict: "~object", str: "~text"}),
+]
+Choices = Annotated[list[str], Field(min_length=1, fail_fast=True)]
+
+
+class StructuredOutputsBody(Closed):
+    """What the text must be, as vLLM has it: one of the first five."""
+
+    json_: SchemaBody | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: Any = only(why="send a grammar instead")
+    whitespace_pattern: str | None = only(why="leave it out")
+    disable_any_whitespace: bool | None = only(False, why="leave it out")
+    disable_additional_properties: bool | None = only(False, why="say so in the schema")
+
+
 # --- the bodies ---------------------------------------------------------------------------
 
 
@@ -192,7 +217,9 @@ class StreamOptionsBody(Closed):
     """What a stream carries beside the answer."""
 
     include_usage: bool | None = None
-    include_obfuscation: Unused = None  # padding against traffic analysis; frames are not padded
+    include_obfuscation: Unused = no_effect(
+        "padding against traffic analysis; frames are not padded"
+    )
 
 
 class SharedBody(Closed):
@@ -201,23 +228,34 @@ class SharedBody(Closed):
     model: str
     stream: bool | None = None
     stream_options: StreamOptionsBody | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = honoured("answers to each prompt")
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    stop: StopBody | None = None
+    stop: StopBody | None = honoured("at most 16 texts")
     seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = honoured("0 and -1: off")
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=LEAST_REPETITION, le=10.0)] | None = None
-    logit_bias: dict[str, float] | None = None
-    ignore_eos: bool | None = None
+    logit_bias: dict[str, float] | None = honoured("token id to -100..100, at most 1,024")
+    ignore_eos: bool | None = honoured("go on to max_tokens")
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    store: bool | None = None
-    service_tier: str | None = None
+    store: bool | None = only(False, why="answers are not stored")
+    service_tier: str | None = only("auto", "default", why="x_priority orders requests")
+    response_format: ResponseFormatBody | None = None
+    guided_json: SchemaBody | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+    structured_outputs: StructuredOutputsBody | None = None
+    json_schema: SchemaBody | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
 
 
 class TemplateArgumentsBody(Closed):
@@ -231,20 +269,21 @@ class ChatCompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = honoured(
+        "must not differ from max_tokens"
+    )
     tools: Annotated[list[ToolBody], Field(fail_fast=True)] | None = None
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormatBody | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
+        honoured("none and minimal switch thinking off, all others on")
     )
     chat_template_kwargs: TemplateArgumentsBody | None = None
-    continue_final_message: bool | None = None
-    modalities: list[str] | None = None
-    verbosity: str | None = None
+    continue_final_message: bool | None = honoured("go on with the last assistant turn")
+    modalities: list[str] | None = only(["text"], why="answers are text")
+    verbosity: str | None = only("medium", why="ask for a length in the prompt")
 
 
 def _prompt_tag(value: Any) -> str | None:
@@ -274,8 +313,8 @@ class CompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_COMPLETIONS)
     prompt: PromptBody
-    suffix: str | None = None
-    echo: bool | None = None
-    max_tokens: Annotated[int, Field(ge=0)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    suffix: str | None = honoured("asks for the middle, of models that can")
+    echo: bool | None = honoured("puts the prompt first")
+    max_tokens: Annotated[int, Field(ge=0)] | None = honoured("16 when left out; 0 only with echo")
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = honoured("must equal n")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -16,7 +16,6 @@ from bus.wire.messages.requests import (
     ContentPart,
     GenerationRequest,
     ImagePart,
-    OutputFormat,
     TextPart,
     ToolCall,
     ToolChoice,
@@ -28,6 +27,7 @@ from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.openai import bodies, fields, messages
 from gateway.dialects.openai.chat_render import ChatStream, render_chat
+from gateway.dialects.openai.formats import output_of
 from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
 UNTHINKING_EFFORTS = ("none", "minimal")
@@ -58,12 +58,13 @@ class OpenAIChat:
             max_tokens=_max_tokens_of(asked),
             stop=stops_of("stop", asked.stop, context.limits),
             sampling=fields.sampling_of(asked),
-            output=_output_of(asked),
+            output=output_of(asked, context.limits),
             tool_choice=choice,
             parallel_tool_calls=asked.parallel_tool_calls is not False,
             top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
             thinking=_thinking_of(asked),
             ignore_eos=bool(asked.ignore_eos),
+            min_tokens=asked.min_tokens or None,
             priority=extras.priority,
             client_id=fields.client_of(asked, extras),
         )
@@ -225,16 +226,6 @@ def _max_tokens_of(asked: bodies.ChatCompletionsBody) -> int | None:
             field="max_tokens",
         )
     return new if new is not None else old
-
-
-def _output_of(asked: bodies.ChatCompletionsBody) -> OutputFormat:
-    match asked.response_format:
-        case bodies.JsonObjectFormatBody():
-            return OutputFormat(kind="json_object")
-        case bodies.JsonSchemaFormatBody() as wanted:
-            return OutputFormat(kind="json_schema", json_schema=wanted.json_schema.schema_)
-        case _:
-            return OutputFormat()
 
 
 def _thinking_of(asked: bodies.ChatCompletionsBody) -> bool | None:

@@ -22,10 +22,12 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
+    Vectors,
 )
 from gateway.dialects.collect import Collected, CollectedChoice
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
+from gateway.dialects.openai.answers import CallDelta
 from gateway.dialects.openai.shapes import FINISHES, finish_bytes, whole_answer
 from gateway.dialects.openai.stream import OpenAIStream
 
@@ -86,7 +88,7 @@ class ChatStream(OpenAIStream):
             case ChoiceEnd():
                 finish = finish_bytes(FINISHES[entry.finish_reason])
                 return self._starts[entry.choice] + b"},%b}]}\n\n" % finish
-            case TokenDelta() | PromptTokens():
+            case TokenDelta() | PromptTokens() | Vectors():
                 return b""
             case PrefillProgress() | Finished() | Failed():
                 return self._of_request(entry)
@@ -102,7 +104,7 @@ def render_chat(parsed: Parsed, collected: Collected) -> bytes:
     return whole_answer(parsed, "chat.completion", choices, collected.usage)
 
 
-def call_delta(entry: ToolCallDelta) -> dict[str, Any]:
+def call_delta(entry: ToolCallDelta) -> CallDelta:
     """Return a fragment of a call, with id and name in the first only."""
     if entry.call_id is None:
         return {"index": entry.call, "function": {"arguments": entry.arguments}}

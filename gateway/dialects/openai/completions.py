@@ -19,6 +19,7 @@ from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.openai import fields
 from gateway.dialects.openai.bodies import CompletionsBody
 from gateway.dialects.openai.completions_render import CompletionsStream, render_completions
+from gateway.dialects.openai.formats import output_of
 from gateway.dialects.shared_fields import stops_of
 
 DEFAULT_MAX_TOKENS = 16
@@ -133,9 +134,11 @@ def _request_of(
         max_tokens=DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens,
         stop=stops_of("stop", asked.stop, context.limits),
         sampling=fields.sampling_of(asked),
+        output=output_of(asked, context.limits),
         top_logprobs=asked.logprobs,
         prompt_logprobs=(asked.logprobs or 0) if _reads_prompt(asked, prompt) else None,
         ignore_eos=bool(asked.ignore_eos),
+        min_tokens=asked.min_tokens or None,
         priority=extras.priority,
         client_id=fields.client_of(asked, extras),
     )

@@ -22,6 +22,7 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
+    Vectors,
 )
 from gateway.dialects import sse
 from gateway.dialects.collect import Collected, CollectedChoice, total
@@ -116,7 +117,7 @@ class CompletionsStream(OpenAIStream):
                 index = self._first[entry.request_id] + entry.choice
                 finish = shapes.finish_bytes(FINISHES[entry.finish_reason])
                 return self._starts[index] + b'"","logprobs":null,%b}]}\n\n' % finish
-            case TokenDelta() | ToolCallDelta():
+            case TokenDelta() | ToolCallDelta() | Vectors():
                 return b""
             case PrefillProgress() | Finished() | Failed():
                 return self._of_request(entry)

@@ -1,7 +1,7 @@
 """What OpenAI's clients send as messages: the closed types of content and of turns.
 
 Pure. Shapes only. Clients send our own answers back with all else that they know of them; what
-means nothing in a prompt is typed `Unused`, for the reason beside it.
+means nothing in a prompt is typed `Unused`, with its reason.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, Tag
 
-from gateway.dialects.body import Closed, Unused, by_field, by_type
+from gateway.dialects.body import Closed, Unused, by_field, by_type, no_effect, only
 
 # --- content ------------------------------------------------------------------------------
 
@@ -20,7 +20,7 @@ class TextPartBody(Closed):
 
     type: Literal["text"]
     text: str
-    cache_control: Unused = None  # another provider's caching; ours needs no marks
+    cache_control: Unused = no_effect("another provider's caching; ours needs no marks")
 
 
 class RefusalPartBody(Closed):
@@ -42,7 +42,7 @@ class ImagePartBody(Closed):
 
     type: Literal["image_url"]
     image_url: ImageUrlBody
-    cache_control: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
 
 
 UserPart = Annotated[
@@ -69,7 +69,7 @@ class SystemMessageBody(Closed):
     role: Literal["system", "developer"]
     content: Content[TextPartBody]
     name: str | None = None
-    cache_control: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
 
 
 class UserMessageBody(Closed):
@@ -78,7 +78,7 @@ class UserMessageBody(Closed):
     role: Literal["user"]
     content: Content[UserPart]
     name: str | None = None
-    cache_control: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
 
 
 class CalledFunctionBody(Closed):
@@ -94,7 +94,7 @@ class ToolCallBody(Closed):
     id: str = Field(min_length=1)
     type: Literal["function"] = "function"
     function: CalledFunctionBody
-    index: Unused = None  # left over from a stream that the client put together
+    index: Unused = no_effect("left over from a stream that the client put together")
 
 
 class AssistantMessageBody(Closed):
@@ -107,11 +107,11 @@ class AssistantMessageBody(Closed):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    annotations: Unused = None  # citations of an answer already given
-    provider_specific_fields: Unused = None  # a proxy's notes to itself
-    cache_control: Unused = None
-    audio: None = None
-    function_call: None = None
+    annotations: Unused = no_effect("citations of an answer already given")
+    provider_specific_fields: Unused = no_effect("a proxy's notes to itself")
+    cache_control: Unused = no_effect("prefixes are found by their content")
+    audio: None = only(why="answers are text")
+    function_call: None = only(why="send 'tool_calls' instead")
 
 
 class ToolMessageBody(Closed):
@@ -121,7 +121,7 @@ class ToolMessageBody(Closed):
     content: Content[TextPartBody]
     tool_call_id: str = Field(min_length=1)
     name: str | None = None
-    cache_control: Unused = None
+    cache_control: Unused = no_effect("prefixes are found by their content")
 
 
 MessageBody = Annotated[

@@ -15,7 +15,8 @@ from bus.wire.messages.requests import Usage
 from gateway.dialects import sse
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, in_words
+from gateway.dialects.faults import HttpFault, in_words, overflow_of
+from gateway.dialects.openai.answers import AnswerTiming, TokenUsage
 
 FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
     "stop": {"finish_reason": "stop"},
@@ -63,7 +64,7 @@ _TYPES = {
 def error_object(fault: HttpFault) -> dict[str, Any]:
     """Return `{"error": {...}}`; numbers that explain a refusal stand beside OpenAI's four."""
     error: dict[str, Any] = {
-        "message": fault.message,
+        "message": _message_of(fault),
         "type": _TYPES.get(fault.status, "server_error"),
         "param": in_words(fault.field, FIELD_WORDS),
         "code": fault.code,
@@ -71,12 +72,25 @@ def error_object(fault: HttpFault) -> dict[str, Any]:
     return {"error": {**fault.facts, **error}}
 
 
+def _message_of(fault: HttpFault) -> str:
+    """Return what a failure says; of a prompt that does not fit, in the words that OpenAI has for
+    it, by which clients know that they have to ask for less."""
+    overflow = overflow_of(fault)
+    if overflow is None:
+        return fault.message
+    prompt, limit = overflow
+    return (
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted "
+        f"in {prompt} tokens. Please reduce the length of the messages."
+    )
+
+
 def error_frames(fault: HttpFault) -> bytes:
     """Return the frames of a failure in the middle of a stream, and the stream's end."""
     return sse.frame(json_bytes(error_object(fault))) + sse.DONE
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
+def usage_object(usage: Usage) -> TokenUsage:
     """Return OpenAI's `usage`."""
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -87,7 +101,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def timing_object(usage: Usage) -> dict[str, float]:
+def timing_object(usage: Usage) -> AnswerTiming:
     """Return the seconds from entering the queue to the last token, their parts, and tokens per
     second of the whole and of decoding."""
     seconds = usage.queue_s + usage.prefill_s + usage.decode_s

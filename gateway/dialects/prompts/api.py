@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gateway.dialects import api_table
 from gateway.dialects.openai.api import OPENAI
+from gateway.dialects.prompts import answers
 from gateway.dialects.prompts.bodies import ApplyTemplateBody, DetokenizeBody, TokenizeBody
 from gateway.dialects.prompts.dialect import ApplyTemplate, Detokenize, Tokenize
 
@@ -16,10 +17,11 @@ PROMPTS = api_table.Api(
     envelope=OPENAI.envelope,
     endpoints=(
         api_table.ReadsPrompt("/tokenize", "The tokens of a text or a conversation",
-                              Tokenize(), TokenizeBody),
-        api_table.ReadsPrompt("/detokenize", "The text of tokens", Detokenize(), DetokenizeBody),
+                              Tokenize(), TokenizeBody, answers.TokenizeAnswer),
+        api_table.ReadsPrompt("/detokenize", "The text of tokens", Detokenize(), DetokenizeBody,
+                              answers.DetokenizeAnswer),
         api_table.ReadsPrompt("/apply-template", "The text that a template makes of messages",
-                              ApplyTemplate(), ApplyTemplateBody),
+                              ApplyTemplate(), ApplyTemplateBody, answers.ApplyTemplateAnswer),
     ),
     id_prefixes=("prompt-",),
 )

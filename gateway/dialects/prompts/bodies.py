@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gateway.dialects.body import Closed, FieldTable
+from gateway.dialects.body import Closed, FieldTable, only
 from gateway.dialects.openai.bodies import TemplateArgumentsBody, ToolBody, VocabularyIndex
 from gateway.dialects.openai.messages import MessageBody
 
@@ -51,7 +51,9 @@ class TokenizeBody(ConversationBody):
     content: str | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
-    parse_special: bool | None = None
+    parse_special: bool | None = only(
+        True, why="the names of special tokens are always read as those"
+    )
 
 
 class DetokenizeBody(AskedModelBody):

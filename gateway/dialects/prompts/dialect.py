@@ -178,7 +178,7 @@ def _model_of(asked: bodies.AskedModelBody, context: ParseContext) -> str:
     here = sorted(context.context_tokens)
     if len(here) == 1:
         return here[0]
-    raise BadRequest(f"model is required: {len(here)} models are here", field="model")
+    raise BadRequest(f"model is required: {len(here)} text models are here", field="model")
 
 
 def _answer_of(collected: Sequence[Collected]) -> PromptAnswer:

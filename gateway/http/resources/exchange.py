@@ -1,4 +1,4 @@
-"""Talks to clients of everything that generates, or reads a prompt: a resource for every dialect.
+"""Talks to clients of all that generates, embeds or reads a prompt: a resource for every dialect.
 
 Order of an exchange: the body is read to its end, parsed, submitted; then a watcher listens for
 the client's hang-up while bytes are made. A status is given once it is known; a streamed answer
@@ -12,11 +12,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from falcon.asgi import Request, Response
 
 from bus.process.clock import wall
+from bus.wire.messages.requests import InputsPrompt
 from gateway.dialects import sse
 from gateway.dialects.collect import Collected, Collector
 from gateway.dialects.dialect import (
@@ -37,6 +39,7 @@ from gateway.http.middleware import (
     receive_of,
     sharer_of,
     tell_ignored,
+    tell_truncated,
 )
 from gateway.http.resources.answers import owner_of_answers, recalled
 from gateway.http.resources.keep_alive import load_or_unload
@@ -110,7 +113,7 @@ class GenerateResource(Resource):
         started_at = service.reactor.now()
         parsed = await _parsed(service, self.dialect, req, resp)
         if parsed.intent != "generate":
-            resp.data = await load_or_unload(service, self.dialect, parsed)
+            resp.data = _empty(self.dialect, parsed, await load_or_unload(service, parsed))
             return
         if parsed.to_keep is not None:
             # only a dialect that keeps answers says what is to be kept
@@ -147,6 +150,53 @@ class ReadPromptResource(Resource):
             if any(one.prompt is None for one in collected):
                 raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
             _answer_whole(running, self.dialect, collected, resp)
+
+
+@dataclass(frozen=True)
+class EmbedResource(Resource):
+    """A route that makes vectors of texts in one dialect."""
+
+    dialect: WholeDialect
+
+    async def on_post(self, req: Request, resp: Response) -> None:
+        """Parse the body, have its inputs computed, answer; say which were cut."""
+        service = self.service
+        started_at = service.reactor.now()
+        parsed = await _parsed(service, self.dialect, req, resp)
+        if parsed.intent != "generate":
+            load_s = await load_or_unload(service, parsed)
+            resp.data = self.dialect.render_whole(parsed, (), load_s=load_s)
+            return
+        running = _begin(service, req, parsed, started_at)
+        with _recorded(running):
+            collected = await _collected(running)
+            if any(_lacks_vectors(one, parsed) for one in collected):
+                raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
+            tell_truncated(resp, [number for one in collected for number in one.cut])
+            render = partial(
+                self.dialect.render_whole,
+                parsed,
+                collected,
+                load_s=running.exchange.inbox.load_s,
+            )
+            # many numbers take long to write: other answers go on meanwhile
+            resp.data = await asyncio.get_running_loop().run_in_executor(None, render)
+            _keep_alive(running)
+            running.end("finished", 200)
+
+
+def _lacks_vectors(collected: Collected, parsed: Parsed) -> bool:
+    prompts = {one.request_id: one.prompt for one in parsed.requests}
+    prompt = prompts[collected.request_id]
+    return isinstance(prompt, InputsPrompt) and len(collected.vectors) < len(prompt.inputs)
+
+
+def _empty(dialect: Dialect, parsed: Parsed, load_s: float) -> bytes:
+    """Return the answer to a request that asks for nothing but a load or an unload."""
+    if not parsed.stream:
+        return dialect.render_whole(parsed, (), load_s=load_s)
+    renderer = dialect.stream(parsed, load_s=load_s)
+    return renderer.open() + renderer.close()
 
 
 async def _parsed(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bus.wire.instances import DRAIN_S
 from bus.wire.messages.commands import DeleteInstance, PlaceModel
-from gateway.dialects.dialect import Dialect, Parsed
+from gateway.dialects.dialect import Parsed
 from gateway.service import HttpService
 
 
-async def load_or_unload(service: HttpService, dialect: Dialect, parsed: Parsed) -> bytes:
-    """Do what the empty request means; its answer is the dialect's empty answer."""
+async def load_or_unload(service: HttpService, parsed: Parsed) -> float:
+    """Do what the empty request means; return how many seconds the model took to load."""
     model = service.catalog.named(parsed.model)
     load_s = 0.0
     if parsed.intent == "unload":
@@ -33,7 +33,4 @@ async def load_or_unload(service: HttpService, dialect: Dialect, parsed: Parsed)
         await service.catalog.wait_ready(model, service.options.load_timeout_s)
         load_s = service.reactor.now() - started_at
         service.keep_alive(model, parsed.extras.keep_alive_s)
-    if parsed.stream:
-        renderer = dialect.stream(parsed, load_s=load_s)
-        return renderer.open() + renderer.close()
-    return dialect.render_whole(parsed, (), load_s=load_s)
+    return load_s

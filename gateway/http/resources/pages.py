@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from typing import Any, cast
 
 from falcon.asgi import Request, Response
+from pydantic.fields import FieldInfo
 
+from gateway.dialects.body import ACCEPTED, EFFECT
 from gateway.dialects.registry import APIS
 from gateway.http.middleware import Resource
-from gateway.http.openapi import Route, document
+from gateway.http.openapi import PARAMETER, Route, document
 from gateway.service import ServiceHandle
 
+EXAMPLES: Mapping[str, Any] = {
+    "model": "shoal-tiny",
+    "messages": [{"role": "user", "content": "What is shoal?"}],
+    "input": "What is shoal?",
+    "prompt": "What is shoal?",
+    "tokens": [1, 2, 3],
+    "max_tokens": 100,
+    "max_output_tokens": 100,
+    "stream": True,
+    "dry_run": True,
+}
+"""Values of fields in the forms that try a route."""
+_SCRIPT = """
+const key = document.querySelector("#key");
+async function send(form) {
+  const shown = form.querySelector("pre"), body = form.querySelector("textarea"), headers = {};
+  if (key.value) headers.Authorization = "Bearer " + key.value;
+  if (body) headers["Content-Type"] = "application/json";
+  const path = form.dataset.path.replace(/{(\\w+)}/g, (_, name) =>
+    encodeURIComponent(form.elements[name].value));
+  shown.textContent = "";
+  const answer = await fetch(path,
+    {method: form.dataset.method, headers, body: body ? body.value : undefined});
+  shown.textContent = answer.status + " " + answer.headers.get("content-type") + "\\n\\n";
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let piece = await reader.read(); !piece.done; piece = await reader.read())
+    shown.textContent += piece.value;
+}
+for (const form of document.forms) form.onsubmit = event => {
+  event.preventDefault();
+  send(form).catch(error => form.querySelector("pre").textContent += error);
+};
+"""
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 code{font-family:ui-monospace,monospace}td{padding:.15rem .8rem .15rem 0;vertical-align:top}
-h2{margin:1.6rem 0 .3rem;font-size:1.05rem}@media(prefers-color-scheme:dark){
-body{background:#111;color:#ddd}a{color:#8bf}}
+h2{margin:1.6rem 0 .3rem;font-size:1.05rem}summary{cursor:pointer;padding:.2rem 0}
+details>*:not(summary){margin-left:1rem}textarea{font-family:ui-monospace,monospace;max-width:100%}
+pre{white-space:pre-wrap;overflow-wrap:anywhere}@media(prefers-color-scheme:dark){
+body,textarea,input{background:#111;color:#ddd}a{color:#8bf}}
 """
 
 
@@ -54,6 +93,23 @@ class Constant:
         resp.content_type = self._content_type
 
 
+class Made:
+    """A path that always says the same, which is made when it is first asked for."""
+
+    def __init__(self, make: Callable[[], bytes], content_type: str = "application/json") -> None:
+        self._make = make
+        self._content_type = content_type
+        self._making: asyncio.Future[bytes] | None = None
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with it; it is made once, and nothing else waits for that."""
+        if self._making is None:
+            self._making = asyncio.ensure_future(asyncio.to_thread(self._make))
+        # who goes away meanwhile does not take it from the others
+        resp.data = await asyncio.shield(self._making)
+        resp.content_type = self._content_type
+
+
 def openapi(routes: Sequence[Route], version: str) -> bytes:
     """Return the OpenAPI document."""
     # not orjson: a seed's bounds exceed its 64-bit integers
@@ -61,29 +117,71 @@ def openapi(routes: Sequence[Route], version: str) -> bytes:
 
 
 def docs(routes: Sequence[Route], version: str) -> bytes:
-    """Return every route in one plain page, from the same table."""
+    """Return every route in one page that asks nothing of other servers: its fields, and a form to
+    try it."""
     parts = [
         "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>shoal {escape(version)}</title><style>{_STYLE}</style><h1>shoal</h1>",
-        "<p>Machine-readable: <a href=/openapi.json>/openapi.json</a></p>",
+        "<p>For programs: <a href=/openapi.json>/openapi.json</a></p>",
+        "<p><label>API key, where one is asked for <input id=key type=password></label></p>",
     ]
     for tag in dict.fromkeys(route.tag for route in routes):
-        parts.append(f"<h2>{escape(tag)}</h2><table>")
-        parts += [
-            f"<tr><td><code>{route.method}</code><td><code>{escape(route.path)}</code>"
-            f"<td>{escape(route.summary)}{_fields(route)}"
-            for route in routes
-            if route.tag == tag
-        ]
-        parts.append("</table>")
-    return "\n".join(parts).encode()
+        parts.append(f"<h2>{escape(tag)}</h2>")
+        parts += [_route(route) for route in routes if route.tag == tag]
+    return "\n".join([*parts, f"<script>{_SCRIPT}</script>"]).encode()
+
+
+def _route(route: Route) -> str:
+    """Return a route's line, with its fields and its form; where a header tells it from another one
+    of its path, with that header's name alone."""
+    method, path = f"<b>{route.method}</b>", f"<code>{escape(route.path)}</code>"
+    head = f"<summary>{method} {path} {escape(route.summary)}</summary>"
+    if route.marked_by:
+        return f"<details>{head}<p>With the header {escape(route.marked_by)}.</p></details>"
+    return f"<details>{head}{_fields(route)}{_form(route)}</details>"
 
 
 def _fields(route: Route) -> str:
+    """Return a body's fields as a table: what is done with each, and its words."""
     if route.body is None:
         return ""
-    names = ", ".join(
-        f"<code>{escape(field.alias or name)}</code>"
-        for name, field in route.body.model_fields.items()
+    rows = [
+        f"<tr><td><code>{escape(info.alias or name)}</code><td>{_standing(info)}"
+        f"<td>{escape(info.description or '')}"
+        for name, info in route.body.model_fields.items()
+    ]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _standing(info: FieldInfo) -> str:
+    extra = info.json_schema_extra
+    told = cast(dict[str, Any], extra) if isinstance(extra, dict) else {}
+    if EFFECT in told:
+        return "no effect"
+    if ACCEPTED in told:
+        values = " or ".join(json.dumps(value) for value in told[ACCEPTED]) or "null"
+        return f"only <code>{escape(values)}</code>"
+    return "required" if info.is_required() else ""
+
+
+def _form(route: Route) -> str:
+    """Return a form that sends a request of the route, and shows what comes as it comes."""
+    path = PARAMETER.sub(r"{\1}", route.path)
+    names: list[str] = PARAMETER.findall(route.path)
+    labels = (f"<label>{escape(name)} <input name='{escape(name)}'></label> " for name in names)
+    body = ""
+    if route.body is not None:
+        text = escape(json.dumps(_example(route), indent=1), quote=False)
+        body = f"<textarea rows=6 cols=80 aria-label='body'>{text}</textarea><br>"
+    return (
+        f"<form data-method={route.method} data-path='{escape(path)}'>"
+        f"{''.join(labels)}{body}<button>Send</button><pre></pre></form>"
     )
-    return f"<br><small>{names}</small>"
+
+
+def _example(route: Route) -> dict[str, Any]:
+    """Return a body that may be sent as it is, once the model is one that is here."""
+    known = {} if route.body is None else route.body.model_fields
+    made = {name: value for name, value in EXAMPLES.items() if name in known}
+    asked = [name for name in ("messages", "input", "prompt") if name in made]
+    return {name: value for name, value in made.items() if name not in asked[1:]}

@@ -10,7 +10,7 @@ progress reported is of bytes that are really there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -69,7 +69,7 @@ def load_weights(
         raise UnloadableModel(f"{path.name}: its architecture ends the process") from error
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
-    wanted = _precision(precision)
+    wanted = computes_in(precision)
     if wanted is not None:
         model.set_dtype(wanted)
     model.eval()
@@ -77,6 +77,13 @@ def load_weights(
         called, weights = own_part(model, config)
     except Unsplittable as error:
         raise UnloadableModel(f"{path.name}: {error}") from error
+    total = bring_in(weights, progress)
+    name = str(wanted).removeprefix("mlx.core.") if wanted is not None else "as stored"
+    return LoadedWeights(model, called, config, total, name)
+
+
+def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], None]) -> int:
+    """Evaluate weights by parts, and return their bytes; `progress` hears how many are there."""
     total = sum(array.nbytes for array in weights)
     done = 0
     part: list[mx.array] = []
@@ -86,8 +93,7 @@ def load_weights(
         if sum(one.nbytes for one in part) >= PART_BYTES:
             done = _bring_in(part, done, total, progress)
     _bring_in(part, done, total, progress)
-    name = str(wanted).removeprefix("mlx.core.") if wanted is not None else "as stored"
-    return LoadedWeights(model, called, config, total, name)
+    return total
 
 
 def _bring_in(
@@ -100,7 +106,7 @@ def _bring_in(
     return done
 
 
-def _precision(precision: Precision) -> mx.Dtype | None:
+def computes_in(precision: Precision) -> mx.Dtype | None:
     """Return the type to compute in; None leaves the weights as stored, right where a GPU is."""
     if precision == "auto":
         return None if mx.metal.is_available() or mx.cuda.is_available() else mx.float32

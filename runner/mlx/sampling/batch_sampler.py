@@ -32,6 +32,7 @@ class RowDraw:
 
     `position` is the index of the token drawn next. `generated` counts what the row has
     made, (vocabulary,); `seen` marks prompt and output, both only where penalties need it.
+    `held_ends` are tokens that are not drawn before `position` is `held_until`.
     """
 
     sampling: Sampling
@@ -40,6 +41,13 @@ class RowDraw:
     top: int | None = None
     generated: mx.array | None = None
     seen: mx.array | None = None
+    held_ends: frozenset[int] = frozenset()
+    held_until: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Return whether tokens are held back from the next draw."""
+        return self.position < self.held_until and bool(self.held_ends)
 
     @property
     def counts(self) -> bool:
@@ -154,6 +162,8 @@ class BatchSampler:
         self._seen = self._stack([d.seen for d in self._of(self._repeated)])
         self._drawn = _Subset(self._where(lambda d: d.draws), len(draws))
         self._listed = self._where(lambda d: d.top is not None)
+        self._holding: tuple[int, ...] = ()
+        self._not_held: Allowed | None = None
         self._prepare()
 
     def _prepare(self) -> None:
@@ -173,8 +183,10 @@ class BatchSampler:
 
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
         """Return (slots,) int32 from (slots, vocabulary) logits, unevaluated."""
+        held = self._held()
         if not (self._drawn or self._biased or self._counted or self._repeated or self._listed):
             scores = logits if allowed is None else self._masked(logits, allowed)
+            scores = scores if held is None else self._masked(scores, held)
             tokens = mx.argmax(scores, axis=-1).astype(mx.int32)
             self._advance()
             return Drawn(tokens)
@@ -182,6 +194,8 @@ class BatchSampler:
         scores = self._penalised(own)
         if allowed is not None:
             scores = self._masked(scores, allowed)
+        if held is not None:
+            scores = self._masked(scores, held)
         tokens = self._choose(scores).astype(mx.int32)
         self._count(tokens)
         self._advance()
@@ -199,6 +213,17 @@ class BatchSampler:
     def _masked(self, scores: mx.array, allowed: Allowed) -> mx.array:
         bound = _Subset(allowed.slots, len(self._draws))
         return bound.put(scores, mx.where(allowed.tokens, bound.of(scores), -mx.inf))
+
+    def _held(self) -> Allowed | None:
+        """Return what rows may say whose ends are held back; None where none are."""
+        slots = self._where(lambda d: d.holds)
+        if slots != self._holding:
+            self._holding = slots
+            tokens = np.ones((len(slots), self._vocabulary), dtype=np.bool_)
+            for index, draw in enumerate(self._of_slots(slots)):
+                tokens[index, list(draw.held_ends)] = False
+            self._not_held = Allowed(slots, mx.array(tokens))  # pyright: ignore[reportArgumentType]
+        return self._not_held if slots else None
 
     def _penalised(self, scores: mx.array) -> mx.array:
         if self._seen is not None:

@@ -172,6 +172,8 @@ def admitted(
             top=spec.logprobs,
             vocabulary=facts.vocabulary,
         )
+        draw.held_ends = spec.held_ends
+        draw.held_until = len(spec.tokens) - spec.made + spec.min_tokens
         return EngineRow(spec, draw, model.new_caches(len(spec.tokens)), matcher)
     except (BadGrammar, DeadEnd) as error:
         raise RowTrouble("bad_request", f"grammar: {error}") from error
@@ -193,6 +195,8 @@ def _check(spec: RowSpec, facts: EngineFacts) -> None:
         raise RowTrouble("bad_request", f"token ids must be in 0..{facts.vocabulary - 1}")
     if min(spec.logprobs or 0, spec.prompt_logprobs or 0) < 0:
         raise RowTrouble("bad_request", "logprobs must not be negative")
+    if any(not 0 <= token < facts.vocabulary for token in spec.held_ends):
+        raise RowTrouble("internal", f"end tokens must be in 0..{facts.vocabulary - 1}")
     sampling = spec.sampling
     if any(not 0 <= token < facts.vocabulary for token in sampling.logit_bias):
         raise RowTrouble("bad_request", f"logit_bias ids must be in 0..{facts.vocabulary - 1}")

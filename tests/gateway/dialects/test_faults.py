@@ -84,7 +84,8 @@ def test_openai_errors_have_their_four_keys_and_the_numbers() -> None:
     assert answer.status == 400
     assert json.loads(answer.body) == {
         "error": {
-            "message": "prompt is too long: 5000 tokens > 4096 maximum",
+            "message": "This model's maximum context length is 4096 tokens. However, your "
+            "messages resulted in 5000 tokens. Please reduce the length of the messages.",
             "type": "invalid_request_error",
             "param": None,
             "code": "context_length_exceeded",
@@ -92,6 +93,15 @@ def test_openai_errors_have_their_four_keys_and_the_numbers() -> None:
             "limit_tokens": 4096,
         }
     }
+
+
+def test_openai_says_of_an_answer_that_does_not_fit_what_the_refusal_says() -> None:
+    facts = {"prompt_tokens": 10, "limit": 100}
+    refusal = Refusal(reason="context_length", message="90 tokens are left", facts=facts)
+    fault = faults.of_refusal(refusal)
+    assert faults.overflow_of(fault) is None
+    answer = OPENAI.envelope.answer(fault)
+    assert json.loads(answer.body)["error"]["message"] == "90 tokens are left"
 
 
 def test_ollama_errors_are_one_string() -> None:

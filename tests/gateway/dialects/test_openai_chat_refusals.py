@@ -133,7 +133,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"x_stay_warm": "long"}, "x_stay_warm"),
     ({"x_cooldown": 1}, "x_cooldown"),
     ({"x_trace": True}, "x_trace"),
-    ({"guided_regex": "a+"}, "guided_regex"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 1.5}, "min_tokens"),
+    ({"guided_regex": ""}, "guided_regex"),
 ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def test_a_path_to_come_says_what_to_use_today_in_its_clients_envelope(path: str
 
 def test_a_path_that_only_begins_alike_is_misspelt() -> None:
     assert to_come("/v1/embeddingss") is None and to_come("/v1/message") is None
-    assert to_come("/ollama/api/embed") is TO_COME["/api/embed"]
+    assert to_come("/ollama/api/create") is TO_COME["/api/create"]
     assert to_come("/ollama/v1/embeddings") is None
 
 

@@ -8,6 +8,7 @@ from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.ollama.bodies import OllamaChatBody, OllamaGenerateBody, OllamaShowBody
 from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.http.openapi import GENERATION_ERRORS, Route, document
+from gateway.http.routes import ROUTES as EVERY_ROUTE
 
 ROUTES = [
     Route(
@@ -64,3 +65,20 @@ def test_operations_have_names_of_their_own() -> None:
     made = _document()
     ids = [one["operationId"] for path in made["paths"].values() for one in path.values()]
     assert len(set(ids)) == len(ids) == len(ROUTES)
+
+
+def test_every_generating_route_shows_its_answer_and_its_events() -> None:
+    made = json.loads(json.dumps(document(EVERY_ROUTE, title="shoal", version="0")))
+    generating = [route for route in EVERY_ROUTE if route.streams is not None and route.event]
+    assert {route.path for route in generating} >= {"/v1/chat/completions", "/api/chat"}
+    for route in generating:
+        shown = made["paths"][route.path]["post"]["responses"]["200"]["content"]
+        assert route.streams is not None
+        whole, event = shown["application/json"]["schema"], shown[route.streams]["schema"]
+        assert whole["$ref"].startswith("#/components/schemas/")
+        assert {"$ref": f"#/components/schemas/{route.envelope.name}"} in event["anyOf"]
+    chunk = made["components"]["schemas"]["ChatChunk"]
+    assert chunk["properties"]["object"]["const"] == "chat.completion.chunk"
+    assert "usage" not in chunk["required"]
+    found = set(re.findall(r"#/components/schemas/([\w.]+)", json.dumps(made)))
+    assert found <= set(made["components"]["schemas"])

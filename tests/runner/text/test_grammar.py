@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +12,10 @@ from hypothesis import strategies as st
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import OutputFormat, ToolSpec
 from runner.engine import GrammarSpec
-from runner.text.grammar import (
-    EXACT_INTEGER,
-    Calls,
-    Grammars,
-    ThinkFirst,
-    narrowed,
-    open_matcher,
-)
-from runner.text.spans import Call, Marks, SpanReader
+from runner.text.families.marked import SpanReader
+from runner.text.families.spans import Call, Marks, Span
+from runner.text.grammar import Calls, Grammars, ThinkFirst, open_matcher
+from runner.text.grammar.forms import EXACT_INTEGER, narrowed
 from runner.text.stops import automaton
 from tests.harness.toy_tokenizer import VOCABULARY, toy_tokenizer
 
@@ -149,7 +145,14 @@ def spans(text: str, think: Marks | None = THINK) -> list[Any]:
     reader = SpanReader(
         think=think, calls=CALLS, parse=json.loads, opening="text", stops=automaton(())
     )
-    return [*reader.feed(text), *reader.flush()]
+    made: list[Span | Call] = []
+    for span in [*reader.feed(text), *reader.flush()]:
+        begun = made[-1] if made else None
+        if isinstance(span, Call) and span.name is None and isinstance(begun, Call):
+            made[-1] = replace(begun, arguments=begun.arguments + span.arguments, end=span.end)
+        else:
+            made.append(span)
+    return made
 
 
 @pytest.mark.parametrize("parallel", [True, False])

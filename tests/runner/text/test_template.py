@@ -15,7 +15,8 @@ from bus.wire.messages.requests import (
     ToolCall,
     ToolSpec,
 )
-from runner.text.spans import Marks
+from runner.text.families import Family
+from runner.text.families.spans import Marks
 from runner.text.template import chat_messages, render_chat, tool_objects
 
 
@@ -27,7 +28,7 @@ def said(role: str, *texts: str, **fields: Any) -> ChatMessage:
 class Recorder:
     """A template that opens a thinking block when asked to think."""
 
-    think: Marks | None = Marks("<think>", "</think>")
+    family = Family(Marks("<think>", "</think>"), None, None, None)
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
@@ -73,6 +74,36 @@ def test_a_conversation_takes_the_shape_that_templates_know() -> None:
         },
         {"role": "tool", "content": "42", "tool_call_id": "c1", "name": "f"},
     ]
+
+
+def results_of(*said_ids: str) -> list[str | None]:
+    """The ids of results as a template sees them, where t1 and t2 were called, then t3."""
+    calls = [ToolCall(call_id=name, name="f", arguments="{}") for name in ("t1", "t2", "t3")]
+    results = [said("tool", name, tool_call_id=name) for name in said_ids]
+    prompt = ChatPrompt(
+        messages=(
+            said("user", "x"),
+            said("assistant", tool_calls=tuple(calls[:2])),
+            *results,
+            said("assistant", tool_calls=(calls[2],)),
+            said("tool", "t3", tool_call_id="t3"),
+            said("user", "y"),
+        )
+    )
+    found = chat_messages(prompt)
+    assert [one["role"] for one in found][-2:] == ["tool", "user"]
+    return [one.get("tool_call_id") for one in found if one["role"] == "tool"]
+
+
+def test_results_come_in_the_order_of_their_calls() -> None:
+    assert results_of("t2", "t1") == ["t1", "t2", "t3"]
+    assert results_of("t1", "t2") == ["t1", "t2", "t3"]
+    assert results_of("t2") == ["t2", "t3"]
+
+
+def test_results_of_which_one_answers_no_call_of_the_turn_stay_as_they_came() -> None:
+    assert results_of("t2", "t9", "t1") == ["t2", "t9", "t1", "t3"]
+    assert results_of("t3", "t1") == ["t3", "t1", "t3"]
 
 
 @pytest.mark.parametrize(

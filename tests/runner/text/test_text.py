@@ -103,7 +103,9 @@ def read(
     finish = reader.finish("stop" if ended else reason)
     joined: list[tuple[str, ...]] = []
     for piece in [*pieces, *finish.pieces]:
-        if isinstance(piece, CallPiece):
+        if isinstance(piece, CallPiece) and piece.name is None:
+            joined[-1] = (*joined[-1][:2], joined[-1][2] + piece.arguments)
+        elif isinstance(piece, CallPiece):
             joined.append(("call", piece.name or "", piece.arguments))
         elif joined and joined[-1][0] == piece.channel:
             joined[-1] = (piece.channel, joined[-1][1] + piece.text)
@@ -468,7 +470,7 @@ def test_call_ids_depend_on_request_choice_and_place_alone() -> None:
 
     def ids(choice: int) -> list[str | None]:
         pieces, _ = push(TEXT.choice(prepared, choice), TOKENIZER.encode(CALL + CALL))
-        return [piece.call_id for piece in pieces if isinstance(piece, CallPiece)]
+        return [piece.call_id for piece in pieces if isinstance(piece, CallPiece) and piece.name]
 
     assert ids(0) == ids(0)
     assert len({*ids(0), *ids(1)}) == 4

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from runner.text.spans import Marks
+from runner.text.families.spans import Marks
 from runner.text.tokenizer import ModelTokenizer, TokenizerError
 from tests.harness.toy_tokenizer import VOCABULARY, save_toy, toy_tokenizer
 
 
 def test_a_model_directory_tells_its_markers_ends_and_width() -> None:
     tokenizer = toy_tokenizer()
-    assert tokenizer.think == Marks("<think>", "</think>")
-    assert tokenizer.calls == Marks("<tool_call>", "</tool_call>")
-    assert tokenizer.tool_format == "json_tools"
+    assert tokenizer.family.think == Marks("<think>", "</think>")
+    assert tokenizer.family.calls == Marks("<tool_call>", "</tool_call>")
+    assert tokenizer.family.format == "json_tools"
     assert tokenizer.eos_token_ids == {0, 2}
     assert tokenizer.vocabulary == tokenizer.guide.vocab_size == VOCABULARY
     assert set(tokenizer.guide.eos_tokens) == {0, 2}

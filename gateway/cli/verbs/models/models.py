@@ -34,6 +34,7 @@ def ls(invocation: Invocation) -> None:
         (
             one.model,
             one.family,
+            one.makes,
             _count(one.parameters),
             one.quantization,
             size(one.size_bytes),
@@ -43,7 +44,16 @@ def ls(invocation: Invocation) -> None:
         for one in models
     ]
     rows += [part_row(node, part) for node, part in state.parts]
-    columns = ("model", "family", ">parameters", "quantised", ">size", ">context", "changed")
+    columns = (
+        "model",
+        "family",
+        "makes",
+        ">parameters",
+        "quantised",
+        ">size",
+        ">context",
+        "changed",
+    )
     output.table(columns, rows)
     for node, one in state.passed_over:
         taken = "taken but for this" if one.taken else "not taken"
@@ -72,6 +82,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("in memory", f"{size(card.weights_bytes)} ({card.dtype})"),
         ("KV cache", f"{size(card.kv_bytes_per_token)} a token"),
         ("can", ", ".join(card.capabilities)),
+        ("makes", f"vectors of {card.dimensions} numbers" if card.dimensions else card.makes),
         ("digest", card.digest or "-"),
         ("folder", card.path),
         ("nodes", ", ".join(state.nodes_of(card.model))),
@@ -122,7 +133,7 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     """Return a line of `shoal ls` about some layers of a model: which, where, how many bytes."""
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
-    return (part.model, "in part", "-", "-", sizes, "-", f"layers {spans} on {node}")
+    return (part.model, "in part", "-", "-", "-", sizes, "-", f"layers {spans} on {node}")
 
 
 def _own(folder: Path, models: Path) -> Path:

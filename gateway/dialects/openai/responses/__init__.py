@@ -1,10 +1,18 @@
 """OpenAI's responses: items in, items out; whole, streamed, and gone on from.
 
-Pure. Entered by the dialect, its body, and how kept answers are told.
+Pure. Entered by the dialect, its body, the types of its answers, and how kept ones are told.
 """
 
+from gateway.dialects.openai.responses.answers import ResponseAnswer, ResponseEvent
 from gateway.dialects.openai.responses.bodies import ResponsesBody
 from gateway.dialects.openai.responses.dialect import OpenAIResponses
 from gateway.dialects.openai.responses.listing import render_deleted, render_items
 
-__all__ = ["OpenAIResponses", "ResponsesBody", "render_deleted", "render_items"]
+__all__ = [
+    "OpenAIResponses",
+    "ResponseAnswer",
+    "ResponseEvent",
+    "ResponsesBody",
+    "render_deleted",
+    "render_items",
+]

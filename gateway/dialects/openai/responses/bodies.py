@@ -2,7 +2,7 @@
 
 Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
 combination of fields means is decided by the parser. Items are in `items`. A field typed `Unused`
-is accepted in that place without effect, for the reason beside it.
+is accepted in that place without effect, with its reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field, Tag
 
-from gateway.dialects.body import Closed, FieldTable, Unused, by_field, by_shape
+from gateway.dialects.body import (
+    Closed,
+    FieldTable,
+    Unused,
+    by_field,
+    by_shape,
+    honoured,
+    no_effect,
+    only,
+)
 from gateway.dialects.openai.responses.items import ResponsesInput
 
 HARMLESS = {
@@ -50,16 +59,19 @@ class ResponsesFunctionBody(Closed):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    is_async: Literal[False] | None = Field(default=None, alias="async")
-    defer_loading: Unused = None  # every tool is told of from the start
-    allowed_callers: Unused = None  # the model itself: nothing else calls tools here
-    output_schema: Unused = None  # templates have no place for it
+    is_async: Literal[False] | None = only(
+        False, why="the model waits for what its calls answer", alias="async"
+    )
+    defer_loading: Unused = no_effect("every tool is told of from the start")
+    allowed_callers: Unused = no_effect("the model itself: nothing else calls tools here")
+    output_schema: Unused = no_effect("templates have no place for it")
 
 
 class ResponsesForeignToolBody(Closed):
     """A tool of another kind; skipped, so that the functions are still offered."""
 
     model_config = ConfigDict(extra="ignore")
+    others: ClassVar[str] = "the tool is skipped"
     type: str
 
 
@@ -88,6 +100,7 @@ class ResponsesAllowedToolBody(Closed):
     """One of the tools that are allowed this time; only functions are looked at."""
 
     model_config = ConfigDict(extra="ignore")
+    others: ClassVar[str] = "of tools of other kinds, which are skipped"
     type: str
     name: str | None = None
 
@@ -140,8 +153,8 @@ class ResponsesSchemaFormatBody(Closed):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    description: str | None = None
-    strict: bool | None = None
+    description: str | None = honoured("for the schema's author; said back")
+    strict: bool | None = no_effect("schemas are always enforced; said back as true")
 
 
 ResponsesFormat = Annotated[
@@ -156,22 +169,24 @@ class ResponsesTextBody(Closed):
     """What the text must be."""
 
     format: ResponsesFormat | None = None
-    verbosity: str | None = None
+    verbosity: str | None = only("medium", why="ask for a length in the prompt")
 
 
 class ResponsesEffortBody(Closed):
     """Whether to think. Thinking is shown as it is, never summarised."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Unused = None  # thinking is shown whole, as the content of a reasoning item
-    generate_summary: Unused = None  # the older name of summary
-    context: Unused = None  # which thinking a model sees again is its template's to say
+    summary: Unused = no_effect("thinking is shown whole, as the content of a reasoning item")
+    generate_summary: Unused = no_effect("the older name of summary")
+    context: Unused = no_effect("which thinking a model sees again is its template's to say")
 
 
 class ResponsesStreamOptionsBody(Closed):
     """What a stream carries beside the answer."""
 
-    include_obfuscation: Unused = None  # padding against traffic analysis; frames are not padded
+    include_obfuscation: Unused = no_effect(
+        "padding against traffic analysis; frames are not padded"
+    )
 
 
 # --- the body -----------------------------------------------------------------------------
@@ -191,7 +206,9 @@ class ResponsesBody(Closed):
     stream: bool | None = None
     stream_options: ResponsesStreamOptionsBody | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = no_effect(
+        "about tools that the provider runs; said back"
+    )
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     frequency_penalty: Penalty | None = None
@@ -203,12 +220,16 @@ class ResponsesBody(Closed):
     text: ResponsesTextBody | None = None
     reasoning: ResponsesEffortBody | None = None
     include: list[str] | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = None
+    truncation: Literal["auto", "disabled"] | None = no_effect(
+        "what does not fit is refused, never cut; said back as disabled"
+    )
+    metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = honoured(
+        "labels, said back"
+    )
     previous_response_id: str | None = None
     store: bool | None = None
-    background: bool | None = None
-    service_tier: str | None = None
+    background: bool | None = only(False, why="answers are made while their client waits")
+    service_tier: str | None = only("auto", "default", why="x_priority orders requests")
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    prompt_cache_key: str | None = no_effect("prefixes are found by their content; said back")

@@ -21,7 +21,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from gateway.dialects import sse
-from gateway.dialects.body import bad_field, read_body, validate
+from gateway.dialects.body import bad_field, ignoring, read_body, validate
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, KeptAnswer, Limits, ParseContext, Parsed, ToKeep
 from gateway.dialects.openai.responses import bodies
@@ -30,8 +30,14 @@ from gateway.dialects.openai.responses.items import ResponsesItems
 from gateway.dialects.openai.responses.listing import items_of, kept_items, output_of, read_items
 from gateway.dialects.openai.responses.render import ResponsesStream, render_response
 from gateway.dialects.openai.responses.shapes import PREFIX
-from gateway.dialects.openai.responses.turns import turns_of
-from gateway.dialects.shared_fields import LEAST_TOP_P, named_model, temperature_of, tools_of
+from gateway.dialects.openai.responses.turns import turns_of, unseen_of
+from gateway.dialects.shared_fields import (
+    LEAST_TOP_P,
+    TEXT_ONLY,
+    named_model,
+    temperature_of,
+    tools_of,
+)
 
 UNTHINKING_EFFORTS = ("none", "minimal")
 """Models here think or do not; how long is theirs to say."""
@@ -81,7 +87,7 @@ class OpenAIResponses:
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=True,
-            extras=extras,
+            extras=ignoring(extras, unseen_of(found), TEXT_ONLY, context.limits),
             said_back=said_back(asked),
             to_keep=ToKeep(kept, previous=asked.previous_response_id, keep=keeps),
         )

@@ -1,18 +1,28 @@
 """What OpenAI's clients send as items: the closed types of a response's input.
 
 Pure. Shapes only. Clients send the items of our own answers back with all else that they know of
-them; what means nothing in a prompt is typed `Unused`, for the reason beside it. Parts that models
+them; what means nothing in a prompt is typed `Unused`, with its reason. Parts that models
 of text cannot read are known here, so that the parser refuses them in words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field, Tag
+from pydantic.json_schema import SkipJsonSchema
 
-from gateway.dialects.body import Closed, Unused, by_field, by_shape, by_type
+from gateway.dialects.body import (
+    Closed,
+    Unused,
+    by_field,
+    by_shape,
+    by_type,
+    no_effect,
+    only,
+    refused,
+)
 
 # --- content ------------------------------------------------------------------------------
 
@@ -22,10 +32,10 @@ class ResponsesTextPartBody(Closed):
 
     type: Literal["input_text", "output_text", "text"]
     text: str
-    annotations: Unused = None  # citations of an answer already given
-    logprobs: Unused = None  # of an answer already given
-    parsed: Unused = None  # what the client made of the text
-    prompt_cache_breakpoint: Unused = None  # prefixes are found by their content
+    annotations: Unused = no_effect("citations of an answer already given")
+    logprobs: Unused = no_effect("of an answer already given")
+    parsed: Unused = no_effect("what the client made of the text")
+    prompt_cache_breakpoint: Unused = no_effect("prefixes are found by their content")
 
 
 class ResponsesRefusalPartBody(Closed):
@@ -39,7 +49,10 @@ class ResponsesMediaPartBody(Closed):
     """An image, a file or a sound; refused by the parser, with all that it holds."""
 
     model_config = ConfigDict(extra="ignore")
-    type: Literal["input_image", "input_file", "input_audio"]
+    others: ClassVar[str] = "the part is refused whole"
+    type: Literal["input_image", "input_file", "input_audio"] = refused(
+        "models here read text only; send its text instead"
+    )
 
 
 _Media = (
@@ -79,8 +92,8 @@ class ResponsesMessageBody(Closed):
     role: Literal["user", "assistant", "system", "developer"]
     content: ResponsesContent
     id: str | None = None
-    status: Unused = None  # of an answer already given
-    phase: Unused = None  # a note of other models about their own answers
+    status: Unused = no_effect("of an answer already given")
+    phase: Unused = no_effect("a note of other models about their own answers")
 
 
 class ResponsesCallBody(Closed):
@@ -91,12 +104,17 @@ class ResponsesCallBody(Closed):
     name: str = Field(min_length=1)
     arguments: str
     id: str | None = None
-    status: Unused = None  # of an answer already given
-    parsed_arguments: Unused = None  # what the client made of the arguments
-    is_async: Literal[False] | None = Field(default=None, alias="async")
-    async_: Literal[False] | None = None  # as the official client's objects name it
-    namespace: Unused = None  # of the provider's own tools
-    caller: Unused = None  # the model itself: nothing else calls tools here
+    status: Unused = no_effect("of an answer already given")
+    parsed_arguments: Unused = no_effect("what the client made of the arguments")
+    is_async: Literal[False] | None = only(
+        False, why="the model waits for what its calls answer", alias="async"
+    )
+    # not in the schema: generators of clients take both names for one
+    async_: SkipJsonSchema[Literal[False] | None] = only(
+        False, why="as the official client's objects name async"
+    )
+    namespace: Unused = no_effect("of the provider's own tools")
+    caller: Unused = no_effect("the model itself: nothing else calls tools here")
 
 
 class ResponsesCallOutputBody(Closed):
@@ -106,10 +124,10 @@ class ResponsesCallOutputBody(Closed):
     call_id: str = Field(min_length=1)
     output: ResponsesContent
     id: str | None = None
-    status: Unused = None  # of a call already answered
-    name: Unused = None  # the call has it
-    namespace: Unused = None  # of the provider's own tools
-    caller: Unused = None  # the model itself: nothing else calls tools here
+    status: Unused = no_effect("of a call already answered")
+    name: Unused = no_effect("the call has it")
+    namespace: Unused = no_effect("of the provider's own tools")
+    caller: Unused = no_effect("the model itself: nothing else calls tools here")
 
 
 class ResponsesThoughtBody(Closed):
@@ -133,15 +151,15 @@ class ResponsesReasoningBody(Closed):
     id: str | None = None
     summary: list[ResponsesSummaryBody] | None = None
     content: list[ResponsesThoughtBody] | None = None
-    encrypted_content: Unused = None  # only its maker can read it
-    status: Unused = None  # of an answer already given
+    encrypted_content: Unused = no_effect("only its maker can read it")
+    status: Unused = no_effect("of an answer already given")
 
 
 class ResponsesReferenceBody(Closed):
     """An item by its id alone; refused by the parser."""
 
     type: Literal["item_reference"] | None = None
-    id: str
+    id: str = refused("send the item itself, or 'previous_response_id'")
 
 
 def _item_tag(value: Any) -> str | None:

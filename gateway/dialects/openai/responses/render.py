@@ -25,6 +25,7 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     TokenLogprob,
     ToolCallDelta,
+    Vectors,
 )
 from gateway.dialects import faults, sse
 from gateway.dialects.collect import Collected, CollectedChoice
@@ -32,6 +33,7 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes, logprobs_list, text_bytes
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.openai.responses import shapes
+from gateway.dialects.openai.responses.answers import ResponseError
 from gateway.dialects.openai.shapes import error_object
 
 _DELTAS: dict[Channel, str] = {
@@ -130,7 +132,7 @@ class ResponsesStream:
                 self._reason = entry.finish_reason
                 arguments = "".join(self._pieces) if isinstance(self._item, int) else None
                 return self._end_item(shapes.status_of(self._reason, arguments))
-            case PromptTokens():
+            case PromptTokens() | Vectors():
                 return b""
             case PrefillProgress():
                 return sse.comment(f"prefill {entry.done}/{entry.total}")
@@ -237,7 +239,7 @@ class ResponsesStream:
         return sse.named_frame(kind, json_bytes(event))
 
     def _response(
-        self, status: shapes.Status, error: dict[str, str] | None = None
+        self, status: shapes.Status, error: ResponseError | None = None
     ) -> dict[str, Any]:
         return shapes.response_object(
             self._parsed,
@@ -248,7 +250,7 @@ class ResponsesStream:
             load_s=self._load_s,
         )
 
-    def _last(self, status: shapes.Status, error: dict[str, str] | None = None) -> bytes:
+    def _last(self, status: shapes.Status, error: ResponseError | None = None) -> bytes:
         response = self._response(status, error)
         self.answer = json_bytes(response)
         return self._event(shapes.LAST_EVENTS[status], {"response": response})

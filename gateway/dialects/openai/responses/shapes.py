@@ -8,7 +8,7 @@ whichever way the answer is told.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -17,9 +17,12 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault
-
-Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
+from gateway.dialects.openai.responses.answers import (
+    ItemStatus,
+    ResponseError,
+    ResponseUsage,
+    Status,
+)
 
 STATUSES: Mapping[FinishReason, Status] = {
     "stop": "completed",
@@ -97,7 +100,7 @@ def status_of(reason: FinishReason, arguments: str | None = None) -> ItemStatus:
     return "completed" if arguments is not None and _is_object(arguments) else "incomplete"
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
+def usage_object(usage: Usage) -> ResponseUsage:
     """Return a response's `usage`; caches are read without being asked, so none is written to."""
     return {
         "input_tokens": usage.prompt_tokens,
@@ -108,7 +111,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def error_of(fault: HttpFault) -> dict[str, str]:
+def error_of(fault: HttpFault) -> ResponseError:
     """Return a failure as a response has it, by one of the dialect's codes."""
     if fault.code == "context_length_exceeded":
         return {"code": fault.code, "message": fault.message}
@@ -122,7 +125,7 @@ def response_object(
     *,
     output: Sequence[dict[str, Any]] = (),
     usage: Usage | None = None,
-    error: Mapping[str, str] | None = None,
+    error: ResponseError | None = None,
     load_s: float = 0.0,
 ) -> dict[str, Any]:
     """Return a response as it stands. `load_s` is how long the model took to load."""

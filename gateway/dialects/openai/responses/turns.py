@@ -1,6 +1,8 @@
 """Items as turns: what an assistant thought, said and called in a row is one turn.
 
-Pure. Images and files are refused, naming the part; so are items that are named by their id alone.
+Pure. Images and files are refused, naming the part; but in a tool's answer, which no one can take
+back, the model is told that they were there (`unseen_of`). Items that are named by their id alone
+are refused.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import ChatMessage, TextPart, ToolCall
 from gateway.dialects.body import bad_field
 from gateway.dialects.openai.responses import items
+from gateway.dialects.shared_fields import TEXT_ONLY, unseen
+
+_Part = items.ResponsesTextPartBody | items.ResponsesRefusalPartBody | items.ResponsesMediaPartBody
 
 
 @dataclass(slots=True)
@@ -82,7 +87,7 @@ def _add(item: items.AnyItem, open_turn: _AssistantTurn, where: str) -> ChatMess
             parts = _texts_of(item.content, f"{where}.content")
             return ChatMessage(role="user" if item.role == "user" else "system", parts=parts)
         case items.ResponsesCallOutputBody():
-            parts = _texts_of(item.output, f"{where}.output")
+            parts = _result_of(item.output)
             return ChatMessage(role="tool", parts=parts, tool_call_id=item.call_id)
         case items.ResponsesReferenceBody():
             raise _by_id(item, where)
@@ -93,26 +98,44 @@ def _thoughts_of(item: items.ResponsesReasoningBody) -> list[str]:
     return [piece.text for piece in item.content or item.summary or ()]
 
 
-def _texts_of(
-    content: str
-    | Sequence[
-        items.ResponsesTextPartBody | items.ResponsesRefusalPartBody | items.ResponsesMediaPartBody
-    ],
-    field: str,
-) -> tuple[TextPart, ...]:
+def unseen_of(found: Sequence[items.AnyItem], field: str = "input") -> list[str]:
+    """Return the paths of what tools answered that is no text."""
+    return [
+        f"{field}[{index}].output[{place}]"
+        for index, item in enumerate(found)
+        if isinstance(item, items.ResponsesCallOutputBody) and not isinstance(item.output, str)
+        for place, part in enumerate(item.output)
+        if isinstance(part, items.ResponsesMediaPartBody)
+    ]
+
+
+def _result_of(content: str | Sequence[_Part]) -> tuple[TextPart, ...]:
+    """Return what a tool answered, with words in the place of what is no text."""
+    if isinstance(content, str):
+        return (TextPart(text=content),)
+    told = [
+        unseen(part.type.removeprefix("input_"))
+        if isinstance(part, items.ResponsesMediaPartBody)
+        else TextPart(text=_text_of(part))
+        for part in content
+    ]
+    return tuple(told) or (TextPart(text=""),)
+
+
+def _text_of(part: items.ResponsesTextPartBody | items.ResponsesRefusalPartBody) -> str:
+    return part.text if isinstance(part, items.ResponsesTextPartBody) else part.refusal
+
+
+def _texts_of(content: str | Sequence[_Part], field: str) -> tuple[TextPart, ...]:
     """Return the texts of some content; one that is empty where there are none."""
     if isinstance(content, str):
         return (TextPart(text=content),)
     texts: list[TextPart] = []
     for index, part in enumerate(content):
-        match part:
-            case items.ResponsesTextPartBody():
-                texts.append(TextPart(text=part.text))
-            case items.ResponsesRefusalPartBody():
-                texts.append(TextPart(text=part.refusal))
-            case items.ResponsesMediaPartBody():
-                text = f"models here read text only; send the {part.type}'s text instead"
-                raise bad_field(f"{field}[{index}]", text)
+        if isinstance(part, items.ResponsesMediaPartBody):
+            text = f"{TEXT_ONLY}; send the {part.type}'s text instead"
+            raise bad_field(f"{field}[{index}]", text)
+        texts.append(TextPart(text=_text_of(part)))
     return tuple(texts) or (TextPart(text=""),)
 
 

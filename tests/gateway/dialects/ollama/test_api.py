@@ -191,6 +191,7 @@ def test_the_version_has_three_numbers() -> None:
     [said] = [one for one in OLLAMA.endpoints if isinstance(one, Says)]
     version = json.loads(said.answer)["version"]
     assert [part.isdigit() for part in version.split(".")] == [True] * 3
+    assert tuple(map(int, version.split("."))) >= (0, 13, 4), "what codex --oss wants"
 
 
 @pytest.mark.parametrize(

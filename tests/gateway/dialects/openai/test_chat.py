@@ -17,6 +17,7 @@ from bus.wire.messages.requests import (
 from gateway.dialects.openai.bodies import HARMLESS, ChatCompletionsBody
 from gateway.dialects.openai.chat import OpenAIChat
 from gateway.dialects.registry import request_id_of
+from tests.harness.text_forms import FORM_FIELDS
 
 CHAT = OpenAIChat()
 USER = {"role": "user", "content": "hi"}
@@ -62,6 +63,8 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
     ("top_logprobs", {"logprobs": True, "top_logprobs": 20}, "top_logprobs", 20),
     ("no logprobs", {"logprobs": False, "top_logprobs": 0}, "top_logprobs", None),
     ("ignore_eos", {"ignore_eos": True}, "ignore_eos", True),
+    ("min_tokens", {"min_tokens": 7}, "min_tokens", 7),
+    ("min_tokens 0", {"min_tokens": 0}, "min_tokens", None),
     ("effort none", {"reasoning_effort": "none"}, "thinking", False),
     ("effort minimal", {"reasoning_effort": "minimal"}, "thinking", False),
     ("effort low", {"reasoning_effort": "low"}, "thinking", True),
@@ -249,5 +252,5 @@ def test_every_field_of_the_body_is_sent_by_a_test_above() -> None:
     """A field that no table sends is one that could be parsed and ignored."""
     sent = {name for _, body, _, _ in HONOURED for name in body}
     sent |= {"messages", "model", "stream", "stream_options", "continue_final_message"}
-    sent |= {"store", "service_tier", "modalities", "verbosity"}
+    sent |= FORM_FIELDS | {"store", "service_tier", "modalities", "verbosity"}
     assert set(ChatCompletionsBody.model_fields) == {one for one in sent if one[:2] != "x_"}

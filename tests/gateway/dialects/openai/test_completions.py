@@ -8,6 +8,7 @@ from bus.wire.messages.requests import TextPrompt, TokensPrompt
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai.bodies import HARMLESS, REFUSED_COMPLETIONS, CompletionsBody
 from gateway.dialects.openai.completions import OpenAICompletions
+from tests.harness.text_forms import FORM_FIELDS
 
 COMPLETIONS = OpenAICompletions()
 
@@ -43,6 +44,7 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
     ("the prompt alone", {"echo": True, "max_tokens": 0}, "max_tokens", 0),
     ("the prompt alone is read", {"echo": True, "max_tokens": 0}, "prompt_logprobs", 0),
     ("ignore_eos", {"ignore_eos": True}, "ignore_eos", True),
+    ("min_tokens", {"min_tokens": 7}, "min_tokens", 7),
     ("user", {"user": "u"}, "client_id", "u"),
     ("safety_identifier", {"safety_identifier": "u"}, "client_id", "u"),
     ("suffix", {"suffix": "end"}, "prompt", TextPrompt(text="Once", suffix="end")),
@@ -146,5 +148,5 @@ def test_the_number_of_prompts_is_bounded(desk: Any) -> None:
 def test_every_field_of_the_body_is_sent_by_a_test_above() -> None:
     sent = {name for _, body, _, _ in HONOURED for name in body}
     sent |= {name for body, _ in REFUSED for name in body} - {"promt", "prompt_logprobs"}
-    sent |= {"stream"}
+    sent |= FORM_FIELDS | {"stream"}
     assert set(CompletionsBody.model_fields) == {one for one in sent if one[:2] != "x_"}

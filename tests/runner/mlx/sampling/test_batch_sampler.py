@@ -233,3 +233,24 @@ def test_a_row_gets_as_many_likeliest_as_it_asked_for(drive, new_row):
             if wanted:
                 assert token.top[0] == (token.token, pytest.approx(token.logprob))
                 assert list(token.top) == sorted(token.top, key=lambda one: -one[1])
+
+
+def test_ends_are_held_back_until_a_row_has_made_enough_whoever_shares_the_batch():
+    logits = np.zeros((3, 50), dtype=np.float32)
+    logits[:, 7], logits[:, 9], logits[:, 8] = 5.0, 4.0, 3.0
+    draws = [
+        draw_of(Sampling(temperature=0.0)),
+        draw_of(Sampling(temperature=0.0)),
+        draw_of(Sampling(temperature=0.5, top_k=1, logit_bias={7: 100.0})),
+    ]
+    for draw in draws[1:]:
+        draw.held_ends, draw.held_until = frozenset({7, 9}), draw.position + 2
+    together = BatchSampler(draws, 50)
+    said = [together.draw(mx.array(logits)).tokens.tolist() for _ in range(3)]
+    assert said == [[7, 8, 8], [7, 8, 8], [7, 7, 7]]
+    for slot in range(3):
+        alone = draw_of(draws[slot].sampling)
+        alone.held_ends, alone.held_until = draws[slot].held_ends, draws[slot].held_until
+        sampler = BatchSampler([alone], 50)
+        row = mx.array(logits[slot : slot + 1])
+        assert [sampler.draw(row).tokens.item() for _ in range(3)] == [one[slot] for one in said]

@@ -246,14 +246,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "input[0].content[0]",
     ),
     (
-        {
-            "input": [
-                {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file"}]}
-            ]
-        },
-        "input[0].output[0]",
-    ),
-    (
         {"input": [{"role": "user", "content": [{"type": "video"}]}]},
         "input[0].content[0].type",
     ),
@@ -458,3 +450,19 @@ def test_a_page_that_cannot_be_told_is_refused_by_name(query: dict[str, str]) ->
 def test_a_page_after_an_item_that_is_not_there_is_refused() -> None:
     with pytest.raises(Exception, match="no item has the id 'x'"):
         _listed(KeptAnswer(b"{}", ()), after="x")
+
+
+def test_what_a_tool_answered_that_is_no_text_is_told_in_words_and_named(desk: Any) -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "high"}
+    output = [{"type": "input_text", "text": "see"}, image]
+    asked = [{"role": "user", "content": "a"}]
+    asked.append({"type": "function_call_output", "call_id": "c", "output": output})
+    parsed = desk.parse(RESPONSES, {**BODY, "input": asked})
+    told = _turns(parsed)[-1]
+    assert [part.text for part in told.parts] == [
+        "see",
+        "[image left out: only text can be read here]",
+    ]
+    assert parsed.extras.ignored == ("input[1].output[1]",)
+    strict = {"limits": Limits(strict_fields=True)}
+    assert desk.refusal(RESPONSES, {**BODY, "input": asked}, **strict).field == "input[1].output[1]"

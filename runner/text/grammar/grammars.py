@@ -1,8 +1,9 @@
-"""Grammars that hold a choice's output to a format: JSON, a JSON schema, or tool calls.
+"""Grammars that hold a choice's output to a form: JSON, a rule of the client's, or tool calls.
 
 Pure. Written in llguidance's Lark dialect and checked by building them against the model's
 vocabulary, off the engine's thread, within stated limits of size, depth and work; what cannot
 be enforced exactly is refused, never weakened. With thinking on, a thinking block may come first.
+What a client wrote is a grammar of its own inside of ours, so that neither can change the other.
 A `GrammarSpec.compiled` is opened with `open_matcher` alone, so that checker and engine share
 one set of limits.
 """
@@ -11,43 +12,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import OutputFormat, ToolSpec
 from runner.engine import GrammarSpec
+from runner.text.families import Marks
+from runner.text.grammar.forms import check_size, json_rule, quoted, rule_of
 from runner.text.prepared import SpanState
-from runner.text.spans import Marks
 
-SCHEMA_BYTES = 64 * 1024
-SCHEMA_DEPTH = 48
 CALLS_AT_MOST = 16
 """Tool calls that one choice may make under a grammar."""
 KEPT_GRAMMARS = 128
 PROBED_TOKENS = 24
 """How far a new grammar is tried out: what is too complex to run usually shows at once."""
 
-_BLANK = r"[ \t\n]{0,24}"
-"""White space between JSON tokens: enough for indentation, too little to drift away in."""
-_GUIDANCE: dict[str, Any] = {
-    "lenient": False,
-    "coerce_one_of": False,
-    "whitespace_pattern": _BLANK,
-}
-EXACT_INTEGER = 2**53 - 1
-"""Integers beyond it are not the same to all readers of JSON (RFC 8259, 6)."""
-_AS_IT_IS = ("const", "enum", "default", "examples", "allOf")
-_OTHER_PROPERTIES = (
-    "additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties",
-    "propertyNames", "dependentRequired", "dependentSchemas",
-    "allOf", "anyOf", "oneOf", "not", "if", "$ref",
-)  # fmt: skip
+_LAYOUT = r"/[ \t\n]{0,8}/"
+_LINES = r"/\n{0,8}/"
+"""What may come between thinking and the answer; readers take lines away, blanks are the text's."""
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+_PIECES = re.compile(r"(<\|[^|<>]*\|>)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +62,22 @@ class Calls:
     need: Literal["may", "must"] = "must"
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A grammar in Lark. `form` is the client's own, which it may name as `@form`."""
+
+    lark: str
+    form: str | None = None
+
+    @property
+    def compiled(self) -> str:
+        """Return both in llguidance's serialised form."""
+        if self.form is None:
+            return LLMatcher.grammar_from_lark(self.lark)
+        inner = {"name": "form", "lark_grammar": self.form}
+        return json.dumps({"grammars": [{"lark_grammar": self.lark}, inner]})
+
+
 def open_matcher(guide: LLTokenizer, spec: GrammarSpec) -> LLMatcher:
     """Return a matcher at the beginning of the grammar. It never raises: ask `is_error`."""
     return LLMatcher(guide, spec.compiled, log_level=0, limits=_limits())
@@ -92,29 +99,39 @@ class Grammars:
         free.
 
         Free text stays free around calls; a strict tool among those that may be called holds the
-        calls in it to their form. Raises BadRequest, naming `response_format` or the tool at fault.
+        calls in it to their form. Raises BadRequest, naming the form's field or the tool at fault.
         """
         must = calls is not None and calls.need == "must"
         if form.kind == "text" and not must:
             return None if calls is None else self._free(calls, think)
         rules: list[str] = []
         bodies: list[str] = []
-        if not must:
-            schema = _ANY_OBJECT
-            if form.kind == "json_schema":
-                if form.json_schema is None:
-                    raise BadRequest("there is no schema to keep to", field="response_format")
-                schema = form.json_schema
-                self._check_schema(schema, "response_format")
+        rule = None if must else rule_of(form)
+        if rule is not None:
+            alone = self._checked(_Written(rule), form.field)
+            if think is None and calls is None:
+                return alone
+            bodies.append("@form")
+        elif not must:
             bodies.append("answer")
-            rules.append(f"answer: {_json_rule(schema)}")
+            rules.append(f"answer: {json_rule(self._schema_of(form))}")
         if calls is not None:
             bodies.append("calls")
             rules += self._call_rules(calls)
         body = bodies[0] if len(bodies) == 1 else f"({' | '.join(bodies)})"
-        start = [f"start: {self._think_rule(think)}{body}"]
-        field = "tools" if must else "response_format"
-        return self._checked("\n".join(start + rules), field)
+        blank = _LINES if rule is not None else _LAYOUT
+        start = [f"start: {self._think_rule(think, blank)}{body}"]
+        field = "tools" if must else form.field
+        return self._checked(_Written("\n".join(start + rules), rule), field)
+
+    def _schema_of(self, form: OutputFormat) -> Mapping[str, Any]:
+        """Return the schema that `form` holds JSON to. Raises BadRequest."""
+        if form.kind == "json_object":
+            return _ANY_OBJECT
+        if form.json_schema is None:
+            raise BadRequest("there is no schema to keep to", field=form.field)
+        self._check_schema(form.json_schema, form.field)
+        return form.json_schema
 
     def _free(self, calls: Calls, think: ThinkFirst | None) -> GrammarSpec | None:
         """Return a grammar of any text with calls in it that keep to their schemas. None where no
@@ -130,12 +147,13 @@ class Grammars:
             f" | <[{token}]>" for token in others if token not in self._guide.eos_tokens
         )
         rules = ["start: part*", f"part: TEXT{loose} | call", "TEXT: /(?s:.+)/"]
-        return self._checked("\n".join(rules + self._call_rules(calls)[1:]), "tools")
+        written = _Written("\n".join(rules + self._call_rules(calls)[1:]))
+        return self._checked(written, "tools")
 
     def _check_schema(self, schema: Mapping[str, Any], field: str) -> None:
         """Refuse a schema that is too large, or that llguidance cannot enforce alone."""
         check_size(schema, field)
-        self._checked(f"start: {_json_rule(schema)}", field)
+        self._checked(_Written(f"start: {json_rule(schema)}"), field)
 
     def _call_rules(self, calls: Calls) -> list[str]:
         more = (
@@ -155,10 +173,10 @@ class Grammars:
             f'call: {opens} "\\n" ({" | ".join(names)}) "\\n" {closes}',
         ]
         for place, tool in allowed:
-            head = _quoted(f'{{"name": {_quoted(tool.name)}, "arguments": ')
+            head = quoted(f'{{"name": {quoted(tool.name)}, "arguments": ')
             schema = self._arguments(tool, f"tools[{place}].parameters")
             rules.append(f'call_{place}: {head} arguments_{place} "}}"')
-            rules.append(f"arguments_{place}: {_json_rule(schema)}")
+            rules.append(f"arguments_{place}: {json_rule(schema)}")
         return rules
 
     def _arguments(self, tool: ToolSpec, field: str) -> Mapping[str, Any]:
@@ -175,30 +193,37 @@ class Grammars:
             return _ANY_OBJECT
         return schema
 
-    def _think_rule(self, think: ThinkFirst | None) -> str:
+    def _think_rule(self, think: ThinkFirst | None, blank: str) -> str:
         if think is None:
             return ""
-        closes = f"/(?s:.*)/ {self._mark(think.marks.end)} /[ \\t\\n]{{0,8}}/ "
+        closes = f"/(?s:.*)/ {self._mark(think.marks.end)} {blank} "
         if think.opening == "reasoning":
             return closes
         return f"({self._mark(think.marks.start)} {closes})? "
 
     def _mark(self, text: str) -> str:
-        """Write a marker as its own token where it has one, else as text."""
+        """Write a marker as its own token where it has one, else as text; one that is made of
+        several (`<|end|><|start|>`) piece by piece."""
         token = self._token_ids.get(text)
-        return _quoted(text) if token is None else f"<[{token}]>"
+        if token is not None:
+            return f"<[{token}]>"
+        pieces = [piece for piece in _PIECES.split(text) if piece]
+        if len(pieces) == 1:
+            return quoted(text)
+        return " ".join(self._mark(piece) for piece in pieces)
 
-    def _checked(self, lark: str, field: str) -> GrammarSpec:
+    def _checked(self, written: _Written, field: str) -> GrammarSpec:
         """Return the compiled grammar, from those kept or new. Raises BadRequest."""
-        found = self._compiled(lark)
+        found = self._compiled(written)
         if isinstance(found, str):
             raise BadRequest(f"this format cannot be enforced: {found}", field=field)
         return found
 
-    def _compile(self, lark: str) -> GrammarSpec | str:
-        key = hashlib.sha256(lark.encode("utf-8", "surrogatepass")).hexdigest()
+    def _compile(self, written: _Written) -> GrammarSpec | str:
         try:
-            spec = GrammarSpec(key, LLMatcher.grammar_from_lark(lark))
+            compiled = written.compiled
+            key = hashlib.sha256(compiled.encode("utf-8", "surrogatepass")).hexdigest()
+            spec = GrammarSpec(key, compiled)
             matcher = open_matcher(self._guide, spec)
             _probe(matcher, self._guide.eos_tokens)
         except Exception as problem:
@@ -223,64 +248,11 @@ def _probe(matcher: LLMatcher, eos: Sequence[int]) -> None:
             return
 
 
-def check_size(schema: Mapping[str, Any], field: str) -> None:
-    """Refuse schemas larger or deeper than what is compiled here. Raises BadRequest."""
-    level: list[Any] = [schema]
-    for _ in range(SCHEMA_DEPTH):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            break
-    else:
-        raise BadRequest(f"the schema is nested deeper than {SCHEMA_DEPTH} levels", field=field)
-    size = len(json.dumps(schema))
-    if size > SCHEMA_BYTES:
-        raise BadRequest(
-            f"the schema is too large: {size} bytes > {SCHEMA_BYTES} maximum", field=field
-        )
-
-
-def _children(node: Any) -> Sequence[Any]:
-    if isinstance(node, dict):
-        return list(cast(dict[str, Any], node).values())
-    return cast(list[Any], node) if isinstance(node, list) else ()
-
-
-def narrowed(schema: Any) -> Any:
-    """Return the schema without room to drift in: bounds for integers that have none, and no other
-    properties in objects that name theirs and do not speak of others. What fits it fits
-    `schema`."""
-    if isinstance(schema, list):
-        return [narrowed(one) for one in cast(list[Any], schema)]
-    if not isinstance(schema, dict):
-        return schema
-    node = cast(dict[str, Any], schema)
-    found = {key: value if key in _AS_IT_IS else narrowed(value) for key, value in node.items()}
-    if node.get("type") == "integer" and not any(
-        key in _AS_IT_IS or key.endswith(("inimum", "aximum")) for key in node
-    ):
-        found |= {"minimum": -EXACT_INTEGER, "maximum": EXACT_INTEGER}
-    if node.get("type") == "object" and isinstance(node.get("properties"), dict):
-        required = node.get("required", [])
-        names = cast(list[Any], required) if isinstance(required, list) else [None]
-        known = all(isinstance(name, str) and name in node["properties"] for name in names)
-        if known and not any(key in node for key in _OTHER_PROPERTIES):
-            found["additionalProperties"] = False
-    return found
-
-
-def _json_rule(schema: Mapping[str, Any]) -> str:
-    """Write `%json` with our own compile options; those that a client put in the schema are
-    void."""
-    return "%json " + json.dumps({**narrowed(dict(schema)), "x-guidance": _GUIDANCE})
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
 def _plain(error: str) -> str:
     """Return llguidance's message in one line, without its parser's state."""
     words = error.split("<state>")[0].split("<non-verbose/>")[0]
+    if words.startswith("NoExtension"):
+        return "no text keeps to it"
     return " ".join(words.split())[:400]
 
 

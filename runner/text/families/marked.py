@@ -5,61 +5,23 @@ visible text, which never shows them; thinking and calls may contain them. A thi
 only before anything visible was said (or right after a tool call), so that a model may write
 about its own markers; a tool call opens wherever its marker stands outside thinking. Blank
 lines at the edges of thinking, after it and around calls are layout, not content, and are
-dropped. What opens as a call and is not one is given back as the text it was: nothing is lost. A
-call in JSON that the limit cut off is a call with what there is of its arguments; before its name
-is whole it is nothing, for markup is no answer.
+dropped. What opens as a call and is not one is given back as the text it was: nothing is lost. The
+arguments of a call in JSON are told as they come, from their first name on; the limit may cut them
+off. A call that it cut off before its name is whole is nothing, for markup is no answer.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
+from runner.text.families.call_text import CallText, is_json_begun, read_calls, read_cut_call
+from runner.text.families.spans import Call, Marks, ParseCalls, Span
 from runner.text.prepared import SpanState
 from runner.text.stops import Automaton, Scan, automaton
 
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """The texts that open and close a span. An empty `end` closes with the output."""
-
-    start: str
-    end: str
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Part of the output. `end` is the offset in the raw text just after it; `start` where it
-    began, held-back text included."""
-
-    kind: Literal["text", "reasoning"]
-    text: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One tool call. `arguments` is the JSON text of an object, or of what the limit left of it."""
-
-    name: str
-    arguments: str
-    start: int
-    end: int
-
-
-_CUT_CALL = re.compile(
-    r"""\s*{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*"""
-    r"""(?:,\s*(?:"(?:arguments|parameters)"\s*:\s*(?P<rest>.*)|.*))?$""",
-    re.DOTALL,
-)
 _LINES = "\r\n"
 _LAYOUT = " \t\r\n"
-ParseCalls = Callable[[str], object]
-"""The text between the markers -> {name, arguments} or a list of them; raises when malformed."""
 
 
 class SpanReader:
@@ -71,13 +33,13 @@ class SpanReader:
 
     __slots__ = (
         "_blank",
+        "_call",
         "_calls",
         "_fresh",
+        "_is_begun",
         "_markers",
         "_offset",
         "_parse",
-        "_raw",
-        "_raw_start",
         "_state",
         "_stops",
         "_think",
@@ -99,16 +61,20 @@ class SpanReader:
         self._parse = parse
         self._state: Literal["text", "reasoning", "call"] = "text"
         self._fresh = think is not None  # nothing visible yet: thinking may still open
+        self._is_begun = False  # something visible was said
         self._trim = opening == "reasoning"  # leading white space is layout
         self._blank: str = ""  # trailing white space that may turn out to be layout
-        self._raw = ""  # the text of an open call
-        self._raw_start = 0
+        self._call = CallText(0)  # the open one
         self._offset = 0  # of the raw text taken so far
         self._stops = Scan(stops)
         self.stop: str | None = None
         if opening == "reasoning" and think is not None:
             self._state = "reasoning"
         self._markers = Scan(self._sought())
+
+    def look_for(self, stops: Automaton) -> None:
+        """Look for these stop strings in the text from here on, where until now there were none."""
+        self._stops = Scan(stops)
 
     @property
     def reasoning(self) -> bool:
@@ -133,11 +99,13 @@ class SpanReader:
         if self.stop is None:
             self._take(self._markers.flush(), out)
         if self._state == "call" and self.stop is None:
-            raw, marks = self._raw, self._marks_of_calls()
+            marks = self._marks_of_calls()
+            is_read = (is_cut or not marks.end or self._call.is_begun) and self._close(out, is_cut)
             self._state = "text"
-            is_read = (is_cut or not marks.end) and self._close(raw, out)
-            if not is_read and not (is_cut and self._close_cut(raw, out)):
-                self._say(marks.start + raw, out)
+            if is_read:
+                self._say(self._call.left, out)
+            elif not (is_cut and self._close_cut(out)):
+                self._say(marks.dropped + self._call.raw, out)
         if self._state == "text" and self.stop is None:
             self._settle(self._stops.flush(), self._offset, out)
             if not self._trim:
@@ -171,7 +139,7 @@ class SpanReader:
             return
         self._offset += len(clear)
         if self._state == "call":
-            self._raw += clear
+            out.extend(self._call.take(clear, self._offset))
         elif self._state == "reasoning":
             self._settle(clear, self._offset, out)
         else:
@@ -207,6 +175,7 @@ class SpanReader:
         kind = "reasoning" if self._state == "reasoning" else "text"
         self._trim = False
         self._fresh = self._fresh and kind == "reasoning"
+        self._is_begun = self._is_begun or kind == "text"
         out.append(Span(kind, text, end - len(text), end))
 
     def _turn(self, found: str, out: list[Span | Call]) -> None:
@@ -219,116 +188,62 @@ class SpanReader:
             self._enter("text")
         elif self._state == "call":
             self._end_call(found, out)
-        elif calls is not None and found == calls.start:
+        elif calls is not None and found == calls.start and self._may_call(calls):
             self._settle(self._stops.flush(), start, out)
-            self._raw, self._raw_start = "", start
+            self._call = CallText(start, calls.kept, passes_on=not calls.leads)
             self._enter("call")
-        elif self._fresh and not self._stops.held.strip(_LAYOUT):
+        elif (
+            self._think is not None
+            and found == self._think.start
+            and self._fresh
+            and not self._stops.held.strip(_LAYOUT)
+        ):
             self._stops.flush()
             self._blank, self._trim = "", True
             self._enter("reasoning")
         else:
             self._say(found, out)
 
-    def _end_call(self, marker: str, out: list[Span | Call]) -> None:
-        raw, marks = self._raw, self._marks_of_calls()
-        if inside_json_string(raw):
-            self._raw += marker
-            return
-        closed = self._close(raw, out)
-        self._enter("text")
-        if not closed:
-            self._say(marks.start + raw + marker, out)
+    def _may_call(self, calls: Marks) -> bool:
+        """Return whether a call may open here."""
+        is_leading = not self._is_begun and not self._stops.held.strip(_LAYOUT)
+        return is_leading or not calls.leads
 
-    def _close(self, raw: str, out: list[Span | Call]) -> bool:
-        """Append the calls that `raw` makes; False, and nothing, where it makes none."""
-        calls = read_calls(raw, self._parse)
-        for name, arguments in calls:
-            out.append(Call(name, arguments, self._raw_start, self._offset))
+    def _end_call(self, marker: str, out: list[Span | Call]) -> None:
+        if self._call.inside_string:
+            out.extend(self._call.take(marker, self._offset))
+            return
+        self._offset -= len(marker)
+        closed = self._close(out)
+        self._enter("text")
+        if closed:
+            self._say(self._call.left, out)
+        self._offset += len(marker)
+        if not closed:
+            self._say(self._marks_of_calls().dropped + self._call.raw + marker, out)
+
+    def _close(self, out: list[Span | Call], is_cut: bool = False) -> bool:
+        """Append the calls that the open one makes; False, and nothing, where it makes none."""
+        calls = self._call.end(self._parse, self._offset, is_cut=is_cut)
+        out.extend(calls)
         if calls:
             self._blank, self._trim = "", True
             self._fresh = self._think is not None
         return bool(calls)
 
-    def _close_cut(self, raw: str, out: list[Span | Call]) -> bool:
+    def _is_callable(self, name: str) -> bool:
+        """Return whether a whole call of this name would be one."""
+        return bool(read_calls(json.dumps({"name": name, "arguments": {}}), self._parse))
+
+    def _close_cut(self, out: list[Span | Call]) -> bool:
         """Append what there is of a call in JSON; False for what is no JSON object."""
+        raw = self._call.raw
         if not is_json_begun(raw):
             return False
         found = read_cut_call(raw)
+        if self._marks_of_calls().leads and not (found and self._is_callable(found[0])):
+            return False
         if found is not None:
-            out.append(Call(*found, self._raw_start, self._offset))
+            out.append(Call(*found, self._call.start, self._offset))
         self._blank, self._trim = "", True
         return True
-
-
-def is_json_begun(raw: str) -> bool:
-    """Return whether text may be the beginning of a JSON object; nothing at all may be."""
-    return raw.lstrip()[:1] in ("", "{")
-
-
-def read_cut_call(raw: str) -> tuple[str, str] | None:
-    """Return (name, what there is of the arguments) of a call in JSON that breaks off; None before
-    its name is whole. There is at least the brace that opens them: no reader is to take the call
-    for one without arguments."""
-    begun = _CUT_CALL.match(raw)
-    if begun is None:
-        return None
-    try:
-        name = json.loads(begun["name"])
-        name.encode()
-    except ValueError:
-        return None
-    rest = begun["rest"] or ""
-    if not rest.startswith("{"):
-        rest = "{"
-    try:
-        _, end = json.JSONDecoder().raw_decode(rest)
-    except (ValueError, RecursionError):
-        end = len(rest)
-    return (name, rest[:end]) if name else None
-
-
-def read_calls(raw: str, parse: ParseCalls) -> list[tuple[str, str]]:
-    """Return (name, arguments as JSON text) of each call in `raw`; none if one is malformed."""
-    try:
-        found = parse(raw)
-        items = cast(list[object], found) if isinstance(found, list) else [found]
-        return [_one_call(item) for item in items]
-    except Exception:  # any error of a family's parser means that this is not a call
-        return []
-
-
-def _one_call(item: object) -> tuple[str, str]:
-    if not isinstance(item, Mapping):
-        raise ValueError("a call is an object")
-    call = cast(Mapping[str, Any], item)
-    name = call.get("name")
-    arguments: object = call.get("arguments", call.get("parameters", {}))
-    if isinstance(arguments, str):
-        arguments = json.loads(arguments)
-    if arguments is None:
-        arguments = {}
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        raise ValueError("a call has a name, and arguments that are an object")
-    name.encode()  # a lone surrogate in a name cannot be sent
-    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return name, json.dumps(arguments, allow_nan=False)
-    return name, text
-
-
-def inside_json_string(text: str) -> bool:
-    """Return whether JSON text breaks off within a string; False for what is no JSON at all."""
-    if not text.lstrip().startswith(("{", "[")):
-        return False
-    inside = escaped = False
-    for letter in text:
-        if escaped:
-            escaped = False
-        elif letter == "\\" and inside:
-            escaped = True
-        elif letter == '"':
-            inside = not inside
-    return inside

@@ -1,0 +1,323 @@
+"""How the files of an embedding model are read: which they are, and what they ask of who runs it.
+
+Pure: the caller reads a file as JSON, by its name. The worker writes a model's card by this rule
+and the runner loads the model by it, so that both mean the same one. File names are those of
+sentence-transformers: `modules.json` lists a transformer, a pooling, and what follows it. A BERT
+without them is pooled by the mean of its tokens, as sentence-transformers does. What would be
+computed in another way than its makers did is refused with the reason: ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+Architecture = Literal["bert", "roberta", "decoder"]
+"""A BERT; a RoBERTa, whose positions begin behind the padding token's id; or a language model of
+mlx-lm without its head."""
+PoolingMode = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean"]
+MODULES = "modules.json"
+PROMPTS = "config_sentence_transformers.json"
+TOKENIZER = "tokenizer_config.json"
+LIMITS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "xlnet")
+)
+"""Where sentence-transformers keeps the length of inputs; the first that is there holds."""
+VECTOR = "sentence_embedding"
+"""sentence-transformers' word for the vector of an input, on its way through the modules."""
+MOST_MODULES = 16
+MOST_WIDTH = 1 << 16
+MOST_TOKENS = 1 << 24
+MOST_PROMPT_CHARACTERS = 1 << 16
+_ENCODERS: Mapping[str, Architecture] = {
+    "bert": "bert",
+    "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
+}
+_OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_ACTIVATIONS = {"Tanh": "tanh", "Identity": "identity", "GELU": "gelu", "ReLU": "relu"}
+_POOLED: Mapping[str, PoolingMode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""In the order in which several of them are joined."""
+
+ReadJson = Callable[[str], object]
+"""Returns what the JSON file of a name in the model's folder holds; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseStep:
+    """A linear layer behind the pooling; its weights lie in `folder` of the model's folder."""
+
+    folder: str
+    inputs: int
+    outputs: int
+    has_bias: bool
+    activation: str
+
+
+@dataclass(frozen=True, slots=True)
+class NormaliseStep:
+    """The vector divided by its length."""
+
+
+Step = DenseStep | NormaliseStep
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    """What an embedding model's files say of it.
+
+    `pooling`: vectors of these kinds are joined in this order. `steps` follow it. A vector has
+    `width` numbers, of which `dimensions` are given unless asked otherwise: any of
+    `dimension_choices`, or any count up to `width` where `any_dimensions`. An input has at most
+    `max_tokens`, special ones counted. `prompt` is put before each text.
+    """
+
+    architecture: Architecture
+    family: str
+    pooling: tuple[PoolingMode, ...]
+    steps: tuple[Step, ...]
+    width: int
+    dimensions: int
+    max_tokens: int
+    dimension_choices: tuple[int, ...] = ()
+    any_dimensions: bool = False
+    prompt: str = ""
+    lower_case: bool = False
+
+    @property
+    def normalises(self) -> bool:
+        """Return whether its vectors have length 1."""
+        return bool(self.steps) and isinstance(self.steps[-1], NormaliseStep)
+
+    def allows(self, dimensions: int) -> bool:
+        """Return whether its vectors may be cut to so many numbers."""
+        listed = dimensions in (*self.dimension_choices, self.dimensions)
+        return listed or (self.any_dimensions and 1 <= dimensions <= self.width)
+
+
+def embedding_model(config: Mapping[str, Any], read: ReadJson) -> EmbeddingModel | None:
+    """Return what a model's folder says of it as an embedding model; None where it is none.
+    `config` is its config.json. Raises ValueError where it is one that cannot be run as it is
+    meant."""
+    family = str(config.get("model_type", ""))
+    modules = read(MODULES)
+    if modules is None and family not in _ENCODERS:
+        return None
+    architecture = _ENCODERS.get(family, "decoder")
+    _check_body(config, architecture)
+    hidden = _count(config, "config.json", "hidden_size", MOST_WIDTH)
+    pooling, steps, limits = _modules(modules, hidden, read)
+    width = hidden * len(pooling)
+    for step in steps:
+        if isinstance(step, DenseStep):
+            if step.inputs != width:
+                raise ValueError(f"{step.folder} takes {step.inputs} numbers and gets {width}")
+            width = step.outputs
+    more = _object(read(PROMPTS), PROMPTS)
+    choices, cut, any_ = _dimensions(config, more, width)
+    return EmbeddingModel(
+        architecture=architecture,
+        family=family,
+        pooling=pooling,
+        steps=steps,
+        width=width,
+        dimensions=cut,
+        max_tokens=_max_tokens(config, architecture, limits, read),
+        dimension_choices=choices,
+        any_dimensions=any_,
+        prompt=_prompt(more),
+        lower_case=limits.get("do_lower_case") is True,
+    )
+
+
+def files_read(names: Mapping[str, object]) -> tuple[str, ...]:
+    """Return which of the files and folders in a model's folder say something of how it embeds."""
+    wanted = (MODULES, PROMPTS, TOKENIZER, *LIMITS)
+    return tuple(name for name in names if name in wanted or name[:1].isdigit())
+
+
+def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
+    """Raise ValueError for a transformer that would be computed in another way than it is meant."""
+    if config.get("auto_map"):
+        raise ValueError("it brings code of its own (auto_map), which shoal does not run")
+    named = config.get("architectures")
+    for name in cast(list[object], named) if isinstance(named, list) else []:
+        if str(name).endswith(_OTHER_HEADS):
+            raise ValueError(f"{name} classifies; it makes no embeddings")
+    if architecture == "decoder":
+        if config.get("use_bidirectional_attention") or config.get("is_causal") is False:
+            raise ValueError("its attention goes both ways, and shoal computes decoders causally")
+        return
+    if config.get("is_decoder") or config.get("add_cross_attention"):
+        raise ValueError("it is a BERT as a decoder (is_decoder), which shoal does not run")
+    kind = config.get("position_embedding_type", "absolute")
+    if kind != "absolute":
+        raise ValueError(f"position_embedding_type {kind!r} is not known; absolute is")
+
+
+def _modules(
+    found: object, hidden: int, read: ReadJson
+) -> tuple[tuple[PoolingMode, ...], tuple[Step, ...], Mapping[str, Any]]:
+    """Return the pooling, what follows it, and the limits of the transformer."""
+    if found is None:
+        return ("mean",), (), _limits("", read)
+    if not isinstance(found, list) or not 2 <= len(cast(list[object], found)) <= MOST_MODULES:
+        raise ValueError(f"{MODULES} lists no transformer and pooling")
+    modules = [_module(one) for one in cast(list[object], found)]
+    (first, at), (second, pooled) = modules[:2]
+    if (first, second) != ("Transformer", "Pooling"):
+        raise ValueError(f"{MODULES} begins with {first}, {second}; Transformer, Pooling is known")
+    if at:
+        raise ValueError(f"{MODULES} has its transformer in {at}; it is looked for in no folder")
+    pooling = _pooling(pooled, hidden, read)
+    return pooling, tuple(_step(kind, path, read) for kind, path in modules[2:]), _limits(at, read)
+
+
+def _module(found: object) -> tuple[str, str]:
+    """Return the kind of a module, without the package it is from, and its folder."""
+    entry = _object(found, MODULES)
+    kind, path = entry.get("type"), entry.get("path", "")
+    if not isinstance(kind, str) or not isinstance(path, str):
+        raise ValueError(f"{MODULES} has a module without type and path")
+    if path.startswith(".") or "/" in path or "\\" in path or "\0" in path:
+        raise ValueError(f"{MODULES} names {path[:80]!r}, which is no folder of the model's")
+    return kind.rpartition(".")[2], path
+
+
+def _pooling(folder: str, hidden: int, read: ReadJson) -> tuple[PoolingMode, ...]:
+    name = f"{folder}/config.json"
+    found = _object(read(name), name)
+    if not found:
+        raise ValueError(f"{name} is missing")
+    width = found.get("word_embedding_dimension", found.get("embedding_dimension", hidden))
+    if width != hidden:
+        raise ValueError(f"{name} pools vectors of {width} numbers; the model's have {hidden}")
+    if found.get("include_prompt") is False and _prompt(_object(read(PROMPTS), PROMPTS)):
+        raise ValueError(f"{name}: include_prompt false is not done: the prompt would be pooled")
+    modes = found.get("pooling_mode")
+    if modes is not None:
+        listed = cast(list[object], modes) if isinstance(modes, list) else [modes]
+    else:
+        listed = [mode for key, mode in _POOLED.items() if found.get(key)] or ["mean"]
+    unknown = [mode for mode in listed if mode not in get_args(PoolingMode)]
+    if unknown or not 0 < len(listed) <= len(_POOLED):
+        raise ValueError(f"{name} pools in a way that is not known: {unknown or 'none'}")
+    return tuple(cast(list[PoolingMode], listed))
+
+
+def _step(kind: str, folder: str, read: ReadJson) -> Step:
+    if kind == "Normalize":
+        return NormaliseStep()
+    if kind != "Dense":
+        raise ValueError(f"{MODULES} has the module {kind} ({folder}), which is not known")
+    name = f"{folder}/config.json"
+    found = _object(read(name), name)
+    said = str(found.get("activation_function", "Tanh")).rpartition(".")[2]
+    if said not in _ACTIVATIONS:
+        raise ValueError(f"{name}: the activation {said} is not known")
+    if found.get("use_residual") or found.get("module_input_name", VECTOR) != VECTOR:
+        raise ValueError(f"{name}: use_residual and module_input_name are not known")
+    return DenseStep(
+        folder,
+        _count(found, name, "in_features", MOST_WIDTH),
+        _count(found, name, "out_features", MOST_WIDTH),
+        found.get("bias", True) is not False,
+        _ACTIVATIONS[said],
+    )
+
+
+def _limits(folder: str, read: ReadJson) -> Mapping[str, Any]:
+    for name in LIMITS:
+        found = read(f"{folder}/{name}" if folder else name)
+        if found is not None:
+            return _object(found, name)
+    return {}
+
+
+def _max_tokens(
+    config: Mapping[str, Any],
+    architecture: Architecture,
+    limits: Mapping[str, Any],
+    read: ReadJson,
+) -> int:
+    """Return how many tokens an input may have: as sentence-transformers has it, and no more than
+    the model has positions."""
+    positions = _count(config, "config.json", "max_position_embeddings", MOST_TOKENS)
+    if architecture == "roberta":
+        positions -= padding_token(config) + 1
+    if limits.get("max_seq_length") is not None:
+        stated = _count(limits, "max_seq_length's file", "max_seq_length", MOST_TOKENS)
+    else:
+        found = _object(read(TOKENIZER), TOKENIZER).get("model_max_length")
+        large = isinstance(found, int | float) and not isinstance(found, bool) and found >= 1
+        stated = int(min(cast(float, found), MOST_TOKENS)) if large else positions
+    if min(positions, stated) < 3:
+        raise ValueError("an input could have fewer than 3 tokens")
+    return min(positions, stated)
+
+
+def padding_token(config: Mapping[str, Any]) -> int:
+    """Return the id of the token that fills rows up; 1 is RoBERTa's where nothing is said."""
+    found = config.get("pad_token_id")
+    if found is None:
+        return 1 if _ENCODERS.get(str(config.get("model_type"))) == "roberta" else 0
+    if type(found) is not int or not 0 <= found < MOST_TOKENS:
+        raise ValueError("config.json: pad_token_id is no token's id")
+    return found
+
+
+def _dimensions(
+    config: Mapping[str, Any], more: Mapping[str, Any], width: int
+) -> tuple[tuple[int, ...], int, bool]:
+    """Return to which counts a vector may be cut, to which it is, and whether any would do."""
+    listed: object = config.get("matryoshka_dimensions") or more.get("matryoshka_dimensions")
+    if listed is not None and not isinstance(listed, list):
+        raise ValueError("matryoshka_dimensions is no list")
+    choices = set[int]()
+    for one in cast(list[object], listed or []):
+        if type(one) is not int or not 1 <= one <= width:
+            raise ValueError(f"matryoshka_dimensions has {one!r}, and 1 to {width} can be")
+        choices.add(one)
+    cut = width
+    if more.get("truncate_dim") is not None:
+        cut = _count(more, PROMPTS, "truncate_dim", width)
+        choices |= {cut, width}
+    any_ = config.get("is_matryoshka") is True and not choices
+    return tuple(sorted(choices)), cut, any_
+
+
+def _prompt(more: Mapping[str, Any]) -> str:
+    """Return the text that is put before each input; "" without one."""
+    name = more.get("default_prompt_name")
+    if name is None:
+        return ""
+    text = _object(more.get("prompts"), f"prompts of {PROMPTS}").get(str(name))
+    if not isinstance(text, str) or len(text) > MOST_PROMPT_CHARACTERS:
+        raise ValueError(f"{PROMPTS} has no prompt {str(name)[:80]!r} that can be used")
+    return text
+
+
+def _object(found: object, name: str) -> Mapping[str, Any]:
+    """Return a JSON object, an empty one for None. Raises ValueError for anything else."""
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} is no JSON object")
+    return cast(dict[str, Any], found)
+
+
+def _count(found: Mapping[str, Any], name: str, key: str, most: int) -> int:
+    value = found.get(key)
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{name}: {key} is {str(value)[:80]}, and 1 to {most} can be")
+    return value

@@ -1,0 +1,230 @@
+"""What chat completions and completions answer, whole and in chunks, as types.
+
+Pure. The OpenAPI document shows these; what is rendered is held to them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+FinishWord = Literal["stop", "length", "tool_calls"]
+
+
+class CachedTokens(TypedDict):
+    """How many of a prompt's tokens the prefix cache gave."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(TypedDict):
+    """How many of an answer's tokens were thinking."""
+
+    reasoning_tokens: int
+
+
+class TokenUsage(TypedDict):
+    """What an answer took, in tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
+
+
+class AnswerTiming(TypedDict):
+    """What an answer took, in seconds; beyond OpenAI's."""
+
+    seconds: float
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    tokens_per_sec: float
+    decode_tokens_per_sec: float
+
+
+class LikelyToken(TypedDict):
+    """A token, and the logarithm of its probability; `bytes` is null in a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ScoredToken(LikelyToken):
+    """A token of the answer, with the likeliest in its place."""
+
+    top_logprobs: list[LikelyToken]
+
+
+class ChatScores(TypedDict):
+    """The log-probabilities of some text."""
+
+    content: list[ScoredToken]
+    refusal: None
+
+
+class AnsweredFunction(TypedDict):
+    """A function that is called; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class AnsweredCall(TypedDict):
+    """A call."""
+
+    id: str
+    type: Literal["function"]
+    function: AnsweredFunction
+
+
+class AnsweredMessage(TypedDict):
+    """The assistant's turn; `content` is null where there are calls alone."""
+
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[AnsweredCall]]
+
+
+class ChatChoice(TypedDict):
+    """One answer; `stop_reason` where it was cancelled."""
+
+    index: int
+    message: AnsweredMessage
+    logprobs: ChatScores | None
+    finish_reason: FinishWord
+    stop_reason: NotRequired[Literal["cancelled"]]
+
+
+class ChatAnswer(TypedDict):
+    """A chat completion, whole."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: TokenUsage
+    timing: AnswerTiming
+
+
+class FunctionDelta(TypedDict):
+    """A piece of a call: its name in the first alone."""
+
+    name: NotRequired[str]
+    arguments: str
+
+
+class CallDelta(TypedDict):
+    """A piece of a call: its id in the first alone."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
+class ChatDelta(TypedDict):
+    """What a chunk adds to the assistant's turn."""
+
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[CallDelta]]
+
+
+class ChatChunkChoice(TypedDict):
+    """What a chunk adds to one answer; its end comes in a chunk of its own."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: NotRequired[ChatScores]
+    finish_reason: FinishWord | None
+    stop_reason: NotRequired[Literal["cancelled"]]
+
+
+class ChatChunk(TypedDict):
+    """A piece of a chat completion; the last, without choices, has the usage where it was asked
+    for."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[TokenUsage]
+    timing: NotRequired[AnswerTiming]
+
+
+class CompletionScores(TypedDict):
+    """The log-probabilities of some text, in the older shape; null for a prompt's first token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(TypedDict):
+    """One continuation, or a piece of it."""
+
+    index: int
+    text: str
+    logprobs: CompletionScores | None
+    finish_reason: Literal["stop", "length"] | None
+    stop_reason: NotRequired[Literal["cancelled"]]
+
+
+class CompletionHead(TypedDict):
+    """What a completion and each piece of it have."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+
+
+class CompletionChunk(CompletionHead):
+    """A piece of a completion; the last, without choices, has the usage where it was asked for."""
+
+    usage: NotRequired[TokenUsage]
+    timing: NotRequired[AnswerTiming]
+
+
+class CompletionAnswer(CompletionHead):
+    """A completion, whole."""
+
+    usage: TokenUsage
+    timing: AnswerTiming
+
+
+class EmbeddingUsage(TypedDict):
+    """What the inputs came to, in tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(TypedDict):
+    """The vector of one input, as numbers or as base64 of 32-bit floats."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsAnswer(TypedDict):
+    """Vectors, in the order of their inputs."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage

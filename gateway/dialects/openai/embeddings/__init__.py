@@ -1,0 +1,7 @@
+"""OpenAI's embeddings: vectors of texts. Pure."""
+
+from __future__ import annotations
+
+from gateway.dialects.openai.embeddings.dialect import REFUSED, EmbeddingsBody, OpenAIEmbeddings
+
+__all__ = ["REFUSED", "EmbeddingsBody", "OpenAIEmbeddings"]

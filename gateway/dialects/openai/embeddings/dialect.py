@@ -1,0 +1,129 @@
+"""OpenAI's embeddings: texts, or token ids of texts, and a vector for each of them.
+
+Pure. What is too long is refused, unless vLLM's `truncate_prompt_tokens` asks for the model's own
+length; then the end is cut off. Vectors are numbers, or (`base64`) their bytes as 32-bit floats,
+the least byte first.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from bus.wire.messages.requests import GenerationRequest, InputsPrompt
+from gateway.dialects.body import Closed, FieldTable, bad_field, read_body
+from gateway.dialects.collect import Collected
+from gateway.dialects.dialect import Limits, ParseContext, Parsed
+from gateway.dialects.encode import json_bytes, vector_list
+from gateway.dialects.openai.bodies import PromptBody
+from gateway.dialects.shared_fields import named_model
+
+HOW_MANY = "a model makes one vector for each input"
+MODEL_S_LENGTH = -1
+REFUSED = {
+    "prompt": "it belongs to /v1/completions; send 'input'",
+    "messages": "send their text as 'input'; a template is made for answers",
+    "stream": "vectors come in one answer; leave it out",
+    "n": HOW_MANY,
+    "normalize": "the model's own files say whether vectors have length 1; leave it out",
+    "embed_dtype": "vectors are 32-bit floats; leave it out",
+    "endianness": "bytes come the least one first; leave it out",
+}
+"""Fields that are known and not offered -> what to do; empty and false ask for nothing."""
+
+
+class EmbeddingsBody(Closed):
+    """The body of `POST /v1/embeddings`."""
+
+    table: ClassVar[FieldTable] = FieldTable(refused=REFUSED, empty_asks_nothing=True)
+    model: str
+    input: PromptBody
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: str | None = None
+    truncate_prompt_tokens: int | None = None
+
+
+class OpenAIEmbeddings:
+    """`POST /v1/embeddings`."""
+
+    name = "openai_embeddings"
+
+    def parse(self, body: bytes, context: ParseContext) -> Parsed:
+        """Return one request with all inputs. Raises BadRequest."""
+        asked, extras = read_body(EmbeddingsBody, body, context.limits)
+        cut = asked.truncate_prompt_tokens
+        if cut is not None and cut != MODEL_S_LENGTH:
+            text = "only -1 is offered, which cuts what is longer than the model reads"
+            raise bad_field("truncate_prompt_tokens", text)
+        prompt = InputsPrompt(
+            inputs=_inputs_of(asked, context.limits),
+            dimensions=asked.dimensions,
+            cut=cut is not None,
+        )
+        request = GenerationRequest(
+            request_id=next(context.ids),
+            model=named_model(asked.model),
+            prompt=prompt,
+            priority=extras.priority,
+            client_id=extras.client_id or asked.user,
+        )
+        return Parsed(
+            requests=(request,),
+            model=asked.model,
+            stream=False,
+            answer_id=f"embd-{request.request_id}",
+            created_at_s=context.now_s,
+            fingerprint=context.fingerprint,
+            extras=extras,
+            said_back={"encoding_format": asked.encoding_format or "float"},
+        )
+
+    def render_whole(
+        self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
+    ) -> bytes:
+        """Return the vectors, in the order of their inputs."""
+        whole = collected[0]
+        written = _encoded if parsed.said_back["encoding_format"] == "base64" else vector_list
+        tokens = whole.usage.prompt_tokens
+        answer: dict[str, Any] = {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": written(vector)}
+                for index, vector in enumerate(whole.vectors)
+            ],
+            "model": parsed.model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        return json_bytes(answer)
+
+
+def _encoded(vector: bytes) -> str:
+    return base64.b64encode(vector).decode()
+
+
+def _inputs_of(asked: EmbeddingsBody, limits: Limits) -> tuple[str | tuple[int, ...], ...]:
+    match asked.input:
+        case str(text):
+            if not text:
+                raise bad_field("input", "must not be empty")
+            return (text,)
+        case []:
+            raise bad_field("input", "must not be empty")
+        case [str() | list(), *_] as many:
+            if len(many) > limits.inputs:
+                raise bad_field("input", f"at most {limits.inputs} inputs")
+            return tuple(_input_of(one, index) for index, one in enumerate(many))
+        case _:
+            return (tuple(cast(list[int], asked.input)),)
+
+
+def _input_of(given: str | list[int] | int, index: int) -> str | tuple[int, ...]:
+    if isinstance(given, int):
+        raise bad_field(f"input[{index}]", "must be a string or a list of token ids")
+    if not given:
+        raise bad_field(f"input[{index}]", "must not be empty")
+    return given if isinstance(given, str) else tuple(given)

@@ -1,0 +1,245 @@
+"""What responses answer, whole and in events, as types.
+
+Pure. The OpenAPI document shows these; what is rendered is held to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from gateway.dialects.openai.answers import CachedTokens, ReasoningTokens, ScoredToken
+
+Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class ResponseCachedTokens(CachedTokens):
+    """How many of a prompt's tokens the prefix cache gave; none is written to it on demand."""
+
+    cache_write_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    """What a response took, in tokens."""
+
+    input_tokens: int
+    input_tokens_details: ResponseCachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class AnsweredText(TypedDict):
+    """What the assistant said."""
+
+    type: Literal["output_text"]
+    annotations: list[Any]
+    logprobs: list[ScoredToken]
+    text: str
+
+
+class AnsweredThought(TypedDict):
+    """What the assistant thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class AnsweredMessageItem(TypedDict):
+    """What the assistant said, as an item."""
+
+    id: str
+    type: Literal["message"]
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[AnsweredText]
+
+
+class AnsweredReasoningItem(TypedDict):
+    """What the assistant thought, as an item; never summarised."""
+
+    id: str
+    type: Literal["reasoning"]
+    status: ItemStatus
+    summary: list[Any]
+    content: list[AnsweredThought]
+
+
+class AnsweredCallItem(TypedDict):
+    """A call, as an item; `arguments` is JSON text."""
+
+    id: str
+    type: Literal["function_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+
+
+AnsweredItem = AnsweredMessageItem | AnsweredReasoningItem | AnsweredCallItem
+
+
+class IncompleteDetails(TypedDict):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseError(TypedDict):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class ResponseAnswer(TypedDict):
+    """A response: every key is there in every answer."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Status
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[AnsweredItem]
+    error: ResponseError | None
+    usage: ResponseUsage | None
+    previous_response_id: str | None
+    instructions: str | None
+    tools: list[dict[str, Any]]
+    tool_choice: str | dict[str, Any]
+    parallel_tool_calls: bool
+    text: dict[str, Any]
+    reasoning: dict[str, Any]
+    temperature: float
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    top_logprobs: int
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    truncation: Literal["disabled"]
+    background: bool
+    store: bool
+    service_tier: Literal["default"]
+    metadata: dict[str, str]
+    user: str | None
+    safety_identifier: str | None
+    prompt_cache_key: str | None
+
+
+class NumberedEvent(TypedDict):
+    """What every event has: its number, from 0 without gaps."""
+
+    sequence_number: int
+
+
+class ResponseTold(NumberedEvent):
+    """The response as it stands: first, and last in full."""
+
+    type: Literal[
+        "response.created",
+        "response.in_progress",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+    ]
+    response: ResponseAnswer
+
+
+class ItemTold(NumberedEvent):
+    """An item begins, or is whole."""
+
+    type: Literal["response.output_item.added", "response.output_item.done"]
+    output_index: int
+    item: AnsweredItem
+
+
+class PlacedEvent(NumberedEvent):
+    """What is told of an item by its id."""
+
+    item_id: str
+    output_index: int
+
+
+class PartTold(PlacedEvent):
+    """The content of an item begins, or is whole."""
+
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    content_index: int
+    part: AnsweredText | AnsweredThought
+
+
+class TextDeltaTold(PlacedEvent):
+    """A piece of text."""
+
+    type: Literal["response.output_text.delta"]
+    content_index: int
+    delta: str
+    logprobs: list[ScoredToken]
+
+
+class TextDoneTold(PlacedEvent):
+    """Some text, whole."""
+
+    type: Literal["response.output_text.done"]
+    content_index: int
+    text: str
+    logprobs: list[ScoredToken]
+
+
+class ThoughtDeltaTold(PlacedEvent):
+    """A piece of thinking."""
+
+    type: Literal["response.reasoning_text.delta"]
+    content_index: int
+    delta: str
+
+
+class ThoughtDoneTold(PlacedEvent):
+    """Some thinking, whole."""
+
+    type: Literal["response.reasoning_text.done"]
+    content_index: int
+    text: str
+
+
+class ArgumentsDeltaTold(PlacedEvent):
+    """A piece of a call's arguments."""
+
+    type: Literal["response.function_call_arguments.delta"]
+    delta: str
+
+
+class ArgumentsDoneTold(PlacedEvent):
+    """A call's arguments, whole."""
+
+    type: Literal["response.function_call_arguments.done"]
+    arguments: str
+
+
+class ErrorTold(NumberedEvent):
+    """A failure; the response is told as failed after it."""
+
+    type: Literal["error"]
+    code: str
+    message: str
+    param: str | None
+    error: dict[str, Any]
+
+
+ResponseEvent = (
+    ResponseTold
+    | ItemTold
+    | PartTold
+    | TextDeltaTold
+    | TextDoneTold
+    | ThoughtDeltaTold
+    | ThoughtDoneTold
+    | ArgumentsDeltaTold
+    | ArgumentsDoneTold
+    | ErrorTold
+)

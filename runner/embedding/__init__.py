@@ -1,0 +1,45 @@
+"""An embedding model served: requests of gateways, their inputs in batches, vectors back.
+
+Pure, but for the server, which talks to gateways and the text thread, and the loop of the engine's
+thread. Every vector is of one input; what shares a batch with it changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runner.embedding.batches import Batch, BatchPace, next_batch
+from runner.embedding.inputs import InputsReader, InputsText, PreparedInputs
+from runner.embedding.open_embedding import OpenEmbedding
+
+if TYPE_CHECKING:
+    from runner.embedding.loop import Embedded, EmbeddingLoop
+    from runner.embedding.server import EmbeddingServer
+
+__all__ = [
+    "Batch",
+    "BatchPace",
+    "Embedded",
+    "EmbeddingLoop",
+    "EmbeddingServer",
+    "InputsReader",
+    "InputsText",
+    "OpenEmbedding",
+    "PreparedInputs",
+    "next_batch",
+]
+
+_HOMES = {
+    "Embedded": "runner.embedding.loop",
+    "EmbeddingLoop": "runner.embedding.loop",
+    "EmbeddingServer": "runner.embedding.server",
+}
+"""What is no pure module."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(name)
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,112 @@
+"""Talks to the engine of an embedding model: one batch after the other, in the engine's thread.
+
+The main thread decides what is in a batch, and gives the next one when it has heard of the last. A
+batch is posted when it is computed. The loop waits when there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from bus.process.clock import now as clock_now
+from bus.process.memory import tidy
+from runner.embedding.batches import Batch, BatchPace
+from runner.engine import Embedder, EmbedderFacts, EngineStatus, LoadProgress
+from runner.lifecycle import batch_deadline_s
+
+IDLE_S = 0.5
+"""With nothing to do for so long, the engine gives back what is free."""
+TRIED_OUT = (8, 64)
+"""Tokens of the inputs that are computed before the first request: what is slow the first time
+should be over by then."""
+
+LoadEmbedder = Callable[[Callable[[LoadProgress], None]], Embedder]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of a batch, in the order of its prompts."""
+
+    batch: Batch
+    vectors: tuple[bytes, ...]
+
+
+class EmbeddingLoop:
+    """The `EngineLoop` of an embedding model.
+
+    `load`, given where to tell its progress, returns the engine. `post` is called from the thread
+    and must not wait. `facts` are None until the engine is loaded; `pace` is what batches teach.
+    """
+
+    def __init__(self, load: LoadEmbedder, post: Callable[[Embedded], None]) -> None:
+        self._load_engine = load
+        self._post = post
+        self._engine: Embedder | None = None
+        self._batches = SimpleQueue[Batch | None]()
+        self._stopping = False
+        self.facts: EmbedderFacts | None = None
+        self.pace = BatchPace()
+        self.status = EngineStatus()
+        self.expected_s = 0.0
+        """How long what is being computed is expected to take."""
+
+    # --- the main thread -------------------------------------------------------------------
+
+    def give(self, batch: Batch) -> None:
+        """Have a batch computed."""
+        self._batches.put(batch)
+
+    def stop(self) -> None:
+        """Have `run` return after its batch."""
+        self._stopping = True
+        self._batches.put(None)
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the engine has passed the deadline of its batch."""
+        since = self.status.busy_since
+        return since is not None and now - since > batch_deadline_s(self.expected_s)
+
+    # --- the engine's thread ---------------------------------------------------------------
+
+    def load(self) -> None:
+        """Load the engine, and try it out."""
+        engine = self._engine = self._load_engine(self._progressed)
+        self.facts = engine.facts
+        for length in TRIED_OUT:
+            engine.embed([[0] * min(length, engine.facts.max_tokens)], None)
+        self.status.memory = engine.memory()
+
+    def run(self) -> None:
+        """Compute batches until `stop`; then close the engine."""
+        assert self._engine is not None, "loaded"
+        engine, tidied_at = self._engine, 0
+        while not self._stopping:
+            untidy = tidied_at != self.status.steps_done
+            try:
+                batch = self._batches.get(timeout=IDLE_S if untidy else None)
+            except Empty:
+                tidied_at = self.status.steps_done
+                tidy()
+                engine.rest()
+                self.status.memory = engine.memory()
+                continue
+            if batch is not None and not self._stopping:
+                self._compute(engine, batch)
+        engine.close()
+
+    def _compute(self, engine: Embedder, batch: Batch) -> None:
+        status, began_at = self.status, clock_now()
+        self.expected_s = self.pace.expected_s(batch.tokens)
+        status.busy_since = began_at
+        vectors = tuple(engine.embed(batch.prompts, batch.dimensions))
+        status.last_step_s = clock_now() - began_at
+        status.busy_since = None
+        status.steps_done += 1
+        status.memory = engine.memory()
+        self.pace.measured(batch.tokens, status.last_step_s)
+        self._post(Embedded(batch, vectors))
+
+    def _progressed(self, progress: LoadProgress) -> None:
+        self.status.progress = progress

@@ -1,0 +1,173 @@
+"""One embedding request that this runner owes an end: its inputs, its credit, its numbers.
+
+Pure: time arrives as `now`. Inputs are made ready and computed in their order. Entries are numbered
+without gaps in the order they leave, each entry of vectors costs one credit, and one terminal is
+the last. A request without credit has nothing computed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from bus.wire.errors import FailReason, FinishReason, Refusal
+from bus.wire.messages.requests import GenerationRequest, InputsPrompt, Usage
+from bus.wire.messages.tokens import ChoiceEnd, Entry, Failed, Finished, Submit, Vectors
+from bus.wire.shares import Sharer
+from runner.embedding.inputs import InputTokens, next_part
+
+READY_TOKENS = 16_384
+"""Inputs of a request are made ready until so many of its tokens wait to be computed."""
+FAILS: dict[str, FailReason] = {"context_length": "context_length"}
+"""How a refused input ends its request; any other refusal is a bad request."""
+
+
+class OpenEmbedding:
+    """See the module's law. `peer` is the gateway process that asked. `ready` are prompts that wait
+    to be computed; `turn` is the number of the last batch that it had a part in."""
+
+    def __init__(self, submit: Submit, *, peer: bytes, sharer: Sharer, now: float) -> None:
+        prompt = submit.request.prompt
+        assert isinstance(prompt, InputsPrompt), "taken in"
+        self.request: GenerationRequest = submit.request
+        self.request_id = submit.request.request_id
+        self.dimensions = prompt.dimensions
+        self.peer = peer
+        self.sharer = sharer
+        self.size = sum(map(len, prompt.inputs))
+        self.credit = submit.credit
+        self.deadline_at = now + submit.remaining_ms / 1000
+        self.ready: deque[InputTokens] = deque()
+        self.turn = 0
+        self.is_preparing = False
+        self.is_over = False
+        self._prompt = prompt
+        self._parted = 0
+        self._prepared = 0
+        self._computed = 0
+        self._tokens = 0
+        self._ready_tokens = 0
+        self._seq = 0
+        self._since_at = now
+        self._begun_at: float | None = None
+        self._stalled_at: float | None = None
+
+    # --- inputs ------------------------------------------------------------------------
+
+    def part(self) -> GenerationRequest | None:
+        """Return a request for the inputs that are to be made ready next; None while enough are,
+        or some are being made ready, or all have been."""
+        if self.is_over or self.is_preparing or self._ready_tokens >= READY_TOKENS:
+            return None
+        if self._parted == len(self._prompt.inputs):
+            return None
+        part = next_part(self._prompt, self._parted)
+        self._parted += len(part.inputs)
+        self.is_preparing = True
+        return self.request.model_copy(update={"prompt": part})
+
+    def prepared(self, prompts: Sequence[InputTokens]) -> None:
+        """Take the prompts of the last part."""
+        self.is_preparing = False
+        self._prepared += len(prompts)
+        self._ready_tokens += sum(len(one.tokens) for one in prompts)
+        self.ready.extend(prompts)
+
+    def refused(self, refusal: Refusal, now: float) -> list[Entry]:
+        """End the request for an input of the last part that cannot be read."""
+        facts = dict(refusal.facts)
+        field = refusal.field
+        if "input" in facts:
+            facts["input"] += self._prepared
+            field = f"input[{facts['input']}]" if len(self._prompt.inputs) > 1 else "input"
+        reason = FAILS.get(refusal.reason, "bad_request")
+        return self.fail(reason, refusal.message, now, {**facts, "field": field})
+
+    # --- batches -----------------------------------------------------------------------
+
+    def take(self, turn: int, now: float) -> InputTokens:
+        """Take the next prompt that is ready, for batch number `turn`."""
+        prompt = self.ready.popleft()
+        self._ready_tokens -= len(prompt.tokens)
+        self._tokens += len(prompt.tokens)
+        self.turn = turn
+        if self._begun_at is None:
+            self._begun_at = now
+        return prompt
+
+    def computed(
+        self, prompts: Sequence[InputTokens], vectors: Sequence[bytes], now: float
+    ) -> list[Entry]:
+        """Return the entries of vectors of the prompts that were taken last, and the end where all
+        have come."""
+        if self.is_over:
+            return []
+        start = self._computed
+        self._computed += len(vectors)
+        cut = tuple(start + place for place, one in enumerate(prompts) if one.cut_off)
+        self.credit -= 1
+        entry = Vectors(self.request_id, self._next(), 0, start, tuple(vectors), cut)
+        self._watch_credit(now)
+        if self._computed < len(self._prompt.inputs):
+            return [entry]
+        return [entry, *self._end("stop", now)]
+
+    # --- the gateway -------------------------------------------------------------------
+
+    def grant(self, grant: int, now: float) -> None:
+        """Add credit."""
+        self.credit += grant
+        self._watch_credit(now)
+
+    def stalled_s(self, now: float) -> float:
+        """Return for how long the request has waited for credit."""
+        return 0.0 if self._stalled_at is None else now - self._stalled_at
+
+    def cancel(self, now: float) -> list[Entry]:
+        """End the request as cancelled."""
+        return [] if self.is_over else self._end("cancelled", now)
+
+    def fail(
+        self, reason: FailReason, message: str, now: float, details: dict[str, object] | None = None
+    ) -> list[Entry]:
+        """End the request, badly, if it has not ended; what is ready is dropped."""
+        if self.is_over:
+            return []
+        self._close()
+        usage = self.usage(now)
+        return [Failed(self.request_id, self._next(), reason, message, usage, details or {})]
+
+    def usage(self, now: float) -> Usage:
+        """Return the tokens that were read so far, and the seconds until the first of them and
+        since."""
+        begun_at = now if self._begun_at is None else self._begun_at
+        return Usage(
+            prompt_tokens=self._tokens,
+            queue_s=begun_at - self._since_at,
+            prefill_s=now - begun_at,
+        )
+
+    # --- inside --------------------------------------------------------------------------
+
+    def _end(self, finish: FinishReason, now: float) -> list[Entry]:
+        self._close()
+        return [
+            ChoiceEnd(self.request_id, self._next(), 0, finish, None),
+            Finished(self.request_id, self._next(), self.usage(now)),
+        ]
+
+    def _close(self) -> None:
+        self.is_over = True
+        self.ready.clear()
+        self._ready_tokens = 0
+
+    def _next(self) -> int:
+        seq = self._seq
+        self._seq += 1
+        return seq
+
+    def _watch_credit(self, now: float) -> None:
+        if self.credit > 0:
+            self._stalled_at = None
+        elif self._stalled_at is None:
+            self._stalled_at = now

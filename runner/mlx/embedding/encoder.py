@@ -1,0 +1,182 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (mlx.nn is partially typed)
+"""Talks to MLX: BERT and RoBERTa without a head: token ids to one hidden state a token.
+
+Each layer is attention to all tokens of the row, both ways, then two linear layers; each half adds
+to its input and is normalised behind that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+QUERIES_AT_ONCE = 1024
+"""How many tokens' attention is computed at once: what it takes grows with this times the row's
+length, not with its square."""
+ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
+    "gelu": nn.gelu,
+    "gelu_new": nn.gelu_approx,
+    "gelu_fast": nn.gelu_approx,
+    "gelu_pytorch_tanh": nn.gelu_approx,
+    "relu": nn.relu,
+    "silu": nn.silu,
+    "swish": nn.silu,
+}
+_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
+_IN_LAYER = {
+    "attention.self.query": "query",
+    "attention.self.key": "key",
+    "attention.self.value": "value",
+    "attention.output.dense": "mixed",
+    "attention.output.LayerNorm": "attended",
+    "intermediate.dense": "inner",
+    "output.dense": "outer",
+    "output.LayerNorm": "computed",
+}
+_BEFORE = {
+    "embeddings.word_embeddings": "words",
+    "embeddings.position_embeddings": "positions",
+    "embeddings.token_type_embeddings": "types",
+    "embeddings.LayerNorm": "embedded",
+}
+_PREFIX = re.compile(r"^(?:model\.)?(?:bert|roberta|encoder_model|transformer)\.")
+_UNUSED = re.compile(r"^(?:pooler|cls|lm_head|classifier)\.|position_ids$|token_type_ids$")
+"""What masks words, pools by a layer of its own, or counts positions: not part of an embedding."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderShape:
+    """Sizes of an encoder. Position i of a row is embedding `first_position` + i."""
+
+    vocabulary: int
+    hidden: int
+    heads: int
+    inner: int
+    layers: int
+    positions: int
+    types: int
+    first_position: int
+    epsilon: float
+    activation: str
+
+
+class Encoder(nn.Module):
+    """The embeddings of tokens, positions and the first token type, and the layers behind them."""
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        self._first = shape.first_position
+        self.words = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.positions = nn.Embedding(shape.positions, shape.hidden)
+        self.types = nn.Embedding(shape.types, shape.hidden)
+        self.embedded = nn.LayerNorm(shape.hidden, shape.epsilon)
+        self.layers = [EncoderLayer(shape) for _ in range(shape.layers)]
+
+    def __call__(self, tokens: mx.array, lengths: mx.array) -> mx.array:
+        """Return (rows, tokens, hidden) for token ids (rows, tokens); of those beyond a row's
+        length nothing is meant, and no other token sees them."""
+        count = tokens.shape[1]
+        positions = mx.arange(self._first, self._first + count)
+        hidden = self.words(tokens) + self.positions(positions) + self.types(mx.array(0))
+        hidden = self.embedded(hidden)
+        seen = (mx.arange(count) < lengths[:, None])[:, None, None, :]
+        for layer in self.layers:
+            hidden = layer(hidden, seen)
+        return hidden
+
+
+class EncoderLayer(nn.Module):
+    """Attention, and two linear layers."""
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        self._heads = shape.heads
+        self._activation = ACTIVATIONS[shape.activation]
+        self.query = nn.Linear(shape.hidden, shape.hidden)
+        self.key = nn.Linear(shape.hidden, shape.hidden)
+        self.value = nn.Linear(shape.hidden, shape.hidden)
+        self.mixed = nn.Linear(shape.hidden, shape.hidden)
+        self.attended = nn.LayerNorm(shape.hidden, shape.epsilon)
+        self.inner = nn.Linear(shape.hidden, shape.inner)
+        self.outer = nn.Linear(shape.inner, shape.hidden)
+        self.computed = nn.LayerNorm(shape.hidden, shape.epsilon)
+
+    def __call__(self, hidden: mx.array, seen: mx.array) -> mx.array:
+        """Return the next hidden states of all tokens; `seen` (rows, 1, 1, tokens) are true."""
+        hidden = self.attended(hidden + self.mixed(self._attention(hidden, seen)))
+        return self.computed(hidden + self.outer(self._activation(self.inner(hidden))))
+
+    def _attention(self, hidden: mx.array, seen: mx.array) -> mx.array:
+        queries, keys, values = map(self._by_head, (self.query, self.key, self.value), 3 * [hidden])
+        scale = queries.shape[-1] ** -0.5
+        blocks = [
+            mx.fast.scaled_dot_product_attention(
+                queries[:, :, at : at + QUERIES_AT_ONCE], keys, values, scale=scale, mask=seen
+            )
+            for at in range(0, hidden.shape[1], QUERIES_AT_ONCE)
+        ]
+        joined = blocks[0] if len(blocks) == 1 else mx.concatenate(blocks, axis=2)
+        return joined.transpose(0, 2, 1, 3).reshape(hidden.shape)
+
+    def _by_head(self, projection: nn.Linear, hidden: mx.array) -> mx.array:
+        rows, count, _ = hidden.shape
+        return projection(hidden).reshape(rows, count, self._heads, -1).transpose(0, 2, 1, 3)
+
+
+def encoder_shape(config: Mapping[str, Any], first_position: int) -> EncoderShape:
+    """Return the sizes that a config.json tells. Raises ValueError, naming the field."""
+    epsilon = config.get("layer_norm_eps", 1e-12)
+    if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
+        raise ValueError("config.json: layer_norm_eps is no small number")
+    shape = EncoderShape(
+        vocabulary=_size(config, "vocab_size"),
+        hidden=_size(config, "hidden_size"),
+        heads=_size(config, "num_attention_heads"),
+        inner=_size(config, "intermediate_size"),
+        layers=_size(config, "num_hidden_layers", most=1024),
+        positions=_size(config, "max_position_embeddings"),
+        types=_size(config, "type_vocab_size"),
+        first_position=first_position,
+        epsilon=float(epsilon),
+        activation=str(config.get("hidden_act", "gelu")),
+    )
+    if shape.hidden % shape.heads:
+        raise ValueError("config.json: num_attention_heads does not divide hidden_size")
+    if shape.activation not in ACTIVATIONS:
+        raise ValueError(f"config.json: hidden_act {shape.activation[:80]!r} is not known")
+    return shape
+
+
+def own_names(weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
+    """Return the weights of a checkpoint of transformers' under this module's names, without those
+    that make no embedding. Raises ValueError for one that is not known."""
+    found: dict[str, mx.array] = {}
+    for name, array in weights.items():
+        bare = _PREFIX.sub("", name).replace(".gamma", ".weight").replace(".beta", ".bias")
+        if _UNUSED.search(bare):
+            continue
+        if (own := _own_name(bare)) is None:
+            raise ValueError(f"its weights have {name[:80]!r}, which is not known")
+        found[own] = array
+    return found
+
+
+def _own_name(name: str) -> str | None:
+    if layer := _LAYER.fullmatch(name):
+        number, part, kind = layer.groups()
+        return f"layers.{int(number)}.{_IN_LAYER[part]}.{kind}" if part in _IN_LAYER else None
+    part, _, kind = name.rpartition(".")
+    return f"{_BEFORE[part]}.{kind}" if part in _BEFORE else None
+
+
+def _size(config: Mapping[str, Any], name: str, most: int = 1 << 24) -> int:
+    found = config.get(name)
+    if type(found) is not int or not 1 <= found <= most:
+        raise ValueError(f"config.json: {name} is {str(found)[:80]}, and 1 to {most} can be")
+    return found

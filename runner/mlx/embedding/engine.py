@@ -1,0 +1,155 @@
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval` and its kin untyped)
+"""Talks to MLX: token ids to vectors, by one loaded embedding model.
+
+Every call is made from the thread that loaded the model. Prompts are computed in padded batches,
+shortest first, each within a budget of tokens; a prompt's vector does not depend on what it was
+computed with (to 1e-5), and vectors are given in the order of the prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+
+from bus.process.memory import give_back
+from bus.wire.embedding_models import EmbeddingModel
+from bus.wire.errors import ShoalError
+from runner.engine import EngineMemory, LoadProgress
+from runner.mlx.embedding.batches import batches
+from runner.mlx.embedding.load import LoadedEmbedder, load_embedder
+from runner.mlx.model.load import Precision
+
+__all__ = ["EmbeddingEngine", "EmbeddingFacts", "UnfitDimensions", "UnfitPrompt"]
+
+BATCH_TOKENS = 8192
+
+
+class UnfitDimensions(ShoalError):
+    """Vectors of so many numbers are not what the model gives; the text says which it does."""
+
+
+class UnfitPrompt(ShoalError):
+    """A prompt is empty, too long, or has ids that stand for no token; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingFacts:
+    """What is known of a loaded embedding model.
+
+    A vector has `dimensions` numbers unless another count is asked for: `allows_dimensions` says
+    whether one may be, `dimension_choices` which (all up to `width` where `any_dimensions`). A
+    prompt has at most `max_tokens`. `batch_tokens` is the budget of one padded batch.
+    """
+
+    dimensions: int
+    max_tokens: int
+    weights_bytes: int
+    allows_dimensions: bool
+    dimension_choices: tuple[int, ...]
+    any_dimensions: bool
+    width: int
+    vocabulary: int
+    family: str
+    precision: str
+    batch_tokens: int
+
+
+class EmbeddingEngine:
+    """An embedding model in memory."""
+
+    def __init__(self, loaded: LoadedEmbedder, batch_tokens: int = BATCH_TOKENS) -> None:
+        model = loaded.model
+        self._loaded = loaded
+        self._model = model
+        self.facts = EmbeddingFacts(
+            dimensions=model.dimensions,
+            max_tokens=model.max_tokens,
+            weights_bytes=loaded.weights_bytes,
+            allows_dimensions=model.any_dimensions or bool(model.dimension_choices),
+            dimension_choices=model.dimension_choices,
+            any_dimensions=model.any_dimensions,
+            width=model.width,
+            vocabulary=loaded.vocabulary,
+            family=model.family,
+            precision=loaded.precision,
+            batch_tokens=batch_tokens,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        dtype: Precision = "auto",
+        memory_limit_bytes: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Callable[[LoadProgress], None] = lambda _: None,
+    ) -> EmbeddingEngine:
+        """Load the model in `folder` into the calling thread, which owns the engine from then on.
+        `dtype` "auto" is float32 without a GPU and as stored with one. UnloadableModel of
+        `runner.mlx.model.load` says in words why not."""
+        if memory_limit_bytes is not None:
+            mx.set_memory_limit(memory_limit_bytes)
+        return cls(load_embedder(folder, dtype, progress), batch_tokens)
+
+    def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None = None) -> list[bytes]:
+        """Return the vector of each prompt, its special tokens included, as float32 little-endian:
+        4 x `dimensions` bytes (None: the model's own count), of length 1 if the model says so.
+        Raises UnfitDimensions and UnfitPrompt before anything is computed."""
+        wanted = _dimensions(self._model, dimensions)
+        for number, prompt in enumerate(prompts):
+            self._check(number, prompt)
+        found = [b""] * len(prompts)
+        for rows in batches([len(prompt) for prompt in prompts], self.facts.batch_tokens):
+            vectors = self._loaded.vectors([prompts[row] for row in rows], wanted)
+            mx.eval(vectors)
+            data, size = bytes(memoryview(cast(Any, vectors))), 4 * wanted
+            for place, row in enumerate(rows):
+                found[row] = data[place * size : (place + 1) * size]
+        return found
+
+    def memory(self) -> EngineMemory:
+        """Return the bytes that MLX holds now; nothing is kept between batches."""
+        return EngineMemory(mx.get_active_memory(), 0, 0, mx.get_peak_memory())
+
+    def rest(self) -> None:
+        """Give back what is free, until the next batch."""
+        mx.clear_cache()
+        give_back()
+
+    def close(self) -> None:
+        """Give back everything. The engine is of no use afterwards."""
+        mx.synchronize()
+        mx.clear_cache()
+
+    def _check(self, number: int, prompt: Sequence[int]) -> None:
+        if not 0 < len(prompt) <= self.facts.max_tokens:
+            raise UnfitPrompt(
+                f"prompt {number} has {len(prompt)} tokens, and 1 to {self.facts.max_tokens} can be"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.facts.vocabulary:
+            raise UnfitPrompt(
+                f"prompt {number} has ids that are none of 0 to {self.facts.vocabulary - 1}"
+            )
+
+
+def _dimensions(model: EmbeddingModel, asked: int | None) -> int:
+    """Return how many numbers a vector is to have. Raises UnfitDimensions."""
+    if asked is None or asked == model.dimensions:
+        return model.dimensions
+    if model.allows(asked):
+        return asked
+    if model.any_dimensions:
+        said = f"1 to {model.width} numbers"
+    elif model.dimension_choices:
+        said = (
+            " or ".join(map(str, sorted({*model.dimension_choices, model.dimensions}))) + " numbers"
+        )
+    else:
+        said = f"{model.dimensions} numbers, and is not made to have them cut"
+    raise UnfitDimensions(f"the model gives vectors of {said}; not of {asked}")

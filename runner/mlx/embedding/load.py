@@ -1,0 +1,183 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# (mlx.nn is partially typed)
+"""Talks to MLX: an embedding model's directory becomes what computes vectors of its prompts.
+
+Weights come from safetensors only, and no code from the directory is ever run. A directory that
+says one thing and holds another ends with the reason in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from bus.wire.embedding_models import DenseStep, EmbeddingModel, Step, padding_token
+from runner.engine import LoadProgress
+from runner.mlx.embedding.decoder import load_decoder
+from runner.mlx.embedding.encoder import Encoder, encoder_shape, own_names
+from runner.mlx.embedding.pooling import Dense, normalised, pooled
+from runner.mlx.model.load import Precision, UnloadableModel, bring_in, computes_in
+from runner.text import TokenizerError, open_embedding_folder
+
+Forward = Callable[[mx.array, mx.array], mx.array]
+"""Token ids (rows, tokens) and the rows' lengths to hidden states (rows, tokens, hidden)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEmbedder:
+    """A model in memory. `dense` are its linear layers behind the pooling, by their folders."""
+
+    model: EmbeddingModel
+    forward: Forward
+    dense: Mapping[str, Dense]
+    vocabulary: int
+    weights_bytes: int
+    precision: str
+
+    def vectors(self, prompts: Sequence[Sequence[int]], dimensions: int) -> mx.array:
+        """Return (prompts, dimensions) as float32, of length 1 if the model says so: prompts are
+        computed as one padded batch."""
+        longest = max(map(len, prompts))
+        lengths = mx.array([len(prompt) for prompt in prompts])
+        rows = [[*prompt, *(longest - len(prompt)) * [0]] for prompt in prompts]
+        found = pooled(self.forward(mx.array(rows), lengths), lengths, self.model.pooling)
+        for step in self.model.steps[: -1 if self.model.normalises else None]:
+            found = self._stepped(found, step)
+        found = found[:, :dimensions]
+        return normalised(found) if self.model.normalises else found
+
+    def _stepped(self, vectors: mx.array, step: Step) -> mx.array:
+        return (
+            self.dense[step.folder](vectors) if isinstance(step, DenseStep) else normalised(vectors)
+        )
+
+
+def load_embedder(
+    folder: Path, precision: Precision, progress: Callable[[LoadProgress], None]
+) -> LoadedEmbedder:
+    """Return the model in `folder`, its weights evaluated by the calling thread. `progress` hears
+    bytes as they come. UnloadableModel says why not."""
+    progress(LoadProgress("reading", 0, 0))
+    try:
+        return _loaded(folder, precision, progress)
+    except UnloadableModel:
+        raise
+    except TokenizerError as error:
+        raise UnloadableModel(str(error)) from error
+    except ValueError as error:
+        raise UnloadableModel(f"{folder.name}: {error}") from error
+    except SystemExit as error:
+        raise UnloadableModel(f"{folder.name}: its architecture ends the process") from error
+    except Exception as error:
+        raise UnloadableModel(f"{folder.name}: {type(error).__name__}: {error}") from error
+
+
+def _loaded(
+    folder: Path, precision: Precision, progress: Callable[[LoadProgress], None]
+) -> LoadedEmbedder:
+    opened = open_embedding_folder(folder)
+    model, config = opened.model, opened.config
+    if model.architecture == "decoder":
+        forward, module = load_decoder(folder)
+    else:
+        forward = module = _encoder(folder, config, roberta=model.architecture == "roberta")
+    wanted = computes_in(precision)
+    if wanted is not None:
+        module.set_dtype(wanted)
+    dense = {
+        step.folder: _dense(folder, step) for step in model.steps if isinstance(step, DenseStep)
+    }
+    weights = [
+        array for _, array in cast(list[tuple[str, mx.array]], tree_flatten(module.parameters()))
+    ]
+    weights += [
+        part for one in dense.values() for part in (one.weight, one.bias) if part is not None
+    ]
+    total = bring_in(weights, progress)
+    progress(LoadProgress("probing", total, total))
+    found = LoadedEmbedder(
+        model=model,
+        forward=forward,
+        dense=dense,
+        vocabulary=int(config["vocab_size"]),
+        weights_bytes=total,
+        precision="as stored" if wanted is None else str(wanted).removeprefix("mlx.core."),
+    )
+    _try_out(found)
+    progress(LoadProgress("ready", total, total))
+    return found
+
+
+def _encoder(folder: Path, config: Mapping[str, Any], *, roberta: bool) -> Encoder:
+    """Return a BERT or RoBERTa with the folder's weights. Raises ValueError."""
+    if config.get("quantization") or config.get("quantization_config"):
+        raise ValueError("its weights are quantized, and encoders run only as they were trained")
+    shape = encoder_shape(config, padding_token(config) + 1 if roberta else 0)
+    weights: dict[str, mx.array] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        weights |= _weights_in(path)
+    if not weights:
+        raise ValueError("it has no weights named model*.safetensors")
+    named = own_names(weights)
+    encoder = Encoder(shape)
+    wanted = dict(cast(list[tuple[str, mx.array]], tree_flatten(encoder.parameters())))
+    for name, array in wanted.items():
+        if name not in named:
+            raise ValueError(f"its weights lack {name}, among {len(wanted.keys() - named.keys())}")
+        _check_shape(name, named[name], array.shape)
+    if more := named.keys() - wanted.keys():
+        raise ValueError(f"its weights have {min(more)}, of which its config.json knows nothing")
+    encoder.load_weights(list(named.items()))
+    encoder.eval()
+    return encoder
+
+
+def _dense(folder: Path, step: DenseStep) -> Dense:
+    """Return a linear layer behind the pooling. Raises ValueError."""
+    path = folder / step.folder / "model.safetensors"
+    if not path.is_file():
+        raise ValueError(f"{step.folder} has no model.safetensors, and nothing else is loaded")
+    weights = _weights_in(path)
+    wanted: dict[str, tuple[int, ...]] = {"linear.weight": (step.outputs, step.inputs)}
+    if step.has_bias:
+        wanted["linear.bias"] = (step.outputs,)
+    if weights.keys() != wanted.keys():
+        raise ValueError(f"{step.folder} holds {sorted(weights)[:4]}, not {sorted(wanted)}")
+    for name, shape in wanted.items():
+        _check_shape(f"{step.folder}: {name}", weights[name], shape)
+    weight, bias = weights["linear.weight"], weights.get("linear.bias")
+    return Dense(
+        weight.astype(mx.float32),
+        None if bias is None else bias.astype(mx.float32),
+        step.activation,
+    )
+
+
+def _weights_in(path: Path) -> dict[str, mx.array]:
+    """Return the tensors of a file, read when they are evaluated. Raises ValueError."""
+    try:
+        return cast(dict[str, mx.array], mx.load(str(path)))
+    except Exception as error:  # MLX raises plain errors of several kinds
+        raise ValueError(f"{path.name} is no safetensors file: {error}") from error
+
+
+def _check_shape(name: str, array: mx.array, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"{name} is {array.shape}, and its settings make it {shape}")
+    if not mx.issubdtype(array.dtype, mx.floating):
+        raise ValueError(f"{name} is of {array.dtype}, which is no kind of weight here")
+
+
+def _try_out(loaded: LoadedEmbedder) -> None:
+    """Compute a small batch. Raises ValueError where its vectors are not what they should be."""
+    found = loaded.vectors([[0], [0, min(1, loaded.vocabulary - 1)]], loaded.model.width)
+    if found.shape != (2, loaded.model.width):
+        raise ValueError(f"its vectors are {found.shape}, and not (2, {loaded.model.width})")
+    if not bool(mx.isfinite(found).all().item()):
+        raise ValueError("its vectors are no numbers: its weights are broken")

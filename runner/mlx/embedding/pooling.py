@@ -1,0 +1,73 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (mlx.nn is partially typed)
+"""Talks to MLX: the hidden states of tokens become one vector a row.
+
+Sums are in float32, however the model computes. Tokens beyond a row's length count for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx import nn
+
+from bus.wire.embedding_models import PoolingMode
+
+LEAST_LENGTH = 1e-12
+"""What a vector is divided by at least: of one of zeros its zeros remain."""
+ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
+    "tanh": mx.tanh,
+    "identity": lambda vectors: vectors,
+    "gelu": nn.gelu,
+    "relu": nn.relu,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A linear layer: `weight` is (outputs, inputs)."""
+
+    weight: mx.array
+    bias: mx.array | None
+    activation: str
+
+    def __call__(self, vectors: mx.array) -> mx.array:
+        """Return (rows, outputs) for (rows, inputs)."""
+        found = vectors @ self.weight.T
+        return ACTIVATIONS[self.activation](found if self.bias is None else found + self.bias)
+
+
+def pooled(hidden: mx.array, lengths: mx.array, modes: Sequence[PoolingMode]) -> mx.array:
+    """Return (rows, hidden x modes) for the hidden states (rows, tokens, hidden) of rows with so
+    many tokens each."""
+    hidden = hidden.astype(mx.float32)
+    real = (mx.arange(hidden.shape[1]) < lengths[:, None])[..., None]
+    vectors = [_pooled(hidden, real, lengths, mode) for mode in modes]
+    return vectors[0] if len(vectors) == 1 else mx.concatenate(vectors, axis=-1)
+
+
+def normalised(vectors: mx.array) -> mx.array:
+    """Return each vector divided by its length."""
+    lengths = mx.sqrt(mx.sum(vectors * vectors, axis=-1, keepdims=True))
+    return vectors / mx.maximum(lengths, LEAST_LENGTH)
+
+
+def _pooled(hidden: mx.array, real: mx.array, lengths: mx.array, mode: PoolingMode) -> mx.array:
+    counts = lengths[:, None].astype(mx.float32)
+    match mode:
+        case "cls":
+            return hidden[:, 0]
+        case "lasttoken":
+            return hidden[mx.arange(hidden.shape[0]), lengths - 1]
+        case "max":
+            return mx.where(real, hidden, -mx.inf).max(axis=1)
+        case "mean":
+            return mx.where(real, hidden, 0).sum(axis=1) / counts
+        case "mean_sqrt_len_tokens":
+            return mx.where(real, hidden, 0).sum(axis=1) / mx.sqrt(counts)
+        case "weightedmean":
+            weights = mx.arange(1, hidden.shape[1] + 1).astype(mx.float32)[None, :, None]
+            whole = counts * (counts + 1) / 2
+            return mx.where(real, hidden * weights, 0).sum(axis=1) / whole

@@ -1,0 +1,103 @@
+"""Talks to the engine and text threads, and to gateways: a runner that makes vectors of texts.
+
+It is one rank, alone. The engine loads and is tried out, then the text thread opens the tokenizer;
+the runner is ready when both are done, and leaves where either fails.
+"""
+
+from __future__ import annotations
+
+import os
+
+from bus.process.clock import wall
+from bus.process.memory import keep
+from bus.wire.errors import FailReason
+from bus.wire.messages.control import Phase
+from bus.wire.messages.readings import RunnerReading
+from runner.embedding import Embedded, EmbeddingLoop, EmbeddingServer, InputsText, PreparedInputs
+from runner.engine import Embedder
+from runner.lifecycle import LOAD_FAILED, PREPARES_S
+from runner.roles.reports import RunnerMeter
+from runner.roles.role import Progressed, Role, RoleParts
+from runner.text import TextThread
+
+
+class EmbeddingRole(Role):
+    """The role of a runner whose model is an embedding model."""
+
+    def __init__(self, parts: RoleParts) -> None:
+        spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
+        self._loop = EmbeddingLoop(
+            self._load_engine, lambda news: reactor.call(lambda: self._embedded(news))
+        )
+        super().__init__(parts, self._loop)
+        self._text: TextThread[PreparedInputs] = TextThread(
+            lambda: InputsText(parts.factories.load_inputs(spec)), reactor.call, self._text_loaded
+        )
+        self._server = EmbeddingServer(
+            spec, shell, recorder=parts.recorder, loop=self._loop, text=self._text
+        )
+        self.addresses = self._server.addresses
+        self._since = reactor.now()
+        self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
+
+    @property
+    def open_requests(self) -> int:
+        """Return how many requests are owed an end."""
+        return self._server.open_requests
+
+    def entered(self, phase: Phase) -> None:
+        """Have requests taken, or refused, as the phase says."""
+        self._server.intake.phase = phase
+
+    def watch(self, now: float) -> None:
+        """Give up silent gateways; leave where a batch, or the reading of some inputs, takes longer
+        than it may."""
+        self._server.watch(now)
+        super().watch(now)
+        prepares_since = self._text.busy_since
+        if prepares_since is not None and now - prepares_since > PREPARES_S:
+            self._stuck(f"the reading of some inputs took more than {PREPARES_S:g} s")
+        if self._loop.is_late(now):
+            self._stuck(f"batch {self.status.steps_done + 1} took far longer than it should")
+
+    def reading(self, now: float) -> RunnerReading:
+        """Return this second's reading, with the rates since the last one."""
+        load = self._server.load()
+        return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
+
+    def fail_all(self, reason: FailReason, message: str) -> None:
+        """End every open request."""
+        self._server.fail_all(reason, message)
+        super().fail_all(reason, message)
+
+    def say_goodbye(self, message: str) -> None:
+        """Take leave of gateways."""
+        self._server.close(message)
+
+    # --- from the threads ------------------------------------------------------------------
+
+    def _load_engine(self, progress: Progressed) -> Embedder:
+        return self._factories.load_embedder(self._spec, progress)
+
+    def _loaded(self) -> None:
+        facts = self._server.intake.facts = self._loop.facts
+        assert facts is not None, "loaded"
+        self.described = {"dimensions": facts.dimensions, "context_tokens": facts.max_tokens}
+        self._host.signal("loaded")
+        self._recorder.note(wall(), "warmup")
+        self._text.start(facts.max_tokens)
+
+    def _text_loaded(self, error: Exception | None) -> None:
+        if error is not None:
+            self._log.error("the tokenizer could not be loaded", error=str(error))
+            self._host.leave(LOAD_FAILED, "model_unavailable", str(error))
+            return
+        keep()
+        self._host.signal("warmed")
+        self._recorder.note(wall(), "idle")
+        seconds = round(self._reactor.now() - self._since, 2)
+        self._log.info("ready", seconds=seconds, pid=os.getpid())
+
+    def _embedded(self, news: Embedded) -> None:
+        if self._host.phase != "ended":
+            self._server.embedded(news)

@@ -1,0 +1,234 @@
+"""Reads the text of tool calls: whole, as it grows, or as far as the limit let it grow. Pure.
+
+Arguments are passed on as they come once the text has named its tool and begun an object as JSON
+does; before that, what is no call can still be given back as the text it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from runner.text.families.spans import Call, ParseCalls
+
+_CUT_CALL = re.compile(
+    r"""\s*{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*"""
+    r"""(?:,\s*(?:"(?:arguments|parameters)"\s*:\s*(?P<rest>.*)|.*))?$""",
+    re.DOTALL,
+)
+_BEGUN_OBJECT = r"""{\s*(?:"(?:[^"\\]|\\.)*"\s*:|})"""
+_BEGUN_CALL = re.compile(
+    r"""\s*{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*"""
+    rf"(?={_BEGUN_OBJECT})",
+    re.DOTALL,
+)
+_BEGUN_ARGUMENTS = re.compile(rf"\s*(?={_BEGUN_OBJECT})", re.DOTALL)
+BEGUN_WITHIN = 1024
+"""Characters within which a call must have begun to be passed on as it comes."""
+
+
+class ObjectText:
+    """Follows the text of one JSON object up to its end."""
+
+    __slots__ = ("_escaped", "_inside", "_open", "is_over")
+
+    def __init__(self) -> None:
+        self._open: list[str] = []
+        self._inside = self._escaped = False
+        self.is_over = False
+
+    @property
+    def inside_string(self) -> bool:
+        """Return whether the text so far breaks off within a string."""
+        return self._inside
+
+    def take(self, text: str) -> str:
+        """Return the part of `text` that belongs to the object, which begins with the first."""
+        if self.is_over:
+            return ""
+        for place, letter in enumerate(text):
+            if self._escaped:
+                self._escaped = False
+            elif letter == '"':
+                self._inside = not self._inside
+            elif self._inside:
+                self._escaped = letter == "\\"
+            elif letter in "{[":
+                self._open.append("}" if letter == "{" else "]")
+            elif letter in "}]" and self._open:
+                self._open.pop()
+                if not self._open:
+                    self.is_over = True
+                    return text[: place + 1]
+        return text
+
+    def missing(self) -> str:
+        """Return what closes the object where the model left it open."""
+        quote = ("\\" if self._escaped else "") + '"' if self._inside else ""
+        return "" if self.is_over else quote + "".join(reversed(self._open))
+
+
+class CallText:
+    """The text of one call as it comes: passed on from where its arguments have begun.
+
+    `raw` is all of it, `start` the offset at which it began. `name` None: the text names the tool
+    itself, as JSON; else it is the arguments alone. `passes_on` False: nothing is certain before
+    the call has ended. `left` is what stood behind the call and is none of it, once it has ended.
+    """
+
+    __slots__ = ("_name", "_object", "_passes_on", "_rest", "left", "raw", "start")
+
+    def __init__(
+        self, start: int, kept: str = "", *, name: str | None = None, passes_on: bool = True
+    ) -> None:
+        """`kept` is what the text begins with."""
+        self.raw = kept
+        self.start = start
+        self._name = name
+        self._passes_on = passes_on
+        self._object: ObjectText | None = None
+        self._rest = ""
+        self.left = ""
+
+    @property
+    def is_begun(self) -> bool:
+        """Return whether part of the call was passed on."""
+        return self._object is not None
+
+    @property
+    def inside_string(self) -> bool:
+        """Return whether the text so far breaks off within a string of JSON."""
+        if self._object is not None:
+            return self._object.inside_string
+        return inside_json_string(self.raw)
+
+    def take(self, text: str, offset: int) -> list[Call]:
+        """Take more text, which ends at `offset`; return the part of the call that is certain."""
+        is_hopeless = len(self.raw) > BEGUN_WITHIN
+        self.raw += text
+        name: str | None = None
+        if self._object is None:
+            begun = None if is_hopeless or not self._passes_on else self._begun()
+            if begun is None:
+                return []
+            name, text = begun
+            self._object = ObjectText()
+        part = self._object.take(text)
+        self._rest += text[len(part) :]
+        return [Call(name, part, self.start, offset, goes_on=True)] if part else []
+
+    def _begun(self) -> tuple[str, str] | None:
+        """Return (name, arguments so far), None before both are there."""
+        head = self.raw[:BEGUN_WITHIN]
+        found = (_BEGUN_CALL if self._name is None else _BEGUN_ARGUMENTS).match(head)
+        if found is None:
+            return None
+        name = self._name
+        try:
+            name = json.loads(found["name"]) if name is None else name
+            name.encode()
+        except ValueError:
+            return None
+        return name, self.raw[found.end() :]
+
+    def end(self, parse: ParseCalls, offset: int, *, is_cut: bool = False) -> list[Call]:
+        """End the call at `offset`: return all of it where nothing was passed on, none where it is
+        no call; else what closes what the model left open, unless the limit cut it off (`is_cut`),
+        and what further calls stand behind it."""
+        if self._object is None:
+            found = read_calls(self.raw, parse)
+            return [Call(name, arguments, self.start, offset) for name, arguments in found]
+        closing = "" if is_cut else self._object.missing()
+        behind = self._rest if self._name is not None else _behind_object(self._rest)
+        more = behind.lstrip(", \t\r\n")
+        further = read_calls(more, parse) if more.startswith("{") else []
+        self.left = "" if further or not more else behind
+        offset -= len(self.left)
+        return [
+            Call(None, closing, self.start, offset),
+            *(Call(name, arguments, self.start, offset) for name, arguments in further),
+        ]
+
+
+def _behind_object(rest: str) -> str:
+    """Return what stands behind an object of which `rest` is all behind its arguments."""
+    begun = '{"":0'
+    try:
+        return rest[json.JSONDecoder().raw_decode(begun + rest)[1] - len(begun) :]
+    except (ValueError, RecursionError):
+        return rest
+
+
+def is_json_begun(raw: str) -> bool:
+    """Return whether text may be the beginning of a JSON object; nothing at all may be."""
+    return raw.lstrip()[:1] in ("", "{")
+
+
+def read_cut_call(raw: str) -> tuple[str, str] | None:
+    """Return (name, what there is of the arguments) of a call in JSON that breaks off; None before
+    its name is whole. There is at least the brace that opens them: no reader is to take the call
+    for one without arguments."""
+    begun = _CUT_CALL.match(raw)
+    if begun is None:
+        return None
+    try:
+        name = json.loads(begun["name"])
+        name.encode()
+    except ValueError:
+        return None
+    rest = begun["rest"] or ""
+    if not rest.startswith("{"):
+        rest = "{"
+    try:
+        _, end = json.JSONDecoder().raw_decode(rest)
+    except (ValueError, RecursionError):
+        end = len(rest)
+    return (name, rest[:end]) if name else None
+
+
+def read_calls(raw: str, parse: ParseCalls) -> list[tuple[str, str]]:
+    """Return (name, arguments as JSON text) of each call in `raw`; none if one is malformed."""
+    try:
+        found = parse(raw)
+        items = cast(list[object], found) if isinstance(found, list) else [found]
+        return [_one_call(item) for item in items]
+    except Exception:  # any error of a family's parser means that this is not a call
+        return []
+
+
+def _one_call(item: object) -> tuple[str, str]:
+    if not isinstance(item, Mapping):
+        raise ValueError("a call is an object")
+    call = cast(Mapping[str, Any], item)
+    name = call.get("name")
+    arguments: object = call.get("arguments", call.get("parameters", {}))
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    if arguments is None:
+        arguments = {}
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        raise ValueError("a call has a name, and arguments that are an object")
+    name.encode()  # a lone surrogate in a name cannot be sent
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return name, json.dumps(arguments, allow_nan=False)
+    return name, text
+
+
+def inside_json_string(text: str) -> bool:
+    """Return whether JSON text breaks off within a string; False for what is no JSON at all."""
+    if not text.lstrip().startswith(("{", "[")):
+        return False
+    inside = escaped = False
+    for letter in text:
+        if escaped:
+            escaped = False
+        elif letter == "\\" and inside:
+            escaped = True
+        elif letter == '"':
+            inside = not inside
+    return inside

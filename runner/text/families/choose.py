@@ -1,0 +1,65 @@
+"""Chooses a model's family by its chat template and its vocabulary. Pure.
+
+mlx-lm's own finding comes first: it has parsers for most families that there are. What it does not
+know is told here by what templates write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+
+from runner.text.families.calls import bare_json_calls, deepseek_calls, json_calls
+from runner.text.families.family import Family, LibraryMarks, ParseWithTools
+from runner.text.families.harmony import MARKERS, harmony
+from runner.text.families.spans import Marks
+
+_THINKING = (
+    Marks("<think>", "</think>"),
+    Marks("[THINK]", "[/THINK]"),
+    Marks("<seed:think>", "</seed:think>"),
+    Marks("<|START_THINKING|>", "<|END_THINKING|>"),
+)
+_KIMI = ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")
+_DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+_LLAMA = ('"parameters": dictionary of argument name', "<|python_tag|>")
+_CALLS: tuple[tuple[str, str, Marks, ParseWithTools], ...] = (
+    ("<｜tool▁calls▁begin｜>", "deepseek",
+     Marks("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"), deepseek_calls),
+    ("<TOOLCALL>", "json_list", Marks("<TOOLCALL>", "</TOOLCALL>"), json_calls),
+    ("<|START_ACTION|>", "json_list", Marks("<|START_ACTION|>", "<|END_ACTION|>"), json_calls),
+    ("<|/tool_call|>", "json_list", Marks("<|tool_call|>", "<|/tool_call|>"), json_calls),
+    ("<|tool_call|>", "json_list", Marks("<|tool_call|>", ""), json_calls),
+    ("<tool_call>", "json_calls", Marks("<tool_call>", "</tool_call>"), json_calls),
+)  # fmt: skip
+"""What a template writes, the name of the form, its marks and parser; the first that fits."""
+
+
+def family_of(template: str, vocabulary: Container[str], library: LibraryMarks) -> Family:
+    """Return the family of a model with this chat template ("" for none) and these tokens."""
+    if all(marker in vocabulary for marker in MARKERS):
+        return harmony()
+    think = library.think or _thinking(template, vocabulary)
+    if library.calls is not None:
+        inner = tuple(one for one in (*_KIMI, *_DEEPSEEK) if one in vocabulary)
+        return Family(think, library.calls, library.format, library.parse, inner)
+    return replace(_calling(template), think=think)
+
+
+def _thinking(template: str, vocabulary: Container[str]) -> Marks | None:
+    """Return marks that are tokens, or that the template writes both of."""
+    for marks in _THINKING:
+        are_tokens = marks.start in vocabulary and marks.end in vocabulary
+        if are_tokens or (marks.start in template and marks.end in template):
+            return marks
+    return None
+
+
+def _calling(template: str) -> Family:
+    for written, form, marks, parse in _CALLS:
+        if written in template:
+            inner = _DEEPSEEK if form == "deepseek" else ()
+            return Family(None, marks, form, parse, inner)
+    if any(words in template for words in _LLAMA):
+        return Family(None, Marks("{", "", leads=True), "bare_json", bare_json_calls)
+    return Family(None, None, None, None)

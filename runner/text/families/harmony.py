@@ -1,0 +1,224 @@
+"""Reads and opens the messages of gpt-oss, each of which has a channel: OpenAI's harmony format.
+
+Pure. An output is a row of messages, `<|start|>assistant<|channel|>NAME<|message|>TEXT<|end|>`: the
+channel `analysis` is thinking, `final` is the answer, `commentary` an answer's preamble, and what
+is addressed `to=functions.NAME` is a call with JSON arguments. The prompt ends with
+`<|start|>assistant`, so that the output begins within a header. Markers and headers never become
+text; a call that is none is given back as the text it was, without its header. Source:
+developers.openai.com/cookbook/articles/openai-harmony.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from runner.text.families.call_text import CallText
+from runner.text.families.family import Family, Reader
+from runner.text.families.spans import Call, Marks, ParseCalls, Span
+from runner.text.prepared import SpanState
+from runner.text.stops import Automaton, Scan, automaton
+
+MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>",
+           "<|constrain|>")  # fmt: skip
+TURN = "<|start|>assistant"
+ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+HEADER_CHARACTERS = 400
+"""A header is shorter; what is longer and names no channel is an answer without one."""
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_FUNCTIONS = "functions."
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyFamily(Family):
+    """gpt-oss and what was made of it."""
+
+    @property
+    def thinks_unasked(self) -> bool:
+        """Return True: it has no other way, but for a prompt that opens the answer."""
+        return True
+
+    def prefill(self, *, thinking: bool, is_held: bool, has_tools: bool) -> str:
+        """Open the thinking where a grammar holds the answer behind it, or the answer where no
+        thinking is wanted; with tools, whose calls have headers of their own, neither."""
+        if is_held:
+            return ANALYSIS if thinking else FINAL
+        return "" if thinking or has_tools else FINAL
+
+    def opening(self, prompt: str, final: str | None) -> SpanState:
+        """Return "header" where the prompt ends with the beginning of a turn."""
+        text = prompt.rstrip()
+        if text.endswith(ANALYSIS):
+            return "reasoning"
+        return "header" if final is None and text.endswith(TURN) else "text"
+
+    def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Join the thinking and the preamble of a turn with calls: its template takes one alone."""
+        made = Family.messages(self, messages)
+        for message in made:
+            if message.get("tool_calls") and message.get("thinking") and message.get("content"):
+                joined = f"{message['thinking']}\n\n{message['content']}"
+                message |= {"thinking": joined, "reasoning_content": joined, "content": ""}
+        return made
+
+    def reader(
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        reads_thinking: bool,
+        reads_tools: bool,
+        opening: SpanState,
+        stops: Automaton,
+    ) -> Reader:
+        """Return the reader of one choice. Thinking has a channel, whether it was asked for or
+        not; where a raw prompt is continued, which has no turns, nothing is read as markup."""
+        if not reads_thinking:
+            return Family.reader(
+                self, tools, reads_thinking=False, reads_tools=False, opening="text", stops=stops
+            )
+        return HarmonyReader(opening=opening, stops=stops, reads_calls=reads_tools)
+
+
+def harmony() -> HarmonyFamily:
+    """Return the family. The marks serve a grammar, which holds what stands behind the second."""
+    return HarmonyFamily(
+        think=Marks(ANALYSIS, f"<|end|>{TURN}{FINAL}"),
+        calls=Marks("<|channel|>commentary to=functions.", "<|call|>"),
+        format="harmony",
+        parse=None,
+        inner=MARKERS,
+    )
+
+
+class HarmonyReader:
+    """The reader of one choice (`runner.text.families.Reader`)."""
+
+    def __init__(self, *, opening: SpanState, stops: Automaton, reads_calls: bool) -> None:
+        self._state: Literal["header", "text", "reasoning", "call"] = opening
+        self._reads_calls = reads_calls
+        self._header = ""
+        self._is_bare = opening == "header"  # no marker was seen: it may be an answer without one
+        self._name = ""
+        self._call = CallText(0)
+        self._offset = 0
+        self._markers = Scan(automaton(MARKERS))
+        self._stops = Scan(stops)
+        self.stop: str | None = None
+
+    @property
+    def reasoning(self) -> bool:
+        """Return whether the text so far ends inside thinking."""
+        return self._state == "reasoning"
+
+    def look_for(self, stops: Automaton) -> None:
+        """Look for these stop strings in the visible text from here on; there were none before."""
+        self._stops = Scan(stops)
+
+    def feed(self, text: str) -> list[Span | Call]:
+        """Take more text and return the spans that are certain now."""
+        out: list[Span | Call] = []
+        while self.stop is None:
+            clear, found, text = self._markers.feed(text)
+            self._take(clear, out)
+            if found is None or self.stop is not None:
+                break
+            self._turn(found, out)
+        return out
+
+    def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
+        """End the output: a call that the limit cut off is one with what there is of it."""
+        out: list[Span | Call] = []
+        if self.stop is None:
+            self._take(self._markers.flush(), out)
+        if self._is_bare and self.stop is None:
+            self._answer_without_header(out)
+        if self.stop is None:
+            self._end_message(out, is_cut=is_cut)
+        return out
+
+    def _take(self, clear: str, out: list[Span | Call]) -> None:
+        """Take text without markers."""
+        if not clear:
+            return
+        self._offset += len(clear)
+        if self._state == "header":
+            self._header += clear
+            if self._is_bare and len(self._header) > HEADER_CHARACTERS:
+                self._answer_without_header(out)
+        elif self._state == "call":
+            out.extend(self._call.take(clear, self._offset))
+        else:
+            self._say(clear, out)
+
+    def _turn(self, marker: str, out: list[Span | Call]) -> None:
+        """Take a marker: headers open at `<|start|>` or `<|channel|>`, bodies at `<|message|>`."""
+        self._is_bare = False
+        in_header = self._state == "header"
+        if in_header and marker == "<|message|>":
+            self._offset += len(marker)
+            self._open_body()
+            return
+        if not in_header and marker not in ("<|message|>", "<|constrain|>"):
+            self._end_message(out)
+            self._state, self._header = "header", ""
+        self._offset += len(marker)
+        if marker == "<|start|>":
+            self._header = ""
+        elif self._state == "header":
+            self._header += marker
+
+    def _open_body(self) -> None:
+        """Enter the body that the header tells of."""
+        assert self._state == "header"
+        header, self._header = self._header, ""
+        recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
+        is_analysis = channel is not None and channel[1] == "analysis"
+        if recipient is not None and recipient[1].startswith(_FUNCTIONS) and self._reads_calls:
+            self._state, self._name = "call", recipient[1].removeprefix(_FUNCTIONS)
+            self._call = CallText(self._offset, name=self._name)
+        else:
+            self._state = "reasoning" if is_analysis else "text"
+
+    def _end_message(self, out: list[Span | Call], *, is_cut: bool = False) -> None:
+        """End a body; what was held back for a stop string is text."""
+        if self._state == "call":
+            call, parse = self._call, _whole_arguments(self._name)
+            if is_cut and not call.is_begun:
+                calls = [Call(self._name, call.raw or "{", call.start, self._offset)]
+            else:
+                calls = call.end(parse, self._offset, is_cut=is_cut)
+            out.extend(calls)
+            self._state = "text"
+            self._say(call.left if calls else call.raw, out)
+        if self._state == "text" and self.stop is None:
+            self._emit(self._stops.flush(), self._offset, out)
+
+    def _answer_without_header(self, out: list[Span | Call]) -> None:
+        """Take what was thought a header as an answer."""
+        text, self._header, self._is_bare = self._header, "", False
+        self._state = "text"
+        self._say(text, out)
+
+    def _say(self, text: str, out: list[Span | Call]) -> None:
+        """Take text of a body that ends at the current offset; stop strings end visible text."""
+        if self._state == "reasoning":
+            self._emit(text, self._offset, out)
+            return
+        clear, found, rest = self._stops.feed(text)
+        held = len(self._stops.held) if found is None else len(rest) + len(found)
+        self._emit(clear, self._offset - held, out)
+        self.stop = found
+
+    def _emit(self, text: str, end: int, out: list[Span | Call]) -> None:
+        if text:
+            kind = "reasoning" if self._state == "reasoning" else "text"
+            out.append(Span(kind, text, end - len(text), end))
+
+
+def _whole_arguments(name: str) -> ParseCalls:
+    """Return a parser of a body that is the arguments of the tool `name`."""
+    return lambda raw: {"name": name, "arguments": cast(object, json.loads(raw or "{}"))}

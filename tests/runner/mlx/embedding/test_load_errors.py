@@ -1,0 +1,148 @@
+"""A directory that cannot be run ends with the reason in words, and with nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from runner.mlx.embedding import EmbeddingEngine
+from runner.mlx.model.load import UnloadableModel
+from tests.harness.embedding_folders import (
+    NORMALISE,
+    POOLING,
+    TRANSFORMER,
+    add_dense,
+    write_decoder,
+    write_encoder,
+)
+
+Breaks = Callable[[Path], object]
+
+
+def config(**more: Any) -> Breaks:
+    return lambda folder: (folder / "config.json").write_text(
+        json.dumps(json.loads((folder / "config.json").read_text()) | more)
+    )
+
+
+def modules(*kinds: dict[str, Any]) -> Breaks:
+    return lambda folder: (folder / "modules.json").write_text(json.dumps(kinds))
+
+
+def text(name: str, said: str) -> Breaks:
+    return lambda folder: (folder / name).write_text(said)
+
+
+def weights(change: Callable[[dict[str, Any]], object]) -> Breaks:
+    def changed(folder: Path) -> None:
+        held = load_file(folder / "model.safetensors")
+        change(held)
+        save_file(held, folder / "model.safetensors")
+
+    return changed
+
+
+WORDS = "embeddings.word_embeddings.weight"
+OTHER = {**NORMALISE, "type": "sentence_transformers.models.LSTM", "path": "2_LSTM"}
+ENCODERS: dict[str, tuple[Breaks, str]] = {
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "no weights named model"),
+    "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing"),
+    "config no JSON": (text("config.json", "{"), "config.json is broken"),
+    "config a list": (text("config.json", "[]"), "config.json is missing or no JSON object"),
+    "config too deep": (text("config.json", "[" * 100_000), "config.json is broken"),
+    "weights no safetensors": (text("model.safetensors", "nothing"), "no safetensors file"),
+    "one missing": (weights(lambda held: held.pop(WORDS)), "lack words.weight"),
+    "one unknown": (weights(lambda held: held.update(odd=held[WORDS])), "'odd', which is not"),
+    "wrong shape": (
+        weights(lambda held: held.update({WORDS: held[WORDS][:9].copy()})),
+        r"words.weight is \(9, 32\), and its settings make it \(259, 32\)",
+    ),
+    "whole numbers": (
+        weights(lambda held: held.update({WORDS: held[WORDS].astype(np.int32)})),
+        "no kind of weight",
+    ),
+    "no numbers": (
+        weights(lambda held: held.update({WORDS: np.full_like(held[WORDS], np.nan)})),
+        "weights are broken",
+    ),
+    "more layers": (config(num_hidden_layers=3), "lack layers.2"),
+    "fewer layers": (config(num_hidden_layers=1), "layers.1.* knows nothing"),
+    "endless layers": (config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
+    "heads of no size": (config(num_attention_heads=0), "num_attention_heads is 0"),
+    "heads do not divide": (config(num_attention_heads=5), "does not divide"),
+    "hidden in words": (config(hidden_size="big"), "hidden_size is big"),
+    "strange activation": (config(hidden_act="swoosh"), "hidden_act 'swoosh'"),
+    "relative positions": (config(position_embedding_type="relative_key"), "relative_key"),
+    "a decoder's BERT": (config(is_decoder=True), "is_decoder"),
+    "own code": (config(auto_map={"AutoModel": "x.y"}), "code of its own"),
+    "a classifier": (config(architectures=["BertForSequenceClassification"]), "classifies"),
+    "quantized": (config(quantization={"bits": 4, "group_size": 32}), "quantized"),
+    "unknown module": (modules(TRANSFORMER, POOLING, OTHER), r"module LSTM \(2_LSTM\)"),
+    "no pooling": (modules(TRANSFORMER, NORMALISE), "Transformer, Pooling is known"),
+    "modules no list": (text("modules.json", "{}"), "lists no transformer"),
+    "a module elsewhere": (modules(TRANSFORMER, {**POOLING, "path": "../x"}), "no folder of"),
+    "pooling missing": (lambda f: shutil.rmtree(f / "1_Pooling"), "1_Pooling/config.json is mi"),
+    "pooling unknown": (text("1_Pooling/config.json", '{"pooling_mode": "sum"}'), "not known"),
+    "pooling too wide": (
+        text("1_Pooling/config.json", '{"word_embedding_dimension": 999}'),
+        "999 numbers; the model's have 32",
+    ),
+    "prompt left out": (
+        lambda f: (
+            text("1_Pooling/config.json", '{"include_prompt": false}')(f),
+            text(
+                "config_sentence_transformers.json",
+                '{"default_prompt_name": "q", "prompts": {"q": "query: "}}',
+            )(f),
+        ),
+        "include_prompt",
+    ),
+    "dense without weights": (
+        lambda f: (add_dense(f, 8) / "2_Dense/model.safetensors").unlink(),
+        "2_Dense has no model.safetensors",
+    ),
+    "dense of other sizes": (
+        lambda f: text("2_Dense/config.json", '{"in_features": 32, "out_features": 9}')(
+            add_dense(f, 8)
+        ),
+        r"linear.weight is \(8, 32\)",
+    ),
+    "dense that does not fit": (
+        lambda f: text("2_Dense/config.json", '{"in_features": 31, "out_features": 8}')(
+            add_dense(f, 8)
+        ),
+        "2_Dense takes 31 numbers and gets 32",
+    ),
+}
+DECODERS: dict[str, tuple[Breaks, str]] = {
+    "unknown family": (config(model_type="no_such_family"), "no_such_family"),
+    "both ways": (config(use_bidirectional_attention=True), "goes both ways"),
+    "one missing": (weights(lambda held: held.pop("norm.weight")), "lack 1 of the model's"),
+    "a text model": (lambda f: (f / "modules.json").unlink(), "a model of text"),
+    "more layers": (config(num_hidden_layers=3), "its weights lack"),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_that_cannot_be_loaded_says_why(tmp_path: Path, name: str) -> None:
+    breaks, why = ENCODERS[name]
+    folder = write_encoder(tmp_path / "the-model")
+    breaks(folder)
+    with pytest.raises(UnloadableModel, match=f"the-model: .*{why}"):
+        EmbeddingEngine.load(folder)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_that_cannot_be_loaded_says_why(tmp_path: Path, name: str) -> None:
+    breaks, why = DECODERS[name]
+    folder = write_decoder(tmp_path / "the-model")
+    breaks(folder)
+    with pytest.raises(UnloadableModel, match=f"the-model: .*{why}"):
+        EmbeddingEngine.load(folder)
