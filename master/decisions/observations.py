@@ -32,6 +32,8 @@ DEMAND_S = 5.0
 PEERS_READING_S = 3.0
 LOST_S = 3.5
 """A node of which neither our switchboard nor we have heard anything for so long is lost."""
+APART = ("left", "refused")
+"""What our switchboard says of peers with which it has nothing to do, however lately they spoke."""
 LINK_READING_S = 600.0
 TEST_S = 600.0
 GATHER_S = 15.0
@@ -114,9 +116,9 @@ class Observations:
         return max(found, default=None)
 
     def lost_nodes(self, now: float, silent_s: float = LOST_S) -> frozenset[NodeId]:
-        """Return the nodes that were heard once and have been silent for `silent_s`, to our
-        switchboard and to us. None while our own switchboard says nothing: then it is we who do
-        not hear."""
+        """Return the nodes that were heard once and have been silent for `silent_s`, to us and to
+        our switchboard, which hears nothing more of one that left or is refused. None while our
+        own switchboard says nothing: then it is we who do not hear."""
         return frozenset(self.lost_since(now, silent_s))
 
     def lost_since(self, now: float, silent_s: float = LOST_S) -> dict[NodeId, float]:
@@ -124,7 +126,11 @@ class Observations:
         if self.peers is None or now - self.peers[1] > PEERS_READING_S:
             return {}
         reading, said_at = self.peers
-        silent = [p.node for p in reading.peers if p.silent_s + now - said_at >= silent_s]
+        silent = [
+            peer.node
+            for peer in reading.peers
+            if peer.status in APART or peer.silent_s + now - said_at >= silent_s
+        ]
         heard = {node: self.heard_at(node) for node in silent}
         return {n: at for n, at in heard.items() if at is not None and now - at >= silent_s}
 

@@ -18,7 +18,7 @@ from tests.harness.client_stories import Row, tell_story
 from tests.harness.nodes import ROOT, Node, running_node
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
-Tell = Callable[[str, Path], list[Row]]
+Tell = Callable[..., list[Row]]
 
 
 @pytest.fixture(scope="session")
@@ -81,12 +81,12 @@ def client_calls() -> Iterator[list[Row]]:
 
 @pytest.fixture(scope="session")
 def tell(node_url: str, model: str, client_calls: list[Row]) -> Tell:
-    """Tell a client's story in a folder; skips in words where the client cannot be installed here,
-    which fails when proving."""
+    """Tell a client's story in a folder to the node, or to another URL; skips in words where the
+    client cannot be installed here, which fails when proving."""
 
-    def told(name: str, folder: Path) -> list[Row]:
+    def told(name: str, folder: Path, url: str = node_url) -> list[Row]:
         try:
-            rows = tell_story(name, url=node_url, model=model, folder=folder)
+            rows = tell_story(name, url=url, model=model, folder=folder)
         except Unavailable as reason:
             if PROVING:
                 raise

@@ -1,7 +1,8 @@
 """lm-eval's `local-completions` over a task of ours, held to plain forwards of the bundled model.
 
-A dozen items; `SHOAL_PROVE=1` takes 200. lm-eval reads the tokens with the bundled model's own
-tokenizer, asks for four choices a request, and nothing of the internet.
+A dozen items; `SHOAL_PROVE=1` takes 200. On one rank, and on a group of two, each on a node of its
+own. lm-eval reads the tokens with the bundled model's own tokenizer, asks for four choices a
+request, and nothing of the internet.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from mlx_lm import load
 
 from tests.clients.conftest import PROVING, Tell
 from tests.harness.client_stories import failed
+from tests.harness.clusters import running_cluster
 from tests.harness.nodes import ROOT
 
 TINY = ROOT / "conf" / "tiny"
@@ -80,15 +83,29 @@ def items() -> list[dict[str, Any]]:
     return [an_item(chance) for _ in range(ITEMS)]
 
 
-@pytest.fixture(scope="module")
-def evaluated(tell: Tell, items: list[dict[str, Any]], tmp_path_factory: Any) -> Path:
-    """The folder in which lm-eval has left what it made of the items."""
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "a group of two"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The root of a node that serves the bundled model on one rank, or on two of two nodes."""
     if os.environ.get("SHOAL_TEST_URL"):
         pytest.skip("what SHOAL_TEST_URL serves is not known to be the bundled model")
-    folder: Path = tmp_path_factory.mktemp("lm-eval")
+    if request.param == 1:
+        yield request.getfixturevalue("node_url")
+        return
+    with running_cluster(2) as pair:
+        placed = pair.place(min_nodes=2)
+        assert len({shard["node"] for shard in placed["shards"]}) == 2
+        yield pair.nodes[0].url
+
+
+@pytest.fixture(scope="module")
+def evaluated(
+    tell: Tell, url: str, items: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder in which lm-eval has left what it made of the items."""
+    folder = tmp_path_factory.mktemp("lm-eval")
     (folder / "tokenizer").symlink_to(TINY)
     (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-    rows = tell("lm-eval", folder)
+    rows = tell("lm-eval", folder, url)
     assert failed(rows) == []
     assert [row["call"] for row in rows] == ["loglikelihood", "generate_until"]
     return folder
@@ -99,7 +116,7 @@ def forward() -> Forward:
     return Forward()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2000 if PROVING else 900)
 def test_accuracy_and_each_choices_likelihood_are_a_plain_forwards(
     evaluated: Path, items: list[dict[str, Any]], forward: Forward
 ) -> None:
@@ -120,7 +137,7 @@ def test_accuracy_and_each_choices_likelihood_are_a_plain_forwards(
     assert 0 < right < len(items), "items that are all right, or all wrong, would show little"
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2000 if PROVING else 900)
 def test_what_is_generated_is_what_plain_forwards_choose(
     evaluated: Path, items: list[dict[str, Any]], forward: Forward
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bus.replica.state import ClusterState, NodeSeat
 from bus.wire.cards import NodeCard
 from bus.wire.ids import CommandId, InstanceId, NodeId
@@ -14,7 +16,7 @@ from bus.wire.messages.events import (
     RunnerEnded,
     RunnerReady,
 )
-from bus.wire.messages.peers import PeerReading, PeersReading
+from bus.wire.messages.peers import PeerReading, PeersReading, PeerStatus
 from bus.wire.messages.readings import CardReading
 from master.decisions.decide import Policy
 from master.decisions.holder import Holder
@@ -28,13 +30,15 @@ CARD = model((GB,) * 8)
 
 
 class Stage:
-    """A holder among nodes that each have the model on disk; `silent` ones are heard no more."""
+    """A holder among nodes that each have the model on disk; `silent` ones are heard no more, and
+    our switchboard says `parted` of those that have told it something at their end."""
 
     def __init__(self, count: int, *, usable: int = 16 * GB) -> None:
         self.nodes = [node(number, usable=usable, models=(CARD,)).card for number in range(count)]
         self.free = usable
         self.now = 100.0
         self.silent: dict[NodeId, float] = {}
+        self.parted: PeerStatus | None = None
         self.placed = 0
         seats = {card.node: NodeSeat(node=card.node, name=card.name) for card in self.nodes}
         self.state = ClusterState(nodes=seats, index=1, term=1, holder=ME)
@@ -129,12 +133,18 @@ class Stage:
         return InstanceId(f"i{self.placed}")
 
     def _peer(self, card: NodeCard) -> PeerReading:
+        if self.parted is not None and card.node in self.silent:
+            return PeerReading(node=card.node, name=card.name, status=self.parted, silent_s=0.0)
         silent_s = self.now - self.silent.get(card.node, self.now)
         return PeerReading(node=card.node, name=card.name, status="linked", silent_s=silent_s)
 
 
-def test_a_copy_whose_node_is_lost_has_one_that_stands_in_until_it_is_back() -> None:
+@pytest.mark.parametrize("parted", [None, "left", "refused"])
+def test_a_copy_whose_node_is_lost_has_one_that_stands_in_until_it_is_back(
+    parted: PeerStatus | None,
+) -> None:
     stage = Stage(3)
+    stage.parted = parted
     first = stage.place(excluded_nodes=(ME,), keep_alive_s=77.0)
     (home,) = stage.where()[first]
     stage.lose(home)
@@ -200,9 +210,13 @@ def test_a_group_that_lost_a_rank_gives_way_at_once_and_keeps_its_conditions() -
     assert stage.state.instances[InstanceId(other)].conditions == asked
 
 
-def test_a_broken_group_is_believed_before_the_node_counts_as_lost() -> None:
+@pytest.mark.parametrize("parted", [None, "left", "refused"])
+def test_a_broken_group_is_believed_before_the_node_counts_as_lost(
+    parted: PeerStatus | None,
+) -> None:
     assert BROKEN_S < LOST_S
     stage = Stage(3)
+    stage.parted = parted
     first = stage.place(min_nodes=2)
     lost = next(name for name in stage.where()[first] if name != ME)
     stage.lose(lost)
