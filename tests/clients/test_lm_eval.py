@@ -7,6 +7,7 @@ request, and nothing of the internet.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -32,15 +33,18 @@ WORDS = SAID.split()
 
 
 class Forward:
-    """The bundled model as mlx-lm loads it, in float32: one forward, no cache, nothing batched."""
+    """The bundled model as mlx-lm loads it, in float32: one forward, no cache of keys and values,
+    nothing batched. Each answer is kept for the next one who asks."""
 
     def __init__(self) -> None:
         self.model: Any
         self.tokenizer: Any
         self.model, self.tokenizer, *_ = load(str(TINY))
         self.model.set_dtype(mx.float32)
+        self.likelihood = functools.cache(self._likelihood)
+        self.goes_on = functools.cache(self._goes_on)
 
-    def likelihood(self, context: str, text: str) -> tuple[float, bool]:
+    def _likelihood(self, context: str, text: str) -> tuple[float, bool]:
         """Return the log-likelihood of a text after a context, and whether greedy says the same."""
         whole: list[int] = self.tokenizer.encode(context + text)
         begun = len(self.tokenizer.encode(context))
@@ -50,7 +54,7 @@ class Forward:
         chosen = mx.take_along_axis(scores, own[:, None], axis=-1)
         return chosen.sum().item(), bool((mx.argmax(scores, axis=-1) == own).all().item())
 
-    def goes_on(self, text: str) -> str:
+    def _goes_on(self, text: str) -> str:
         """Return what greedy makes of a text, to the end of its sentence or the most tokens."""
         tokens: list[int] = self.tokenizer.encode(text)
         made: list[int] = []
