@@ -15,6 +15,7 @@ from rich.table import Table
 from tests.harness.client_environments import Unavailable
 from tests.harness.client_results import HEADS, by_client, cells, keep
 from tests.harness.client_stories import Row, tell_story
+from tests.harness.missing import missing
 from tests.harness.nodes import ROOT, Node, running_node
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
@@ -81,16 +82,14 @@ def client_calls() -> Iterator[list[Row]]:
 
 @pytest.fixture(scope="session")
 def tell(node_url: str, model: str, client_calls: list[Row]) -> Tell:
-    """Tell a client's story in a folder to the node, or to another URL; skips in words where the
-    client cannot be installed here, which fails when proving."""
+    """Tell a client's story in a folder to the node, or to another URL; `missing` where the
+    client cannot be installed here."""
 
     def told(name: str, folder: Path, url: str = node_url) -> list[Row]:
         try:
             rows = tell_story(name, url=url, model=model, folder=folder)
         except Unavailable as reason:
-            if PROVING:
-                raise
-            pytest.skip(str(reason))
+            missing(reason)
         client_calls.extend(rows)
         return rows
 

@@ -21,6 +21,7 @@ from openai import OpenAI
 from conf.settings import load_settings
 from tests.harness.embedding_folders import write_encoder
 from tests.harness.minilm import NotFetched, minilm_folder
+from tests.harness.missing import missing
 from tests.harness.nodes import Node, eventually
 
 NAME = "tiny-embedder"
@@ -258,7 +259,7 @@ def test_a_real_model_knows_what_is_alike(client: OpenAI, node: Node | None) -> 
     try:
         folder = minilm_folder()
     except NotFetched as problem:
-        pytest.skip(str(problem))
+        missing(problem)
     assert node is not None
     place(node, "minilm", folder)
     fish, shoal, tax = numbers(

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.harness.client_environments import Unavailable, client_python
+from tests.harness.missing import missing
 from tests.harness.nodes import ROOT
 
 STORY = ROOT / "tests" / "clients" / "stories" / "generated_client.py"
@@ -26,7 +27,7 @@ def test_a_generated_client_reads_what_it_asked_for(
     try:
         python = client_python("openapi")
     except Unavailable as why:
-        pytest.skip(str(why))
+        missing(why)
     tools = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
     document = tmp_path / "openapi.json"
     document.write_bytes(httpx.get(f"{node_url}/openapi.json", timeout=30).content)

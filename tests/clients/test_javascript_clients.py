@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.harness.client_results import by_client, keep
 from tests.harness.javascript import Installed, NotInstalled, failures, installed, tell_story
+from tests.harness.missing import missing
 
 STORIES = {"openai": 18, "anthropic": 9, "ollama": 10, "ai_sdk": 57}
 """The stories, and how many calls each one tells of."""
@@ -20,9 +19,7 @@ def environment() -> Installed:
     try:
         return installed("npm")
     except NotInstalled as problem:
-        if os.environ.get("SHOAL_PROVE"):
-            raise
-        pytest.skip(str(problem))
+        missing(problem)
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import httpx
+import openai
 import pytest
 
 from tests.harness.nodes import MODEL, Node, eventually, running_node
@@ -37,3 +38,12 @@ def test_a9_a_prefix_is_kept_for_the_key_that_asked_and_for_no_other(shared: Nod
     assert eventually(lambda: _cached(shared, KEYS[0], text), 10, "its own prefix is used") > 0
     assert _cached(shared, KEYS[1], text) == 0, "another key's prompt is told by cached_tokens"
     assert eventually(lambda: _cached(shared, KEYS[1], text), 10, "its own prefix is used") > 0
+
+
+def test_a_clients_wrong_key_is_refused_in_the_words_that_it_knows(shared: Node) -> None:
+    with (
+        openai.OpenAI(base_url=f"{shared.url}/v1", api_key="wrong", max_retries=0) as stranger,
+        pytest.raises(openai.AuthenticationError) as caught,
+    ):
+        stranger.models.list()
+    assert caught.value.code == "invalid_api_key"

@@ -11,6 +11,7 @@ import pytest
 from tests.harness.embed_texts import Vectors, fast_blas, vectors_apart, vectors_of
 from tests.harness.embedding_vectors import KINDS, MINILM, SMALL, SMALL_TEXTS, TEXTS
 from tests.harness.minilm import NotFetched, minilm_folder
+from tests.harness.missing import missing
 
 SHORT_CHARACTERS = 20
 
@@ -25,7 +26,7 @@ def test_all_minilm_gives_the_50_recorded_vectors() -> None:
     try:
         folder = minilm_folder()
     except NotFetched as error:
-        pytest.skip(str(error))
+        missing(error)
     texts, theirs = json.loads(TEXTS.read_text()), np.load(MINILM)
     assert theirs.shape == (50, 384) and len(texts) == 50
     variables = fast_blas()
