@@ -27,12 +27,14 @@ from runner.engine import GrammarSpec
 from runner.text.checks import check_bias, check_scoring, check_stops
 from runner.text.choice import ChoiceText, LaterStops
 from runner.text.echo import EveryToken, PromptEcho
+from runner.text.families import template_variables, thinking_limit
 from runner.text.grammar import Calls, Grammars, ThinkFirst
 from runner.text.prepared import (
     PreparedChoice,
     PreparedRequest,
     ReadPrompt,
     SpanState,
+    ThinkingLimit,
     choice_seed,
 )
 from runner.text.stops import automaton
@@ -199,6 +201,7 @@ class Text:
             text = "what is held to a form ends where the form does; leave out one of them"
             raise BadRequest(text, field="min_tokens")
         endless = request.ignore_eos and grammar is None
+        reads_thinking = self._reads_thinking(request, prompt, grammar)
         return PreparedRequest(
             request=request,
             tokens=tuple(TokenId(token) for token in prompt.tokens),
@@ -211,8 +214,9 @@ class Text:
             grammar=grammar,
             stops=request.stop,
             opening=prompt.opening,
-            reads_thinking=self._reads_thinking(request, prompt, grammar),
+            reads_thinking=reads_thinking,
             reads_tools=bool(prompt.tools),
+            limit=self._limit(request, prompt) if reads_thinking else None,
         )
 
     def _reads_thinking(
@@ -222,6 +226,17 @@ class Text:
         if not isinstance(request.prompt, ChatPrompt) or self._family.think is None:
             return False
         return grammar is None or prompt.thinking or prompt.opening == "reasoning"
+
+    def _limit(self, request: GenerationRequest, prompt: _Prompt) -> ThinkingLimit | None:
+        """Return how thinking is ended; None where it has no budget, or cannot be."""
+        if request.thinking_budget is None:
+            return None
+        return thinking_limit(
+            self._tokenizer,
+            request.thinking_budget,
+            tools=tool_objects(prompt.tools),
+            opening=prompt.opening,
+        )
 
     def _prompt(
         self, request: GenerationRequest, context_tokens: int, *, special: bool = True
@@ -271,15 +286,22 @@ class Text:
         thinking = self._thinking(request)
         is_held = request.output.kind != "text"
         rendered = render_chat(
-            self._tokenizer, prompt, tools=tools, thinking=thinking, is_held=is_held
+            self._tokenizer,
+            prompt,
+            tools=tools,
+            thinking=thinking,
+            is_held=is_held,
+            variables=template_variables(request, self._tokenizer.efforts, thinking=thinking),
         )
         return rendered, thinking, tools
 
     def _thinking(self, request: GenerationRequest) -> bool:
         if self._family.think is not None:
-            wanted = request.thinking
-            by_default = self._thinking_by_default or self._family.thinks_unasked
-            return by_default if wanted is None else wanted
+            if request.thinking is not None:
+                return request.thinking
+            if request.effort is not None:
+                return request.effort != "minimal" or bool(self._tokenizer.efforts)
+            return self._thinking_by_default or self._family.thinks_unasked
         if request.thinking:
             raise Unsupported("this model does not think before it answers", field="thinking")
         return False
