@@ -165,7 +165,6 @@ class PromptQuestion(Message):
 
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model is to think, the least first; not to think at all is `thinking` False."""
-MOST_VARIABLES = 16
 
 
 class GenerationRequest(Message):
