@@ -263,7 +263,7 @@ Budget = Annotated[int, Field(ge=-1)]
 
 
 class TemplateArgumentsBody(Closed):
-    """What the model's chat template is told: these, by whatever names it has for them, and up to
+    """What the model's chat template is told: these, by the names that it has for them, and up to
     16 variables of its own, which are text, numbers, true or false."""
 
     reads_others: ClassVar[bool] = True

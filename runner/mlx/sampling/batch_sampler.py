@@ -32,8 +32,8 @@ class RowDraw:
 
     `position` is the index of the token drawn next. `generated` counts what the row has
     made, (vocabulary,); `seen` marks prompt and output, both only where penalties need it.
-    `held_ends` are tokens that are not drawn before `position` is `held_until`. `forced` is what is
-    said next whatever is drawn; it holds for one token.
+    `held_ends` are tokens that are not drawn before `position` is `held_until`. `forced` is
+    said next, in the place of what is drawn; it holds for one token.
     """
 
     sampling: Sampling
