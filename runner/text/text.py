@@ -284,6 +284,10 @@ class Text:
             raise BadRequest("there must be at least one message", field="messages")
         tools = self._tools(request, prompt)
         thinking = self._thinking(request)
+        # where thinking has no marks, the template may still know levels of it
+        unmarked = self._family.think is None and request.thinking is not False
+        levels = self._tokenizer.efforts
+        variables = template_variables(request, levels, thinking=thinking or unmarked)
         is_held = request.output.kind != "text"
         rendered = render_chat(
             self._tokenizer,
@@ -291,7 +295,7 @@ class Text:
             tools=tools,
             thinking=thinking,
             is_held=is_held,
-            variables=template_variables(request, self._tokenizer.efforts, thinking=thinking),
+            variables=variables,
         )
         return rendered, thinking, tools
 

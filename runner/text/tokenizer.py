@@ -112,8 +112,7 @@ class ModelTokenizer:
         told = {
             **(variables or {}),
             **self._special,
-            "enable_thinking": thinking,
-            "thinking": thinking,
+            self._wrapper._thinking_kwarg: thinking,
             "messages": self.family.messages(marked(messages) if continue_final else messages),
             "tools": given,
             "documents": None,

@@ -102,9 +102,12 @@ def level_for(effort: str | None, levels: tuple[str, ...], *, thinking: bool) ->
 def template_variables(
     request: GenerationRequest, levels: tuple[str, ...], *, thinking: bool
 ) -> dict[str, Any]:
-    """Return what a template is told beside whether to think: what the request says itself, and how
-    much to think, by the names that templates have for it."""
+    """Return what a template is told beside `enable_thinking`: what the request says itself, and
+    how much to think, by the names that templates have for it. `thinking`, which DeepSeek V3.1 and
+    Granite know, is off there unless it is told: it is where the request says so."""
     told: dict[str, Any] = dict(request.variables or {})
+    if request.thinking is not None or request.effort is not None:
+        told["thinking"] = thinking
     level = level_for(request.effort, levels, thinking=thinking)
     if level is not None:
         told["reasoning_effort"] = level

@@ -15,6 +15,7 @@ from runner.text.families.thinking import EFFORTS, LEVELS, level_for
 from runner.text.prepared import PreparedRequest, SpanState
 from runner.text.stops import automaton
 from runner.text.text import Text
+from tests.harness.toy_tokenizer import MARKERS as MARKS_OF_TOY
 from tests.harness.toy_tokenizer import TEMPLATE, toy_tokenizer
 from tests.runner.text.test_text import TOOL, chat, request
 
@@ -148,6 +149,19 @@ def test_a_template_with_levels_is_told_the_nearest_and_its_own_variables() -> N
     # neither what the request says nor what templates are made with can be told otherwise
     theirs = {"messages": "x", "add_generation_prompt": False, "enable_thinking": False}
     assert shown(text, thinking=True, variables=theirs).endswith("assistant\n")
+
+
+def test_what_is_not_asked_for_is_told_to_no_template() -> None:
+    """Templates that call it `thinking` do not think unless they are told to."""
+    opens = "{% if thinking is defined %}[{{ thinking }}]{% endif %}"
+    unmarked = "{% for m in messages %}{{ m.content }}{% endfor %}" + opens
+    unmarked += "{% if reasoning_effort %}[{{ reasoning_effort }}]{% endif %}"
+    for markers in (tuple(MARKS_OF_TOY), ()):
+        text = Text(toy_tokenizer(unmarked, markers=markers), thinking_by_default=True)
+        assert shown(text) == "hello"
+    plain = Text(toy_tokenizer(unmarked, markers=()))
+    assert shown(plain, effort="max") == "hello[True][high]"
+    assert shown(plain, thinking=False) == "hello[False][low]"
 
 
 def test_a_level_asks_nothing_of_a_model_that_does_not_think() -> None:
