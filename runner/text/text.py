@@ -34,7 +34,6 @@ from runner.text.prepared import (
     PreparedRequest,
     ReadPrompt,
     SpanState,
-    ThinkingLimit,
     choice_seed,
 )
 from runner.text.stops import automaton
@@ -216,7 +215,12 @@ class Text:
             opening=prompt.opening,
             reads_thinking=reads_thinking,
             reads_tools=bool(prompt.tools),
-            limit=self._limit(request, prompt) if reads_thinking else None,
+            limit=thinking_limit(
+                self._tokenizer,
+                request.thinking_budget if reads_thinking else None,
+                tools=tool_objects(prompt.tools),
+                opening=prompt.opening,
+            ),
         )
 
     def _reads_thinking(
@@ -226,17 +230,6 @@ class Text:
         if not isinstance(request.prompt, ChatPrompt) or self._family.think is None:
             return False
         return grammar is None or prompt.thinking or prompt.opening == "reasoning"
-
-    def _limit(self, request: GenerationRequest, prompt: _Prompt) -> ThinkingLimit | None:
-        """Return how thinking is ended; None where it has no budget, or cannot be."""
-        if request.thinking_budget is None:
-            return None
-        return thinking_limit(
-            self._tokenizer,
-            request.thinking_budget,
-            tools=tool_objects(prompt.tools),
-            opening=prompt.opening,
-        )
 
     def _prompt(
         self, request: GenerationRequest, context_tokens: int, *, special: bool = True

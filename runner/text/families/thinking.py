@@ -117,10 +117,16 @@ def template_variables(
 
 
 def thinking_limit(
-    tokenizer: Tokens, budget: int, *, tools: Sequence[Mapping[str, Any]], opening: SpanState
+    tokenizer: Tokens,
+    budget: int | None,
+    *,
+    tools: Sequence[Mapping[str, Any]],
+    opening: SpanState,
 ) -> ThinkingLimit | None:
-    """Return how thinking is ended after `budget` tokens; None where the family has no words for
-    it, or none that end thinking and nothing else."""
+    """Return how thinking is ended after `budget` tokens; None where there is no budget, or the
+    family has no words for it, or none that end thinking and nothing else."""
+    if budget is None:
+        return None
     family = tokenizer.family
     closing = family.closing(has_tools=bool(tools))
     ending = tuple(map(TokenId, tokenizer.encode(closing))) if closing else ()
