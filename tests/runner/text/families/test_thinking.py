@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.wire.ids import TokenId
-from runner.text.families import Family, LibraryMarks, Marks, effort_levels, family_of
+from runner.engine import RowId, SampledToken
+from runner.text.families import (
+    Family,
+    LibraryMarks,
+    Marks,
+    ThinkingMeter,
+    effort_levels,
+    family_of,
+)
 from runner.text.families.harmony import MARKERS, harmony
 from runner.text.families.thinking import EFFORTS, LEVELS, level_for
 from runner.text.prepared import PreparedRequest, SpanState
@@ -201,3 +209,49 @@ def test_a_budget_of_nothing_ends_thinking_as_it_opens() -> None:
     assert not count.is_due and count.may_be_due(1)
     count.take(TokenId(toy_tokenizer().encode("<think>")[0]))
     assert count.is_due
+
+
+# --- the count ------------------------------------------------------------------------------
+
+PIECES = ("<think>", "</think>", "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {}}',
+          "hello", "\n\n", " ünïcödé 🐟", "</thi")  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.booleans())
+def test_what_is_counted_is_what_usage_tells(pieces: list[str], with_tools: bool) -> None:
+    text, tokenizer = COUNTING, COUNTING._tokenizer
+    prompt = chat("hi", tools=(TOOL,) if with_tools else ())
+    prepared = ready(text, prompt=prompt, thinking=True, thinking_budget=3)
+    reader, limit = text.choice(prepared, 0), prepared.limit
+    assert limit is not None
+    count = limit.count()
+    assert isinstance(count, ThinkingMeter)
+    for token in tokenizer.encode("".join(pieces)):
+        reader.push(SampledToken(RowId(1), TokenId(token)))
+        count.take(TokenId(token))
+    assert count.tokens == reader.finish("length").reasoning_tokens
+
+
+COUNTING = Text(toy_tokenizer())
+SPOKEN = {
+    "marked": PIECES,
+    "harmony": (*MARKERS, "analysis", "final", "commentary", " to=functions.f", "assistant", "hi"),
+}
+
+
+@given(st.sampled_from(sorted(SPOKEN)), st.data())
+def test_thinking_opens_only_where_it_was_said_that_it_may(name: str, data: Any) -> None:
+    """The scheduler plans ahead where it may not: each marker is a token, or several."""
+    family = harmony() if name == "harmony" else COUNTING._tokenizer.family
+    openings = ("text", "header") if name == "harmony" else ("text",)
+    reader = family.reader(
+        (),
+        reads_thinking=True,
+        reads_tools=data.draw(st.booleans()),
+        opening=data.draw(st.sampled_from(openings)),
+        stops=automaton(()),
+    )
+    for piece in data.draw(st.lists(st.sampled_from(SPOKEN[name]), max_size=20)):
+        may = reader.reasoning or reader.may_think
+        reader.feed(piece)
+        assert may or not reader.reasoning
